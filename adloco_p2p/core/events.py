@@ -1,0 +1,318 @@
+"""Everything that can happen to a peer, and everything a peer may ask its shell to do.
+
+`Peer.handle(event, now)` returns effects, which the shell performs IN ORDER. Short ones (Persist, Send, Broadcast, Log) end
+before the next begins, so Persist before Send is a guarantee. Long ones are handed over; their end comes back as an event.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from adloco_p2p.core.types import (
+    Capacity,
+    Digest,
+    Fork,
+    HalfBatchStatistics,
+    HostShare,
+    InstanceId,
+    InstancePlan,
+    Merge,
+    PeerId,
+    ProbeVerdict,
+    PseudoGradientStatistics,
+    Report,
+    RoundPlan,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durable:
+    """What a checkpoint at the boundary before `round` says of decisions: enough to go on with the same ones."""
+
+    round: int
+    """The first round that is not done."""
+    plans: tuple[RoundPlan, ...]
+    """Known plans from `round - 1` on, in order."""
+    reports: tuple[Report, ...]
+    """Known reports that no known plan has used yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InnerResult:
+    """What the inner steps of one round of one instance came to on this host."""
+
+    samples: int
+    tokens: int
+    """Predicted tokens."""
+    inner_steps: int
+    batch_samples: int
+    """Effective batch per inner step."""
+    accumulation_steps: int
+    loss: float
+    """Mean over the round, nats per predicted token."""
+    seconds: float
+    half_batch: HalfBatchStatistics | None
+    micro_batch_limit: int
+    """What the device holds now; smaller than before after an out-of-memory."""
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """First event. `durable` is none where the peer starts from nothing."""
+
+    durable: Durable | None
+    capacity: Capacity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """A checked message from an authenticated peer."""
+
+    sender: PeerId
+    message: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked:
+    """`next_deadline` has passed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransitionApplied:
+    """Forks and merges before `round` are done."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InnerFinished:
+    instance: InstanceId
+    round: int
+    result: InnerResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AverageFinished:
+    """The average lies in a scratch buffer; nothing was applied."""
+
+    instance: InstanceId
+    round: int
+    attempt: int
+    digest: Digest
+    contributors: tuple[PeerId, ...]
+    statistics: PseudoGradientStatistics
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AverageFailed:
+    instance: InstanceId
+    round: int
+    attempt: int
+    reason: str
+    suspects: tuple[PeerId, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterApplied:
+    instance: InstanceId
+    round: int
+    digest: Digest
+    state_digest: Digest
+    heldout_loss: float | None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    round: int
+    verdict: ProbeVerdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateFetched:
+    instance: InstanceId
+    round: int
+    """The instance's state at the boundary before this round."""
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchFailed:
+    instance: InstanceId
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commanded:
+    """The user asks. `stop` ends the round's work cleanly, saves and stops; `leave` also tells the others."""
+
+    command: Literal["stop", "leave", "pause", "resume"]
+
+
+Event = (
+    Started
+    | Received
+    | Ticked
+    | TransitionApplied
+    | InnerFinished
+    | AverageFinished
+    | AverageFailed
+    | OuterApplied
+    | Probed
+    | StateFetched
+    | FetchFailed
+    | Commanded
+)
+
+
+# --- effects ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    peer: PeerId
+    message: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broadcast:
+    """To every peer of the roster that the shell can reach; gossip, not a promise."""
+
+    message: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Persist:
+    """Append to the journal and sync before the next effect."""
+
+    record: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """Apply forks, then merges, at the boundary before `round`. Instances that no plan names any more are dropped."""
+
+    round: int
+    forks: tuple[Fork, ...]
+    merges: tuple[Merge, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInner:
+    """Train: H inner steps of one instance from its outer parameters."""
+
+    round: int
+    plan: InstancePlan
+    share: HostShare
+    progress_start: float
+    """Part of the run behind the first inner step, in [0, 1]."""
+    progress_end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Average:
+    """Average the pseudo-gradient over `hosts` into a scratch buffer. Weights are samples; a weight of 0 only receives."""
+
+    instance: InstanceId
+    round: int
+    attempt: int
+    key: Digest
+    """Digest of run, instance, round, plan, attempt and members: peers that disagree cannot meet."""
+    weights: tuple[tuple[PeerId, int], ...]
+    """Sorted by peer."""
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairAverage:
+    """Fetch the committed average, which others hold, into the scratch buffer; ends like an `Average`."""
+
+    instance: InstanceId
+    round: int
+    attempt: int
+    digest: Digest
+    contributors: tuple[PeerId, ...]
+    from_peers: tuple[PeerId, ...]
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyOuter:
+    """Apply the outer step with the committed average; evaluate and save the instance's state where asked."""
+
+    instance: InstanceId
+    round: int
+    evaluate: bool
+    save: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscardRound:
+    """Forget the round's work: local parameters return to the outer parameters."""
+
+    instance: InstanceId
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Measure the held-out loss of the sources and of the would-be merge, at the boundary after `round`."""
+
+    round: int
+    merge: Merge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchState:
+    instance: InstanceId
+    round: int
+    digest: Digest
+    from_peers: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveCheckpoint:
+    """Complete the checkpoint at the boundary before `durable.round`: every hosted instance was saved by its ApplyOuter."""
+
+    durable: Durable
+    instances: tuple[InstanceId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """One event for the event file and the views: a name and plain fields."""
+
+    name: str
+    fields: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    reason: str
+    is_finished: bool
+    """The run is complete; otherwise it can be resumed."""
+
+
+Effect = (
+    Send
+    | Broadcast
+    | Persist
+    | Transition
+    | RunInner
+    | Average
+    | RepairAverage
+    | ApplyOuter
+    | DiscardRound
+    | Probe
+    | FetchState
+    | SaveCheckpoint
+    | Log
+    | Stop
+)

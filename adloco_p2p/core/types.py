@@ -1,0 +1,268 @@
+"""The values that decisions are made of. All are frozen, comparable and printable; scalars are Python floats (fp64).
+
+Conventions: batches and samples count sequences; an instance's batch is GLOBAL (over all its hosts); a host's batch is what
+that host does per inner step. Digests are lower-case hex SHA-256.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NewType
+
+from annotated_types import Ge, Le, MaxLen
+
+from adloco_p2p.core.rules import Fraction, NaturalInt, PositiveInt
+
+PeerId = NewType("PeerId", str)
+InstanceId = NewType("InstanceId", int)
+Digest = NewType("Digest", str)
+
+MAX_HOSTS = 256
+"""Hosts of one instance that a plan may name."""
+MAX_ROSTER = 4096
+"""Peers that a plan may count."""
+MAX_INSTANCES = 64
+"""Live instances of a run."""
+MAX_HISTORY = 32
+"""Rounds of statistics that a plan carries per instance."""
+
+Text = Annotated[str, MaxLen(400)]
+NonNegative = Annotated[float, Ge(0), Le(1e30)]
+Finite = Annotated[float, Ge(-1e30), Le(1e30)]
+
+GENESIS_PARENT = Digest("0" * 64)
+"""Parent of the first plan."""
+
+SwitchMode = Literal["single", "capped", "accumulate"]
+"""single: one pass holds the batch. capped: the request is not honoured, one pass of what fits. accumulate: several passes."""
+
+
+# --- measured: what a host says of one round -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalfBatchStatistics:
+    """Gradient noise measured inside one host, from two halves of an inner step's batch (method section 4.2), averaged
+    over the `num_steps` inner steps that were measured. `batch_samples` is this host's batch per inner step."""
+
+    num_steps: PositiveInt
+    batch_samples: PositiveInt
+    covariance_trace: Finite
+    """Unbiased estimate of the trace of the per-sample gradient covariance."""
+    true_sqnorm: Finite
+    """Unbiased estimate of the squared norm of the true gradient; may be negative."""
+    mean_sqnorm: NonNegative
+    """Squared norm of the batch gradient (biased upwards by the noise)."""
+    inner_variance: NonNegative
+    """Per-sample variance of the inner product with the batch gradient."""
+    orthogonal_trace: NonNegative
+    """Per-sample trace of the covariance orthogonal to the batch gradient."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PseudoGradientStatistics:
+    """Three scalars of one host about the vector it transmitted and the average it received (method section 4.3)."""
+
+    own_sqnorm: NonNegative
+    """norm2(Delta_m) of the transmitted vector."""
+    inner_product: Finite
+    """<Delta_m, Delta>."""
+    averaged_sqnorm: NonNegative
+    """norm2(Delta) of the committed average."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceReport:
+    """What one host did for one instance in one round."""
+
+    instance: InstanceId
+    samples: NaturalInt
+    """n_m: samples whose gradient entered the pseudo-gradient; 0 for a host that only received."""
+    tokens: NaturalInt
+    """Predicted tokens."""
+    inner_steps: NaturalInt
+    """h_m: optimizer steps."""
+    batch_samples: NaturalInt
+    """b_m: effective batch per inner step of this host."""
+    accumulation_steps: NaturalInt
+    train_seconds: NonNegative
+    loss: NonNegative | None
+    """Mean training loss over the round, nats per predicted token."""
+    heldout_loss: NonNegative | None
+    """Held-out loss of the outer parameters after the round, nats per predicted token; none where not evaluated."""
+    contributors: Annotated[tuple[PeerId, ...], MaxLen(MAX_HOSTS)]
+    """The hosts whose pseudo-gradients are in the committed average, sorted."""
+    pseudo_gradient: PseudoGradientStatistics | None
+    half_batch: HalfBatchStatistics | None
+    digest: Digest
+    """Outer parameters after the round."""
+    state_digest: Digest
+    """Root of outer parameters and outer momentum after the round: what a joiner verifies against."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeVerdict:
+    """Held-out losses of the sources of a possible merge and of the merged point, nats per token."""
+
+    sources: Annotated[tuple[InstanceId, ...], MaxLen(MAX_INSTANCES)]
+    target: InstanceId
+    source_losses: Annotated[tuple[NonNegative, ...], MaxLen(MAX_INSTANCES)]
+    merged_loss: NonNegative
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What a peer offers for the coming rounds."""
+
+    samples_per_second: NonNegative
+    """Measured speed over the last round, all hosted instances together; 0 where nothing was measured yet."""
+    micro_batch_limit: PositiveInt
+    """b_max,m: largest micro-batch that fits, in samples."""
+    max_instances: PositiveInt
+    """How many instances the peer's memory holds."""
+    is_leaving: bool = False
+    """The peer finishes this round and goes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything a peer says of one round. `round` is the round that ended. A newcomer's first report names no instance."""
+
+    peer: PeerId
+    round: NaturalInt
+    plan: Digest
+    """The plan that was carried out."""
+    capacity: Capacity
+    instances: Annotated[tuple[InstanceReport, ...], MaxLen(MAX_INSTANCES)] = ()
+    verdict: ProbeVerdict | None = None
+
+
+# --- decided: the round plan -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseSample:
+    """Gradient noise of one instance in one round, pooled over its hosts. Every field is about the mean over the whole
+    effective batch `batch_samples`, so that a request is `batch_samples` times a ratio of these fields."""
+
+    round: NaturalInt
+    source: Literal["pseudo_gradient", "micro_batch"]
+    batch_samples: PositiveInt
+    mean_sqnorm: NonNegative
+    """V: squared norm of the mean."""
+    noise: NonNegative
+    """Variance of the mean: s2/M, or trSigma/B."""
+    signal: Finite
+    """V minus noise: squared norm of the true vector, unbiased; may be negative."""
+    inner_variance: NonNegative
+    """Variance of the inner product with the mean, divided by the number of contributions."""
+    orthogonal_noise: NonNegative
+    """The part of `noise` that is orthogonal to the mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostShare:
+    """What one host does for one instance in one round. `batch_samples` 0: it only receives the average (a joiner)."""
+
+    peer: PeerId
+    batch_samples: NaturalInt
+    inner_steps: NaturalInt
+    micro_batch_size: NaturalInt
+    accumulation_steps: NaturalInt
+    first_sample: NaturalInt
+    """Where this host's samples begin in the instance's sample order."""
+
+    @property
+    def effective_batch(self) -> int:
+        """Samples per inner step that are really used; less than `batch_samples` only where the device caps it."""
+        return min(self.batch_samples, self.micro_batch_size * self.accumulation_steps)
+
+    @property
+    def samples(self) -> int:
+        return self.effective_batch * self.inner_steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstancePlan:
+    """One live instance in one round."""
+
+    instance: InstanceId
+    requested_batch: PositiveInt
+    """B: what the batch test asks, global."""
+    effective_batch: PositiveInt
+    """Sum over hosts of what one inner step really uses."""
+    mode: SwitchMode
+    reason: Text
+    hosts: Annotated[tuple[HostShare, ...], MaxLen(MAX_HOSTS)]
+    """Sorted by peer."""
+    first_sample: NaturalInt
+    """Samples of this instance's order that earlier rounds were given."""
+    inner_steps_before: NaturalInt
+    """Optimizer steps of H per round that this lineage has behind it; places the learning-rate schedule."""
+    calm_rounds: NaturalInt = 0
+    """Rounds in a row whose test asked for less than half the batch."""
+    history: Annotated[tuple[NoiseSample, ...], MaxLen(MAX_HISTORY)] = ()
+    """Statistics of past rounds, oldest first; at most `BatchRules.window_rounds`."""
+    state_digest: Digest | None = None
+    """State after round `round - 2`, as the reports of that round agree on it; none before the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """Copies of a warmed-up instance, made before the round."""
+
+    source: InstanceId
+    targets: Annotated[tuple[InstanceId, ...], MaxLen(MAX_INSTANCES)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """Instances that become one. The target is one of the sources and keeps its id; a weight of 0 ends a source without
+    taking anything from it. A probe has the same form and only measures."""
+
+    sources: Annotated[tuple[InstanceId, ...], MaxLen(MAX_INSTANCES)]
+    target: InstanceId
+    weights: Annotated[tuple[Fraction, ...], MaxLen(MAX_INSTANCES)]
+    """One per source, summing to one."""
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A peer that the plan counts."""
+
+    peer: PeerId
+    joined_round: NaturalInt
+    capacity: Capacity
+    speeds: Annotated[tuple[NonNegative, ...], MaxLen(8)] = ()
+    """The last measured speeds, oldest first; their median shares the work."""
+    last_report: NaturalInt | None = None
+    """The last round this peer reported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundPlan:
+    """The agreed decision for one round: a value that can be printed, hashed, stored, voted on and replayed.
+
+    `forks` and `merges` are applied before the round. `probe` is measured after it. The plan of round `rounds` has
+    `is_last`: its merges are applied and nothing is trained.
+    """
+
+    run: Digest
+    round: NaturalInt
+    parent: Digest
+    inner_steps: PositiveInt
+    instances: Annotated[tuple[InstancePlan, ...], MaxLen(MAX_INSTANCES)]
+    """Sorted by id."""
+    roster: Annotated[tuple[Seat, ...], MaxLen(MAX_ROSTER)]
+    """Sorted by peer."""
+    forks: Annotated[tuple[Fork, ...], MaxLen(MAX_INSTANCES)] = ()
+    merges: Annotated[tuple[Merge, ...], MaxLen(MAX_INSTANCES)] = ()
+    probe: Merge | None = None
+    is_last: bool = False
+    expected_seconds: NonNegative = 0.0
+    """Computing time of the slowest host, from measured speeds; 0 where unknown."""
+    progress: Fraction = 0.0
+    """Part of the run that lies behind; places the cosine of the learning rate."""
+    reason: Text = ""
+
+    def instance(self, instance: InstanceId) -> InstancePlan:
+        return next(plan for plan in self.instances if plan.instance == instance)

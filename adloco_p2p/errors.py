@@ -1,0 +1,72 @@
+"""Every error of the node, by whose fault it is.
+
+AdlocoError
+  ConfigError                 the user's: every problem is listed; exit 2
+  ProtocolError
+    LocalProtocolError        ours: a bug; crash, the supervisor restarts
+    RemoteProtocolError       theirs: drop the message, count it against the peer
+  SwarmError                  the network's: retried until a deadline, then an event
+    AverageFailed             an averaging attempt ended without a result
+    StateTransferFailed       no donor could serve the wanted state
+  StorageError                the disk's: refuse to start, or stop cleanly; never train on without durability
+  DeviceError                 the machine's: even one sample does not fit the device
+"""
+
+
+class AdlocoError(Exception):
+    """Base of all; `exit_code` is what the process ends with when the error reaches the user."""
+
+    exit_code = 1
+
+
+class ConfigError(AdlocoError):
+    """What the user wrote cannot be used. Holds every problem found, not only the first."""
+
+    exit_code = 2
+
+    def __init__(self, *problems: str) -> None:
+        assert problems
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class ProtocolError(AdlocoError):
+    """A message or a state that the protocol does not allow."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We broke the protocol ourselves: a bug."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """A remote peer sent what no honest peer of this run and version sends."""
+
+
+class SwarmError(AdlocoError):
+    """The network did not deliver; worth another try."""
+
+    exit_code = 3
+
+
+class AverageFailed(SwarmError):
+    """An averaging attempt ended without a result; `suspects` are the peers that were waited for in vain."""
+
+    def __init__(self, reason: str, *, suspects: tuple[str, ...] = ()) -> None:
+        super().__init__(reason)
+        self.suspects = suspects
+
+
+class StateTransferFailed(SwarmError):
+    """The wanted state could not be fetched from any donor."""
+
+
+class StorageError(AdlocoError):
+    """Disk full, unreadable, or not ours. Nothing was overwritten."""
+
+    exit_code = 4
+
+
+class DeviceError(AdlocoError):
+    """The device cannot do the smallest piece of work."""
+
+    exit_code = 5
