@@ -1,6 +1,5 @@
 """Bytes from outside become values here, or are refused: the only way in, for the wire and for the disk."""
 
-from collections.abc import Hashable
 from functools import cache
 from typing import Any, TypeVar
 
@@ -13,7 +12,7 @@ T = TypeVar("T")
 
 
 @cache
-def _adapter(kind: Hashable) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
@@ -26,7 +25,7 @@ def decode(kind: type[T], data: bytes, *, max_bytes: int) -> T:
     if len(data) > max_bytes:
         raise RemoteProtocolError(f"{kind.__name__}: {len(data)} bytes, at most {max_bytes} accepted")
     try:
-        value: T = _adapter(kind).validate_json(data, strict=True)
+        value: T = _adapter(kind).validate_json(data, strict=True)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "value"

@@ -63,7 +63,7 @@ class DataConfig:
     """Where the text comes from and how it is cut into rows."""
 
     source: Literal["python", "text", "parquet", "arrow", "json", "hub"] = "python"
-    """`python`: the standard library's sources and documentation that this Python carries; the others are read by `datasets`."""
+    """`python`: sources and documentation of the standard library that this Python carries; the others: read by `datasets`."""
     path: Name | None = None
     """Files (a glob), or the hub id; none for `python`."""
     name: Name | None = None

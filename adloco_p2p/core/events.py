@@ -25,6 +25,19 @@ from adloco_p2p.core.types import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What this peer has done since it first joined the run."""
+
+    samples: int = 0
+    tokens: int = 0
+    """Predicted tokens."""
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    seconds: float = 0.0
+    """Wall time in which the peer ran."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Durable:
     """What a checkpoint at the boundary before `round` says of decisions: enough to go on with the same ones."""
 
@@ -32,8 +45,11 @@ class Durable:
     """The first round that is not done."""
     plans: tuple[RoundPlan, ...]
     """Known plans from `round - 1` on, in order."""
-    reports: tuple[Report, ...]
+    reports: tuple[Report, ...] = ()
     """Known reports that no known plan has used yet."""
+    held: tuple[InstanceId, ...] = ()
+    """Instances whose state lies beside it, at the boundary before `round`."""
+    totals: Totals = field(default_factory=Totals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +76,9 @@ class InnerResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """First event. `durable` is none where the peer starts from nothing."""
+    """First event. The shell has restored (or freshly built) the instances that `durable` holds."""
 
-    durable: Durable | None
+    durable: Durable
     capacity: Capacity
 
 
@@ -102,7 +118,8 @@ class AverageFinished:
     attempt: int
     digest: Digest
     contributors: tuple[PeerId, ...]
-    statistics: PseudoGradientStatistics
+    statistics: PseudoGradientStatistics | None
+    """None where the average was fetched from others."""
     bytes_sent: int = 0
     bytes_received: int = 0
     seconds: float = 0.0
@@ -124,8 +141,14 @@ class OuterApplied:
     round: int
     digest: Digest
     state_digest: Digest
-    heldout_loss: float | None
-    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    instance: InstanceId
+    round: int
+    heldout_loss: float
+    """Nats per predicted token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +174,21 @@ class FetchFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commanded:
-    """The user asks. `stop` ends the round's work cleanly, saves and stops; `leave` also tells the others."""
+    """The user asks. `stop` ends the round's work cleanly, saves and stops."""
 
-    command: Literal["stop", "leave", "pause", "resume"]
+    command: Literal["stop"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerGone:
+    """Membership holds the peer for dead, or it said goodbye."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerBack:
+    peer: PeerId
 
 
 Event = (
@@ -165,10 +200,13 @@ Event = (
     | AverageFinished
     | AverageFailed
     | OuterApplied
+    | Evaluated
     | Probed
     | StateFetched
     | FetchFailed
     | Commanded
+    | PeerGone
+    | PeerBack
 )
 
 
@@ -197,11 +235,18 @@ class Persist:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """Apply forks, then merges, at the boundary before `round`. Instances that no plan names any more are dropped."""
+    """Apply forks, then merges, at the boundary before `round`. Sources that are merged away are dropped."""
 
     round: int
     forks: tuple[Fork, ...]
     merges: tuple[Merge, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropInstance:
+    """This peer hosts the instance no longer: free its memory, if it is still there."""
+
+    instance: InstanceId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +263,7 @@ class RunInner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Average:
-    """Average the pseudo-gradient over `hosts` into a scratch buffer. Weights are samples; a weight of 0 only receives."""
+    """Average the pseudo-gradient over the named peers into a scratch buffer. Weights are samples."""
 
     instance: InstanceId
     round: int
@@ -226,8 +271,17 @@ class Average:
     key: Digest
     """Digest of run, instance, round, plan, attempt and members: peers that disagree cannot meet."""
     weights: tuple[tuple[PeerId, int], ...]
-    """Sorted by peer."""
+    """Sorted by peer; every weight is positive."""
     timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelAverage:
+    """Give the attempt up; its end is not reported."""
+
+    instance: InstanceId
+    round: int
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +291,8 @@ class RepairAverage:
     instance: InstanceId
     round: int
     attempt: int
+    key: Digest
+    """Key of the attempt that made it."""
     digest: Digest
     contributors: tuple[PeerId, ...]
     from_peers: tuple[PeerId, ...]
@@ -245,17 +301,15 @@ class RepairAverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyOuter:
-    """Apply the outer step with the committed average; evaluate and save the instance's state where asked."""
+    """Apply the outer step with the committed average."""
 
     instance: InstanceId
     round: int
-    evaluate: bool
-    save: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscardRound:
-    """Forget the round's work: local parameters return to the outer parameters."""
+class Evaluate:
+    """Held-out loss of the outer parameters after `round`."""
 
     instance: InstanceId
     round: int
@@ -278,11 +332,18 @@ class FetchState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaveInstance:
+    """Write the instance's state at the boundary before `round` into the checkpoint that is being made."""
+
+    instance: InstanceId
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SaveCheckpoint:
-    """Complete the checkpoint at the boundary before `durable.round`: every hosted instance was saved by its ApplyOuter."""
+    """Complete the checkpoint at the boundary before `durable.round`: all of `durable.held` were saved before."""
 
     durable: Durable
-    instances: tuple[InstanceId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,11 +366,14 @@ Effect = (
     | Broadcast
     | Persist
     | Transition
+    | DropInstance
     | RunInner
     | Average
+    | CancelAverage
     | RepairAverage
     | ApplyOuter
-    | DiscardRound
+    | Evaluate
+    | SaveInstance
     | Probe
     | FetchState
     | SaveCheckpoint

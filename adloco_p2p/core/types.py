@@ -257,6 +257,8 @@ class RoundPlan:
     forks: Annotated[tuple[Fork, ...], MaxLen(MAX_INSTANCES)] = ()
     merges: Annotated[tuple[Merge, ...], MaxLen(MAX_INSTANCES)] = ()
     probe: Merge | None = None
+    pending: Merge | None = None
+    """The probe of the plan before this one: its verdicts are in the reports that decide the next plan."""
     is_last: bool = False
     expected_seconds: NonNegative = 0.0
     """Computing time of the slowest host, from measured speeds; 0 where unknown."""
@@ -266,3 +268,11 @@ class RoundPlan:
 
     def instance(self, instance: InstanceId) -> InstancePlan:
         return next(plan for plan in self.instances if plan.instance == instance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RosterChange:
+    """Who comes and who goes with the next plan. A peer in both lists starts again as a newcomer."""
+
+    joined: Annotated[tuple[tuple[PeerId, Capacity], ...], MaxLen(MAX_ROSTER)] = ()
+    departed: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)] = ()

@@ -1,0 +1,126 @@
+"""The command line: which verbs there are and what they take. The work is done in `commands/`.
+
+Exit codes: 0 done; 1 a bug; 2 the user's mistake; 3 the network; 4 the disk; 5 the device; 130 a second Ctrl-C.
+"""
+
+import argparse
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from adloco_p2p.errors import AdlocoError, ConfigError
+
+DESCRIPTION = "Train a language model together, without a server: a volunteer node for AdLoCo runs."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb. Returns the exit code; errors that have a cause and a remedy are printed without a traceback."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    module, function = arguments.verb.split(":")
+    try:
+        return int(getattr(importlib.import_module(f"adloco_p2p.commands.{module}"), function)(arguments))
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"adloco-peer: {problem}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    except AdlocoError as error:
+        print(f"adloco-peer: {error}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    except BrokenPipeError:
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="adloco-peer", description=DESCRIPTION)
+    verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
+
+    start = verbs.add_parser("start", help="create a run in a directory and train it, or go on with it")
+    _config(start)
+    _workdir(start)
+    start.add_argument("--rounds", type=_positive, metavar="R", help="outer rounds of the run (short for --set work.rounds=R)")
+    _machine(start)
+    start.set_defaults(verb="train:start")
+
+    export = verbs.add_parser("export", help="write the model as a directory that transformers loads")
+    _workdir(export)
+    export.add_argument("--output", type=Path, required=True, metavar="DIR", help="new or empty directory")
+    _instance(export)
+    export.set_defaults(verb="model:export")
+
+    evaluate = verbs.add_parser("evaluate", help="held-out loss and perplexity of every live instance and of their merge")
+    _workdir(evaluate)
+    _json(evaluate)
+    evaluate.set_defaults(verb="model:evaluate")
+
+    generate = verbs.add_parser("generate", help="let the model write")
+    _workdir(generate)
+    generate.add_argument("--prompt", required=True, metavar="TEXT")
+    generate.add_argument("--max-new-tokens", type=_positive, default=200, metavar="N")
+    generate.add_argument("--temperature", type=float, default=0.7, help="0: always the most likely token")
+    generate.add_argument("--seed", type=int, default=0)
+    _instance(generate)
+    generate.set_defaults(verb="model:generate")
+
+    report = verbs.add_parser("report", help="draw the run: loss, batch growth, merges, time")
+    _workdir(report)
+    report.add_argument("--output", type=Path, required=True, metavar="DIR")
+    report.set_defaults(verb="inspect:report")
+
+    plan = verbs.add_parser("plan", help="estimate communications and bytes of a run before it starts")
+    _config(plan)
+    plan.add_argument("--samples", type=_positive, required=True, metavar="N", help="training samples of the whole run")
+    plan.add_argument("--peers", type=_positive, default=4, metavar="M", help="hosts per instance (default 4)")
+    plan.add_argument("--mbit", type=float, default=100.0, metavar="RATE", help="line rate in Mbit/s (default 100)")
+    plan.add_argument("--workdir", type=Path, metavar="DIR", help="compare with what happened in this directory")
+    _json(plan)
+    plan.set_defaults(verb="inspect:plan")
+
+    config = verbs.add_parser("config", help="show a configuration with the origin of every setting")
+    config_verbs = config.add_subparsers(title="verbs", required=True, metavar="VERB")
+    show = config_verbs.add_parser("show", help="every setting, its value, its origin, its meaning")
+    _config(show)
+    _json(show)
+    show.set_defaults(verb="inspect:show_config")
+    return parser
+
+
+# --- arguments that several verbs share ------------------------------------------------------------------------------
+
+
+def _config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "config", nargs="?", type=Path, metavar="CONFIG", help="YAML or TOML file, or a shipped name (default: default)"
+    )
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change a setting, such as work.rounds=8"
+    )
+
+
+def _workdir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="everything of this peer lies here")
+
+
+def _machine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--peer-config", type=Path, metavar="FILE", help="settings of this machine (see peers/)")
+    parser.add_argument(
+        "--peer-set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change a setting of this machine"
+    )
+    parser.add_argument("--plain", action="store_true", help="one line per round instead of the live view")
+
+
+def _instance(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--instance", type=int, metavar="ID", help="which instance (default: the one, or the first)")
+
+
+def _json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text}: a number from 1 on is accepted")
+    return value

@@ -1,0 +1,108 @@
+"""Verbs that only look: at a configuration, at an estimate, at what happened."""
+
+import argparse
+import json
+
+from adloco_p2p.commands.saying import say
+from adloco_p2p.config.load import load_run, show
+from adloco_p2p.config.run import RunConfig
+from adloco_p2p.errors import ConfigError
+
+
+def show_config(arguments: argparse.Namespace) -> int:
+    """Every setting of a run with its value, origin and meaning."""
+    say(show(load_run(arguments.config, arguments.set), arguments.json))
+    return 0
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Draw the run from its event file."""
+    from adloco_p2p.views.event_file import read_events
+    from adloco_p2p.views.report import draw_report
+
+    for path in draw_report(read_events(arguments.workdir / "events.jsonl"), arguments.output):
+        say(str(path))
+    return 0
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Estimated rounds, bytes and transfer time (method section 12, derived), and what happened where a run is named."""
+    from adloco_p2p.core.communications import Workload, estimate
+
+    if arguments.mbit <= 0:
+        raise ConfigError(f"--mbit {arguments.mbit}: a rate above 0 is accepted")
+    run = load_run(arguments.config, arguments.set).value
+    num_parameters = _num_parameters(run)
+    bytes_per_value = 4.0 if run.averaging.codec == "float32" else 2.0
+    work = Workload(
+        num_samples=arguments.samples,
+        num_workers=arguments.peers,
+        inner_steps=run.work.inner_steps,
+        initial_batch=run.batch.initial_batch / arguments.peers,
+    )
+    estimates = estimate(
+        work,
+        num_parameters=num_parameters,
+        bytes_per_value=bytes_per_value,
+        megabits_per_second=arguments.mbit,
+    )
+    happened = _happened(arguments) if arguments.workdir is not None else None
+    if arguments.json:
+        document = {
+            "samples": arguments.samples,
+            "parameters": num_parameters,
+            "estimates": [
+                {
+                    "method": item.method,
+                    "rounds": item.rounds,
+                    "bytes_per_peer": item.bytes_per_peer,
+                    "transfer_seconds": item.transfer_seconds,
+                    "basis": item.basis,
+                }
+                for item in estimates
+            ],
+            "happened": happened,
+        }
+        say(json.dumps(document))
+        return 0
+    say(
+        f"{run.name}: {arguments.samples} samples, {num_parameters:,} parameters, {arguments.peers} hosts per instance,"
+        f" H {run.work.inner_steps}, first batch {run.batch.initial_batch}, {arguments.mbit:g} Mbit/s"
+    )
+    for item in estimates:
+        say(
+            f"  {item.method:<10} {item.rounds:>8} rounds  {item.bytes_per_peer / 1e6:>12,.1f} MB per peer and direction"
+            f"  {item.transfer_seconds:>10,.0f} s of transfer  ({item.basis})"
+        )
+    if happened is not None:
+        sent, samples = happened["bytes_sent"] / 1e6, happened["samples"]
+        say(f"  happened   {happened['rounds']:>8} rounds  {sent:>12,.1f} MB sent by this peer for {samples} samples")
+    return 0
+
+
+def _num_parameters(run: RunConfig) -> int:
+    from adloco_p2p.data.tokenizer import open_tokenizer
+    from adloco_p2p.numerics.layout import layout_of
+    from adloco_p2p.training.model import build_model
+
+    vocab_size = open_tokenizer(run.tokenizer).vocab_size
+    model = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
+    return layout_of(model).num_parameters
+
+
+def _happened(arguments: argparse.Namespace) -> dict[str, int]:
+    """Totals of the rounds in the event file; a round that was done twice counts once."""
+    from adloco_p2p.views.event_file import read_events
+
+    rounds = {
+        (event["round"], event["instance"]): event
+        for event in read_events(arguments.workdir / "events.jsonl")
+        if event["event"] == "round"
+    }
+    return {
+        "rounds": len({number for number, _ in rounds}),
+        "samples": sum(event["samples"] for event in rounds.values()),
+        "tokens": sum(event["tokens"] for event in rounds.values()),
+        "bytes_sent": sum(event["bytes_sent"] for event in rounds.values()),
+        "bytes_received": sum(event["bytes_received"] for event in rounds.values()),
+    }

@@ -1,0 +1,159 @@
+"""Verbs that use a trained model: they read the last complete checkpoint and disturb no running peer."""
+
+import argparse
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adloco_p2p.commands.saying import say
+from adloco_p2p.config.run import RunConfig
+from adloco_p2p.core.events import Durable
+from adloco_p2p.core.types import InstanceId
+from adloco_p2p.errors import ConfigError, StorageError
+from adloco_p2p.storage.checkpoint import CheckpointStore
+from adloco_p2p.storage.workdir import read_run
+
+if TYPE_CHECKING:
+    import torch
+    import transformers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A run's last checkpoint in a working directory."""
+
+    run: RunConfig
+    store: CheckpointStore
+    round: int
+    instances: tuple[InstanceId, ...]
+    durable: Durable
+
+    def instance(self, wanted: int | None) -> InstanceId:
+        """The one that was asked for; the only one, or the first. Raises ConfigError."""
+        if wanted is None:
+            return self.instances[0]
+        if wanted not in self.instances:
+            raise ConfigError(f"--instance {wanted}: this checkpoint holds {', '.join(map(str, self.instances))}")
+        return InstanceId(wanted)
+
+    def outer(self, instance: InstanceId) -> "torch.Tensor":
+        """Outer parameters, flat float32 [P]."""
+        return self.store.load_instance(self.round, instance)[0]["outer"]
+
+
+def open_saved(workdir: Path) -> Saved:
+    """Raises StorageError where the directory holds no run or no checkpoint."""
+    run = read_run(workdir)
+    if run is None:
+        raise StorageError(f"{workdir}: no run lies here; `adloco-peer start CONFIG --workdir {workdir}` makes one")
+    store = CheckpointStore(directory=workdir / "checkpoints", run=run.digest, kept=2)
+    latest = store.latest() if store.directory.is_dir() else None
+    if latest is None or not latest.instances:
+        raise StorageError(f"{workdir}: no checkpoint yet; the first is written at the end of a round")
+    return Saved(run=run, store=store, round=latest.round, instances=latest.instances, durable=latest.durable)
+
+
+def load_model(saved: Saved, instance: InstanceId) -> "transformers.PreTrainedModel":
+    """The model on the CPU, with the instance's outer parameters."""
+    from adloco_p2p.data.tokenizer import open_tokenizer
+    from adloco_p2p.numerics.layout import unflatten_
+    from adloco_p2p.training.model import build_model
+
+    run = saved.run
+    vocab_size = open_tokenizer(run.tokenizer).vocab_size
+    module = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
+    unflatten_(module, saved.outer(instance))
+    return module.eval()
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """A directory with weights, configuration and tokenizer, as `AutoModelForCausalLM` and `AutoTokenizer` load it."""
+    from adloco_p2p.data.tokenizer import open_tokenizer
+
+    saved = open_saved(arguments.workdir)
+    output: Path = arguments.output
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError(f"--output {output}: exists and is not empty; name a new directory")
+    instance = saved.instance(arguments.instance)
+    tokenizer = open_tokenizer(saved.run.tokenizer)
+    model = load_model(saved, instance)
+    model.generation_config.eos_token_id = tokenizer.end_of_document
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        model.save_pretrained(output)
+        tokenizer.save(output)
+    except OSError as error:
+        raise StorageError(f"--output {output}: {error.strerror or error}") from error
+    others = f" (of {len(saved.instances)} unmerged instances)" if len(saved.instances) > 1 else ""
+    say(f"{output}: instance {instance}{others} after round {saved.round} of {saved.run.work.rounds}")
+    return 0
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Held-out loss and perplexity of every live instance, and of what they would be merged to now."""
+    from adloco_p2p.config.peer import PeerConfig
+    from adloco_p2p.core.merge_policy import final_merge
+    from adloco_p2p.core.types import PeerId
+    from adloco_p2p.data.feed import open_feed
+    from adloco_p2p.training.hosting import Hosting
+
+    saved = open_saved(arguments.workdir)
+    engine = Hosting(saved.run, PeerConfig(), PeerId("evaluation"), open_feed(saved.run, cache_dir=arguments.workdir / "data"))
+    for instance in saved.instances:
+        engine.restore(instance, *saved.store.load_instance(saved.round, instance))
+    losses = {instance: engine.evaluate(instance) for instance in saved.instances}
+    result: dict[str, object] = {
+        "run": saved.run.digest,
+        "round": saved.round,
+        "instances": [
+            {"instance": instance, "heldout_loss": loss, "perplexity": math.exp(loss)} for instance, loss in losses.items()
+        ],
+        "merged": None,
+    }
+    plans = [item for item in saved.durable.plans[-1].instances if item.instance in losses]
+    if len(plans) > 1:
+        verdict = engine.probe_merge(final_merge(plans, rules=saved.run.merge))
+        result["merged"] = {"heldout_loss": verdict.merged_loss, "perplexity": math.exp(verdict.merged_loss)}
+    if arguments.json:
+        say(json.dumps(result))
+        return 0
+    say(f"{saved.run.name}, after round {saved.round} of {saved.run.work.rounds}")
+    lines = [(f"instance {instance}", loss) for instance, loss in losses.items()]
+    if len(plans) > 1:
+        lines.append(("merged", verdict.merged_loss))
+    for name, loss in lines:
+        say(f"  {name:<12} held-out loss {loss:.4f} nats per token  perplexity {math.exp(loss):.3f}")
+    return 0
+
+
+def generate(arguments: argparse.Namespace) -> int:
+    """Continue the prompt."""
+    import torch
+
+    from adloco_p2p.data.tokenizer import open_tokenizer
+
+    if arguments.temperature < 0:
+        raise ConfigError(f"--temperature {arguments.temperature}: a number from 0 on is accepted")
+    saved = open_saved(arguments.workdir)
+    tokenizer = open_tokenizer(saved.run.tokenizer)
+    model = load_model(saved, saved.instance(arguments.instance))
+    room = saved.run.data.sequence_length
+    prompt = torch.tensor(tokenizer.encode([arguments.prompt])[0].tolist(), dtype=torch.long)[-room:]
+    if prompt.numel() == 0:
+        raise ConfigError("--prompt: an empty text cannot be continued; give at least one character")
+    torch.manual_seed(arguments.seed)
+    ids = prompt[None]
+    for _ in range(arguments.max_new_tokens):
+        with torch.no_grad():
+            logits = model(input_ids=ids[:, -room:], use_cache=False).logits[0, -1].float()
+        if arguments.temperature == 0:
+            token = int(logits.argmax())
+        else:
+            token = int(torch.multinomial(torch.softmax(logits / arguments.temperature, dim=-1), 1))
+        if token == tokenizer.end_of_document:
+            break
+        ids = torch.cat([ids, torch.tensor([[token]])], dim=1)
+    say(arguments.prompt + tokenizer.decode(ids[0, prompt.numel() :].tolist()))
+    return 0

@@ -1,0 +1,135 @@
+"""Settings that are each fine and together cannot work, or would silently do nothing. One sentence each, with what would do."""
+
+import re
+
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.config.run import RunConfig
+from adloco_p2p.core.types import MAX_HISTORY, MAX_INSTANCES
+
+
+def combinations(run: RunConfig) -> list[str]:
+    """Every impossible combination in a run's configuration; empty where there is none."""
+    return [*_model(run), *_data(run), *_optimizers(run), *_batch(run), *_instances(run)]
+
+
+def _model(run: RunConfig) -> list[str]:
+    problems = []
+    model, tokenizer = run.model, run.tokenizer
+    if model.pretrained is None and not isinstance(model.architecture.get("model_type"), str):
+        problems.append("model.architecture: needs a `model_type`, such as llama, or set model.pretrained")
+    for name, source in (("vocab_size", "the tokenizer"), ("max_position_embeddings", "data.sequence_length")):
+        if name in model.architecture:
+            problems.append(f"model.architecture.{name}: follows from {source}; leave it out")
+    if model.revision is not None and model.pretrained is None:
+        problems.append("model.revision: says which version of model.pretrained, which is not set")
+    if tokenizer.revision is not None and tokenizer.source == "bytes":
+        problems.append("tokenizer.revision: the `bytes` tokenizer has no versions; leave it out or set tokenizer.source")
+    return problems
+
+
+def _data(run: RunConfig) -> list[str]:
+    data = run.data
+    problems = []
+    if data.source == "python" and data.path is not None:
+        problems.append(f"data.path: {data.path} is not read with data.source python; set data.source to what it holds")
+    if data.source != "python" and data.path is None:
+        what = "the id of a hub dataset" if data.source == "hub" else "the files, such as texts/*.txt"
+        problems.append(f"data.path: not set, but data.source is {data.source}; set it to {what}")
+    for name, value in (("name", data.name), ("revision", data.revision), ("heldout_split", data.heldout_split)):
+        if value is not None and data.source != "hub":
+            problems.append(f"data.{name}: only hub datasets have it, and data.source is {data.source}; leave it out")
+    if data.source == "hub" and data.heldout_split == data.split:
+        problems.append(f"data.heldout_split: {data.split} is also trained on (data.split); choose another, or leave it out")
+    return problems
+
+
+def _optimizers(run: RunConfig) -> list[str]:
+    outer = run.outer
+    problems = []
+    if outer.kind == "average" and outer.learning_rate != 1:
+        problems.append(
+            f"outer.learning_rate: {outer.learning_rate} would be ignored: outer.kind average takes the mean of the models;"
+            " leave it out, set it to 1, or choose sgd"
+        )
+    if outer.kind != "nesterov" and outer.momentum != 0:
+        problems.append(
+            f"outer.momentum: {outer.momentum} would be ignored: outer.kind is {outer.kind};"
+            " leave it out, set it to 0, or choose nesterov"
+        )
+    return problems
+
+
+def _batch(run: RunConfig) -> list[str]:
+    batch = run.batch
+    problems = []
+    if batch.initial_batch > batch.max_batch:
+        problems.append(
+            f"batch.initial_batch: {batch.initial_batch} is more than batch.max_batch, {batch.max_batch};"
+            " lower it or raise the other"
+        )
+    if batch.window_rounds > MAX_HISTORY:
+        problems.append(f"batch.window_rounds: {batch.window_rounds}, but a plan carries at most {MAX_HISTORY} rounds")
+    if batch.statistic == "micro_batch" and batch.level == "outer":
+        problems.append(
+            "batch.level: outer, but batch.statistic micro_batch measures the noise of one inner step;"
+            " set batch.level to inner, or batch.statistic to pseudo_gradient"
+        )
+    # The mean's squared norm holds the noise too, so the request never exceeds batch / eta^2 (method section 4.4).
+    if batch.test == "norm" and batch.denominator == "naive" and batch.eta >= 1 and _is_noise_of_the_mean(run):
+        problems.append(
+            f"batch.eta: with batch.denominator naive the batch can never grow unless eta is below 1, and it is {batch.eta};"
+            " lower it, or set batch.denominator to unbiased"
+        )
+    return problems
+
+
+def _is_noise_of_the_mean(run: RunConfig) -> bool:
+    """Whether numerator and denominator of the test speak of the same vector; at the inner level they do not."""
+    return run.batch.statistic == "micro_batch" or run.batch.level == "outer"
+
+
+def _instances(run: RunConfig) -> list[str]:
+    instances, merge, rounds = run.instances, run.merge, run.work.rounds
+    problems = []
+    if instances.count > MAX_INSTANCES:
+        problems.append(f"instances.count: {instances.count}, but a plan holds at most {MAX_INSTANCES}")
+    if instances.count == 1:
+        return problems
+    if instances.start == "fork" and instances.fork_round >= rounds:
+        problems.append(
+            f"instances.fork_round: {instances.fork_round} never comes, because the run has {rounds} rounds (work.rounds);"
+            " fork earlier, or set instances.count to 1"
+        )
+    if instances.start == "different" and run.model.pretrained is not None:
+        problems.append("instances.start: different means random weights, but model.pretrained gives them; use fork or same")
+    if merge.policy == "worst_group" and merge.group_size > instances.count:
+        problems.append(
+            f"merge.group_size: {merge.group_size} instances cannot be folded into one where there are only {instances.count}"
+            " (instances.count); lower it"
+        )
+    if merge.policy != "none" and merge.first_round > rounds:
+        problems.append(
+            f"merge.first_round: {merge.first_round} never comes, because the run has {rounds} rounds (work.rounds);"
+            " lower it, or set merge.policy to none"
+        )
+    return problems
+
+
+def peer_combinations(peer: PeerConfig) -> list[str]:
+    """The same for one machine's configuration."""
+    problems = []
+    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", peer.device):
+        problems.append(f"device: {peer.device} is unknown; accepted: auto, cpu, cuda, cuda:0, cuda:1 and so on")
+    for name, addresses in (("host_maddrs", peer.host_maddrs), ("announce_maddrs", peer.announce_maddrs)):
+        problems += [
+            f"{name}: {address!r} is no multiaddress; accepted: such as /ip4/0.0.0.0/tcp/31337"
+            for address in addresses
+            if not re.fullmatch(r"(/[^/\s]+){2,}", address)
+        ]
+    if peer.client_mode and peer.announce_maddrs:
+        problems.append("announce_maddrs: with client_mode nobody can connect there; leave one of the two out")
+    if not peer.client_mode and not peer.host_maddrs:
+        problems.append("host_maddrs: empty, so there is nowhere to listen; give an address, or set client_mode to true")
+    if peer.use_auto_relay and not peer.use_relay:
+        problems.append("use_auto_relay: needs use_relay, which is off")
+    return problems

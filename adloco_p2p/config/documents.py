@@ -1,0 +1,139 @@
+"""What the user wrote, as plain values: a YAML or TOML file, one of the shipped configurations, a `--set key=value`."""
+
+import re
+import tomllib
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from adloco_p2p.errors import ConfigError
+
+MAX_FILE_BYTES = 1 << 20
+"""No configuration is longer; a wrong path to something huge is refused before it is read."""
+
+DEFAULT_CONFIG = "default"
+"""The shipped configuration that needs no network: the embedded default."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as most people expect it: doubled keys are refused, `3e-4` is a number and `2024-01-01` is text."""
+
+    # a copy without the resolver of dates; SafeLoader's own table must stay as it is
+    yaml_implicit_resolvers = {  # noqa: RUF012 (the library's interface)
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.tag != "tag:yaml.org,2002:str":
+                raise yaml.constructor.ConstructorError(problem="a key must be a name", problem_mark=key_node.start_mark)
+            if key_node.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    problem=f"the key {key_node.value!r} appears twice", problem_mark=key_node.start_mark
+                )
+            seen.add(key_node.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+# YAML 1.1 asks for a dot and a sign in 3.0e-4; without this, 3e-4 would be text
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789"))
+
+
+def _parse_yaml(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{where}{line}: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where}: not readable as YAML: {error}") from None
+    except ValueError as error:  # a number-like scalar that is none, such as 0o9 or a very long integer
+        raise ConfigError(f"{where}: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{where}: nested too deeply") from None
+
+
+def _parse_toml(text: str, where: str) -> Any:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{where}: nested too deeply") from None
+
+
+def shipped() -> dict[str, Traversable]:
+    """The configurations that come with the package, by name: from the wheel, or from the checkout it runs in."""
+    package = resources.files("adloco_p2p")
+    inside = package / "configs"
+    beside = Path(str(package)).parent / "configs"
+    folder: Traversable = inside if inside.is_dir() else beside
+    if not folder.is_dir():
+        return {}
+    return {entry.name.removesuffix(".yaml"): entry for entry in folder.iterdir() if entry.name.endswith(".yaml")}
+
+
+def _is_bare_name(path: Path) -> bool:
+    return path.suffix == "" and path.name == str(path)
+
+
+def read_run_document(path: Path | None) -> tuple[dict[str, Any], str]:
+    """The document and the name of its origin. None or a bare name stands for a shipped configuration.
+
+    Raises ConfigError.
+    """
+    if path is not None and not _is_bare_name(path):
+        return read_document(path), str(path)
+    name = DEFAULT_CONFIG if path is None else path.name
+    known = shipped()
+    if name not in known:
+        names = ", ".join(sorted(known)) or "none in this installation"
+        raise ConfigError(
+            f"{name}: no shipped configuration has this name (there are: {names}); a file of your own ends in .yaml or .toml"
+        )
+    origin = f"configs/{name}.yaml"
+    return _as_sections(_parse_yaml(known[name].read_text("utf-8"), origin), origin), origin
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """The sections of a YAML or TOML file, by its suffix; an empty file has none. Raises ConfigError."""
+    where = str(path)
+    parse = {".yaml": _parse_yaml, ".yml": _parse_yaml, ".toml": _parse_toml}.get(path.suffix)
+    if parse is None:
+        raise ConfigError(f"{where}: the name of a configuration file ends in .yaml, .yml or .toml")
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        text = content.decode("utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{where}: there is no such file") from None
+    except OSError as error:
+        raise ConfigError(f"{where}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{where}: not UTF-8 text (byte {error.start})") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigError(f"{where}: longer than {MAX_FILE_BYTES} bytes, which no configuration is")
+    return _as_sections(parse(text, where), where)
+
+
+def _as_sections(document: Any, where: str) -> dict[str, Any]:
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        kind = "a list" if isinstance(document, list) else f"the single value {document!r}"
+        raise ConfigError(f"{where}: holds {kind}; a configuration is lines `name: value` and sections of such lines")
+    return document
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`key.sub=value` as its key and its value; the value is read as YAML. Raises ConfigError."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text}: write it as key=value, such as work.inner_steps=64")
+    return key.strip(), _parse_yaml(value, f"--set {text}")

@@ -1,0 +1,287 @@
+"""From what the user wrote to one validated value, with the origin of every setting.
+
+Four layers, each a difference from the one before: the defaults of the dataclasses, the preset of the run's `mode`, the file,
+and `--set key=value`. Nothing is half accepted: all problems are collected and raised together as one ConfigError.
+"""
+
+import difflib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar, get_args
+
+from pydantic import TypeAdapter, ValidationError
+
+from adloco_p2p.config.combinations import combinations, peer_combinations
+from adloco_p2p.config.documents import parse_override, read_document, read_run_document
+from adloco_p2p.config.fields import accepted, differences, flatten, flatten_fully, sections_of, setting_of, settings_of, shown
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.config.run import RunConfig
+from adloco_p2p.errors import ConfigError
+
+__all__ = ["Loaded", "combinations", "differences", "load_peer", "load_run", "show"]
+
+T = TypeVar("T")
+
+MAX_DEPTH = 8
+"""Nesting of one setting's value."""
+MAX_INTEGER = 2**63
+"""Whole numbers of a configuration stay below this, in both directions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded(Generic[T]):
+    """A validated configuration, and for every dotted key (entries of a table too) where its value comes from:
+    `default`, `preset adloco`, `file PATH` or `--set`."""
+
+    value: T
+    origins: dict[str, str]
+
+
+def load_run(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[RunConfig]:
+    """The configuration of a run. None or a bare name stands for a shipped one (`documents.shipped`).
+
+    `overrides` are texts `key.sub=value`, the value in YAML. Raises ConfigError with every problem.
+    """
+    document, where = read_run_document(path)
+    return _load(RunConfig, document, f"file {where}", overrides, preset=_preset, impossible=combinations)
+
+
+def load_peer(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[PeerConfig]:
+    """The configuration of one machine: like `load_run`, without presets; None is the defaults. Raises ConfigError."""
+    document = {} if path is None else read_document(path)
+    return _load(PeerConfig, document, f"file {path}", overrides, preset=lambda _: ("", {}), impossible=peer_combinations)
+
+
+# --- presets ---------------------------------------------------------------------------------------------------------
+
+_ONE_LINEAGE = {"batch.test": "constant", "instances.count": 1, "instances.start": "same", "merge.policy": "none"}
+
+_PRESETS: dict[str, dict[str, Any]] = {
+    "adloco": {},
+    "diloco": {**_ONE_LINEAGE, "outer.kind": "nesterov", "outer.learning_rate": 0.7},
+    "localsgd": {**_ONE_LINEAGE, "outer.kind": "average"},
+}
+
+
+def outer_momentum(inner_steps: int) -> float:
+    """Outer Nesterov momentum that suits H inner steps a round (method section 18)."""
+    if inner_steps <= 16:
+        return 0.5
+    return 0.7 if inner_steps <= 64 else 0.9
+
+
+def _preset(written: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Name and settings of the preset, given what the user wrote. Settings that follow from others (the momentum from H,
+    say) follow from what the user wrote of those. Nothing where the mode itself is wrong: validation will say so."""
+    defaults = flatten(RunConfig())
+    mode = written.get("mode", defaults["mode"])
+    if not isinstance(mode, str) or mode not in _PRESETS:
+        return "", {}
+    preset = dict(_PRESETS[mode])
+    known = {**defaults, **preset, **written}
+    inner_steps = known["work.inner_steps"]
+    if known["outer.kind"] == "average":
+        preset["outer.learning_rate"] = 1.0
+    if known["outer.kind"] in ("average", "sgd"):
+        preset["outer.momentum"] = 0.0
+    elif isinstance(inner_steps, int):
+        preset["outer.momentum"] = outer_momentum(inner_steps)
+    if known["batch.statistic"] == "micro_batch":
+        preset["batch.level"] = "inner"
+    return f"preset {mode}", preset
+
+
+# --- layers ----------------------------------------------------------------------------------------------------------
+
+
+def _load(
+    kind: type[T],
+    document: dict[str, Any],
+    where: str,
+    overrides: Sequence[str],
+    *,
+    preset: Callable[[dict[str, Any]], tuple[str, dict[str, Any]]],
+    impossible: Callable[[T], list[str]],
+) -> Loaded[T]:
+    problems: list[str] = []
+    defaults = flatten(kind())
+    from_file = _place(kind, document, "", problems)
+    values, from_set = _override(kind, {**defaults, **from_file}, overrides, problems)
+    written = {key: values[key] for key in (*from_file, *from_set) if key in settings_of(kind)}
+    preset_name, from_preset = preset(written)
+    values = {**values, **{key: value for key, value in from_preset.items() if key not in written}}
+
+    def origin(key: str) -> str:
+        setting = setting_of(kind, key).key
+        if key in from_set or setting in from_set:
+            return "--set"
+        if setting in from_file:
+            return where
+        return preset_name if setting in from_preset else "default"
+
+    value, wrong = _validate(kind, values, origin)
+    problems += wrong
+    if value is not None and not problems:
+        problems += impossible(value)
+    if value is None or problems:
+        raise ConfigError(*problems)
+    return Loaded(value=value, origins={key: origin(key) for key in flatten_fully(value)})
+
+
+def _place(kind: type, document: dict[str, Any], prefix: str, problems: list[str]) -> dict[str, Any]:
+    """The document's settings by dotted key. What has no place becomes a problem."""
+    found: dict[str, Any] = {}
+    for name, value in document.items():
+        key = prefix + name
+        if key in settings_of(kind):
+            found[key] = value
+        elif key not in sections_of(kind):
+            problems.append(_unknown(kind, key))
+        elif isinstance(value, dict):
+            found |= _place(kind, value, key + ".", problems)
+        elif value is not None:  # a section whose every line is a comment is empty, not wrong
+            problems.append(f"{key}: is a section of settings, not the value {shown(value)}")
+    return found
+
+
+def _override(
+    kind: type, values: dict[str, Any], overrides: Sequence[str], problems: list[str]
+) -> tuple[dict[str, Any], set[str]]:
+    """The values with every `key=value` laid over them in order, and the keys that were set."""
+    values = dict(values)
+    keys: set[str] = set()
+    for text in overrides:
+        try:
+            key, value = parse_override(text)
+        except ConfigError as error:
+            problems += error.problems
+            continue
+        table, _, entry = key.rpartition(".")
+        if key in settings_of(kind):
+            values[key] = value
+            keys = {known for known in keys if not known.startswith(key + ".")} | {key}
+        elif table in settings_of(kind) and settings_of(kind)[table].is_table and entry:
+            if isinstance(values[table], dict):  # anything else is wrong in the file, and validation will say so
+                values[table] = {**values[table], entry: value}
+            keys.add(key)
+        elif key in sections_of(kind):
+            problems.append(f"--set {text}: {key} is a section; set one of its settings, such as {_first_inside(kind, key)}")
+        else:
+            problems.append(_unknown(kind, key))
+    return values, keys
+
+
+def _first_inside(kind: type, section: str) -> str:
+    return next(key for key in settings_of(kind) if key.startswith(section + "."))
+
+
+def _unknown(kind: type, key: str) -> str:
+    """Says that a key is unknown, with the most likely meant one: a near spelling, or the same name in another section."""
+    known = [*settings_of(kind), *sections_of(kind)]
+    name = key.rpartition(".")[2]
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    same_name = [other for other in known if other.rpartition(".")[2] == name]
+    close_name = difflib.get_close_matches(name, [other.rpartition(".")[2] for other in known], n=1, cutoff=0.75)
+    near_name = [other for other in known if [other.rpartition(".")[2]] == close_name]
+    meant = (same_name or near or near_name)[:1]
+    return f"{key}: unknown setting" + (f"; did you mean {meant[0]}?" if meant else "")
+
+
+# --- validation ------------------------------------------------------------------------------------------------------
+
+
+def _validate(kind: type[T], values: dict[str, Any], origin: Callable[[str], str]) -> tuple[T | None, list[str]]:
+    """The value, or none and what is wrong with each setting."""
+    problems = []
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        if (trouble := _not_plain(value)) is not None:
+            problems.append(f"{key}: {trouble}")
+            continue
+        *sections, name = key.split(".")
+        place = nested
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[name] = value
+    try:
+        value = TypeAdapter(kind).validate_json(json.dumps(nested), strict=True)
+    except ValidationError as error:
+        # one sentence per setting: a union reports one error for each of its members
+        wrong = {_place_of(kind, values, found["loc"]): None for found in error.errors(include_url=False, include_input=False)}
+        return None, problems + [_refusal(kind, values, key, origin(key)) for key in wrong]
+    return (None if problems else value), problems
+
+
+def _place_of(kind: type, values: dict[str, Any], location: tuple[int | str, ...]) -> str:
+    """The setting, or the entry of a table, that an error's location lies in: what follows the key is inside the value."""
+    for end in range(1, len(location) + 1):
+        key = ".".join(str(part) for part in location[:end])
+        if key in settings_of(kind):
+            in_entry = isinstance(values[key], dict) and settings_of(kind)[key].is_table
+            return f"{key}.{location[end]}" if in_entry else key
+    raise AssertionError(f"no setting at {location}")
+
+
+def _refusal(kind: type, values: dict[str, Any], key: str, origin: str) -> str:
+    setting = setting_of(kind, key)
+    value, annotation = values[setting.key], setting.annotation
+    if key != setting.key:
+        value, annotation = value[key.removeprefix(setting.key + ".")], get_args(annotation)[1]
+    return f"{key}: {shown(value)} ({origin}) is not accepted{_hint(annotation, value)}; accepted: {accepted(annotation)}"
+
+
+def _not_plain(value: Any, depth: int = 0) -> str | None:
+    """Why a value has no place in a configuration, whatever the setting; none where it has."""
+    if depth > MAX_DEPTH:
+        return "nested too deeply"
+    match value:
+        case float() if not math.isfinite(value):
+            return f"{value} is not a finite number"
+        case int() if not -MAX_INTEGER < value < MAX_INTEGER:
+            return "a whole number of more than 63 bits"
+        case str() if any("\ud800" <= letter <= "\udfff" for letter in value):
+            return "not valid text (half of a surrogate pair)"
+        case None | bool() | int() | float() | str():
+            return None
+        case list():
+            return next(filter(None, (_not_plain(item, depth + 1) for item in value)), None)
+        case dict():
+            return next(filter(None, (_not_plain(item, depth + 1) for item in (*value, *value.values()))), None)
+        case _:
+            return f"{value} is a {type(value).__name__}; write it in quotes if it is meant as text"
+
+
+def _hint(annotation: Any, value: Any) -> str:
+    words = accepted(annotation)
+    if isinstance(value, str) and words.startswith(("a number", "a whole number", "true or false")):
+        return ", because it is text (perhaps only the quotes are too many)"
+    if isinstance(value, (int, float)) and words.startswith("text"):
+        return ", because it is not text (quotes are missing)"
+    return ""
+
+
+# --- showing ---------------------------------------------------------------------------------------------------------
+
+
+def show(loaded: Loaded[Any], as_json: bool) -> str:
+    """Every setting with value, origin and meaning, for people; or the same without the meaning, as one JSON document.
+
+    A run's digest is shown too; a machine's configuration has none.
+    """
+    value = loaded.value
+    values = flatten_fully(value)
+    digest = value.digest if isinstance(value, RunConfig) else None
+    if as_json:
+        return json.dumps({"digest": digest, "values": values, "origins": loaded.origins}, indent=2)
+    lines = [] if digest is None else [f"# run {digest}", ""]
+    explained = ""
+    for key, found in values.items():
+        lines.append(f"{key} = {shown(found)}    [{loaded.origins[key]}]")
+        setting = setting_of(type(value), key)
+        if setting.doc and setting.key != explained:
+            lines.append(f"    {setting.doc}")
+        explained = setting.key
+    return "\n".join(lines)

@@ -1,0 +1,914 @@
+"""One agreed plan per slot, without a leader.
+
+A slot is the successor of one plan. Its proposers come in an order that a hash of that plan gives; the first may propose at
+once, and when it is silent the next one takes over with a higher ballot.
+
+    reports -> Proposal (ballot 0)                 -> Ack of a majority -> Vote of a majority -> the plan is final
+            -> Prepare -> Promise of a majority -> Proposal (ballot > 0) -> ...
+
+- A peer ACKS at most one value per ballot, none below a ballot it promised, and writes it down first. A proposer of a ballot
+  above 0 repeats the value of the highest ballot that its promises name. So once a majority acked a value, no other value
+  can be chosen in this slot by a majority that meets the first one (single-decree Paxos).
+- A peer VOTES only for a value that a majority acked, for one value per slot in its whole life, and writes it down first.
+  Where a partition made two values possible, a peer that voted for one stands aside when the other is settled.
+- Each ballot names the members that are ABSENT and count neither way. A peer takes part only if their leases have run out at
+  its own clock too, or they said goodbye. Two ballots of one slot can therefore end with different values only if somebody
+  who took part in one had been silent to everybody who took part in the other for a whole lease: a partition, or a crash.
+- Votes that make a value final are its certificate, so that anybody who was not there can check it.
+
+Small swarms hear every ack and vote themselves: final after one and a half round trips. In large ones acks and votes go to the
+proposer, and what it says is passed on to a few peers each, so that the messages per peer stay the same.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from adloco_p2p.core import canonical
+from adloco_p2p.core.agreement import Decided
+from adloco_p2p.core.events import Broadcast, Effect, Persist, Send
+from adloco_p2p.core.ledger import (
+    REPORT_LAG,
+    Decide,
+    Ledger,
+    chain,
+    change_of,
+    check_certificate,
+    check_entry,
+    check_value,
+    electors,
+    is_majority,
+    roster_of,
+)
+from adloco_p2p.core.membership import Membership
+from adloco_p2p.core.messages import (
+    MAX_ENTRIES,
+    MAX_JOINS,
+    MAX_TRAIL,
+    Accepted,
+    Ack,
+    Ballot,
+    CastVote,
+    Certificate,
+    Chosen,
+    Entries,
+    Final,
+    Heartbeat,
+    LedgerEntry,
+    Prepare,
+    Promise,
+    Promised,
+    Proposal,
+    Pull,
+    PullEntries,
+    Refusal,
+    Sign,
+    SignedReport,
+    SlotMessage,
+    Supply,
+    Value,
+    Verify,
+    Vote,
+    Voted,
+)
+from adloco_p2p.core.types import MAX_ROSTER, Digest, PeerId, Report, RoundPlan
+
+MAX_VALUES = 64
+"""Values of one slot that a peer remembers; honest proposers make one per ballot."""
+MAX_EARLY = 256
+"""Messages of a slot that this peer has not reached yet."""
+REPORTERS_FIRST = 3
+"""Proposers that get every report at once in a large swarm."""
+ENTRY_BUDGET = 256
+"""Ledger entries in one message times the size of the roster stays below this, or it is one entry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySwitched:
+    """Two histories met, and the other one counts. What was trained since the fork is merged by its samples."""
+
+    fork: Digest
+    """The last plan that both have."""
+    lost: tuple[LedgerEntry, ...]
+    won: tuple[LedgerEntry, ...]
+    lost_samples: int
+    """Proven since the fork."""
+    won_samples: int
+
+
+Outcome = Decided | HistorySwitched | Effect
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """What a peer knows of the successor of one plan."""
+
+    parent: RoundPlan
+    digest: Digest
+    roster: tuple[PeerId, ...]
+    order: tuple[PeerId, ...]
+    """Proposers, by hash."""
+    promised: Ballot | None = None
+    accepted: tuple[Ballot, Digest] | None = None
+    voted: Digest | None = None
+    values: dict[Digest, Value] = field(default_factory=dict)
+    plans: dict[Digest, RoundPlan | str] = field(default_factory=dict)
+    """Of checked values; a text says what is wrong."""
+    proposals: dict[PeerId, tuple[Proposal, Digest]] = field(default_factory=dict)
+    """The highest of each proposer, with the digest of its value."""
+    refused: dict[Ballot, None] = field(default_factory=dict)
+    """Ballots that leave out a peer which lives for us."""
+    sources: dict[Digest, PeerId] = field(default_factory=dict)
+    """Who can supply what a value lacks."""
+    acks: dict[PeerId, Ack] = field(default_factory=dict)
+    chosen: dict[PeerId, Chosen] = field(default_factory=dict)
+    votes: dict[PeerId, Vote] = field(default_factory=dict)
+    finals: dict[Digest, Certificate] = field(default_factory=dict)
+    ballot: Ballot | None = None
+    """Our own attempt."""
+    absent: tuple[PeerId, ...] = ()
+    promises: dict[PeerId, Promise] = field(default_factory=dict)
+    has_proposed: bool = False
+    ready_at: float | None = None
+    majority_at: float | None = None
+    first_at: float | None = None
+    active_at: float | None = None
+    """When a ballot was last begun or heard of."""
+    patience_seconds: float = 0.0
+    """How long that ballot gets."""
+
+
+class Consensus:
+    """One peer's part in agreeing on plans. `GossipAgreement` calls it together with the membership it looks at."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        *,
+        sign: Sign,
+        verify: Verify,
+        decide: Decide,
+        members: Membership,
+        draw: Callable[[], float],
+    ) -> None:
+        self.me = me
+        self.members = members
+        self.timing = members.timing
+        self._sign = sign
+        self._verify = verify
+        self._decide = decide
+        self._draw = draw
+        self._out: list[Outcome] = []
+        self._reports: dict[Digest, SignedReport] = {}
+        self._reporters: dict[int, dict[PeerId, list[Digest]]] = {}
+        self._early: dict[tuple[PeerId, str], tuple[PeerId, SlotMessage]] = {}
+        self._branch: list[LedgerEntry] = []
+        self._helped: dict[PeerId, float] = {}
+
+    # --- entry points ------------------------------------------------------------------------------------------------
+
+    def start(self, genesis: RoundPlan, records: Sequence[object], now: float) -> list[Outcome]:
+        """Take up the ledger and the promises that the journal holds."""
+        self._last_now = now
+        self.ledger = Ledger(genesis, chain(records, genesis))
+        self._open_slot(now)
+        self._restore(records)
+        return self._flush(now)
+
+    def submit(self, report: Report, now: float) -> list[Outcome]:
+        """This peer's own report."""
+        self._last_now = now
+        unsigned = SignedReport(report=report, signature="")
+        signed = replace(unsigned, signature=self._sign(unsigned.payload))
+        self._keep_report(signed)
+        supply = Supply(parent=self.slot.digest, reports=(signed,))
+        if self._is_direct:
+            self._emit(Broadcast(message=supply))
+        else:
+            self._emit(
+                *(Send(peer=peer, message=supply) for peer in self._live_order(now)[:REPORTERS_FIRST] if peer != self.me)
+            )
+        return self._flush(now)
+
+    def receive(self, sender: PeerId, message: SlotMessage | PullEntries | Entries | Heartbeat, now: float) -> list[Outcome]:
+        self._last_now = now
+        match message:
+            case Heartbeat():
+                self._on_heartbeat(sender, message, now)
+            case PullEntries():
+                self._on_pull_entries(sender, message)
+            case Entries():
+                self._on_entries(sender, message, now)
+            case Supply():
+                self._on_supply(message)
+            case _:
+                self._on_slot_message(sender, message, now)
+        return self._flush(now)
+
+    def tick(self, now: float) -> list[Outcome]:
+        return self._flush(now)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When the slot wants to be looked at without any message."""
+        slot = self.slot
+        if not self._is_member or slot.parent.is_last:
+            return None
+        if slot.ready_at is not None:
+            return self._attempt_due(self._last_now)
+        graces = [
+            start + seconds
+            for start, seconds in (
+                (slot.majority_at, self.timing.grace_seconds),
+                (slot.first_at, self.timing.straggler_seconds),
+            )
+            if start is not None
+        ]
+        return min(graces, default=None)
+
+    # --- the loop of one event ---------------------------------------------------------------------------------------
+
+    def _flush(self, now: float) -> list[Outcome]:
+        """Do everything that has become possible; hand out what it asks for, in order."""
+        self._last_now = now
+        while self._advance(now):
+            pass
+        self.members.head = self.ledger.head
+        self.members.have = self._have()
+        outcomes, self._out = self._out, []
+        return outcomes
+
+    def _advance(self, now: float) -> bool:
+        """One step; false where nothing was left to do."""
+        slot = self.slot
+        if slot.parent.is_last:
+            return False
+        if self._finish(now):
+            return True
+        if not self._is_member:
+            return False
+        return self._cast_vote() or self._accept(now) or self._propose(now) or self._attempt(now)
+
+    def _emit(self, *effects: Outcome) -> None:
+        self._out.extend(effects)
+
+    # --- the slot ----------------------------------------------------------------------------------------------------
+
+    def _open_slot(self, now: float) -> None:
+        parent, digest = self.ledger.plans[-1], self.ledger.digests[-1]
+        roster = roster_of(parent)
+        order = sorted(roster, key=lambda peer: hashlib.sha256(f"{digest}:{peer}".encode("ascii")).digest())
+        self.slot = Slot(parent=parent, digest=digest, roster=roster, order=tuple(order))
+        self._is_member = self.me in roster
+        self._is_direct = len(roster) <= self.timing.direct_limit
+        self.members.set_roster(digest, roster, now)
+        oldest = parent.round + 1 - REPORT_LAG
+        for round in sorted(self._reporters):
+            if round < oldest:
+                for digests in self._reporters.pop(round).values():
+                    for old in digests:
+                        self._reports.pop(old, None)
+        early, self._early = self._early, {}
+        for sender, message in early.values():
+            self._on_slot_message(sender, message, now)
+
+    def _restore(self, records: Sequence[object]) -> None:
+        slot = self.slot
+        for record in records:
+            match record:
+                case Promised(parent=parent, ballot=ballot) if parent == slot.digest:
+                    slot.promised = ballot
+                case Accepted(ballot=ballot, value=value, reports=reports) if value.parent == slot.digest:
+                    digest = canonical.digest(value)
+                    slot.promised, slot.accepted = ballot, (ballot, digest)
+                    slot.values[digest] = value
+                    for signed in reports:
+                        self._keep_report(signed)
+                case Voted(parent=parent, value=voted) if parent == slot.digest:
+                    slot.voted = voted
+
+    def _live_order(self, now: float) -> list[PeerId]:
+        """Proposers that somebody waits for."""
+        return [
+            peer
+            for peer in self.slot.order
+            if peer == self.me or (self.members.lease_valid(peer, now) and not self.members.is_suspect(peer, now))
+        ]
+
+    def _is_quorum(self, peers: Iterable[PeerId], absent: Sequence[PeerId]) -> bool:
+        counted = frozenset(electors(self.slot.roster, absent))
+        return is_majority(len([peer for peer in peers if peer in counted]), len(counted))
+
+    def _tell(self, message: SlotMessage) -> None:
+        """To the whole roster: directly, or through a few that pass it on."""
+        if self._is_direct:
+            self._emit(Broadcast(message=message))
+        else:
+            self._pass_on(message, ())
+
+    def _pass_on(self, message: SlotMessage, without: Sequence[PeerId]) -> None:
+        if not self._is_direct:
+            targets = self.members.sample_live(self.timing.fanout, self._last_now, without=without)
+            self._emit(*(Send(peer=peer, message=message) for peer in targets))
+
+    def _answer(self, proposer: PeerId, message: Ack | Vote) -> None:
+        """Acks and votes: to everybody, or to the proposer that counts them."""
+        if self._is_direct:
+            self._emit(Broadcast(message=message))
+        elif proposer != self.me:
+            self._emit(Send(peer=proposer, message=message))
+
+    # --- reports -----------------------------------------------------------------------------------------------------
+
+    def _keep_report(self, signed: SignedReport) -> None:
+        """Two different reports of one peer and round are kept, so that a value with either can be checked."""
+        report, head = signed.report, self.slot.parent.round
+        if not head + 1 - REPORT_LAG <= report.round <= head + 1:
+            return
+        digests = self._reporters.setdefault(report.round, {}).setdefault(report.peer, [])
+        digest = canonical.digest(signed)
+        if digest in digests or len(digests) >= 2 or len(self._reporters[report.round]) > MAX_ROSTER:
+            return
+        if self._verify(report.peer, signed.payload, signed.signature):
+            digests.append(digest)
+            self._reports[digest] = signed
+
+    def _held(self) -> dict[PeerId, Digest]:
+        """The reports that the next plan could use: one per peer, the first that came, sorted by peer."""
+        reported = self.ledger.reported
+        if reported is None:
+            return {}
+        plan = self.ledger.digests[-REPORT_LAG]
+        members = frozenset(roster_of(reported))
+        return {
+            peer: digests[0]
+            for peer, digests in sorted(self._reporters.get(reported.round, {}).items())
+            if digests and peer in members and self._reports[digests[0]].report.plan == plan
+        }
+
+    def _have(self) -> int:
+        reported = self.ledger.reported
+        if reported is None:
+            return 0
+        held = self._held()
+        return sum(1 << index for index, peer in enumerate(roster_of(reported)) if peer in held)
+
+    def _is_ready(self, now: float) -> bool:
+        """All that are waited for have reported, or those who have not had their time."""
+        slot, reported = self.slot, self.ledger.reported
+        if slot.ready_at is not None:
+            return True
+        held = self._held()
+        members = frozenset(roster_of(reported)) if reported is not None else frozenset()
+        expected = [peer for peer in self._live_order(now) if peer in members]
+        present = len([peer for peer in expected if peer in held])
+        if slot.first_at is None and present:
+            slot.first_at = now
+        if slot.majority_at is None and is_majority(present, len(expected)):
+            slot.majority_at = now
+        is_ready = (
+            present == len(expected)
+            or (slot.majority_at is not None and now >= slot.majority_at + self.timing.grace_seconds)
+            or (slot.first_at is not None and now >= slot.first_at + self.timing.straggler_seconds)
+        )
+        if is_ready:
+            slot.ready_at = now
+        return is_ready
+
+    # --- proposing ---------------------------------------------------------------------------------------------------
+
+    def _attempt_due(self, now: float) -> float:
+        """When it is our turn, if nobody does anything: at once for the first that lives, later for the others."""
+        slot = self.slot
+        assert slot.ready_at is not None
+        order = self._live_order(now)
+        if slot.active_at is None:
+            return slot.ready_at + order.index(self.me) * self.timing.patience(len(slot.roster))
+        last = slot.promised.peer if slot.promised is not None else None
+        rank = [peer for peer in order if peer == self.me or peer != last].index(self.me)
+        return slot.active_at + slot.patience_seconds * (1 + rank)
+
+    def _note_activity(self, now: float) -> None:
+        self.slot.active_at = now
+        self.slot.patience_seconds = self.timing.patience(len(self.slot.roster)) * (1 + self._draw() / 2)
+
+    def _attempt(self, now: float) -> bool:
+        """Begin a ballot if it is our turn."""
+        slot = self.slot
+        if not self._is_ready(now) or now < self._attempt_due(now):
+            return False
+        self._note_activity(now)
+        slot.absent = tuple(peer for peer in slot.roster if self.members.is_absent(peer, now))
+        slot.promises, slot.has_proposed = {}, False
+        if slot.promised is None and slot.order[0] == self.me:
+            slot.ballot = Ballot(attempt=0, peer=self.me)
+            self._publish(self._fresh_value(now), is_repeated=False)
+            return True
+        slot.ballot = Ballot(attempt=slot.promised.attempt + 1 if slot.promised else 1, peer=self.me)
+        slot.promised = slot.ballot
+        self._emit(Persist(record=Promised(parent=slot.digest, ballot=slot.ballot)))
+        slot.promises[self.me] = Promise(parent=slot.digest, ballot=slot.ballot, accepted=slot.accepted)
+        prepare = Prepare(parent=slot.digest, ballot=slot.ballot, absent=slot.absent)
+        if self._is_direct:
+            self._emit(Broadcast(message=prepare))
+        else:
+            others = [peer for peer in electors(slot.roster, slot.absent) if peer != self.me]
+            self._emit(*(Send(peer=peer, message=prepare) for peer in others))
+        return True
+
+    def _propose(self, now: float) -> bool:
+        """With promises of a majority: repeat what was accepted in the highest ballot, or make a value."""
+        slot = self.slot
+        if slot.ballot is None or slot.has_proposed or slot.ballot != slot.promised:
+            return False
+        if not self._is_quorum(slot.promises, slot.absent):
+            return False
+        locked = self._locked_value()
+        if locked is None:
+            self._publish(self._fresh_value(now), is_repeated=False)
+            return True
+        value = slot.values.get(locked)
+        if value is None or self._plan_of(locked) is None:
+            return False
+        self._publish(value, is_repeated=True)
+        return True
+
+    def _locked_value(self) -> Digest | None:
+        accepted = [promise.accepted for promise in self.slot.promises.values() if promise.accepted is not None]
+        return max(accepted)[1] if accepted else None
+
+    def _fresh_value(self, now: float) -> Value:
+        """The plan that follows from what this peer holds now."""
+        slot = self.slot
+        held = self._held()
+        room = MAX_ROSTER - len(slot.roster)
+        joined = self.members.candidates(now)[: max(0, min(MAX_JOINS, room))]
+        value = Value(
+            round=slot.parent.round + 1,
+            parent=slot.digest,
+            reports=tuple(held.values()),
+            joined=tuple(joined),
+            departed=slot.absent,
+            plan=Digest(""),
+        )
+        reports = tuple(self._reports[digest].report for digest in value.reports)
+        plan = self._decide(slot.parent, reports, change_of(value))
+        value = replace(value, plan=canonical.digest(plan))
+        self._keep_value(value, self.me)
+        return value
+
+    def _publish(self, value: Value, *, is_repeated: bool) -> None:
+        """Accept it ourselves first: what a proposer forgets in a crash it could propose differently afterwards."""
+        slot = self.slot
+        assert slot.ballot is not None
+        slot.has_proposed = True
+        unsigned = Proposal(ballot=slot.ballot, absent=slot.absent, value=value, is_repeated=is_repeated, signature="")
+        proposal = replace(unsigned, signature=self._sign(unsigned.payload))
+        digest = canonical.digest(value)
+        slot.proposals[self.me] = (proposal, digest)
+        ack = self._acceptance(proposal, digest)
+        self._tell(proposal)
+        self._answer(self.me, ack)
+
+    # --- accepting and voting ----------------------------------------------------------------------------------------
+
+    def _accept(self, now: float) -> bool:
+        """Ack the highest proposal that no promise forbids, once its value is checked."""
+        slot = self.slot
+        for proposal, digest in self._proposals():
+            if slot.promised is not None and proposal.ballot < slot.promised:
+                return False
+            if slot.accepted is not None and slot.accepted[0] >= proposal.ballot:
+                return False
+            if proposal.ballot in slot.refused or not isinstance(self._plan_of(digest), RoundPlan):
+                continue
+            if not self._agrees_on_absence(proposal, now):
+                slot.refused[proposal.ballot] = None
+                return True
+            ack = self._acceptance(proposal, digest)
+            self._pass_on(proposal, (proposal.ballot.peer,))
+            self._answer(proposal.ballot.peer, ack)
+            return True
+        return False
+
+    def _proposals(self) -> list[tuple[Proposal, Digest]]:
+        """Highest ballot first."""
+        return sorted(self.slot.proposals.values(), key=lambda known: known[0].ballot, reverse=True)
+
+    def _acceptance(self, proposal: Proposal, digest: Digest) -> Ack:
+        """Write down that we accept; the caller says so."""
+        slot = self.slot
+        assert slot.promised is None or proposal.ballot >= slot.promised
+        slot.promised, slot.accepted = proposal.ballot, (proposal.ballot, digest)
+        reports = tuple(self._reports[report] for report in proposal.value.reports)
+        self._emit(Persist(record=Accepted(ballot=proposal.ballot, value=proposal.value, reports=reports)))
+        ack = Ack(parent=slot.digest, ballot=proposal.ballot, value=digest)
+        slot.acks[self.me] = ack
+        return ack
+
+    def _agrees_on_absence(self, proposal: Proposal, now: float) -> bool:
+        """Refuse a ballot that leaves out a peer we hear of. A repeated value keeps the roster change of its first time."""
+        departed = () if proposal.is_repeated else proposal.value.departed
+        silent = sorted({*proposal.absent, *departed})
+        return not self._refuse(proposal.ballot, silent, now)
+
+    def _refuse(self, ballot: Ballot, silent: Sequence[PeerId], now: float) -> bool:
+        alive = [peer for peer in silent if self.members.lease_valid(peer, now)]
+        promised = self.slot.promised
+        if not alive and (promised is None or promised <= ballot):
+            return False
+        refusal = Refusal(
+            parent=self.slot.digest,
+            ballot=ballot,
+            promised=promised,
+            alive=tuple((peer, self.members.beat_of(peer)) for peer in alive),
+        )
+        self._emit(Send(peer=ballot.peer, message=refusal))
+        return True
+
+    def _cast_vote(self) -> bool:
+        """Vote for a value that a majority acked; stand aside if our vote in this slot is given to another."""
+        slot = self.slot
+        for ballot, digest, absent in self._settled():
+            own = slot.votes.get(self.me)
+            if own is not None and own.ballot >= ballot:
+                continue
+            if not isinstance(self._plan_of(digest), RoundPlan):
+                continue
+            if not self._is_direct and ballot.peer == self.me:
+                self._tell_chosen(ballot, digest)
+            abstains = not self._may_vote(digest)
+            if not abstains:
+                slot.voted = digest
+                self._emit(Persist(record=Voted(parent=slot.digest, value=digest)))
+            unsigned = Vote(
+                peer=self.me, parent=slot.digest, ballot=ballot, absent=absent, value=digest, abstains=abstains, signature=""
+            )
+            vote = replace(unsigned, signature=self._sign(unsigned.payload))
+            slot.votes[self.me] = vote
+            self._answer(ballot.peer, vote)
+            return True
+        return False
+
+    def _may_vote(self, digest: Digest) -> bool:
+        return self.slot.voted is None or self.slot.voted == digest
+
+    def _settled(self) -> list[tuple[Ballot, Digest, tuple[PeerId, ...]]]:
+        """Ballots whose value a majority acked, with those who do not count; highest first."""
+        slot = self.slot
+        settled = []
+        for proposal, digest in self._proposals():
+            backers = [peer for peer, ack in slot.acks.items() if (ack.ballot, ack.value) == (proposal.ballot, digest)]
+            chosen = slot.chosen.get(proposal.ballot.peer)
+            is_told = chosen is not None and (chosen.ballot, chosen.value) == (proposal.ballot, digest)
+            if is_told or self._is_quorum(backers, proposal.absent):
+                settled.append((proposal.ballot, digest, proposal.absent))
+        return settled
+
+    def _tell_chosen(self, ballot: Ballot, digest: Digest) -> None:
+        unsigned = Chosen(parent=self.slot.digest, ballot=ballot, value=digest, signature="")
+        self.slot.chosen[self.me] = replace(unsigned, signature=self._sign(unsigned.payload))
+        self._pass_on(self.slot.chosen[self.me], ())
+
+    # --- final -------------------------------------------------------------------------------------------------------
+
+    def _finish(self, now: float) -> bool:
+        """Append the value that a certificate makes final."""
+        for digest, certificate in sorted(self._certificates().items()):
+            plan = self._plan_of(digest)
+            if not isinstance(plan, RoundPlan):
+                continue
+            value = self.slot.values[digest]
+            reports = tuple(self._reports[report] for report in value.reports)
+            entry = LedgerEntry(plan=plan, value=value, reports=reports, certificate=certificate)
+            self._pass_on(Final(parent=self.slot.digest, value=digest, certificate=certificate), ())
+            self._append(entry, now)
+            return True
+        return False
+
+    def _certificates(self) -> dict[Digest, Certificate]:
+        slot = self.slot
+        found = dict(slot.finals)
+        groups: dict[tuple[Ballot, Digest, tuple[PeerId, ...]], list[Vote]] = {}
+        for _, vote in sorted(slot.votes.items()):
+            groups.setdefault((vote.ballot, vote.value, vote.absent), []).append(vote)
+        for (ballot, digest, absent), votes in sorted(groups.items()):
+            counted = frozenset(electors(slot.roster, absent))
+            casts = tuple(
+                CastVote(peer=vote.peer, abstains=vote.abstains, signature=vote.signature)
+                for vote in votes
+                if vote.peer in counted
+            )
+            abstained = sum(cast.abstains for cast in casts)
+            if is_majority(len(casts) - abstained, len(counted) - abstained):
+                found[digest] = Certificate(ballot=ballot, absent=absent, votes=casts)
+        return found
+
+    def _append(self, entry: LedgerEntry, now: float) -> None:
+        """Write it down, then act on it."""
+        self._emit(Persist(record=entry))
+        self.ledger.append(entry)
+        self._branch = []
+        self._open_slot(now)
+        self._emit(Decided(plan=entry.plan))
+
+    # --- values ------------------------------------------------------------------------------------------------------
+
+    def _keep_value(self, value: Value, source: PeerId) -> Digest:
+        digest = canonical.digest(value)
+        if len(self.slot.values) < MAX_VALUES:
+            self.slot.values.setdefault(digest, value)
+            self.slot.sources[digest] = source
+        return digest
+
+    def _plan_of(self, digest: Digest) -> RoundPlan | str | None:
+        """The plan of a value, or what is wrong with it; none while the value or a report of it is missing."""
+        slot = self.slot
+        known = slot.plans.get(digest)
+        if known is not None:
+            return known
+        value = slot.values.get(digest)
+        if value is None or any(report not in self._reports for report in value.reports):
+            return None
+        if value.round != slot.parent.round + 1 or value.parent != slot.digest:
+            return "it does not follow its parent"
+        slot.plans[digest] = check_value(
+            value,
+            [self._reports[report] for report in value.reports],
+            parent=slot.parent,
+            reported=self.ledger.reported,
+            decide=self._decide,
+            verify=self._verify,
+        )
+        return slot.plans[digest]
+
+    def _ask_for(self, digest: Digest, source: PeerId) -> None:
+        """Pull a value, or the reports that it lacks, from a peer that has them."""
+        slot = self.slot
+        slot.sources.setdefault(digest, source)
+        value = slot.values.get(digest)
+        if source == self.me or not self._is_incomplete(digest):
+            return
+        lacking = () if value is None else tuple(report for report in value.reports if report not in self._reports)
+        self._emit(Send(peer=source, message=Pull(parent=slot.digest, value=None if value else digest, reports=lacking)))
+
+    def _is_incomplete(self, digest: Digest) -> bool:
+        return self._plan_of(digest) is None
+
+    # --- messages of a slot ------------------------------------------------------------------------------------------
+
+    def _on_slot_message(self, sender: PeerId, message: SlotMessage, now: float) -> None:
+        if message.parent != self.slot.digest:
+            self._on_other_slot(sender, message, now)
+            return
+        if sender not in self.slot.roster and not isinstance(message, Pull):
+            return
+        match message:
+            case Prepare():
+                self._on_prepare(sender, message, now)
+            case Promise():
+                self._on_promise(sender, message)
+            case Refusal():
+                self._on_refusal(sender, message, now)
+            case Proposal():
+                self._on_proposal(sender, message, now)
+            case Ack():
+                self._on_ack(sender, message)
+            case Chosen():
+                self._on_chosen(sender, message)
+            case Vote():
+                self._on_vote(sender, message)
+            case Final():
+                self._on_final(sender, message)
+            case Pull():
+                self._on_pull(sender, message)
+            case Supply():
+                self._on_supply(message)
+
+    def _on_other_slot(self, sender: PeerId, message: SlotMessage, now: float) -> None:
+        """Help a peer that is behind; keep what is ahead until we get there, and catch up."""
+        if message.parent in self.ledger.position:
+            is_lost = isinstance(message, Prepare | Pull) or (isinstance(message, Proposal) and message.ballot.peer == sender)
+            if is_lost and now - self._helped.get(sender, -inf) >= self.timing.heartbeat_seconds:
+                self._helped[sender] = now
+                self._send_entries(sender, message.parent)
+            return
+        key = (sender, type(message).__name__)
+        if key in self._early or len(self._early) < MAX_EARLY:
+            self._early[key] = (sender, message)
+        if now - self._helped.get(sender, -inf) >= self.timing.heartbeat_seconds / 4:
+            self._helped[sender] = now
+            self._emit(Send(peer=sender, message=self._pull_entries()))
+
+    def _on_prepare(self, sender: PeerId, message: Prepare, now: float) -> None:
+        slot = self.slot
+        if message.ballot.peer != sender or not self._is_member or self._refuse(message.ballot, message.absent, now):
+            return
+        if slot.promised != message.ballot:
+            slot.promised = message.ballot
+            self._emit(Persist(record=Promised(parent=slot.digest, ballot=message.ballot)))
+        self._note_activity(now)
+        self._emit(Send(peer=sender, message=Promise(parent=slot.digest, ballot=message.ballot, accepted=slot.accepted)))
+        own = self._held().get(self.me)
+        if own is not None and not self._is_direct:
+            self._emit(Send(peer=sender, message=Supply(parent=slot.digest, reports=(self._reports[own],))))
+
+    def _on_promise(self, sender: PeerId, message: Promise) -> None:
+        slot = self.slot
+        if message.ballot != slot.ballot or slot.has_proposed:
+            return
+        slot.promises[sender] = message
+        if message.accepted is not None:
+            self._ask_for(message.accepted[1], sender)
+
+    def _on_refusal(self, sender: PeerId, message: Refusal, now: float) -> None:
+        """Learn what we did not know, and try again soon."""
+        slot = self.slot
+        del sender
+        for peer, beat in message.alive:
+            if peer in slot.roster:
+                self.members.hear(peer, beat, now)
+        if message.ballot != slot.ballot:
+            return
+        if message.promised is not None and (slot.promised is None or message.promised > slot.promised):
+            slot.promised = message.promised
+            self._emit(Persist(record=Promised(parent=slot.digest, ballot=message.promised)))
+            self._note_activity(now)
+        elif message.alive and not slot.has_proposed:
+            slot.ballot = None
+            slot.active_at = now - slot.patience_seconds * (0.5 + self._draw() / 2)
+
+    def _on_proposal(self, sender: PeerId, message: Proposal, now: float) -> None:
+        slot, proposer = self.slot, message.ballot.peer
+        known = slot.proposals.get(proposer)
+        if known is not None and known[0].ballot >= message.ballot:
+            return
+        if proposer not in slot.roster or (message.ballot.attempt == 0 and proposer != slot.order[0]):
+            return
+        if not self._verify(proposer, message.payload, message.signature):
+            return
+        digest = self._keep_value(message.value, sender)
+        slot.proposals[proposer] = (message, digest)
+        if slot.promised is None or message.ballot >= slot.promised:
+            self._note_activity(now)
+        elif self._is_member:
+            self._refuse(message.ballot, (), now)
+        self._ask_for(digest, sender)
+
+    def _on_ack(self, sender: PeerId, message: Ack) -> None:
+        known = self.slot.acks.get(sender)
+        if known is None or known.ballot < message.ballot:
+            self.slot.acks[sender] = message
+
+    def _on_chosen(self, sender: PeerId, message: Chosen) -> None:
+        slot, proposer = self.slot, message.ballot.peer
+        known = slot.chosen.get(proposer)
+        if proposer not in slot.roster or (known is not None and known.ballot >= message.ballot):
+            return
+        if self._verify(proposer, message.payload, message.signature):
+            slot.chosen[proposer] = message
+            self._pass_on(message, (sender, proposer))
+
+    def _on_vote(self, sender: PeerId, message: Vote) -> None:
+        slot = self.slot
+        known = slot.votes.get(message.peer)
+        if message.peer not in slot.roster or (known is not None and known.ballot >= message.ballot):
+            return
+        if self._verify(message.peer, message.payload, message.signature):
+            slot.votes[message.peer] = message
+            self._ask_for(message.value, sender)
+
+    def _on_final(self, sender: PeerId, message: Final) -> None:
+        slot = self.slot
+        if message.value in slot.finals or len(slot.finals) >= MAX_VALUES:
+            return
+        wrong = check_certificate(
+            message.certificate, value=message.value, parent=slot.parent, parent_digest=slot.digest, verify=self._verify
+        )
+        if not wrong:
+            slot.finals[message.value] = message.certificate
+            self._ask_for(message.value, sender)
+
+    def _on_pull(self, sender: PeerId, message: Pull) -> None:
+        held = self._held()
+        wanted = [*message.reports, *(held[peer] for peer in message.reporters if peer in held)]
+        reports = tuple(self._reports[digest] for digest in wanted if digest in self._reports)
+        value = self.slot.values.get(message.value) if message.value is not None else None
+        if reports or value is not None:
+            self._emit(Send(peer=sender, message=Supply(parent=message.parent, value=value, reports=reports)))
+
+    def _on_supply(self, message: Supply) -> None:
+        for signed in message.reports:
+            self._keep_report(signed)
+        if message.value is not None and message.parent == self.slot.digest:
+            digest = self._keep_value(message.value, self.slot.sources.get(canonical.digest(message.value), self.me))
+            self._ask_for(digest, self.slot.sources[digest])
+
+    # --- catching up, and two histories ------------------------------------------------------------------------------
+
+    def _on_heartbeat(self, sender: PeerId, message: Heartbeat, now: float) -> None:
+        head = self.ledger.head
+        if message.head.digest == head.digest:
+            self._pull_reports(sender, message, now)
+            self._retry(sender)
+        elif message.head.digest in self.ledger.position:
+            self._send_entries(sender, message.head.digest)
+        elif message.head.rank > head.rank:
+            self._emit(Send(peer=sender, message=self._pull_entries()))
+        elif sender not in self.slot.roster:
+            self._emit(Send(peer=sender, message=self.members.heartbeat(now)))
+
+    def _pull_reports(self, sender: PeerId, message: Heartbeat, now: float) -> None:
+        """Reports that the sender holds and we lack; in a large swarm only for those who may propose."""
+        reported = self.ledger.reported
+        if reported is None or not self._is_member or not message.have:
+            return
+        if not self._is_direct and self.me not in self._live_order(now)[:REPORTERS_FIRST]:
+            return
+        bits = message.have
+        held = self._held()
+        roster = roster_of(reported)
+        lacking = tuple(peer for index, peer in enumerate(roster) if bits >> index & 1 and peer not in held)
+        if lacking:
+            self._emit(Send(peer=sender, message=Pull(parent=self.slot.digest, reporters=lacking)))
+
+    def _retry(self, sender: PeerId) -> None:
+        """A value that still lacks something is asked for again, of whoever is in the same slot."""
+        wanted = [digest for _, digest in self._proposals()]
+        wanted += sorted(self._certificates())
+        for digest in dict.fromkeys(wanted):
+            if self._is_incomplete(digest):
+                self._ask_for(digest, sender)
+
+    def _pull_entries(self) -> PullEntries:
+        tips = tuple(entry.value.plan for entry in self._branch[-1:])
+        return PullEntries(trail=(*tips, *self.ledger.trail())[:MAX_TRAIL])
+
+    def _on_pull_entries(self, sender: PeerId, message: PullEntries) -> None:
+        common = next((digest for digest in message.trail if digest in self.ledger.position), None)
+        if common is not None:
+            self._send_entries(sender, common)
+
+    def _send_entries(self, sender: PeerId, after: Digest) -> None:
+        limit = max(1, min(MAX_ENTRIES, ENTRY_BUDGET // len(self.slot.roster)))
+        entries = self.ledger.after(after, limit)
+        if entries:
+            self._emit(Send(peer=sender, message=Entries(entries=entries)))
+
+    def _on_entries(self, sender: PeerId, message: Entries, now: float) -> None:
+        """Follow our own ledger's continuation at once; collect another history until it outranks ours, then switch."""
+        before = self.ledger.head
+        for entry in message.entries:
+            if entry.value.plan in self.ledger.position:
+                continue
+            if entry.value.parent == self.ledger.digests[-1] and not self._branch:
+                if self._wrong_after(self.ledger, entry):
+                    return
+                self._append(entry, now)
+            elif not self._follow_branch(entry, now):
+                return
+        is_more = self._branch or self.ledger.head != before
+        if is_more:
+            self._emit(Send(peer=sender, message=self._pull_entries()))
+
+    def _follow_branch(self, entry: LedgerEntry, now: float) -> bool:
+        """Whether the entry continues the other history that we are collecting, or begins one."""
+        tip = self._branch[-1].value.plan if self._branch else None
+        if entry.value.parent != tip:
+            if entry.value.parent not in self.ledger.position:
+                self._branch = []
+                return False
+            self._branch = []
+        fork = self._branch[0].value.parent if self._branch else entry.value.parent
+        other = self.ledger.truncated(fork)
+        for earlier in self._branch:
+            other.append(earlier)
+        if self._wrong_after(other, entry):
+            self._branch = []
+            return False
+        other.append(entry)
+        self._branch.append(entry)
+        if other.head.rank > self.ledger.head.rank:
+            self._switch(fork, other, now)
+        return True
+
+    def _wrong_after(self, ledger: Ledger, entry: LedgerEntry) -> str:
+        return check_entry(entry, parent=ledger.plans[-1], reported=ledger.reported, decide=self._decide, verify=self._verify)
+
+    def _switch(self, fork: Digest, other: Ledger, now: float) -> None:
+        position = self.ledger.position[fork]
+        lost = tuple(self.ledger.entries[position:])
+        won = tuple(other.entries[position:])
+        base = self.ledger.samples[position]
+        switched = HistorySwitched(
+            fork=fork,
+            lost=lost,
+            won=won,
+            lost_samples=self.ledger.samples[-1] - base,
+            won_samples=other.samples[-1] - base,
+        )
+        self._emit(*(Persist(record=entry) for entry in won))
+        self.ledger, self._branch = other, []
+        self._open_slot(now)
+        self._emit(switched)

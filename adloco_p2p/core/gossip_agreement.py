@@ -1,0 +1,108 @@
+"""Agreement among peers on a network: membership and consensus together, behind the interface that `Peer` knows.
+
+Outcomes come in order and the shell keeps it: what is to be persisted is on the disk before anything that follows it is sent
+or acted on. The journal needs nothing but every persisted record, in order.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from adloco_p2p.core import canonical
+from adloco_p2p.core.agreement import Decided
+from adloco_p2p.core.consensus import Consensus, HistorySwitched
+from adloco_p2p.core.events import Effect, PeerBack, PeerGone, Persist
+from adloco_p2p.core.ledger import Decide, Ledger, chain
+from adloco_p2p.core.membership import Membership, Timing
+from adloco_p2p.core.messages import Entries, Heartbeat, Incarnation, Leave, Probe, PullEntries, Sign, SlotMessage, Verify
+from adloco_p2p.core.types import Capacity, PeerId, Report, RoundPlan
+
+Outcome = Decided | HistorySwitched | PeerGone | PeerBack | Effect
+
+
+class GossipAgreement:
+    """One peer's membership and consensus. `records` is the journal of earlier lives, empty for a newcomer."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        *,
+        genesis: RoundPlan,
+        records: Sequence[object],
+        contacts: Sequence[PeerId],
+        capacity: Capacity,
+        decide: Decide,
+        sign: Sign,
+        verify: Verify,
+        draw: Callable[[], float],
+        timing: Timing,
+    ) -> None:
+        self.members = Membership(me, run=genesis.run, sign=sign, verify=verify, draw=draw, timing=timing)
+        self.consensus = Consensus(me, sign=sign, verify=verify, decide=decide, members=self.members, draw=draw)
+        self.me = me
+        self._genesis = genesis
+        self._records = tuple(records)
+        self._contacts = tuple(contacts)
+        self._capacity = capacity
+        self._roster: tuple[PeerId, ...] = ()
+        self._present: tuple[PeerId, ...] = ()
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.consensus.ledger
+
+    @property
+    def next_deadline(self) -> float | None:
+        deadlines = (self.members.next_deadline, self.consensus.next_deadline)
+        return min(deadline for deadline in deadlines if deadline is not None)
+
+    def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
+        """Take up the journal. Plans of the ledger after `plans` are handed out again; own `reports` are told again."""
+        lives = [record.number for record in self._records if isinstance(record, Incarnation)]
+        incarnation = Incarnation(number=max(lives, default=0) + 1)
+        self.members.start(incarnation=incarnation.number, contacts=self._contacts, capacity=self._capacity, now=now)
+        outcomes: list[Outcome] = [Persist(record=incarnation)]
+        known = {canonical.digest(plan) for plan in plans}
+        newest = max((plan.round for plan in plans), default=-1)
+        ledger = Ledger(self._genesis, chain(self._records, self._genesis))
+        later = [plan for plan, digest in zip(ledger.plans, ledger.digests, strict=True) if digest not in known]
+        outcomes += [Decided(plan=plan) for plan in later if plan.round > newest]
+        outcomes += self.consensus.start(self._genesis, self._records, now)
+        self._records = ()
+        for report in reports:
+            if report.peer == self.me:
+                outcomes += self.submit(report, now)
+        return outcomes + self._changes(now)
+
+    def submit(self, report: Report, now: float) -> list[Outcome]:
+        self.members.observe(now)
+        self._capacity = replace(report.capacity)
+        self.members.offer(report.capacity)
+        return [*self.consensus.submit(report, now), *self._changes(now)]
+
+    def receive(self, sender: PeerId, message: object, now: float) -> list[Outcome]:
+        """A message of another peer; one that is not ours to handle is passed over."""
+        outcomes: list[Outcome] = []
+        if isinstance(message, Heartbeat | Probe | Leave):
+            outcomes += self.members.handle(sender, message, now)
+        self.members.observe(now)
+        if isinstance(message, Heartbeat | PullEntries | Entries | SlotMessage):
+            outcomes += self.consensus.receive(sender, message, now)
+        elif isinstance(message, Leave):
+            outcomes += self.consensus.tick(now)
+        return outcomes + self._changes(now)
+
+    def tick(self, now: float) -> list[Outcome]:
+        outcomes: list[Outcome] = [*self.members.tick(now), *self.consensus.tick(now)]
+        return outcomes + self._changes(now)
+
+    def leave(self, now: float) -> list[Outcome]:
+        """Say goodbye; nothing else is sent afterwards."""
+        return list(self.members.leave(now))
+
+    def _changes(self, now: float) -> list[Outcome]:
+        """Members of the roster that stopped or began to count since the last call."""
+        roster, present = self.consensus.slot.roster, self.members.view(now)
+        gone = [peer for peer in self._present if peer in roster and peer not in present]
+        back = [peer for peer in present if peer in self._roster and peer not in self._present]
+        self._roster, self._present = roster, present
+        return [*(PeerGone(peer=peer) for peer in gone), *(PeerBack(peer=peer) for peer in back)]

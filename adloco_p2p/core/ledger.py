@@ -1,0 +1,240 @@
+"""The chain of final plans: what makes an entry valid, how two histories compare, and the check that anybody can repeat.
+
+Pure functions of values. An entry is valid after its parent when its reports and join requests are signed by their authors
+and belong to the right round, the rule makes exactly this plan of them, and more than half of those who counted voted for it.
+"""
+
+from collections.abc import Callable, Sequence
+
+from adloco_p2p.core import canonical
+from adloco_p2p.core.messages import (
+    Certificate,
+    Head,
+    LedgerEntry,
+    SignedReport,
+    Value,
+    Verify,
+    Vote,
+)
+from adloco_p2p.core.types import MAX_ROSTER, Digest, PeerId, Report, RosterChange, RoundPlan
+
+Decide = Callable[[RoundPlan, Sequence[Report], RosterChange], RoundPlan]
+"""parent, reports sorted by peer, change of the roster -> the next plan."""
+
+REPORT_LAG = 2
+"""plan(r) is made from the reports of round r - 2: it is decided while round r - 1 computes."""
+
+
+def roster_of(plan: RoundPlan) -> tuple[PeerId, ...]:
+    return tuple(seat.peer for seat in plan.roster)
+
+
+def is_majority(count: int, electors: int) -> bool:
+    return count >= 1 and 2 * count > electors
+
+
+def electors(roster: Sequence[PeerId], absent: Sequence[PeerId]) -> list[PeerId]:
+    """Those who count in a ballot."""
+    gone = frozenset(absent)
+    return [peer for peer in roster if peer not in gone]
+
+
+def change_of(value: Value) -> RosterChange:
+    return RosterChange(joined=tuple((join.peer, join.capacity) for join in value.joined), departed=value.departed)
+
+
+def check_value(
+    value: Value,
+    reports: Sequence[SignedReport],
+    *,
+    parent: RoundPlan,
+    reported: RoundPlan | None,
+    decide: Decide,
+    verify: Verify,
+) -> RoundPlan | str:
+    """The plan that the value stands for, or what is wrong with it. `reported` is the plan of round `value.round - 2`;
+    signatures of `reports` are checked here, their digests by the caller."""
+    wrong = _check_reports(value, reports, reported, verify) or _check_change(value, parent, verify)
+    if wrong:
+        return wrong
+    plan = decide(parent, tuple(signed.report for signed in reports), change_of(value))
+    if canonical.digest(plan) != value.plan:
+        return "the rule makes another plan of these reports"
+    return plan
+
+
+def _check_reports(value: Value, reports: Sequence[SignedReport], reported: RoundPlan | None, verify: Verify) -> str:
+    peers = [signed.report.peer for signed in reports]
+    if peers != sorted(set(peers)):
+        return "reports are not sorted by peer, one each"
+    if reports and reported is None:
+        return "there is no round that could be reported"
+    if reported is None:
+        return ""
+    digest, members = canonical.digest(reported), frozenset(roster_of(reported))
+    for signed in reports:
+        report = signed.report
+        if report.round != value.round - REPORT_LAG or report.plan != digest or report.peer not in members:
+            return f"the report of {report.peer} is not about round {value.round - REPORT_LAG} of this run"
+        if not verify(report.peer, signed.payload, signed.signature):
+            return f"the report of {report.peer} is not signed by that peer"
+    return ""
+
+
+def _check_change(value: Value, parent: RoundPlan, verify: Verify) -> str:
+    roster = roster_of(parent)
+    joined = [join.peer for join in value.joined]
+    if joined != sorted(set(joined)) or any(peer in roster for peer in joined):
+        return "newcomers are not new, or not sorted"
+    if list(value.departed) != sorted(set(value.departed)) or any(peer not in roster for peer in value.departed):
+        return "somebody departs who is not there"
+    if not 1 <= len(roster) + len(joined) - len(value.departed) <= MAX_ROSTER:
+        return "the roster would be empty or too large"
+    for join in value.joined:
+        if join.run != parent.run or not verify(join.peer, join.payload, join.signature):
+            return f"the join request of {join.peer} is not signed by that peer for this run"
+    return ""
+
+
+def vote_of(
+    cast_by: PeerId, *, parent: Digest, value: Digest, certificate: Certificate, abstains: bool, signature: str
+) -> Vote:
+    return Vote(
+        peer=cast_by,
+        parent=parent,
+        ballot=certificate.ballot,
+        absent=certificate.absent,
+        value=value,
+        abstains=abstains,
+        signature=signature,
+    )
+
+
+def check_certificate(
+    certificate: Certificate, *, value: Digest, parent: RoundPlan, parent_digest: Digest, verify: Verify
+) -> str:
+    """Empty where the votes make the value final; otherwise what is missing."""
+    counted = electors(roster_of(parent), certificate.absent)
+    members = frozenset(counted)
+    peers = [vote.peer for vote in certificate.votes]
+    if peers != sorted(set(peers)) or any(peer not in members for peer in peers):
+        return "votes are not by distinct members that count"
+    for cast in certificate.votes:
+        vote = vote_of(
+            cast.peer,
+            parent=parent_digest,
+            value=value,
+            certificate=certificate,
+            abstains=cast.abstains,
+            signature=cast.signature,
+        )
+        if not verify(cast.peer, vote.payload, cast.signature):
+            return f"the vote of {cast.peer} is not signed by that peer"
+    abstained = sum(cast.abstains for cast in certificate.votes)
+    votes = len(certificate.votes) - abstained
+    if not is_majority(votes, len(counted) - abstained):
+        return f"{votes} votes of {len(counted) - abstained} are no majority"
+    return ""
+
+
+def check_entry(entry: LedgerEntry, *, parent: RoundPlan, reported: RoundPlan | None, decide: Decide, verify: Verify) -> str:
+    """Empty where the entry is valid after its parent; otherwise what is wrong. `reported`: the plan two rounds before it."""
+    if entry.value.parent != canonical.digest(parent) or entry.value.round != parent.round + 1 or parent.is_last:
+        return "it does not follow its parent"
+    if tuple(canonical.digest(signed) for signed in entry.reports) != entry.value.reports:
+        return "the reports are not those that were voted on"
+    plan = check_value(entry.value, entry.reports, parent=parent, reported=reported, decide=decide, verify=verify)
+    if isinstance(plan, str):
+        return plan
+    if plan != entry.plan:
+        return "the plan is not the one that was voted on"
+    value = canonical.digest(entry.value)
+    return check_certificate(entry.certificate, value=value, parent=parent, parent_digest=entry.value.parent, verify=verify)
+
+
+def verify_ledger(genesis: RoundPlan, entries: Sequence[LedgerEntry], decide: Decide, verify: Verify) -> list[str]:
+    """Recompute every decision and check every signature; the problems found, none for a sound ledger."""
+    problems: list[str] = []
+    plans = [genesis]
+    for entry in entries:
+        reported = plans[-REPORT_LAG] if len(plans) >= REPORT_LAG else None
+        wrong = check_entry(entry, parent=plans[-1], reported=reported, decide=decide, verify=verify)
+        if wrong:
+            problems.append(f"round {entry.plan.round}: {wrong}")
+        plans.append(entry.plan)
+    return problems
+
+
+def proven_samples(reported: RoundPlan | None, reports: Sequence[SignedReport]) -> int:
+    """Samples that signed reports prove, each host's claim capped at what the plan gave it."""
+    if reported is None:
+        return 0
+    given = {(plan.instance, share.peer): share.samples for plan in reported.instances for share in plan.hosts}
+    return sum(
+        min(item.samples, given.get((item.instance, signed.report.peer), 0))
+        for signed in reports
+        for item in signed.report.instances
+    )
+
+
+def chain(records: Sequence[object], genesis: RoundPlan) -> list[LedgerEntry]:
+    """The ledger that a journal ends with. An entry whose parent is not the end of the chain cuts it back to that parent:
+    that is how a switch to another history is written down, and it may have been cut short by a crash."""
+    entries: list[LedgerEntry] = []
+    position = {canonical.digest(genesis): 0}
+    for record in records:
+        if isinstance(record, LedgerEntry) and record.value.parent in position:
+            length = position[record.value.parent]
+            for cut in entries[length:]:
+                position.pop(cut.value.plan, None)
+            entries = [*entries[:length], record]
+            position[record.value.plan] = length + 1
+    return entries
+
+
+class Ledger:
+    """Genesis and what follows, with an index by plan digest and the running count of proven samples."""
+
+    def __init__(self, genesis: RoundPlan, entries: Sequence[LedgerEntry] = ()) -> None:
+        self.plans: list[RoundPlan] = [genesis]
+        self.digests: list[Digest] = [canonical.digest(genesis)]
+        self.entries: list[LedgerEntry] = []
+        self.samples: list[int] = [0]
+        self.position: dict[Digest, int] = {self.digests[0]: 0}
+        for entry in entries:
+            self.append(entry)
+
+    @property
+    def head(self) -> Head:
+        return Head(round=self.plans[-1].round, digest=self.digests[-1], samples=self.samples[-1])
+
+    @property
+    def reported(self) -> RoundPlan | None:
+        """The plan whose reports the next entry uses."""
+        return self.plans[-REPORT_LAG] if len(self.plans) >= REPORT_LAG else None
+
+    def append(self, entry: LedgerEntry) -> None:
+        assert entry.value.parent == self.digests[-1]
+        self.samples.append(self.samples[-1] + proven_samples(self.reported, entry.reports))
+        self.entries.append(entry)
+        self.plans.append(entry.plan)
+        self.digests.append(entry.value.plan)
+        self.position[entry.value.plan] = len(self.digests) - 1
+
+    def truncated(self, digest: Digest) -> "Ledger":
+        """A copy that ends with this plan."""
+        return Ledger(self.plans[0], self.entries[: self.position[digest]])
+
+    def after(self, digest: Digest, limit: int) -> tuple[LedgerEntry, ...]:
+        position = self.position[digest]
+        return tuple(self.entries[position : position + limit])
+
+    def trail(self) -> tuple[Digest, ...]:
+        """Digests from the head backwards, ever farther apart, ending with the first plan."""
+        steps, position = [], len(self.digests) - 1
+        stride = 1
+        while position > 0:
+            steps.append(self.digests[position])
+            position -= stride
+            stride *= 1 if len(steps) < 4 else 2
+        return (*steps, self.digests[0])

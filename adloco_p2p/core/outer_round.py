@@ -1,0 +1,461 @@
+"""One instance, one round, on one host: train, average, commit, apply, evaluate.
+
+The rules that make an outer step safe:
+
+- Only a COMMITTED average is applied. An average is committed when a majority of the round's living contributors
+  name the same digest; each names one digest, that of the first complete average it holds.
+- An attempt that fails is repeated with the survivors under a new key, so that two sets of members never meet. The
+  living contributor with the smallest id says who takes part; if it is silent, the next one does.
+- A host that was left out, or whose result was lost, fetches the committed average from one that holds it.
+- A pseudo-gradient that was not averaged with the others is dropped, never applied as if it had been.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from annotated_types import MaxLen
+
+from adloco_p2p.core import canonical
+from adloco_p2p.core.events import (
+    ApplyOuter,
+    Average,
+    AverageFailed,
+    AverageFinished,
+    CancelAverage,
+    Effect,
+    Evaluate,
+    InnerResult,
+    Log,
+    OuterApplied,
+    RepairAverage,
+    RunInner,
+    Send,
+)
+from adloco_p2p.core.patience import Patience
+from adloco_p2p.core.rules import NaturalInt
+from adloco_p2p.core.types import MAX_HOSTS, Digest, HostShare, InstanceId, InstanceReport, PeerId, RoundPlan
+
+GRACE_SECONDS = 1.0
+"""After a failed attempt, so long the leader of the retry listens for what the others saw."""
+TAKEOVER_SECONDS = 4.0
+"""After so long without a word from it, the leader of the retry is passed over."""
+RESEND_SECONDS = 2.0
+"""A digest that did not lead to a commit is said again after so long."""
+REPAIR_SECONDS = 60.0
+"""Timeout of fetching a committed average while nothing was learned about the links."""
+
+
+class Phase(StrEnum):
+    """Where a round of one instance stands. The table below names every step from one phase to another."""
+
+    TRAINING = "training"
+    AVERAGING = "averaging"
+    RETRYING = "retrying"
+    COMMITTING = "committing"
+    REPAIRING = "repairing"
+    APPLYING = "applying"
+    EVALUATING = "evaluating"
+    DONE = "done"
+
+
+STEPS: dict[Phase, frozenset[Phase]] = {
+    Phase.TRAINING: frozenset({Phase.AVERAGING, Phase.RETRYING, Phase.REPAIRING}),
+    Phase.AVERAGING: frozenset({Phase.COMMITTING, Phase.RETRYING, Phase.REPAIRING}),
+    Phase.RETRYING: frozenset({Phase.AVERAGING, Phase.REPAIRING}),
+    Phase.COMMITTING: frozenset({Phase.APPLYING, Phase.REPAIRING}),
+    Phase.REPAIRING: frozenset({Phase.COMMITTING, Phase.RETRYING}),
+    Phase.APPLYING: frozenset({Phase.EVALUATING, Phase.DONE}),
+    Phase.EVALUATING: frozenset({Phase.DONE}),
+    Phase.DONE: frozenset(),
+}
+
+
+Members = Annotated[tuple[PeerId, ...], MaxLen(MAX_HOSTS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AverageDigest:
+    """'I hold a complete average.' The sender's one vote of this round."""
+
+    instance: InstanceId
+    round: NaturalInt
+    attempt: NaturalInt
+    contributors: Members
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFailed:
+    """'My attempt ended without a result; these I waited for in vain.'"""
+
+    instance: InstanceId
+    round: NaturalInt
+    attempt: NaturalInt
+    suspects: Members
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStart:
+    """'Average again, with these.'"""
+
+    instance: InstanceId
+    round: NaturalInt
+    attempt: NaturalInt
+    members: Members
+
+
+AveragingMessage = AverageDigest | AttemptFailed | AttemptStart
+
+
+class OuterRound:
+    """State of one instance's round. Methods return effects; `phase` says where it stands."""
+
+    def __init__(self, *, me: PeerId, plan: RoundPlan, plan_digest: Digest, instance: InstanceId, patience: Patience) -> None:
+        self.me = me
+        self.round = plan.round
+        self.instance = instance
+        self.instance_plan = plan.instance(instance)
+        self.share: HostShare = next(share for share in self.instance_plan.hosts if share.peer == me)
+        self.contributors: tuple[PeerId, ...] = tuple(s.peer for s in self.instance_plan.hosts if s.samples > 0)
+        assert self.contributors, "a plan gives every live instance work"
+        self.phase = Phase.TRAINING if self.is_contributor else Phase.RETRYING
+        self.result: InnerResult | None = None
+        self.average: AverageFinished | None = None
+        self.applied: OuterApplied | None = None
+        self.heldout_loss: float | None = None
+        self.seconds: dict[str, float] = {}
+        self.next_deadline: float | None = None
+        self._plan = plan
+        self._plan_digest = plan_digest
+        self._patience = patience
+        self._attempt = 0
+        self._members: tuple[PeerId, ...] = self.contributors
+        self._votes: dict[PeerId, AverageDigest] = {}
+        self._suspects: dict[PeerId, None] = {}
+        self._failed: dict[PeerId, int] = {}
+        self._passed_over: dict[PeerId, None] = {}
+        self._pending: AttemptStart | None = None
+        self._phase_since = 0.0
+        self._ready_since = 0.0
+        self._fruitless_repairs: dict[PeerId, None] = {}
+
+    # --- what the peer calls -----------------------------------------------------------------------------------------
+
+    @property
+    def is_contributor(self) -> bool:
+        return self.share.samples > 0
+
+    @property
+    def is_done(self) -> bool:
+        return self.phase is Phase.DONE
+
+    @property
+    def is_averaged(self) -> bool:
+        """This host's own pseudo-gradient is in the committed average."""
+        return self.average is not None and self.me in self.average.contributors
+
+    def start(self, now: float, *, progress_end: float) -> list[Effect]:
+        """Begin: a contributor trains, a host without a share waits for the others' average."""
+        self._phase_since = self._ready_since = now
+        if not self.is_contributor:
+            self.next_deadline = now + TAKEOVER_SECONDS
+            return [self._phase_log()]
+        inner = RunInner(
+            round=self.round,
+            plan=self.instance_plan,
+            share=self.share,
+            progress_start=self._plan.progress,
+            progress_end=progress_end,
+        )
+        return [self._phase_log(), inner]
+
+    def inner_finished(self, result: InnerResult, now: float, gone: Collection[PeerId]) -> list[Effect]:
+        assert self.phase is Phase.TRAINING
+        self.result = result
+        self._ready_since = now
+        if self._pending is not None and self.me not in self._pending.members:
+            return [*self._enter(Phase.RETRYING, now), *self._seek_commit(now, gone)]
+        if self._pending is not None:
+            self._attempt, self._members = self._pending.attempt, self._pending.members
+        return [*self._begin_attempt(now), *self._seek_commit(now, gone)]
+
+    def average_finished(self, event: AverageFinished, now: float, gone: Collection[PeerId]) -> list[Effect]:
+        """An attempt, or a repair, gave a complete average."""
+        is_current = self.phase is Phase.AVERAGING and event.attempt == self._attempt
+        if not (is_current or self.phase is Phase.REPAIRING):
+            return []
+        self.average = event
+        if self.phase is Phase.AVERAGING:
+            self._patience.observe(now - self._ready_since)
+        vote = AverageDigest(
+            instance=self.instance,
+            round=self.round,
+            attempt=event.attempt,
+            contributors=event.contributors,
+            digest=event.digest,
+        )
+        self._votes[self.me] = vote
+        effects = self._enter(Phase.COMMITTING, now)
+        self.next_deadline = now + RESEND_SECONDS
+        return [*effects, *self._tell(vote), *self._seek_commit(now, gone)]
+
+    def average_failed(self, event: AverageFailed, now: float, gone: Collection[PeerId]) -> list[Effect]:
+        """An attempt, or a repair, gave nothing."""
+        is_current = self.phase is Phase.AVERAGING and event.attempt == self._attempt
+        if not (is_current or self.phase is Phase.REPAIRING):
+            return []
+        log = Log(
+            name="average_failed",
+            fields={"round": self.round, "instance": self.instance, "attempt": event.attempt, "reason": event.reason},
+        )
+        if self.phase is Phase.REPAIRING:
+            self._fruitless_repairs.update(dict.fromkeys(event.suspects))
+            effects = self._enter(Phase.RETRYING, now)
+            self.next_deadline = now + GRACE_SECONDS
+            return [log, *effects]
+        suspects = tuple(sorted(peer for peer in event.suspects if peer != self.me))
+        self._suspects.update(dict.fromkeys(suspects))
+        effects = self._fail_attempt(now, gone)
+        failed = AttemptFailed(instance=self.instance, round=self.round, attempt=event.attempt, suspects=suspects)
+        return [log, *effects, *self._tell(failed), *self._seek_commit(now, gone)]
+
+    def received(self, sender: PeerId, message: AveragingMessage, now: float, gone: Collection[PeerId]) -> list[Effect]:
+        """A message from another host of this instance; others are ignored."""
+        if sender not in self.contributors and not any(share.peer == sender for share in self.instance_plan.hosts):
+            return []
+        match message:
+            case AverageDigest():
+                return self._digest_received(sender, message, now, gone)
+            case AttemptFailed():
+                return self._failure_received(sender, message, now, gone)
+            case AttemptStart():
+                return self._start_received(sender, message, now, gone)
+
+    def roster_changed(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
+        """Somebody died or returned: an attempt that waits for a dead peer is given up, a commit may have become possible."""
+        lost = [peer for peer in self._members if peer in gone and peer != self.me]
+        effects: list[Effect] = []
+        if self.phase is Phase.AVERAGING and lost:
+            self._suspects.update(dict.fromkeys(lost))
+            cancel = CancelAverage(instance=self.instance, round=self.round, attempt=self._attempt)
+            failed = AttemptFailed(instance=self.instance, round=self.round, attempt=self._attempt, suspects=tuple(lost))
+            effects = [cancel, *self._fail_attempt(now, gone), *self._tell(failed)]
+        return [*effects, *self._seek_commit(now, gone)]
+
+    def tick(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
+        """`next_deadline` has passed."""
+        if self.next_deadline is None or now < self.next_deadline:
+            return []
+        self.next_deadline = None
+        if self.phase is Phase.COMMITTING:
+            self.next_deadline = now + RESEND_SECONDS
+            return [*self._tell(self._votes[self.me]), *self._seek_commit(now, gone)]
+        if self.phase is Phase.RETRYING:
+            return [*self._retry(now, gone), *self._seek_commit(now, gone)]
+        return []
+
+    def outer_applied(self, event: OuterApplied, now: float, *, evaluate: bool) -> list[Effect]:
+        assert self.phase is Phase.APPLYING
+        self.applied = event
+        if evaluate:
+            return [*self._enter(Phase.EVALUATING, now), Evaluate(instance=self.instance, round=self.round)]
+        return self._enter(Phase.DONE, now)
+
+    def evaluated(self, heldout_loss: float, now: float) -> list[Effect]:
+        assert self.phase is Phase.EVALUATING
+        self.heldout_loss = heldout_loss
+        return self._enter(Phase.DONE, now)
+
+    def report(self) -> InstanceReport:
+        """What this host says of the round, once it is done. Work that did not enter the average does not count."""
+        assert self.is_done and self.applied is not None and self.average is not None
+        result = self.result if self.is_averaged else None
+        return InstanceReport(
+            instance=self.instance,
+            samples=result.samples if result else 0,
+            tokens=result.tokens if result else 0,
+            inner_steps=result.inner_steps if result else 0,
+            batch_samples=result.batch_samples if result else 0,
+            accumulation_steps=result.accumulation_steps if result else 0,
+            train_seconds=result.seconds if result else 0.0,
+            loss=result.loss if result else None,
+            heldout_loss=self.heldout_loss,
+            contributors=self.average.contributors,
+            pseudo_gradient=self.average.statistics if result else None,
+            half_batch=result.half_batch if result else None,
+            digest=self.applied.digest,
+            state_digest=self.applied.state_digest,
+        )
+
+    # --- attempts ----------------------------------------------------------------------------------------------------
+
+    def _key(self, attempt: int, members: Sequence[PeerId]) -> Digest:
+        return canonical.digest(["average", self._plan_digest, self.round, self.instance, attempt, list(members)])
+
+    def _begin_attempt(self, now: float) -> list[Effect]:
+        timeout = self._patience.timeout_seconds(expected_seconds=self._plan.expected_seconds)
+        samples = {share.peer: share.samples for share in self.instance_plan.hosts}
+        average = Average(
+            instance=self.instance,
+            round=self.round,
+            attempt=self._attempt,
+            key=self._key(self._attempt, self._members),
+            weights=tuple((peer, samples[peer]) for peer in self._members),
+            timeout_seconds=timeout,
+        )
+        effects = self._enter(Phase.AVERAGING, now)
+        self.next_deadline = None
+        return [*effects, average]
+
+    def _fail_attempt(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
+        self._failed[self.me] = self._attempt
+        effects = self._enter(Phase.RETRYING, now)
+        self.next_deadline = now + (GRACE_SECONDS if self._leads(gone) else TAKEOVER_SECONDS)
+        return effects
+
+    def _survivors(self, gone: Collection[PeerId]) -> tuple[PeerId, ...]:
+        return tuple(p for p in self.contributors if p == self.me or (p not in gone and p not in self._suspects))
+
+    def _leads(self, gone: Collection[PeerId]) -> bool:
+        candidates = [peer for peer in self._survivors(gone) if peer == self.me or peer not in self._passed_over]
+        return self.is_contributor and candidates[0] == self.me
+
+    def _retry(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
+        """The wait after a failure is over: lead the next attempt, or stop waiting for who should have."""
+        if not self.is_contributor:
+            self.next_deadline = now + TAKEOVER_SECONDS
+            return []
+        survivors = self._survivors(gone)
+        if not self._leads(gone):
+            self._passed_over[next(p for p in survivors if p not in self._passed_over)] = None
+            self.next_deadline = now + TAKEOVER_SECONDS
+            if not self._leads(gone):
+                return []
+        start = AttemptStart(
+            instance=self.instance,
+            round=self.round,
+            attempt=max([self._attempt, *self._failed.values()]) + 1,
+            members=survivors,
+        )
+        left_out = [peer for peer in self.contributors if peer not in survivors]
+        log = Log(
+            name="average_retried",
+            fields={"round": self.round, "instance": self.instance, "attempt": start.attempt, "without": left_out},
+        )
+        self._attempt, self._members = start.attempt, start.members
+        return [log, *self._tell(start), *self._begin_attempt(now)]
+
+    def _failure_received(self, sender: PeerId, message: AttemptFailed, now: float, gone: Collection[PeerId]) -> list[Effect]:
+        own_vote = self._votes.get(self.me)
+        if own_vote is not None:
+            return [Send(peer=sender, message=own_vote)]
+        self._failed[sender] = max(message.attempt, self._failed.get(sender, 0))
+        new = [p for p in message.suspects if p in self.contributors and p != self.me]
+        self._suspects.update(dict.fromkeys(new))
+        if self.phase is Phase.AVERAGING and message.attempt >= self._attempt and sender in self._members:
+            # The attempt cannot succeed any more without the sender: join the retry instead of waiting for the timeout.
+            cancel = CancelAverage(instance=self.instance, round=self.round, attempt=self._attempt)
+            failed = AttemptFailed(instance=self.instance, round=self.round, attempt=self._attempt, suspects=())
+            return [cancel, *self._fail_attempt(now, gone), *self._tell(failed)]
+        return []
+
+    def _start_received(self, sender: PeerId, message: AttemptStart, now: float, gone: Collection[PeerId]) -> list[Effect]:
+        own_vote = self._votes.get(self.me)
+        if own_vote is not None:
+            return [Send(peer=sender, message=own_vote)]
+        members = tuple(p for p in self.contributors if p in message.members)
+        known = self._pending.attempt if self._pending else self._attempt
+        if members != message.members or sender not in members or message.attempt <= known:
+            return []
+        if self.phase is Phase.TRAINING:
+            self._pending = message
+            return []
+        effects: list[Effect] = []
+        if self.phase is Phase.AVERAGING:
+            effects = [CancelAverage(instance=self.instance, round=self.round, attempt=self._attempt)]
+        elif self.phase is not Phase.RETRYING:
+            return []
+        self._attempt, self._members = message.attempt, members
+        if self.me in members and self.is_contributor:
+            return [*effects, *self._begin_attempt(now)]
+        if self.phase is Phase.AVERAGING:
+            effects += self._enter(Phase.RETRYING, now)
+        self.next_deadline = now + self._patience.timeout_seconds(expected_seconds=0.0)
+        return [*effects, *self._seek_commit(now, gone)]
+
+    # --- commit ------------------------------------------------------------------------------------------------------
+
+    def _digest_received(self, sender: PeerId, message: AverageDigest, now: float, gone: Collection[PeerId]) -> list[Effect]:
+        if not all(peer in self.contributors for peer in message.contributors):
+            return []
+        self._votes[sender] = message
+        return self._seek_commit(now, gone)
+
+    def _seek_commit(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
+        """Apply my average if a majority holds it; fetch the one that a majority holds, or that will win, if mine differs."""
+        if self.phase not in (Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING):
+            return []
+        electorate = [peer for peer in self.contributors if peer == self.me or peer not in gone]
+        votes = {peer: self._votes[peer] for peer in electorate if peer in self._votes}
+        if not votes:
+            return []
+        tally: dict[tuple[int, Digest], list[PeerId]] = {}
+        for peer, vote in votes.items():
+            tally.setdefault((vote.attempt, vote.digest), []).append(peer)
+        chosen = next((choice for choice in sorted(tally) if 2 * len(tally[choice]) > len(electorate)), None)
+        own = self._votes.get(self.me) if self.phase is Phase.COMMITTING else None
+        if own is not None:
+            if chosen == (own.attempt, own.digest):
+                apply = ApplyOuter(instance=self.instance, round=self.round)
+                effects = self._enter(Phase.APPLYING, now)
+                self.next_deadline = None
+                return [*effects, apply]
+            if chosen is None and len(votes) == len(electorate):
+                chosen = min(tally)  # everybody holds something and nothing has a majority: the earliest attempt wins
+            if chosen is None or chosen == (own.attempt, own.digest):
+                return []
+        if chosen is None:
+            # Somebody holds a result while I have none: it is cheaper to take that one than to average again.
+            if self.phase is not Phase.RETRYING:
+                return []
+            chosen = min(tally)
+        holders = tuple(peer for peer in tally[chosen] if peer != self.me and peer not in self._fruitless_repairs)
+        if not holders:
+            self._fruitless_repairs.clear()
+            self.next_deadline = now + RESEND_SECONDS
+            return []
+        return self._repair(votes[holders[0]], holders, now)
+
+    def _repair(self, vote: AverageDigest, holders: tuple[PeerId, ...], now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        if self.phase is Phase.AVERAGING:
+            effects.append(CancelAverage(instance=self.instance, round=self.round, attempt=self._attempt))
+        effects += self._enter(Phase.REPAIRING, now)
+        self.next_deadline = None
+        repair = RepairAverage(
+            instance=self.instance,
+            round=self.round,
+            attempt=vote.attempt,
+            key=self._key(vote.attempt, vote.contributors),
+            digest=vote.digest,
+            contributors=vote.contributors,
+            from_peers=holders,
+            timeout_seconds=max(REPAIR_SECONDS, self._patience.timeout_seconds(expected_seconds=0.0)),
+        )
+        return [*effects, repair]
+
+    # --- small things ------------------------------------------------------------------------------------------------
+
+    def _tell(self, message: AveragingMessage) -> list[Effect]:
+        return [Send(peer=share.peer, message=message) for share in self.instance_plan.hosts if share.peer != self.me]
+
+    def _enter(self, phase: Phase, now: float) -> list[Effect]:
+        assert phase in STEPS[self.phase], f"{self.phase} -> {phase}"
+        self.seconds[self.phase.value] = self.seconds.get(self.phase.value, 0.0) + now - self._phase_since
+        self.phase, self._phase_since = phase, now
+        return [self._phase_log()]
+
+    def _phase_log(self) -> Log:
+        return Log(name="phase", fields={"round": self.round, "instance": self.instance, "phase": self.phase.value})

@@ -1,0 +1,534 @@
+"""One peer is a function: `Peer.handle(event, now)` returns effects. It composes the machines over all hosted instances.
+
+The contract:
+- `handle` never blocks, never raises for anything that a remote peer does, and is the only way state changes.
+- Effects are performed in order; see `events.py`.
+- `next_deadline` is an instant or none; the loop feeds `Ticked` when it has passed.
+- Same state, event and `now`: same effects.
+
+How rounds follow each other. plan(r) is known before round r begins (it was agreed while round r - 1 computed). The
+boundary before round r OPENS once plan(r) is there; where it forks, merges, needs foreign state, or where a probe of round
+r - 1 is due, all hosted instances must have ended round r - 1 first. Otherwise each instance goes on by itself: while one
+is still being averaged the next one computes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from adloco_p2p.core import canonical
+from adloco_p2p.core.agreement import Agreement, Decided, Outcome
+from adloco_p2p.core.events import (
+    AverageFailed,
+    AverageFinished,
+    Commanded,
+    DropInstance,
+    Durable,
+    Effect,
+    Evaluate,
+    Evaluated,
+    Event,
+    FetchFailed,
+    FetchState,
+    InnerFinished,
+    Log,
+    OuterApplied,
+    PeerBack,
+    PeerGone,
+    Probe,
+    Probed,
+    Received,
+    SaveCheckpoint,
+    SaveInstance,
+    Started,
+    StateFetched,
+    Stop,
+    Ticked,
+    Totals,
+    Transition,
+    TransitionApplied,
+)
+from adloco_p2p.core.outer_round import AttemptFailed, AttemptStart, AverageDigest, OuterRound
+from adloco_p2p.core.patience import Patience
+from adloco_p2p.core.types import (
+    Capacity,
+    Digest,
+    Fork,
+    InstanceId,
+    PeerId,
+    ProbeVerdict,
+    Report,
+    RoundPlan,
+)
+
+ROUNDS_KEPT = 2
+"""Finished rounds whose averages this peer still vouches for, so that a late host can catch up."""
+FETCH_RETRY_SECONDS = 2.0
+"""A failed state transfer is tried again after so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cadence:
+    """How often a peer evaluates (equal in the swarm) and saves (its own business)."""
+
+    rounds: int
+    """Length of the run."""
+    evaluation_period: int
+    """0: only at the end."""
+    checkpoint_period: int
+
+    def evaluates(self, round: int) -> bool:
+        return self.evaluation_period > 0 and (round + 1) % self.evaluation_period == 0
+
+    def saves(self, boundary: int) -> bool:
+        return boundary % self.checkpoint_period == 0 or boundary >= self.rounds
+
+
+class Peer:
+    """Everything one volunteer's process decides about training. Consensus and membership live behind `agreement`."""
+
+    def __init__(self, *, me: PeerId, cadence: Cadence, agreement: Agreement) -> None:
+        self.me = me
+        self.cadence = cadence
+        self._agreement = agreement
+        self._plans: dict[int, RoundPlan] = {}
+        self._digests: dict[int, Digest] = {}
+        self._rounds: dict[tuple[int, InstanceId], OuterRound] = {}
+        self._held: dict[InstanceId, int] = {}
+        """Instance -> the boundary at which its state stands."""
+        self._opened = -1
+        self._opening: int | None = None
+        self._fetching: dict[InstanceId, float | None] = {}
+        """Instance -> when to try again, or none while under way."""
+        self._verdicts: dict[int, ProbeVerdict] = {}
+        self._probing: dict[int, None] = {}
+        self._final_loss: float | None = None
+        self._own_reports: dict[int, Report] = {}
+        self._peer_states: dict[tuple[int, InstanceId], dict[PeerId, Digest]] = {}
+        self._saved: dict[InstanceId, int] = {}
+        self._checkpointed = -1
+        self._patience = Patience()
+        self._gone: dict[PeerId, None] = {}
+        self._capacity: Capacity | None = None
+        self._totals = Totals()
+        self._started_at = 0.0
+        self._stop_after: int | None = None
+        self._is_stopped = False
+
+    @property
+    def next_deadline(self) -> float | None:
+        deadlines = [self._agreement.next_deadline, *(outer.next_deadline for outer in self._rounds.values())]
+        deadlines += [instant for instant in self._fetching.values() if instant is not None]
+        return min((instant for instant in deadlines if instant is not None), default=None)
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """The one entry. After each event, everything that has become possible is begun."""
+        if self._is_stopped:
+            return []
+        effects = self._take(event, now)
+        while not self._is_stopped:
+            more = self._advance(now)
+            effects += more
+            if not more:
+                break
+        return effects
+
+    # --- one event ---------------------------------------------------------------------------------------------------
+
+    def _take(self, event: Event, now: float) -> list[Effect]:
+        match event:
+            case Started():
+                return self._start(event, now)
+            case Received():
+                return self._receive(event, now)
+            case Ticked():
+                return self._tick(now)
+            case InnerFinished() | AverageFinished() | AverageFailed() | OuterApplied() | Evaluated():
+                return self._step(event, now)
+            case TransitionApplied():
+                return self._transition_applied(event)
+            case Probed():
+                self._verdicts[event.round] = event.verdict
+                return [Log(name="probe", fields={"round": event.round, **canonical.to_plain(event.verdict)})]
+            case StateFetched():
+                self._fetching.pop(event.instance, None)
+                self._held[event.instance] = event.round
+                return []
+            case FetchFailed():
+                self._fetching[event.instance] = now + FETCH_RETRY_SECONDS
+                fields = {"key": f"fetch {event.instance}", "message": event.reason, "active": True}
+                return [Log(name="warning", fields=dict(fields))]
+            case Commanded():
+                if self._stop_after is None:
+                    self._stop_after = max([self._opened, *(key[0] for key in self._rounds)])
+                return [Log(name="stopping", fields={"reason": f"asked; ends after round {self._stop_after}"})]
+            case PeerGone():
+                self._gone[event.peer] = None
+                return self._roster_changed(now)
+            case PeerBack():
+                self._gone.pop(event.peer, None)
+                return self._roster_changed(now)
+
+    def _start(self, event: Started, now: float) -> list[Effect]:
+        durable = event.durable
+        assert durable.plans, "a peer starts from a plan"
+        self._started_at = now
+        self._capacity = event.capacity
+        self._totals = durable.totals
+        self._opened = durable.round - 1
+        self._checkpointed = durable.round
+        self._held = dict.fromkeys(durable.held, durable.round)
+        self._saved = dict(self._held)
+        for plan in durable.plans:
+            self._remember(plan)
+        for report in durable.reports:
+            if report.peer == self.me:
+                self._own_reports[report.round] = report
+            self._note_states(report)
+        effects: list[Effect] = [self._plan_log(plan) for plan in durable.plans if plan.round >= durable.round]
+        return effects + self._outcomes(self._agreement.start(durable.plans, durable.reports, now))
+
+    def _receive(self, event: Received, now: float) -> list[Effect]:
+        message = event.message
+        if isinstance(message, (AverageDigest, AttemptFailed, AttemptStart)):
+            outer = self._rounds.get((message.round, message.instance))
+            return outer.received(event.sender, message, now, self._gone) if outer else []
+        if isinstance(message, Report) and message.peer == event.sender:
+            self._note_states(message)
+        return self._outcomes(self._agreement.receive(event.sender, message, now))
+
+    def _tick(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for key in sorted(self._rounds):
+            effects += self._rounds[key].tick(now, self._gone)
+        for instance, instant in sorted(self._fetching.items()):
+            if instant is not None and instant <= now:
+                del self._fetching[instance]
+        return effects + self._outcomes(self._agreement.tick(now))
+
+    def _step(
+        self, event: InnerFinished | AverageFinished | AverageFailed | OuterApplied | Evaluated, now: float
+    ) -> list[Effect]:
+        outer = self._rounds.get((event.round, event.instance))
+        if outer is None:
+            if isinstance(event, Evaluated) and self._plans[event.round].is_last:
+                self._final_loss = event.heldout_loss
+            return []
+        match event:
+            case InnerFinished():
+                return outer.inner_finished(event.result, now, self._gone)
+            case AverageFinished():
+                return outer.average_finished(event, now, self._gone)
+            case AverageFailed():
+                return outer.average_failed(event, now, self._gone)
+            case OuterApplied():
+                effects = outer.outer_applied(event, now, evaluate=self._evaluates(outer))
+            case Evaluated():
+                effects = outer.evaluated(event.heldout_loss, now)
+        if outer.is_done:
+            effects += self._round_done(outer)
+        return effects
+
+    def _roster_changed(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for key in sorted(self._rounds):
+            effects += self._rounds[key].roster_changed(now, self._gone)
+        return effects
+
+    def _outcomes(self, outcomes: Sequence[Outcome]) -> list[Effect]:
+        effects: list[Effect] = []
+        for outcome in outcomes:
+            if isinstance(outcome, Decided):
+                self._remember(outcome.plan)
+                effects.append(self._plan_log(outcome.plan))
+            else:
+                effects.append(outcome)
+        return effects
+
+    # --- what has become possible ------------------------------------------------------------------------------------
+
+    def _advance(self, now: float) -> list[Effect]:
+        effects = self._report_rounds(now)
+        effects += self._save(now)
+        if self._is_stopped:
+            return effects
+        effects += self._open_boundary()
+        effects += self._fetch_missing()
+        return effects + self._start_rounds(now)
+
+    def _open_boundary(self) -> list[Effect]:
+        """Open the boundary before the next round, through a transition where the plan asks for one."""
+        boundary = self._opened + 1
+        plan = self._plans.get(boundary)
+        if plan is None or self._opening is not None or (self._stop_after is not None and boundary > self._stop_after):
+            return []
+        before = self._plans.get(boundary - 1)
+        mine, mine_before = self._mine(plan), self._mine(before) if before is not None else []
+        has_probe = before is not None and self._probes(before)
+        needs_all = plan.forks or plan.merges or plan.is_last or has_probe or any(i not in mine for i in mine_before)
+        arrived = [instance for instance in mine_before if self._stands_at(instance, boundary)]
+        if len(arrived) < (len(mine_before) if needs_all else min(1, len(mine_before))):
+            return []
+        if has_probe and boundary - 1 not in self._verdicts:
+            return []
+        if not all(self._stands_at(instance, boundary) for instance in self._sources(plan)):
+            return []
+        forks = tuple(
+            Fork(source=fork.source, targets=tuple(target for target in fork.targets if target in mine))
+            for fork in plan.forks
+            if any(target in mine for target in fork.targets)
+        )
+        merges = tuple(merge for merge in plan.merges if merge.target in mine)
+        self._opening = boundary
+        return [Transition(round=boundary, forks=forks, merges=merges)]
+
+    def _transition_applied(self, event: TransitionApplied) -> list[Effect]:
+        assert event.round == self._opening
+        plan = self._plans[event.round]
+        mine = self._mine(plan)
+        effects: list[Effect] = []
+        for fork in plan.forks:
+            self._held.update(dict.fromkeys((target for target in fork.targets if target in mine), event.round))
+            effects.append(Log(name="fork", fields={"round": plan.round, **canonical.to_plain(fork)}))
+        for merge in plan.merges:
+            if merge.target in mine:
+                self._held[merge.target] = event.round
+            effects.append(Log(name="merge", fields={"round": plan.round, **canonical.to_plain(merge)}))
+        self._opening, self._opened = None, event.round
+        for instance in sorted(instance for instance in self._held if instance not in mine):
+            del self._held[instance]
+            effects.append(DropInstance(instance=instance))
+        if plan.is_last:
+            effects += [Evaluate(instance=instance, round=plan.round) for instance in mine]
+        return effects
+
+    def _fetch_missing(self) -> list[Effect]:
+        """Ask for the state of instances that this peer now hosts, or needs for a merge, and does not have."""
+        boundary = self._opened + 1
+        plan = self._plans.get(boundary)
+        wanted: list[tuple[InstanceId, int]] = []
+        if self._opened in self._plans:
+            wanted += [(i, self._opened) for i in self._mine(self._plans[self._opened]) if i not in self._held]
+        if plan is not None and self._opening is None:
+            wanted += [(i, boundary) for i in self._sources(plan) if i not in self._held]
+        probing = self._plans.get(self._opened)
+        if probing is not None and self._probes(probing) and probing.probe is not None:
+            wanted += [(i, boundary) for i in probing.probe.sources if i not in self._held]
+        effects: list[Effect] = []
+        for instance, at in wanted:
+            states = self._peer_states.get((at - 1, instance), {})
+            if instance in self._fetching or not states:
+                continue
+            named = sorted(states.values())
+            digest = max(sorted(set(named)), key=named.count)
+            donors = tuple(sorted(peer for peer, state in states.items() if state == digest and peer != self.me))
+            if donors:
+                self._fetching[instance] = None
+                effects.append(FetchState(instance=instance, round=at, digest=digest, from_peers=donors))
+        return effects
+
+    def _start_rounds(self, now: float) -> list[Effect]:
+        plan = self._plans.get(self._opened)
+        if plan is None or plan.is_last:
+            return []
+        effects: list[Effect] = []
+        following = self._plans.get(plan.round + 1)
+        progress_end = following.progress if following else min(1.0, (plan.round + 1) / self.cadence.rounds)
+        for instance in self._mine(plan):
+            key = (plan.round, instance)
+            if key not in self._rounds and self._stands_at(instance, plan.round):
+                outer = OuterRound(
+                    me=self.me,
+                    plan=plan,
+                    plan_digest=self._digests[plan.round],
+                    instance=instance,
+                    patience=self._patience,
+                )
+                self._rounds[key] = outer
+                effects += outer.start(now, progress_end=progress_end)
+        return effects
+
+    def _round_done(self, outer: OuterRound) -> list[Effect]:
+        """One instance ended its round: count it, write it down, save it where due."""
+        self._held[outer.instance] = outer.round + 1
+        report = outer.report()
+        assert outer.average is not None
+        sent, received = outer.average.bytes_sent, outer.average.bytes_received
+        self._totals = replace(
+            self._totals,
+            samples=self._totals.samples + report.samples,
+            tokens=self._totals.tokens + report.tokens,
+            bytes_sent=self._totals.bytes_sent + sent,
+            bytes_received=self._totals.bytes_received + received,
+        )
+        plan = outer.instance_plan
+        fields: dict[str, object] = {
+            "round": outer.round,
+            "instance": outer.instance,
+            "loss": report.loss,
+            "heldout_loss": outer.heldout_loss,
+            "requested_batch": plan.requested_batch,
+            "effective_batch": plan.effective_batch,
+            "accumulation_steps": report.accumulation_steps,
+            "mode": plan.mode,
+            "reason": plan.reason,
+            "samples": report.samples,
+            "tokens": report.tokens,
+            "hosts": list(report.contributors),
+            "digest": report.digest,
+            "seconds": {phase: round(seconds, 6) for phase, seconds in outer.seconds.items()},
+            "bytes_sent": sent,
+            "bytes_received": received,
+        }
+        effects: list[Effect] = [Log(name="round", fields=fields)]
+        if self.cadence.saves(outer.round + 1) or self._stop_after is not None:
+            effects.append(self._save_instance(outer.instance, outer.round + 1))
+        return effects
+
+    def _report_rounds(self, now: float) -> list[Effect]:
+        """Report a round once all hosted instances, and the probe if there is one, have ended it."""
+        effects: list[Effect] = []
+        for number in sorted({key[0] for key in self._rounds}):
+            plan = self._plans[number]
+            outers = [self._rounds.get((number, instance)) for instance in self._mine(plan)]
+            done = [outer for outer in outers if outer is not None and outer.is_done]
+            if number in self._own_reports or len(done) < len(outers):
+                continue
+            if self._probes(plan) and number not in self._verdicts:
+                assert plan.probe is not None
+                is_ready = all(self._stands_at(source, number + 1) for source in plan.probe.sources)
+                if is_ready and number not in self._probing:
+                    self._probing[number] = None
+                    effects.append(Probe(round=number, merge=plan.probe))
+                continue
+            effects += self._report(plan, done, now)
+        return effects
+
+    def _report(self, plan: RoundPlan, done: Sequence[OuterRound], now: float) -> list[Effect]:
+        results = [outer.result for outer in done if outer.result is not None]
+        seconds = sum(result.seconds for result in results)
+        assert self._capacity is not None
+        if results and seconds > 0:
+            speed = sum(result.samples for result in results) / seconds
+            limit = min(result.micro_batch_limit for result in results)
+            self._capacity = replace(self._capacity, samples_per_second=speed, micro_batch_limit=limit)
+        report = Report(
+            peer=self.me,
+            round=plan.round,
+            plan=self._digests[plan.round],
+            capacity=self._capacity,
+            instances=tuple(outer.report() for outer in done),
+            verdict=self._verdicts.get(plan.round),
+        )
+        self._own_reports[plan.round] = report
+        self._note_states(report)
+        self._forget(before=plan.round - ROUNDS_KEPT)
+        return self._outcomes(self._agreement.submit(report, now))
+
+    # --- saving and stopping -----------------------------------------------------------------------------------------
+
+    def _save(self, now: float) -> list[Effect]:
+        """Complete a checkpoint when all hosted instances were saved at one boundary; stop where that was the aim."""
+        boundary = self._opened + 1
+        plan = self._plans.get(self._opened)
+        if plan is None or self._opening is not None:
+            return []
+        if plan.is_last:
+            return self._finish(plan, now)
+        mine = self._mine(plan)
+        is_over = self._opened in self._own_reports and all(self._stands_at(instance, boundary) for instance in mine)
+        is_stop = self._stop_after is not None and self._opened >= self._stop_after
+        if not is_over:
+            return []
+        effects: list[Effect] = []
+        if self._checkpointed < boundary and (self.cadence.saves(boundary) or is_stop):
+            effects += [self._save_instance(i, boundary) for i in mine if self._saved.get(i) != boundary]
+            effects += self._checkpoint(boundary, now)
+        if is_stop:
+            self._is_stopped = True
+            effects.append(Stop(reason=f"stopped before round {boundary}", is_finished=False))
+        return effects
+
+    def _finish(self, plan: RoundPlan, now: float) -> list[Effect]:
+        """The last plan is applied: the run is over once its instance is evaluated."""
+        loss = self._final_loss
+        mine = self._mine(plan)
+        if mine and loss is None:
+            return []
+        effects: list[Effect] = [self._save_instance(instance, plan.round) for instance in mine]
+        self._checkpointed = plan.round - 1
+        effects += self._checkpoint(plan.round, now)
+        fields: dict[str, object] = {"round": plan.round, "heldout_loss": loss, **canonical.to_plain(self._total(now))}
+        self._is_stopped = True
+        return [*effects, Log(name="finished", fields=fields), Stop(reason="the run is complete", is_finished=True)]
+
+    def _checkpoint(self, boundary: int, now: float) -> list[Effect]:
+        self._checkpointed = boundary
+        plans = tuple(self._plans[number] for number in sorted(self._plans) if number >= boundary - 1)
+        durable = Durable(
+            round=boundary,
+            plans=plans,
+            reports=tuple(report for number, report in sorted(self._own_reports.items()) if number >= boundary - 2),
+            held=tuple(sorted(instance for instance, at in self._held.items() if at == boundary)),
+            totals=self._total(now),
+        )
+        return [SaveCheckpoint(durable=durable), Log(name="checkpoint", fields={"round": boundary})]
+
+    def _save_instance(self, instance: InstanceId, boundary: int) -> SaveInstance:
+        self._saved[instance] = boundary
+        return SaveInstance(instance=instance, round=boundary)
+
+    def _total(self, now: float) -> Totals:
+        return replace(self._totals, seconds=self._totals.seconds + now - self._started_at)
+
+    # --- small things ------------------------------------------------------------------------------------------------
+
+    def _mine(self, plan: RoundPlan) -> list[InstanceId]:
+        return [p.instance for p in plan.instances if any(share.peer == self.me for share in p.hosts)]
+
+    def _sources(self, plan: RoundPlan) -> list[InstanceId]:
+        """Instances whose state this peer needs at the boundary before `plan` to carry its transition out."""
+        mine = self._mine(plan)
+        needed = [source for merge in plan.merges if merge.target in mine for source in merge.sources]
+        needed += [fork.source for fork in plan.forks if any(target in mine for target in fork.targets)]
+        return sorted(set(needed))
+
+    def _probes(self, plan: RoundPlan) -> bool:
+        """Hosts of the target measure a possible merge."""
+        return plan.probe is not None and plan.probe.target in self._mine(plan)
+
+    def _stands_at(self, instance: InstanceId, boundary: int) -> bool:
+        return self._held.get(instance) == boundary
+
+    def _evaluates(self, outer: OuterRound) -> bool:
+        """Of an instance's hosts one evaluates, in turn: they all hold the same parameters."""
+        contributors = outer.contributors
+        return self.cadence.evaluates(outer.round) and contributors[outer.round % len(contributors)] == self.me
+
+    def _note_states(self, report: Report) -> None:
+        for item in report.instances:
+            self._peer_states.setdefault((report.round, item.instance), {})[report.peer] = item.state_digest
+
+    def _remember(self, plan: RoundPlan) -> None:
+        self._plans[plan.round] = plan
+        self._digests[plan.round] = canonical.digest(plan)
+
+    def _forget(self, *, before: int) -> None:
+        self._plans = {number: plan for number, plan in self._plans.items() if number >= before}
+        self._digests = {number: value for number, value in self._digests.items() if number >= before}
+        self._rounds = {key: outer for key, outer in self._rounds.items() if key[0] >= before}
+        self._own_reports = {number: report for number, report in self._own_reports.items() if number >= before}
+        self._verdicts = {number: verdict for number, verdict in self._verdicts.items() if number >= before}
+        self._peer_states = {key: states for key, states in self._peer_states.items() if key[0] >= before}
+
+    def _plan_log(self, plan: RoundPlan) -> Log:
+        plain = canonical.to_plain(plan)
+        names = ("round", "reason", "expected_seconds", "is_last", "forks", "merges", "probe")
+        fields: dict[str, object] = {name: plain[name] for name in names}
+        fields["digest"] = self._digests[plan.round]
+        fields["roster"] = [
+            {"peer": s.peer, "samples_per_second": s.capacity.samples_per_second, "last_report": s.last_report}
+            for s in plan.roster
+        ]
+        shown = ("instance", "requested_batch", "effective_batch", "mode", "reason", "hosts")
+        fields["instances"] = [{name: item[name] for name in shown} for item in plain["instances"]]
+        return Log(name="plan", fields=fields)

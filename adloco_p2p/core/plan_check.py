@@ -1,0 +1,90 @@
+"""What holds for every plan of an honest swarm, said independently of how plans are made."""
+
+from math import floor, fsum
+
+from adloco_p2p.core.batch_test import window_length
+from adloco_p2p.core.rules import Rules
+from adloco_p2p.core.types import MAX_HOSTS, MAX_INSTANCES, InstancePlan, Merge, RoundPlan
+
+
+def check_plan(plan: RoundPlan, rules: Rules) -> list[str]:
+    """Everything that is wrong with a plan, in words; nothing for the plans of `genesis` and `next_plan`."""
+    ids = [item.instance for item in plan.instances]
+    peers = [seat.peer for seat in plan.roster]
+    facts = {
+        "no instance": bool(ids),
+        "instances are not sorted": ids == sorted(set(ids)),
+        "roster is not sorted": peers == sorted(set(peers)),
+        "wrong number of inner steps": plan.inner_steps == rules.work.inner_steps,
+        "round beyond the run": 0 <= plan.round <= rules.work.rounds,
+        "wrongly first or last": plan.is_last == (plan.round == rules.work.rounds),
+        "several instances at the end": not plan.is_last or len(ids) == 1,
+        "a probe at the end": not plan.is_last or plan.probe is None,
+        "forks or merges before the first round": plan.round > 0 or not (plan.forks or plan.merges or plan.pending),
+        "too many instances": len(ids) <= max(1, min(rules.instances.count, MAX_INSTANCES)),
+    }
+    problems = [text for text, holds in facts.items() if not holds]
+    for fork in plan.forks:
+        if not {fork.source, *fork.targets} <= set(ids):
+            problems.append(f"fork of {fork.source} into instances that do not live")
+    for merge in plan.merges:
+        problems += _check_merge(merge, "merge")
+        if merge.target not in ids or any(source in ids for source in merge.sources if source != merge.target):
+            problems.append(f"merge into {merge.target}: its sources live on, or it does not")
+    if plan.probe is not None:
+        problems += _check_merge(plan.probe, "probe")
+        if not set(plan.probe.sources) <= set(ids) or plan.pending is not None:
+            problems.append("probe of instances that do not live, or while another is pending")
+    for item in plan.instances:
+        problems += [f"instance {item.instance}: {problem}" for problem in _check_instance(item, plan, rules)]
+    return problems
+
+
+def _check_merge(merge: Merge, name: str) -> list[str]:
+    facts = {
+        "sources are not sorted": list(merge.sources) == sorted(set(merge.sources)),
+        "fewer than two sources": len(merge.sources) >= 2,
+        "target is no source": merge.target in merge.sources,
+        "weights are not one per source": len(merge.weights) == len(merge.sources),
+        "weights do not sum to one": abs(fsum(merge.weights) - 1.0) < 1e-9 and min(merge.weights) >= 0.0,
+    }
+    return [f"{name}: {text}" for text, holds in facts.items() if not holds]
+
+
+def _check_instance(item: InstancePlan, plan: RoundPlan, rules: Rules) -> list[str]:
+    seats = {seat.peer: seat for seat in plan.roster}
+    hosts = [share.peer for share in item.hosts]
+    trainers = [share for share in item.hosts if share.batch_samples > 0]
+    most_steps = floor(rules.work.max_step_ratio * rules.work.inner_steps)
+    everybody_leaves = all(seat.capacity.is_leaving for seat in plan.roster)
+    facts = {
+        "no host trains it": bool(trainers),
+        "hosts are not sorted": hosts == sorted(set(hosts)),
+        "too many hosts": len(hosts) <= MAX_HOSTS,
+        "hosts outside the roster": all(peer in seats for peer in hosts),
+        "a leaving host": everybody_leaves or not any(seats[peer].capacity.is_leaving for peer in hosts if peer in seats),
+        "request beyond the limit": item.requested_batch <= rules.batch.max_batch,
+        "effective batch is not the sum": item.effective_batch == sum(share.effective_batch for share in item.hosts),
+        "history too long": len(item.history) <= window_length(rules.batch),
+        "a share of nothing with work": all(
+            share.samples == share.micro_batch_size == share.accumulation_steps == 0
+            for share in item.hosts
+            if share.batch_samples == 0
+        ),
+        "steps out of range": all(1 <= share.inner_steps <= most_steps for share in trainers),
+        "passes that are empty or do not fit": all(
+            1 <= share.micro_batch_size <= seats[share.peer].capacity.micro_batch_limit and share.accumulation_steps >= 1
+            for share in trainers
+            if share.peer in seats
+        ),
+        "the device capped what its mode does not": item.mode == "capped"
+        or item.mode == "accumulate"
+        or all(share.effective_batch == share.batch_samples for share in trainers),
+    }
+    problems = [text for text, holds in facts.items() if not holds]
+    expected = item.first_sample
+    for share in item.hosts:
+        if share.first_sample != expected:
+            problems.append(f"samples of {share.peer} do not follow those of the host before it")
+        expected += share.samples
+    return problems

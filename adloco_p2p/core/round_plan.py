@@ -1,0 +1,383 @@
+"""Previous plan + the reports of a round -> next plan (design section 4, method sections 2 and 6).
+
+plan(r + 1) is decided while round r computes, from the reports of round r - 1. It is a pure function of those values: whoever
+holds the same plan and the same set of reports gets the same bytes, in whatever order the reports came. Reports are claims of
+strangers: those of another round, of peers outside the roster, and about instances that the peer does not host are passed
+over, and nothing in a report can make a plan that `plan_check.check_plan` objects to.
+
+A guarded merge takes three plans: plan(r) carries the probe, which is measured after round r; plan(r + 1) carries it on as
+`pending`; plan(r + 2) finds the verdicts in the reports of round r and does what they say.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import fsum
+from statistics import median
+
+from adloco_p2p.core import canonical
+from adloco_p2p.core.apportion import allocate_hosts, share_batch
+from adloco_p2p.core.batch_test import is_untestable, next_request, pool_round, window_length
+from adloco_p2p.core.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch, shortened
+from adloco_p2p.core.rules import Rules
+from adloco_p2p.core.switch_mode import granted_batch, plan_batch
+from adloco_p2p.core.types import (
+    GENESIS_PARENT,
+    MAX_INSTANCES,
+    MAX_ROSTER,
+    Capacity,
+    Digest,
+    Fork,
+    HostShare,
+    InstanceId,
+    InstancePlan,
+    InstanceReport,
+    Merge,
+    PeerId,
+    Report,
+    RosterChange,
+    RoundPlan,
+    Seat,
+    SwitchMode,
+)
+
+SPEEDS_KEPT = 5
+"""Measured speeds that a seat remembers; their median shares the work."""
+MAX_SECONDS = 1e30
+
+_MODES: tuple[SwitchMode, ...] = ("single", "capped", "accumulate")
+"""From the first region of the switch to the last: an instance's mode is that of its host that went furthest."""
+
+Claims = Mapping[PeerId, InstanceReport]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """An instance on its way into the next plan. `plan` still has the hosts of the previous plan."""
+
+    plan: InstancePlan
+    holders: tuple[PeerId, ...]
+    """Who holds its state, or a part of what it is made from: preferred as hosts."""
+    ready: tuple[PeerId, ...]
+    """Who holds all of it and can train at once; empty: nobody, or everybody can make it from the run's seed."""
+
+
+def genesis(run: Digest, roster: Sequence[tuple[PeerId, Capacity]], rules: Rules) -> RoundPlan:
+    """The plan of round 0. Every host makes the initial state by itself, so all train at once."""
+    assert roster
+    seats = tuple(Seat(peer=peer, joined_round=0, capacity=capacity) for peer, capacity in sorted(dict(roster).items()))
+    count = min(rules.instances.count, MAX_INSTANCES)
+    warms_up = rules.instances.start == "fork" and count > 1
+    requested = min(rules.batch.initial_batch, rules.batch.max_batch)
+    lines = [
+        _Line(
+            plan=InstancePlan(
+                instance=InstanceId(instance),
+                requested_batch=requested,
+                effective_batch=requested,
+                mode="single",
+                reason=f"the run starts with {requested}",
+                hosts=(),
+                first_sample=0,
+                inner_steps_before=0,
+            ),
+            holders=(),
+            ready=(),
+        )
+        for instance in range(1 if warms_up else count)
+    ]
+    instances, seconds = _seated(lines, seats[:MAX_ROSTER], rules)
+    probe = final_merge(instances, rules=rules.merge) if _is_probed_for_the_end(0, len(lines), rules) else None
+    what = f"warm-up of one instance, {count} from round {rules.instances.fork_round} on" if warms_up else f"{count} instances"
+    return RoundPlan(
+        run=run,
+        round=0,
+        parent=GENESIS_PARENT,
+        inner_steps=rules.work.inner_steps,
+        instances=instances,
+        roster=seats[:MAX_ROSTER],
+        probe=probe,
+        expected_seconds=seconds,
+        progress=0.0,
+        reason=f"start with {what} on {len(seats)} peers",
+    )
+
+
+def next_plan(previous: RoundPlan, reports: Sequence[Report], rules: Rules, *, roster: RosterChange | None = None) -> RoundPlan:
+    """The plan after `previous`, from the reports of the round before it. The new roster must not be empty."""
+    assert not previous.is_last, "the run is over"
+    round = previous.round + 1
+    is_last = round >= rules.work.rounds
+    heard = _heard(previous, reports)
+    seats = _next_roster(previous, heard, roster or RosterChange())
+    claims = _claims(previous, heard)
+    lines = [_carried(plan, previous, claims[plan.instance], rules) for plan in previous.instances]
+    lines, forks = _forked(lines, round, rules)
+    merges, probe, why = _merges(previous, lines, heard, claims, is_forking=bool(forks), rules=rules)
+    lines = _merged(lines, merges, rules)
+    instances, seconds = _seated(lines, seats, rules)
+    reasons = [f"reports of {len(heard)} of {len(previous.roster)} peers"] if previous.round > 0 else ["no reports yet"]
+    reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
+    return RoundPlan(
+        run=previous.run,
+        round=round,
+        parent=canonical.digest(previous),
+        inner_steps=rules.work.inner_steps,
+        instances=instances,
+        roster=seats,
+        forks=forks,
+        merges=merges,
+        probe=probe,
+        pending=previous.probe,
+        is_last=is_last,
+        expected_seconds=0.0 if is_last else seconds,
+        progress=min(1.0, round / rules.work.rounds),
+        reason=shortened("; ".join([*reasons, why])),
+    )
+
+
+# --- who said what ---------------------------------------------------------------------------------------------------
+
+
+def _heard(previous: RoundPlan, reports: Sequence[Report]) -> dict[PeerId, Report]:
+    """One report per peer of the roster, of the round before `previous`. Of two different ones the smaller bytes count."""
+    known = {seat.peer for seat in previous.roster}
+    heard: dict[PeerId, Report] = {}
+    for report in reports:
+        if report.round != previous.round - 1 or report.peer not in known:
+            continue
+        other = heard.get(report.peer)
+        if other is None or canonical.encode(report) < canonical.encode(other):
+            heard[report.peer] = report
+    return {peer: heard[peer] for peer in sorted(heard)}
+
+
+def _claims(previous: RoundPlan, heard: Mapping[PeerId, Report]) -> dict[InstanceId, dict[PeerId, InstanceReport]]:
+    """What hosts say of each instance. A fresh copy did not exist yet: what its source did speaks for it."""
+    origin = {target: fork.source for fork in previous.forks for target in fork.targets}
+    hosts: dict[InstanceId, dict[PeerId, None]] = {}
+    for plan in previous.instances:
+        hosts.setdefault(origin.get(plan.instance, plan.instance), {}).update(dict.fromkeys(s.peer for s in plan.hosts))
+    claims: dict[InstanceId, dict[PeerId, InstanceReport]] = {}
+    for plan in previous.instances:
+        source = origin.get(plan.instance, plan.instance)
+        claims[plan.instance] = {
+            peer: item
+            for peer in heard
+            if peer in hosts[source]
+            for item in [next((item for item in heard[peer].instances if item.instance == source), None)]
+            if item is not None
+        }
+    return claims
+
+
+def _next_roster(previous: RoundPlan, heard: Mapping[PeerId, Report], change: RosterChange) -> tuple[Seat, ...]:
+    seats: dict[PeerId, Seat] = {}
+    for seat in previous.roster:
+        if seat.peer in change.departed:
+            continue
+        report = heard.get(seat.peer)
+        if report is not None:
+            speed = report.capacity.samples_per_second
+            speeds = (*seat.speeds, speed)[-SPEEDS_KEPT:] if speed > 0 else seat.speeds
+            seat = replace(seat, capacity=report.capacity, speeds=speeds, last_report=report.round)  # noqa: PLW2901
+        seats[seat.peer] = seat
+    for peer, capacity in sorted(dict(change.joined).items()):
+        if peer not in seats and len(seats) < MAX_ROSTER:
+            seats[peer] = Seat(peer=peer, joined_round=previous.round + 1, capacity=capacity)
+    assert seats, "a plan needs a peer"
+    return tuple(seats[peer] for peer in sorted(seats))
+
+
+# --- instances: carried on, forked, merged ---------------------------------------------------------------------------
+
+
+def _carried(plan: InstancePlan, previous: RoundPlan, claims: Claims, rules: Rules) -> _Line:
+    """The instance one round later: cursors moved, statistics pooled, the batch tested."""
+    sample, basis = pool_round(plan, previous.round - 1, claims, rules.batch)
+    history = plan.history if sample is None else (*plan.history, sample)[-window_length(rules.batch) :]
+    is_futile = rules.switch.policy == "never" and plan.requested_batch > plan.effective_batch
+    requested, calm_rounds, why = next_request(
+        requested=plan.requested_batch,
+        effective=plan.effective_batch,
+        calm_rounds=plan.calm_rounds,
+        history=() if sample is None else history,  # without news the old window does not decide a second time
+        inner_steps=previous.inner_steps,
+        rules=rules.batch,
+        untestable=is_untestable(claims) and not is_futile,
+    )
+    named = Counter(claim.state_digest for claim in claims.values())
+    digest = min(named, key=lambda digest: (-named[digest], digest)) if named else None
+    moved = replace(
+        plan,
+        requested_batch=requested,
+        reason=f"{why} ({basis})",
+        first_sample=plan.first_sample + sum(share.samples for share in plan.hosts),
+        inner_steps_before=plan.inner_steps_before + previous.inner_steps,
+        calm_rounds=calm_rounds,
+        history=history,
+        state_digest=digest,
+    )
+    hosts = tuple(share.peer for share in plan.hosts)
+    return _Line(plan=moved, holders=hosts, ready=hosts)
+
+
+def _forked(lines: list[_Line], round: int, rules: Rules) -> tuple[list[_Line], tuple[Fork, ...]]:
+    """Copies of the warmed-up instance. Each reads an order of its own, from its beginning."""
+    count = min(rules.instances.count, MAX_INSTANCES)
+    is_due = rules.instances.start == "fork" and round == rules.instances.fork_round and round < rules.work.rounds
+    if not is_due or count == 1 or len(lines) > 1:
+        return lines, ()
+    source = lines[0]
+    targets = tuple(InstanceId(index) for index in range(1, count))
+    copies = [replace(source, plan=replace(source.plan, instance=target, first_sample=0)) for target in targets]
+    return [source, *copies], (Fork(source=source.plan.instance, targets=targets),)
+
+
+def _merges(
+    previous: RoundPlan,
+    lines: Sequence[_Line],
+    heard: Mapping[PeerId, Report],
+    claims: Mapping[InstanceId, Claims],
+    *,
+    is_forking: bool,
+    rules: Rules,
+) -> tuple[tuple[Merge, ...], Merge | None, str]:
+    """Merges to do before the round, the probe to measure after it, and why."""
+    round, rounds = previous.round + 1, rules.work.rounds
+    plans = [line.plan for line in lines]
+    merges: tuple[Merge, ...] = ()
+    whys = []
+    if previous.pending is not None:
+        probed = [plan for plan in previous.instances if plan.instance in previous.pending.sources]
+        hosts = {share.peer for plan in probed for share in plan.hosts}
+        verdicts = [report.verdict for peer, report in heard.items() if report.verdict is not None and peer in hosts]
+        judged = judge(previous.pending, verdicts, rules=rules.merge)
+        merges = (judged,) if judged else ()
+        whys.append(judged.reason if judged else "no verdict on the last probe")
+        ended = {source for merge in merges for source in merge.sources if source != merge.target}
+        plans = [plan for plan in plans if plan.instance not in ended]
+    if len(plans) < 2:
+        return merges, None, "; ".join([*whys, "a single instance"])
+    if round >= rounds:
+        last = _without_verdict(plans, claims) if rules.merge.guard else final_merge(plans, rules=rules.merge)
+        return (*merges, last), None, "; ".join([*whys, last.reason])
+    if _is_probed_for_the_end(round, len(plans), rules):
+        return merges, final_merge(plans, rules=rules.merge), "; ".join([*whys, "probing the merge at the end of the run"])
+    if is_forking:
+        return merges, None, "; ".join([*whys, "no merge of fresh copies"])
+    if rules.merge.guard and (previous.probe is not None or round > rounds - 4):
+        return merges, None, "; ".join([*whys, "a probe is pending" if previous.probe else "too late to probe in pairs"])
+    chosen, why = choose_merge(plans, round=round, rules=rules.merge)
+    if chosen is None or rules.merge.guard:
+        return merges, chosen, "; ".join([*whys, f"probing {why}" if chosen else why])
+    return (*merges, chosen), None, "; ".join([*whys, why])
+
+
+def _is_probed_for_the_end(round: int, num_instances: int, rules: Rules) -> bool:
+    """The verdict on the last merge comes two plans after its probe."""
+    return rules.merge.guard and num_instances > 1 and round == rules.work.rounds - 2
+
+
+def _without_verdict(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, Claims]) -> Merge:
+    """The end of a guarded run whose last probe nobody measured: never an average that was not measured."""
+    instances = [plan.instance for plan in plans]
+    heldout = {i: [c.heldout_loss for c in claims[i].values() if c.heldout_loss is not None] for i in instances}
+    training = {i: [c.loss for c in claims[i].values() if c.loss is not None] for i in instances}
+    for name, losses in (("held-out", heldout), ("training", training)):
+        if all(losses.values()):
+            medians = {instance: median(losses[instance]) for instance in instances}
+            best = min(instances, key=lambda i: (medians[i], i))
+            why = f"instance {best} stays, its {name} loss {medians[best]:.4f} is lowest"
+            return keep_only(best, instances, reason=f"end of the run without a verdict: {why}")
+    best = max(plans, key=lambda plan: (plan.requested_batch, plan.instance)).instance
+    why = f"instance {best} stays, its request is largest"
+    return keep_only(best, instances, reason=f"end of the run without a verdict or losses: {why}")
+
+
+def _merged(lines: Sequence[_Line], merges: Sequence[Merge], rules: Rules) -> list[_Line]:
+    """Targets take the merged request; the other sources are gone. The target's own order of samples goes on."""
+    current = {line.plan.instance: line for line in lines}
+    for merge in merges:
+        sources = [current[source] for source in merge.sources]
+        requested = merged_batch(merge, [line.plan for line in sources], rules=rules.merge, max_batch=rules.batch.max_batch)
+        everywhere = [peer for peer in sources[0].ready if all(peer in line.ready for line in sources)]
+        anywhere = sorted({peer for line in sources for peer in line.holders})
+        target = current[merge.target]
+        others = ", ".join(str(source) for source in merge.sources if source != merge.target)
+        reason = f"{requested} after taking in {others}; {target.plan.reason}"
+        plan = replace(target.plan, requested_batch=requested, calm_rounds=0, reason=reason)
+        current = {i: line for i, line in current.items() if i not in merge.sources}
+        current[merge.target] = _Line(plan=plan, holders=tuple(anywhere), ready=tuple(everywhere or anywhere))
+    return [current[instance] for instance in sorted(current)]
+
+
+# --- hosts and shares ------------------------------------------------------------------------------------------------
+
+
+def _seated(lines: Sequence[_Line], roster: Sequence[Seat], rules: Rules) -> tuple[tuple[InstancePlan, ...], float]:
+    """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless everybody leaves.
+
+    A host that is new to an instance has to fetch its state first, so it only receives the first average, as long as
+    somebody is there who can train. A peer's speed is split over its instances by their requests.
+    """
+    staying = [seat for seat in roster if not seat.capacity.is_leaving] or list(roster)
+    limits = {seat.peer: seat.capacity.micro_batch_limit for seat in staying}
+    speeds = {seat.peer: float(median(seat.speeds)) if seat.speeds else 0.0 for seat in staying}
+    hosts = allocate_hosts(
+        {line.plan.instance: line.plan.requested_batch for line in lines},
+        {seat.peer: seat.capacity.max_instances for seat in staying},
+        {line.plan.instance: line.holders for line in lines},
+    )
+    trainers = {
+        line.plan.instance: [p for p in hosts[line.plan.instance] if p in line.ready] or list(hosts[line.plan.instance])
+        for line in lines
+    }
+    loads = dict.fromkeys(speeds, 0)
+    for line in lines:
+        for peer in trainers[line.plan.instance]:
+            loads[peer] += line.plan.requested_batch
+    seated = []
+    seconds: dict[PeerId, list[float]] = {peer: [] for peer in speeds}
+    for line in lines:
+        instance, requested = line.plan.instance, line.plan.requested_batch
+        parts = {peer: speeds[peer] * (requested / loads[peer]) for peer in trainers[instance]}
+        plan = _shared(line.plan, hosts[instance], parts, limits, rules)
+        seated.append(plan)
+        for share in plan.hosts:
+            if speeds[share.peer] > 0.0:
+                seconds[share.peer].append(min(share.samples / speeds[share.peer], MAX_SECONDS))
+    return tuple(seated), min(max(fsum(times) for times in seconds.values()), MAX_SECONDS)
+
+
+def _shared(
+    plan: InstancePlan, hosts: Sequence[PeerId], speeds: Mapping[PeerId, float], limits: Mapping[PeerId, int], rules: Rules
+) -> InstancePlan:
+    """The instance with its batch cut over the hosts that have a speed here, and each part cut into passes."""
+    cuts = dict(zip(speeds, share_batch(plan.requested_batch, list(speeds.values()), rules.work), strict=True))
+    shares: list[HostShare] = []
+    modes: dict[SwitchMode, str] = {}
+    first_sample = plan.first_sample
+    for peer in hosts:
+        if peer not in cuts:
+            share = HostShare(
+                peer=peer, batch_samples=0, inner_steps=0, micro_batch_size=0, accumulation_steps=0, first_sample=first_sample
+            )
+        else:
+            batch, steps = cuts[peer]
+            passes, why = plan_batch(batch, micro_batch_limit=limits[peer], rules=rules.switch)
+            modes.setdefault(passes.mode, f"{peer} {why}")
+            share = HostShare(
+                peer=peer,
+                batch_samples=granted_batch(batch, passes, rules=rules.switch),
+                inner_steps=steps,
+                micro_batch_size=passes.micro_batch_size,
+                accumulation_steps=passes.accumulation_steps,
+                first_sample=first_sample,
+            )
+        first_sample += share.samples
+        shares.append(share)
+    mode = max(modes, key=_MODES.index)
+    reason = plan.reason if mode == "single" else f"{modes[mode]}; {plan.reason}"
+    effective = sum(share.effective_batch for share in shares)
+    return replace(plan, effective_batch=effective, mode=mode, reason=shortened(reason), hosts=tuple(shares))

@@ -1,0 +1,1 @@
+"""The data room: documents become rows of token ids. The only room that imports `datasets`."""

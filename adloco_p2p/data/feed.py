@@ -1,0 +1,97 @@
+"""The data of a run, as the training room reads it."""
+
+from pathlib import Path
+
+import numpy as np
+
+from adloco_p2p.config.run import RunConfig
+from adloco_p2p.core.types import InstanceId, PeerId
+from adloco_p2p.data.indexing import IndexedRows, index_rows
+from adloco_p2p.data.packing import TokenRows
+from adloco_p2p.data.sampling import SampleOrder, permute, round_keys
+from adloco_p2p.data.source import check_settings
+from adloco_p2p.data.streaming import StreamedFeed
+from adloco_p2p.data.tokenizer import open_tokenizer
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.numerics.batch import Batch, Feed
+
+
+def open_feed(run: RunConfig, *, cache_dir: Path | None) -> Feed:
+    """The feed of a run. `cache_dir` keeps converted and tokenised data between starts; none: memory, and datasets' own cache.
+
+    Raises ConfigError where data or tokenizer are missing, unreachable, empty or too few, and StorageError where the cache
+    cannot be written.
+    """
+    check_settings(run.data)
+    tokenizer = open_tokenizer(run.tokenizer)
+    if run.data.streaming:
+        return StreamedFeed(run.data, tokenizer, seed=run.seed, cache_dir=cache_dir)
+    rows = index_rows(run.data, tokenizer, cache_dir=cache_dir)
+    _check_rows(run, rows)
+    return IndexedFeed(rows, vocab_size=tokenizer.vocab_size, seed=run.seed)
+
+
+class IndexedFeed:
+    """All rows with random access. The plan's sample numbers say everything, so there is no cursor to save."""
+
+    def __init__(self, rows: IndexedRows, *, vocab_size: int, seed: int) -> None:
+        assert rows.training.num_rows and rows.heldout.num_rows
+        self.vocab_size = vocab_size
+        self.sequence_length = int(rows.training.ids.shape[1])
+        self.rows = rows
+        self._seed = seed
+
+    def open(self, *, instance: InstanceId, peer: PeerId, round: int, first_sample: int) -> "IndexedStream":  # noqa: ARG002
+        """The samples of the instance's order from `first_sample` on; the plan gives every host its own range of them."""
+        order = SampleOrder(seed=self._seed, num_rows=self.rows.training.num_rows)
+        return IndexedStream(self.rows.training, order, instance=instance, first_sample=first_sample)
+
+    def heldout(self, num_rows: int) -> Batch:
+        """Rows from all over the held-out documents: always the same ones; fewer where there are fewer."""
+        heldout = self.rows.heldout
+        places = np.arange(min(num_rows, heldout.num_rows), dtype=np.int64)
+        return heldout.gather(permute(places, size=heldout.num_rows, keys=round_keys(self._seed, "heldout")))
+
+    def state(self, instance: InstanceId) -> dict[str, object]:  # noqa: ARG002
+        return {}
+
+    def restore(self, instance: InstanceId, state: dict[str, object]) -> None:
+        """Nothing: sample numbers are absolute."""
+
+
+class IndexedStream:
+    """Samples one after the other, epoch after epoch; without end."""
+
+    def __init__(self, rows: TokenRows, order: SampleOrder, *, instance: InstanceId, first_sample: int) -> None:
+        self._rows = rows
+        self._order = order
+        self._instance = instance
+        self._next_sample = first_sample
+
+    def take(self, num_samples: int) -> Batch:
+        rows = self._order.rows(self._instance, first_sample=self._next_sample, num_samples=num_samples)
+        self._next_sample += num_samples
+        return self._rows.gather(rows)
+
+
+def _check_rows(run: RunConfig, rows: IndexedRows) -> None:
+    """Enough text for one inner step without a repeated row, and something to evaluate on."""
+    where = f"data.path: {run.data.path!r}" if run.data.path is not None else f"data.source: {run.data.source}"
+    length = run.data.sequence_length
+    if rows.training.num_rows + rows.heldout.num_rows == 0:
+        raise ConfigError(
+            f"{where} holds no text (data.text_column {run.data.text_column!r}); give documents that are not empty"
+        )
+    problems: list[str] = []
+    if rows.training.num_rows < run.batch.initial_batch:
+        problems.append(
+            f"{where} gives {rows.training.num_rows} training rows of {length} tokens, and batch.initial_batch is "
+            f"{run.batch.initial_batch}; give more text, or lower data.sequence_length or batch.initial_batch"
+        )
+    if rows.heldout.num_rows == 0:
+        problems.append(
+            f"data.heldout_fraction: {run.data.heldout_fraction} of {where} is no document; raise it, give more documents, "
+            "or name a data.heldout_split of a hub data set"
+        )
+    if problems:
+        raise ConfigError(*problems)

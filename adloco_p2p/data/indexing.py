@@ -1,0 +1,179 @@
+"""Whole data sets as packed rows: in memory, or on disk under a name that changes with everything the rows depend on.
+
+Layout of a cache entry, `rows-<digest>/`: `training.bin` and `heldout.bin`, rows in the machine's byte order; `meta.json`, the
+number of tokens of each. Entries are written aside, flushed and renamed, so a torn one never has the final name.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adloco_p2p.config.run import DataConfig
+from adloco_p2p.core import canonical
+from adloco_p2p.data import corpus
+from adloco_p2p.data.corpus import Document
+from adloco_p2p.data.packing import TokenRows, pack, padding_of, smallest_dtype, terminated
+from adloco_p2p.data.source import anonymous, is_heldout, load_split, texts_of
+from adloco_p2p.data.tokenizer import TokenIds, Tokenizer
+from adloco_p2p.errors import StorageError
+
+CACHE_FORMAT = 1
+"""Raised whenever the same data would give other rows or another layout."""
+
+SIDES = ("training", "heldout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexedRows:
+    """Both sides of the held-out split."""
+
+    training: TokenRows
+    heldout: TokenRows
+
+
+def index_rows(data: DataConfig, tokenizer: Tokenizer, *, cache_dir: Path | None) -> IndexedRows:
+    """All rows of the configured data. Rows of the embedded text, or without `cache_dir`, are made in memory every time.
+
+    Raises ConfigError where the data cannot be loaded and StorageError where the cache cannot be written.
+    """
+    if data.source == "python":
+        return _in_memory(_split_by_identity([list(corpus.documents())], data.heldout_fraction), data, tokenizer)
+    dataset = load_split(data, split=data.split, cache_dir=cache_dir)
+    datasets = [dataset]
+    if data.heldout_split is not None:
+        datasets.append(load_split(data, split=data.heldout_split, cache_dir=cache_dir))
+        documents = _split_by_dataset(dataset, datasets[1], data.text_column)
+    else:
+        documents = _split_by_identity(map(anonymous, texts_of(dataset, data.text_column)), data.heldout_fraction)
+    # files of datasets' own cache: their names contain a digest of the data; a data set held in memory has none
+    files = [[str(file["filename"]) for file in dataset.cache_files] for dataset in datasets]
+    if cache_dir is None or not all(files):
+        return _in_memory(documents, data, tokenizer)
+    entry = cache_dir / f"rows-{_entry_digest(data, tokenizer, files)[:32]}"
+    cached = _load(entry, data, tokenizer)
+    if cached is None:
+        _store(entry, documents, data, tokenizer)
+        cached = _load(entry, data, tokenizer)
+    if cached is None:
+        raise StorageError(f"{entry}: the rows just written cannot be read back")
+    return cached
+
+
+SplitDocuments = Iterator[tuple[bool, list[str]]]
+"""Pieces of the data: whether held out, and texts."""
+
+
+def _split_by_identity(batches: Iterable[list[Document]], fraction: float) -> SplitDocuments:
+    for batch in batches:
+        sides: tuple[list[str], list[str]] = ([], [])
+        for document in batch:
+            sides[is_heldout(document.identity, fraction)].append(document.text)
+        yield False, sides[False]
+        yield True, sides[True]
+
+
+def _split_by_dataset(training: Any, heldout: Any, column: str) -> SplitDocuments:
+    for texts in texts_of(training, column):
+        yield False, texts
+    for texts in texts_of(heldout, column):
+        yield True, texts
+
+
+def _in_memory(documents: SplitDocuments, data: DataConfig, tokenizer: Tokenizer) -> IndexedRows:
+    sides: tuple[list[TokenIds], list[TokenIds]] = ([], [])
+    for is_held, texts in documents:
+        sides[is_held].extend(tokenizer.encode(texts) if texts else [])
+    training, heldout = (
+        pack(
+            tokens,
+            sequence_length=data.sequence_length,
+            end_of_document=tokenizer.end_of_document,
+            dtype=smallest_dtype(tokenizer.vocab_size),
+        )
+        for tokens in sides
+    )
+    return IndexedRows(training=training, heldout=heldout)
+
+
+# --- on disk ---------------------------------------------------------------------------------------------------------
+
+
+def _entry_digest(data: DataConfig, tokenizer: Tokenizer, files: list[list[str]]) -> str:
+    key = {
+        "format": CACHE_FORMAT,
+        "byte_order": sys.byteorder,
+        "data": data,
+        "tokenizer": tokenizer.fingerprint(),
+        "files": files,
+    }
+    return hashlib.sha256(canonical.encode(key)).hexdigest()
+
+
+def _store(entry: Path, documents: SplitDocuments, data: DataConfig, tokenizer: Tokenizer) -> None:
+    """Tokenise piece by piece into files beside the entry, then give them its name."""
+    dtype = smallest_dtype(tokenizer.vocab_size)
+    end = tokenizer.end_of_document
+    num_tokens = [0, 0]
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix="making-rows-", dir=entry.parent))
+        try:
+            with (aside / "training.bin").open("wb") as training, (aside / "heldout.bin").open("wb") as heldout:
+                outputs = (training, heldout)
+                for is_held, texts in documents:
+                    for line in terminated(tokenizer.encode(texts) if texts else [], end_of_document=end, dtype=dtype):
+                        outputs[is_held].write(line.tobytes())
+                        num_tokens[is_held] += len(line)
+                for output, count in zip(outputs, num_tokens, strict=True):
+                    padding = padding_of(count, sequence_length=data.sequence_length)
+                    output.write(np.full(padding, end, dtype=dtype).tobytes())
+                    output.flush()
+                    os.fsync(output.fileno())
+            (aside / "meta.json").write_text(json.dumps(dict(zip(SIDES, num_tokens, strict=True))), encoding="ascii")
+            _put(aside, entry, is_sound=_load(entry, data, tokenizer) is not None)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    except OSError as error:
+        raise StorageError(f"{entry}: cannot write the tokenised rows: {error}") from error
+
+
+def _put(aside: Path, entry: Path, *, is_sound: bool) -> None:
+    """Give a finished directory its name. Where another process was faster, its rows are the same and stay."""
+    if not is_sound:
+        shutil.rmtree(entry, ignore_errors=True)
+    try:
+        aside.rename(entry)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+
+
+def _load(entry: Path, data: DataConfig, tokenizer: Tokenizer) -> IndexedRows | None:
+    """The rows of an entry, mapped; none where it is absent or does not have the size that it says."""
+    try:
+        meta = json.loads((entry / "meta.json").read_text(encoding="ascii"))
+        training, heldout = (_map_rows(entry / f"{side}.bin", meta[side], data, tokenizer) for side in SIDES)
+    except (OSError, ValueError, KeyError):
+        return None
+    return IndexedRows(training=training, heldout=heldout)
+
+
+def _map_rows(path: Path, num_tokens: int, data: DataConfig, tokenizer: Tokenizer) -> TokenRows:
+    """Raises ValueError for a file of another size."""
+    dtype = smallest_dtype(tokenizer.vocab_size)
+    stored = num_tokens + padding_of(num_tokens, sequence_length=data.sequence_length)
+    if path.stat().st_size != stored * dtype.itemsize:
+        raise ValueError(f"{path}: {path.stat().st_size} bytes, {stored * dtype.itemsize} expected")
+    # an empty file cannot be mapped
+    ids = np.memmap(path, dtype=dtype, mode="r") if stored else np.empty(0, dtype=dtype)
+    return TokenRows(ids=ids.reshape(-1, data.sequence_length), num_tokens=num_tokens)

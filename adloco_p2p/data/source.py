@@ -1,0 +1,109 @@
+"""Documents from where a run's configuration says, and which of them are held out."""
+
+import glob
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from adloco_p2p.config.run import DataConfig
+from adloco_p2p.data.corpus import Document
+from adloco_p2p.errors import ConfigError
+
+READ_BATCH = 1000
+"""Documents read at once from an indexed data set."""
+
+
+def check_settings(data: DataConfig) -> None:
+    """Raise ConfigError for settings that this source would silently ignore (the others are found when the file is read)."""
+    problems: list[str] = []
+    if data.source == "python" and data.streaming:
+        problems.append(
+            "data.streaming: true, but the embedded text is indexed in a second; leave it off for data.source python"
+        )
+    if data.source != "hub" and data.split != "train":
+        problems.append(
+            f"data.split: {data.split}, but only hub data sets have splits; leave it out and choose files by data.path"
+        )
+    if problems:
+        raise ConfigError(*problems)
+
+
+def is_heldout(identity: str, fraction: float) -> bool:
+    """Whether a document is for evaluation only. Depends on nothing but its identity: not on seed, order or machine."""
+    # a lone surrogate is hashed as it is, so that no document makes this fail
+    digest = hashlib.sha256(identity.encode(errors="surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") < int(fraction * (1 << 64))
+
+
+def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
+    """One split as a `datasets.Dataset`, or an `IterableDataset` where `data.streaming`; holds the text column only.
+
+    `cache_dir` is where `datasets` keeps what it converts; none: its own place. Raises ConfigError where the data are missing,
+    unreachable or without the text column.
+    """
+    # seconds to import, and the embedded default never comes here
+    import datasets
+
+    arguments: dict[str, Any] = {"path": data.path, "name": data.name, "revision": data.revision, "split": split}
+    if data.source != "hub":
+        arguments = {"path": data.source, "data_files": _local_files(data), "split": "train"}
+    if data.source == "text":
+        arguments["sample_by"] = "paragraph"  # by line would lose the newlines, by file the held-out split
+    cache = str(cache_dir / "datasets") if cache_dir is not None else None
+    try:
+        dataset = datasets.load_dataset(**arguments, streaming=data.streaming, cache_dir=cache)
+        columns = dataset.column_names or list(
+            next(iter(dataset), {})
+        )  # a stream may learn its columns from its first row only
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        raise ConfigError(_unreadable(data, split, error)) from error
+    if columns and data.text_column not in columns:
+        raise ConfigError(
+            f"data.text_column: no column {data.text_column!r} in {data.path}; it has {', '.join(sorted(columns))}"
+        )
+    return dataset.select_columns([data.text_column]) if columns else dataset
+
+
+def texts_of(dataset: Any, column: str) -> Iterator[list[str]]:
+    """Batches of texts of an indexed data set, in its order; rows without text are left out."""
+    for batch in dataset.iter(batch_size=READ_BATCH):
+        yield [text for value in batch[column] if (text := text_of(value, column))]
+
+
+def text_of(value: object, column: str) -> str:
+    """The text in a cell; empty where there is none. Raises ConfigError for a column that holds something else."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    raise ConfigError(f"data.text_column: {column!r} holds {type(value).__name__}, not text; name a column of strings")
+
+
+def anonymous(texts: Iterable[str]) -> list[Document]:
+    """Documents whose identity is their text, so that copies of one text lie on the same side of the split."""
+    return [Document(identity=text, text=text) for text in texts]
+
+
+def _local_files(data: DataConfig) -> list[str]:
+    """The files of the glob, sorted, so that every peer numbers shards and documents equally."""
+    assert data.path is not None
+    names = glob.glob(data.path, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
+    files = sorted(name for name in names if Path(name).is_file())
+    if not files:
+        raise ConfigError(
+            f"data.path: no file matches {data.path!r}, seen from {Path.cwd()}; give the path or glob of {data.source} files"
+        )
+    return files
+
+
+def _unreadable(data: DataConfig, split: str, error: Exception) -> str:
+    """What was wanted, why it failed, and what would do."""
+    # datasets wraps what went wrong while it converts files: the cause says more
+    cause = error.__cause__ or error
+    reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+    if data.source != "hub":
+        return f"data.path: {data.path!r} cannot be read as {data.source}: {reason}; give such files, or change data.source"
+    wanted = f"data.path: {data.path!r} (name {data.name!r}, revision {data.revision!r}, split {split!r})"
+    return (
+        f"{wanted} cannot be loaded from the hub: {reason}; check the names and the network, "
+        "or use local files, or data.source python, which needs no download"
+    )

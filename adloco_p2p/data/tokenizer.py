@@ -1,0 +1,148 @@
+"""Text to token ids and back: bytes without any download, or a tokenizer that `transformers` loads."""
+
+import hashlib
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from adloco_p2p.config.run import TokenizerConfig
+from adloco_p2p.errors import ConfigError
+
+TokenIds = npt.NDArray[np.integer[Any]]
+"""Token ids of one document: [n], any integer type that holds the vocabulary."""
+
+END_OF_DOCUMENT = "<|endoftext|>"
+"""How the byte tokenizer's only special token is written."""
+
+
+class Tokenizer(Protocol):
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def end_of_document(self) -> int:
+        """The id that follows every document and fills padding."""
+
+    def encode(self, texts: Sequence[str]) -> list[TokenIds]:
+        """Token ids of each text, without special tokens."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ids; special tokens give nothing, bytes that are not UTF-8 a replacement character."""
+
+    def save(self, directory: Path) -> None:
+        """Write files from which `transformers.AutoTokenizer` makes a tokenizer with the same ids."""
+
+    def fingerprint(self) -> str:
+        """Changes whenever the ids of a text could; names cached rows."""
+
+
+def open_tokenizer(config: TokenizerConfig) -> Tokenizer:
+    """The tokenizer that a run names. Raises ConfigError where it cannot be loaded. Never executes remote code."""
+    if config.source == "bytes":
+        return ByteTokenizer()
+    return PretrainedTokenizer(config)
+
+
+class ByteTokenizer:
+    """Ids 0 to 255 are the bytes of UTF-8; 256 ends a document and is also begin, end and padding.
+
+    The vocabulary is 257, not rounded up: rounding pays on GPUs with large vocabularies, here it would only add ids that
+    never occur, to the model and to the exported tokenizer.
+    """
+
+    vocab_size = 257
+    end_of_document = 256
+
+    def encode(self, texts: Sequence[str]) -> list[TokenIds]:
+        """uint8 arrays. A lone surrogate, which no valid text has, becomes a question mark."""
+        return [np.frombuffer(text.encode(errors="replace"), dtype=np.uint8) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return bytes(i for i in ids if i < 256).decode(errors="replace")
+
+    def save(self, directory: Path) -> None:
+        # transformers takes seconds to import; the embedded default trains without it being loaded here
+        from tokenizers import AddedToken, decoders, models, pre_tokenizers
+        from tokenizers import Tokenizer as TokenizerPipeline
+        from transformers import PreTrainedTokenizerFast
+
+        pipeline = TokenizerPipeline(models.BPE(vocab={symbol: i for i, symbol in enumerate(_byte_symbols())}, merges=[]))
+        pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        pipeline.decoder = decoders.ByteLevel()
+        pipeline.add_special_tokens([AddedToken(END_OF_DOCUMENT, special=True)])
+        PreTrainedTokenizerFast(
+            tokenizer_object=pipeline,
+            bos_token=END_OF_DOCUMENT,
+            eos_token=END_OF_DOCUMENT,
+            pad_token=END_OF_DOCUMENT,
+            clean_up_tokenization_spaces=False,
+        ).save_pretrained(directory)
+
+    def fingerprint(self) -> str:
+        return "bytes"
+
+
+def _byte_symbols() -> list[str]:
+    """The printable character by which byte-level tokenizers write each byte, as GPT-2 defined it: a printable byte stands
+    for itself, the n-th of the others is chr(256 + n)."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (chr(256 + n) for n in range(256))
+    return [chr(byte) if byte in printable else next(others) for byte in range(256)]
+
+
+class PretrainedTokenizer:
+    """A tokenizer from the hub or from a local directory."""
+
+    def __init__(self, config: TokenizerConfig) -> None:
+        from transformers import AutoTokenizer  # seconds to import, and only some runs need it
+
+        revision = config.revision or "main"
+        try:
+            self._inner: Any = AutoTokenizer.from_pretrained(config.source, revision=revision, trust_remote_code=False)
+        except (OSError, ValueError, ImportError) as error:
+            raise ConfigError(
+                f"tokenizer.source: {config.source!r} (revision {revision!r}) cannot be loaded: {_first_line(error)}; "
+                "name a hub tokenizer that can be reached, a local directory with tokenizer.json, or bytes (no download)"
+            ) from error
+        ends = (self._inner.eos_token_id, self._inner.sep_token_id)
+        end_of_document = next((end for end in ends if end is not None), None)
+        if end_of_document is None:
+            raise ConfigError(
+                f"tokenizer.source: {config.source!r} has no end-of-text token; name one with an eos or sep token"
+            )
+        self.end_of_document: int = end_of_document
+        self.vocab_size: int = len(self._inner)
+
+    def encode(self, texts: Sequence[str]) -> list[TokenIds]:
+        """int32 arrays."""
+        encoded = self._inner(
+            list(texts),
+            add_special_tokens=False,
+            split_special_tokens=True,  # a text that merely spells a special token, such as <|endoftext|>, must not become it
+            return_attention_mask=False,
+            verbose=False,  # documents are longer than the model's context on purpose: they are cut into rows afterwards
+        )
+        return [np.asarray(document, dtype=np.int32) for document in encoded["input_ids"]]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        text: str = self._inner.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
+
+    def save(self, directory: Path) -> None:
+        self._inner.save_pretrained(directory)
+
+    def fingerprint(self) -> str:
+        hasher = hashlib.sha256()
+        with tempfile.TemporaryDirectory() as directory:
+            self.save(Path(directory))
+            for path in sorted(Path(directory).iterdir()):
+                hasher.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+        return hasher.hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,1 @@
+"""Pure functions over tensors: flat buffers, gradient statistics, outer optimizer, merging, digests."""

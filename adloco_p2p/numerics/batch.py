@@ -1,0 +1,65 @@
+"""What the data room hands to the device room: rows of token ids, and where they come from."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from adloco_p2p.core.types import InstanceId, PeerId
+
+IGNORED_LABEL = -100
+"""Label of padding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """`n` rows of `L` tokens, int64, on the CPU.
+
+    `labels` are the input ids with `IGNORED_LABEL` at padding, NOT shifted: whoever computes the loss shifts, exactly once.
+    Padding stands at the end of a row, so that under causal attention no token reads it.
+    """
+
+    input_ids: torch.Tensor  # [n, L]
+    labels: torch.Tensor  # [n, L]
+
+    def __post_init__(self) -> None:
+        assert self.input_ids.shape == self.labels.shape and self.input_ids.ndim == 2, (self.input_ids.shape, self.labels.shape)
+
+    @property
+    def num_samples(self) -> int:
+        return int(self.input_ids.shape[0])
+
+    @property
+    def num_predicted_tokens(self) -> int:
+        """Labels that some token predicts: all but a row's first and its padding."""
+        return int((self.labels[:, 1:] != IGNORED_LABEL).sum())
+
+    def rows(self, start: int, stop: int) -> "Batch":
+        """Rows `start` to `stop`, as views."""
+        return Batch(input_ids=self.input_ids[start:stop], labels=self.labels[start:stop])
+
+
+class SampleStream(Protocol):
+    """One instance's samples on one host in one round, in order. Called from the device thread."""
+
+    def take(self, num_samples: int) -> Batch:
+        """The next `num_samples` rows; never fewer. May block on reading."""
+
+
+class Feed(Protocol):
+    """The data of a run. Called from the device thread."""
+
+    vocab_size: int
+    sequence_length: int
+
+    def open(self, *, instance: InstanceId, peer: PeerId, round: int, first_sample: int) -> SampleStream:
+        """The samples of `instance` from `first_sample` of its order on."""
+
+    def heldout(self, num_rows: int) -> Batch:
+        """The first `num_rows` rows of the fixed held-out set, equal on every peer; fewer where the set is smaller."""
+
+    def state(self, instance: InstanceId) -> dict[str, object]:
+        """Where this host reads, as JSON-able values; empty where `first_sample` says it all."""
+
+    def restore(self, instance: InstanceId, state: dict[str, object]) -> None:
+        """Go on where `state` was taken."""

@@ -1,0 +1,120 @@
+"""Gradient noise from a few gradients: the estimators of method sections 3.3, 4.1 and 4.2, and the scalars of 4.3.
+
+Everything follows from inner products, which are taken in fp64 in a fixed order; the rest is arithmetic on Python floats.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from adloco_p2p.core.types import HalfBatchStatistics, PseudoGradientStatistics
+
+_CHUNK = 1 << 20
+"""Elements converted to fp64 at a time: bounds the scratch memory to a few times 8 MiB."""
+_ROW = 1 << 12
+"""Elements of one partial sum. Rows are summed one by one, so the result does not depend on the number of threads."""
+
+
+def inner_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """<left, right> of two flat vectors [P] as a fp64 scalar on their device; no synchronisation."""
+    total = torch.zeros((), dtype=torch.float64, device=left.device)
+    for x, y in zip(torch.split(left, _CHUNK), torch.split(right, _CHUNK), strict=True):
+        products = x.double() * y.double()  # exact for fp32 factors
+        whole = products.numel() // _ROW * _ROW
+        total += products[:whole].view(-1, _ROW).sum(dim=1).sum() + products[whole:].sum()
+    return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientNoise:
+    """Per-sample noise of the mean gradient over all samples (method sections 3.3 and 4.1)."""
+
+    covariance_trace: float
+    """trSigma^: unbiased for the trace of the per-sample covariance."""
+    true_sqnorm: float
+    """G2^: unbiased for the squared norm of the true gradient; may be negative."""
+    mean_sqnorm: float
+    """V."""
+    inner_variance: float
+    """Per-sample variance of the inner product with the mean gradient: b Var_m(ip)."""
+    orthogonal_trace: float
+    """Per-sample trace of the covariance orthogonal to the mean gradient: b s2_or."""
+
+
+def noise_from_products(products: Sequence[Sequence[float]], samples: Sequence[int]) -> GradientNoise:
+    """Noise from the inner products [M][M] of M >= 2 mean gradients, of `samples[m]` samples each, at a common point."""
+    num_groups, total = len(samples), sum(samples)
+    assert num_groups >= 2 and all(count >= 1 for count in samples), samples
+    # <g_m, gbar>, and norm2(gbar) as its weighted mean
+    ips = [sum(b * g for b, g in zip(samples, row, strict=True)) / total for row in products]
+    mean_sqnorm = max(0.0, sum(b * ip for b, ip in zip(samples, ips, strict=True)) / total)
+    norms = [products[m][m] for m in range(num_groups)]
+    # sum of b_m norm2(g_m - gbar), which is 4.1's difference of sums
+    trace = sum(b * (norm - 2 * ip + mean_sqnorm) for b, norm, ip in zip(samples, norms, ips, strict=True)) / (num_groups - 1)
+    trace = max(0.0, trace)
+    inner_variance = sum(b * (ip - mean_sqnorm) ** 2 for b, ip in zip(samples, ips, strict=True)) / (num_groups - 1)
+    along = inner_variance / mean_sqnorm if mean_sqnorm > 0 else 0.0
+    return GradientNoise(
+        covariance_trace=trace,
+        true_sqnorm=mean_sqnorm - trace / total,
+        mean_sqnorm=mean_sqnorm,
+        inner_variance=inner_variance,
+        orthogonal_trace=max(0.0, trace - along),  # identity of method section 3.3
+    )
+
+
+def gradient_noise(gradients: Sequence[torch.Tensor], samples: Sequence[int]) -> GradientNoise:
+    """Noise from M >= 2 mean gradients [P], of `samples[m]` samples each, taken at a common point."""
+    products = [[float(inner_product(g, h)) for h in gradients] for g in gradients]
+    return noise_from_products(products, samples)
+
+
+def half_products(first: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+    """What the noise of one inner step follows from, as [3] fp64 on the device: norm2(first), <first, second>, norm2(second).
+
+    `total` [P] is the batch gradient and `first` [P] the part of that sum that the first half of the batch gave.
+    """
+    norm_first = inner_product(first, first)
+    cross = inner_product(first, total)
+    norm_total = inner_product(total, total)
+    # fp64 throughout: second = total - first costs no third vector
+    return torch.stack([norm_first, cross - norm_first, norm_total - 2 * cross + norm_first])
+
+
+def half_batch_statistics(steps: Sequence[tuple[Sequence[float], tuple[int, int]]]) -> HalfBatchStatistics | None:
+    """The mean over the measured inner steps (method section 4.2 with J = 2, unequal halves as in 4.1).
+
+    Each step gives its `half_products` and the samples of its two halves. None where no step was measured.
+    """
+    if not steps:
+        return None
+    noises = []
+    for (norm_first, cross, norm_second), (count_first, count_second) in steps:
+        # the parts are sums over samples divided by the whole batch; the groups' own means are larger
+        batch = count_first + count_second
+        up_first, up_second = batch / count_first, batch / count_second
+        products = (
+            (norm_first * up_first**2, cross * up_first * up_second),
+            (cross * up_first * up_second, norm_second * up_second**2),
+        )
+        noises.append(noise_from_products(products, (count_first, count_second)))
+    count = len(noises)
+    return HalfBatchStatistics(
+        num_steps=count,
+        batch_samples=sum(steps[0][1]),
+        covariance_trace=sum(noise.covariance_trace for noise in noises) / count,
+        true_sqnorm=sum(noise.true_sqnorm for noise in noises) / count,
+        mean_sqnorm=sum(noise.mean_sqnorm for noise in noises) / count,
+        inner_variance=sum(noise.inner_variance for noise in noises) / count,
+        orthogonal_trace=sum(noise.orthogonal_trace for noise in noises) / count,
+    )
+
+
+def pseudo_gradient_statistics(own: torch.Tensor, averaged: torch.Tensor) -> PseudoGradientStatistics:
+    """Scalars about the transmitted vector and the average, both [P] (method section 4.3, option B)."""
+    return PseudoGradientStatistics(
+        own_sqnorm=float(inner_product(own, own)),
+        inner_product=float(inner_product(own, averaged)),
+        averaged_sqnorm=float(inner_product(averaged, averaged)),
+    )

@@ -1,0 +1,65 @@
+"""A model's trainable parameters as one flat fp32 vector [P], in the module's own order, tied weights once."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """Where one parameter lies in the vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+    """Number of elements."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The order of a model's parameters in a flat vector: equal on all peers that build the same architecture."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def num_parameters(self) -> int:
+        """P."""
+        return self.entries[-1].offset + self.entries[-1].size
+
+    def views(self, flat: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+        """Names and shaped views of a flat vector [P]; writing to a view writes to the vector."""
+        assert flat.shape == (self.num_parameters,), (flat.shape, self.num_parameters)
+        for entry in self.entries:
+            yield entry.name, flat[entry.offset : entry.offset + entry.size].view(entry.shape)
+
+
+def trainable_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
+    """Trainable parameters in registration order; a tied weight counts once, under its first name."""
+    return [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+
+
+def layout_of(module: torch.nn.Module) -> Layout:
+    """The layout of a module with at least one trainable parameter, all of them fp32."""
+    entries = []
+    offset = 0
+    for name, parameter in trainable_parameters(module):
+        assert parameter.dtype == torch.float32, f"{name} is {parameter.dtype}"
+        entries.append(Entry(name=name, shape=tuple(parameter.shape), offset=offset, size=parameter.numel()))
+        offset += parameter.numel()
+    assert entries, "the module has no trainable parameter"
+    return Layout(entries=tuple(entries))
+
+
+@torch.no_grad()
+def flatten(module: torch.nn.Module) -> torch.Tensor:
+    """A copy of the trainable parameters as one vector [P], on their device."""
+    return torch.cat([parameter.detach().reshape(-1) for _, parameter in trainable_parameters(module)])
+
+
+@torch.no_grad()
+def unflatten_(module: torch.nn.Module, flat: torch.Tensor) -> None:
+    """Copy a flat vector [P] into the module's trainable parameters."""
+    for (_, parameter), (_, view) in zip(trainable_parameters(module), layout_of(module).views(flat), strict=True):
+        parameter.copy_(view)

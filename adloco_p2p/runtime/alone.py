@@ -1,0 +1,51 @@
+"""A peer alone: the same loop and the same plans as in a swarm, with nobody to ask."""
+
+import asyncio
+from collections.abc import Sequence
+
+from adloco_p2p.core.agreement import Gathering
+from adloco_p2p.core.events import Started, Stop
+from adloco_p2p.core.peer import Peer
+from adloco_p2p.core.round_plan import next_plan
+from adloco_p2p.core.types import Report, RoundPlan
+from adloco_p2p.runtime import signals
+from adloco_p2p.runtime.compose import LocalPeer
+from adloco_p2p.runtime.loop import Node, Ports
+from adloco_p2p.swarm.memory import MemorySwarm
+
+
+class NothingToJournal:
+    """A peer alone can disagree with nobody: its checkpoints are all the memory it needs."""
+
+    def append(self, record: object) -> None:
+        raise AssertionError(f"a peer alone journals nothing: {record}")
+
+
+async def train_alone(local: LocalPeer) -> Stop:
+    """Train the run to its end, or until the user stops it."""
+    rules = local.run.rules
+
+    def decide(plan: RoundPlan, reports: Sequence[Report]) -> RoundPlan:
+        return next_plan(plan, reports, rules)
+
+    durable = local.durable if local.durable is not None else local.begin()
+    port = MemorySwarm().port(local.me)
+    node = Node(
+        peer=Peer(me=local.me, cadence=local.cadence, agreement=Gathering(decide=decide)),
+        ports=Ports(
+            engine=local.engine,
+            checkpoints=local.checkpoints,
+            averaging=port,
+            messenger=port,
+            states=port,
+            journal=NothingToJournal(),
+            events=local.sink,
+        ),
+    )
+    signals.install(asyncio.get_running_loop(), node.command_stop)
+    local.view.start()
+    try:
+        local.sink.write("started", local.started_fields)
+        return await node.run(Started(durable=durable, capacity=local.capacity))
+    finally:
+        local.view.stop()

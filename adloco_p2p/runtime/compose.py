@@ -1,0 +1,132 @@
+"""The composition root: builds the rooms of one peer and plugs them into the loop. The only file that knows all of them.
+
+Nothing here decides anything about training.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.config.run import RunConfig
+from adloco_p2p.core.events import Durable
+from adloco_p2p.core.peer import Cadence
+from adloco_p2p.core.round_plan import genesis
+from adloco_p2p.core.types import Capacity, InstanceId, PeerId
+from adloco_p2p.data.feed import open_feed
+from adloco_p2p.runtime.sink import Sink, View
+from adloco_p2p.storage.checkpoint import CheckpointStore
+from adloco_p2p.storage.event_log import EventLog
+from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.swarm.identity import Identity
+from adloco_p2p.training.hosting import Hosting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoints:
+    """The store as the runtime wants it."""
+
+    store: CheckpointStore
+
+    def save_instance(
+        self, round: int, instance: InstanceId, tensors: dict[str, torch.Tensor], meta: dict[str, object]
+    ) -> None:
+        self.store.save_instance(round, instance, tensors, meta)
+
+    def complete(self, durable: Durable) -> None:
+        self.store.complete(durable, {})
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalPeer:
+    """What one peer has on its own machine: its directory, its engine and what it remembers."""
+
+    me: PeerId
+    run: RunConfig
+    workdir: Workdir
+    engine: Hosting
+    checkpoints: Checkpoints
+    event_log: EventLog
+    sink: Sink
+    durable: Durable | None
+    """What the last checkpoint remembers; none in a fresh directory."""
+    capacity: Capacity
+    view: View
+    peer_config: PeerConfig
+    started_fields: dict[str, Any]
+    """What the first event says of the run and the machine."""
+
+    @property
+    def cadence(self) -> Cadence:
+        return Cadence(
+            rounds=self.run.work.rounds,
+            evaluation_period=self.run.evaluation.period_rounds,
+            checkpoint_period=self.peer_config.checkpoint_period_rounds,
+        )
+
+    def begin(self) -> Durable:
+        """Start a run of which this peer is the first: the genesis plan, and fresh instances."""
+        plan = genesis(self.run.digest, [(self.me, self.capacity)], self.run.rules)
+        held = tuple(item.instance for item in plan.instances)
+        self.engine.start(held)
+        return Durable(round=0, plans=(plan,), held=held)
+
+    def close(self) -> None:
+        self.event_log.close()
+        self.workdir.close()
+
+
+def open_local(
+    *, workdir: Workdir, run: RunConfig, peer_config: PeerConfig, view: View, say: Callable[[str], None]
+) -> LocalPeer:
+    """Build data, model and storage of one peer; restore the last checkpoint where there is one.
+
+    Raises ConfigError, StorageError and DeviceError. `say` tells the user what takes time.
+    """
+    workdir.adopt(run)
+    me = Identity.load_or_create(workdir.identity_path).peer_id
+    store = CheckpointStore.open(workdir.checkpoints_path, run=run.digest, kept=peer_config.checkpoints_kept)
+    latest = store.latest()
+    event_log = EventLog.open(workdir.events_path)
+    say("reading the text")
+    feed = open_feed(run, cache_dir=workdir.path / "data")
+    say("building the model")
+    engine = Hosting(run, peer_config, me, feed)
+    if latest is not None:
+        for instance in latest.instances:
+            tensors, meta = store.load_instance(latest.round, instance)
+            engine.restore(instance, tensors, meta)
+        event_log.rewind(latest.round)
+    return LocalPeer(
+        me=me,
+        run=run,
+        workdir=workdir,
+        engine=engine,
+        checkpoints=Checkpoints(store=store),
+        event_log=event_log,
+        sink=Sink(log=event_log, view=view),
+        view=view,
+        peer_config=peer_config,
+        durable=latest.durable if latest else None,
+        capacity=Capacity(
+            samples_per_second=0.0,
+            micro_batch_limit=engine.micro_batch_limit,
+            max_instances=peer_config.max_instances,
+        ),
+        started_fields={
+            "run": run.digest,
+            "name": run.name,
+            "peer": me,
+            "mode": run.mode,
+            "rounds": run.work.rounds,
+            "inner_steps": run.work.inner_steps,
+            "parameters": engine.num_parameters,
+            "device": str(engine.device),
+            "micro_batch_limit": engine.micro_batch_limit,
+            "unigram_entropy": None,
+            "corpus_tokens": None,
+            "resumed_round": latest.round if latest else None,
+        },
+    )

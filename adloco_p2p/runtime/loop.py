@@ -1,0 +1,257 @@
+"""The event loop of one peer: feeds events to the core, performs its effects in order. The only reader of the clock.
+
+The one handler of unexpected exceptions is here: it stops the node with the error; what was journaled and checkpointed makes
+a restart safe.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+
+from adloco_p2p.core.events import (
+    ApplyOuter,
+    Average,
+    AverageFinished,
+    Broadcast,
+    CancelAverage,
+    Commanded,
+    DropInstance,
+    Effect,
+    Evaluate,
+    Event,
+    FetchState,
+    Log,
+    Persist,
+    Probe,
+    RepairAverage,
+    RunInner,
+    SaveCheckpoint,
+    SaveInstance,
+    Send,
+    Started,
+    StateFetched,
+    Stop,
+    Ticked,
+    Transition,
+)
+from adloco_p2p.core.events import AverageFailed as AverageFailedEvent
+from adloco_p2p.core.events import FetchFailed as FetchFailedEvent
+from adloco_p2p.core.peer import Peer
+from adloco_p2p.core.types import InstanceId
+from adloco_p2p.errors import AverageFailed, StateTransferFailed
+from adloco_p2p.runtime.ports import (
+    AveragedVector,
+    Averaging,
+    Checkpoints,
+    Engine,
+    EventSink,
+    Journal,
+    Messenger,
+    StateExchange,
+)
+from adloco_p2p.runtime.worker import DeviceWorker
+
+WORKER_STOP_SECONDS = 600.0
+"""The device worker may still have a checkpoint to write when the core stops."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Everything outside that the loop talks to."""
+
+    engine: Engine
+    checkpoints: Checkpoints
+    averaging: Averaging
+    messenger: Messenger
+    states: StateExchange
+    journal: Journal
+    events: EventSink
+
+
+class Node:
+    """One peer, running. `run` returns the core's Stop; `post` may be called from any thread once it runs."""
+
+    def __init__(self, *, peer: Peer, ports: Ports) -> None:
+        self.peer = peer
+        self._ports = ports
+        self._inbox: asyncio.Queue[Event | BaseException] = asyncio.Queue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._averagings: dict[tuple[InstanceId, int, int], asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._worker = DeviceWorker(
+            engine=ports.engine,
+            checkpoints=ports.checkpoints,
+            states=ports.states,
+            post=self.post,
+            progress=lambda fields: self._call_soon(ports.events.write, "progress", fields),
+            fail=self.post,
+        )
+
+    def post(self, event: Event | BaseException) -> None:
+        """Hand an event to the core, or an exception that ends the node."""
+        self._call_soon(self._inbox.put_nowait, event)
+
+    def command_stop(self) -> None:
+        """End the round's work cleanly, save and stop."""
+        self.post(Commanded(command="stop"))
+
+    async def run(self, started: Started) -> Stop:
+        """Run until the core stops. Raises what ended the node otherwise; the device thread never outlives it."""
+        self._loop = asyncio.get_running_loop()
+        self._worker.start()
+        event: Event | BaseException = started
+        try:
+            while True:
+                if isinstance(event, BaseException):
+                    raise event
+                stop = self._perform_all(self.peer.handle(event, time.monotonic()))
+                if stop is not None:
+                    await asyncio.to_thread(self._worker.stop, timeout_seconds=WORKER_STOP_SECONDS)
+                    self._raise_worker_failure()
+                    return stop
+                event = await self._next_event()
+        finally:
+            self._worker.abort()
+            for task in [*self._tasks]:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _next_event(self) -> Event | BaseException:
+        deadline = self.peer.next_deadline
+        if deadline is None:
+            return await self._inbox.get()
+        try:
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                return await self._inbox.get()
+        except TimeoutError:
+            return Ticked()
+
+    def _raise_worker_failure(self) -> None:
+        while not self._inbox.empty():
+            event = self._inbox.get_nowait()
+            if isinstance(event, BaseException):
+                raise event
+
+    def _call_soon(self, function, *args) -> None:  # type: ignore[no-untyped-def]
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *args)
+
+    # --- effects -----------------------------------------------------------------------------------------------------
+
+    def _perform_all(self, effects: list[Effect]) -> Stop | None:
+        for effect in effects:
+            if isinstance(effect, Stop):
+                self._ports.events.write("stopped", {"reason": effect.reason, "is_finished": effect.is_finished})
+                return effect
+            self._perform(effect)
+        return None
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Log():
+                self._ports.events.write(effect.name, effect.fields)
+            case Persist():
+                self._ports.journal.append(effect.record)
+            case Send():
+                self._ports.messenger.send(effect.peer, effect.message)
+            case Broadcast():
+                self._ports.messenger.broadcast(effect.message)
+            case (
+                RunInner()
+                | ApplyOuter()
+                | Transition()
+                | DropInstance()
+                | Probe()
+                | Evaluate()
+                | SaveInstance()
+                | SaveCheckpoint()
+            ):
+                self._worker.submit(effect)
+            case Average() | RepairAverage():
+                key = (effect.instance, effect.round, effect.attempt)
+                self._averagings[key] = self._spawn(self._average(effect))
+            case CancelAverage():
+                task = self._averagings.pop((effect.instance, effect.round, effect.attempt), None)
+                if task is not None:
+                    task.cancel()
+            case FetchState():
+                self._spawn(self._fetch(effect))
+            case Stop():
+                raise AssertionError("a stop ends the list")
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._reap)
+        return task
+
+    def _reap(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.post(error)
+
+    async def _average(self, effect: Average | RepairAverage) -> None:
+        started = time.monotonic()
+        try:
+            averaged = await self._averaged(effect)
+        except AverageFailed as error:
+            failed = AverageFailedEvent(
+                instance=effect.instance,
+                round=effect.round,
+                attempt=effect.attempt,
+                reason=str(error),
+                suspects=tuple(error.suspects),  # type: ignore[arg-type]
+                seconds=time.monotonic() - started,
+            )
+            self._inbox.put_nowait(failed)
+            return
+        finally:
+            self._averagings.pop((effect.instance, effect.round, effect.attempt), None)
+        self._worker.put_average(effect.instance, averaged.vector)
+        finished = AverageFinished(
+            instance=effect.instance,
+            round=effect.round,
+            attempt=effect.attempt,
+            digest=averaged.digest,
+            contributors=averaged.contributors,
+            statistics=averaged.statistics,
+            bytes_sent=averaged.bytes_sent,
+            bytes_received=averaged.bytes_received,
+            seconds=time.monotonic() - started,
+        )
+        self._inbox.put_nowait(finished)
+
+    async def _averaged(self, effect: Average | RepairAverage) -> AveragedVector:
+        match effect:
+            case Average():
+                return await self._ports.averaging.average(
+                    key=effect.key,
+                    weights=effect.weights,
+                    vector=self._worker.pseudo_gradient(effect.instance),
+                    timeout_seconds=effect.timeout_seconds,
+                )
+            case RepairAverage():
+                return await self._ports.averaging.repair(
+                    key=effect.key,
+                    digest=effect.digest,
+                    contributors=effect.contributors,
+                    from_peers=effect.from_peers,
+                    timeout_seconds=effect.timeout_seconds,
+                )
+
+    async def _fetch(self, effect: FetchState) -> None:
+        try:
+            outer, momentum = await self._ports.states.fetch(
+                instance=effect.instance, round=effect.round, digest=effect.digest, from_peers=effect.from_peers
+            )
+        except StateTransferFailed as error:
+            self._inbox.put_nowait(FetchFailedEvent(instance=effect.instance, round=effect.round, reason=str(error)))
+            return
+
+        def adopt() -> None:
+            self._ports.engine.adopt(effect.instance, outer, momentum)
+            self.post(StateFetched(instance=effect.instance, round=effect.round, digest=effect.digest))
+
+        self._worker.call(adopt)

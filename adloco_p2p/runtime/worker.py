@@ -1,0 +1,156 @@
+"""One thread per device: performs the training effects in order and posts an event at the end of each.
+
+The thread owns the engine and the buffers; the event loop owns everything else. Nothing ever lands inside an inner step.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import SupportsFloat
+
+from adloco_p2p.core.events import (
+    ApplyOuter,
+    DropInstance,
+    Evaluate,
+    Evaluated,
+    Event,
+    InnerFinished,
+    OuterApplied,
+    Probe,
+    Probed,
+    RunInner,
+    SaveCheckpoint,
+    SaveInstance,
+    Transition,
+    TransitionApplied,
+)
+from adloco_p2p.core.types import InstanceId
+from adloco_p2p.runtime.ports import Checkpoints, Engine, StateExchange, Vector
+
+DeviceEffect = RunInner | ApplyOuter | Transition | DropInstance | Probe | Evaluate | SaveInstance | SaveCheckpoint
+PROGRESS_SECONDS = 0.5
+"""Least time between two progress events."""
+
+
+class DeviceWorker:
+    """`submit` from the event loop; `post`, `progress` and `fail` are called from the worker's thread."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        checkpoints: Checkpoints,
+        states: StateExchange,
+        post: Callable[[Event], None],
+        progress: Callable[[dict[str, object]], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._engine = engine
+        self._checkpoints = checkpoints
+        self._states = states
+        self._post = post
+        self._progress = progress
+        self._fail = fail
+        self._jobs: queue.SimpleQueue[DeviceEffect | Callable[[], None] | None] = queue.SimpleQueue()
+        self._is_aborted = threading.Event()
+        self._pseudo_gradients: dict[InstanceId, Vector] = {}
+        self._averages: dict[InstanceId, Vector] = {}
+        self._thread = threading.Thread(target=self._run, name="device", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, effect: DeviceEffect) -> None:
+        self._jobs.put(effect)
+
+    def call(self, job: Callable[[], None]) -> None:
+        """Run a piece of work between effects, in order."""
+        self._jobs.put(job)
+
+    def pseudo_gradient(self, instance: InstanceId) -> Vector:
+        """The scratch buffer that the last `RunInner` of the instance filled."""
+        return self._pseudo_gradients[instance]
+
+    def put_average(self, instance: InstanceId, averaged: Vector) -> None:
+        """The average that a later `ApplyOuter` of the instance will apply, if it is ever asked to."""
+        self._averages[instance] = averaged
+
+    def stop(self, *, timeout_seconds: float) -> bool:
+        """End after the jobs that are queued. True if the thread ended in time."""
+        self._jobs.put(None)
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def abort(self) -> None:
+        """Leave the inner steps under way at the next one and do nothing more."""
+        self._is_aborted.set()
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None and not self._is_aborted.is_set():
+            try:
+                if callable(job):
+                    job()
+                    continue
+                event = self._perform(job)
+            except BaseException as error:  # handed to the event loop, which ends the process
+                self._fail(error)
+                return
+            if event is not None:
+                self._post(event)
+
+    def _perform(self, effect: DeviceEffect) -> Event | None:
+        match effect:
+            case RunInner():
+                return self._run_inner(effect)
+            case ApplyOuter(instance=instance, round=number):
+                self._engine.apply_outer(instance, self._averages.pop(instance))
+                digest, state_digest = self._engine.digests(instance)
+                self._states.offer(instance, number + 1, state_digest, self._engine.state(instance))
+                return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest)
+            case Transition(round=number, forks=forks, merges=merges):
+                self._engine.transition(forks, merges)
+                return TransitionApplied(round=number)
+            case DropInstance(instance=instance):
+                self._engine.drop(instance)
+                return None
+            case Probe(round=number, merge=merge):
+                return Probed(round=number, verdict=self._engine.probe_merge(merge))
+            case Evaluate(instance=instance, round=number):
+                return Evaluated(instance=instance, round=number, heldout_loss=self._engine.evaluate(instance))
+            case SaveInstance(instance=instance, round=number):
+                tensors, meta = self._engine.snapshot(instance)
+                self._checkpoints.save_instance(number, instance, tensors, meta)
+                return None
+            case SaveCheckpoint(durable=durable):
+                self._checkpoints.complete(durable)
+                return None
+
+    def _run_inner(self, effect: RunInner) -> Event | None:
+        instance = effect.plan.instance
+        last_shown = started = time.monotonic()
+        tokens = 0
+
+        def on_progress(step: int, loss: SupportsFloat, step_tokens: int) -> None:
+            nonlocal last_shown, tokens
+            tokens += step_tokens
+            now = time.monotonic()
+            if now - last_shown < PROGRESS_SECONDS:
+                return
+            last_shown = now
+            fields: dict[str, object] = {
+                "round": effect.round,
+                "instance": instance,
+                "step": step,
+                "num_steps": effect.share.inner_steps,
+                "loss": float(loss),  # waits for the device, so only where it is shown
+                "tokens_per_second": tokens / max(now - started, 1e-9),
+            }
+            self._progress(fields)
+
+        result = self._engine.run_inner(effect, should_stop=self._is_aborted.is_set, on_progress=on_progress)
+        if result is None:
+            return None
+        self._pseudo_gradients[instance] = self._engine.pseudo_gradient(instance)
+        return InnerFinished(instance=instance, round=effect.round, result=result)

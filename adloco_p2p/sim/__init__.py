@@ -1,0 +1,1 @@
+"""Virtual time, bad networks and crashing machines, around the very state machines that run in production."""

@@ -1,0 +1,265 @@
+"""What must hold after every event, checked from outside: nothing here asks a peer what it thinks.
+
+1. One history per connected swarm: two plans for one parent exist only if somebody who accepted the one had been silent, for a
+   whole lease, to somebody who took part in the other.
+2. A member is left out only after it was silent for a whole lease at the clock of each peer that takes part, or said goodbye.
+3. A peer votes for one value per slot, accepts one value per ballot, and nothing below what it promised, restarts included.
+4. What a peer says of promises, acceptances and votes is on its disk before.
+5. Every plan follows by the rule from its parent and from reports that their peers submitted, and from nothing else.
+6. Every plan was voted for by a majority of distinct members that counted.
+7. A ledger only grows, or changes to one of higher rank.
+8. After the last fault all that live come to the same last plan (checked by the world).
+"""
+
+from collections.abc import Sequence
+
+from adloco_p2p.core import canonical
+from adloco_p2p.core.consensus import HistorySwitched
+from adloco_p2p.core.ledger import Decide, proven_samples
+from adloco_p2p.core.membership import Timing
+from adloco_p2p.core.messages import (
+    Accepted,
+    Ack,
+    Ballot,
+    Heartbeat,
+    JoinRequest,
+    Leave,
+    LedgerEntry,
+    Prepare,
+    Promise,
+    Promised,
+    Proposal,
+    Refusal,
+    SlotMessage,
+    Verify,
+    Vote,
+    Voted,
+)
+from adloco_p2p.core.types import Digest, PeerId, Report, RosterChange, RoundPlan
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class Checkers:
+    """Ghost knowledge of the whole world. The world calls one method per thing that happens, before it takes place."""
+
+    def __init__(self, genesis: RoundPlan, *, decide: Decide, verify: Verify, timing: Timing, is_gentle: bool) -> None:
+        self._decide = decide
+        self._verify = verify
+        self._timing = timing
+        self._is_gentle = is_gentle
+        first = canonical.digest(genesis)
+        self._first = first
+        self._plans: dict[Digest, RoundPlan] = {first: genesis}
+        self._parents: dict[Digest, Digest] = {}
+        self._samples: dict[Digest, int] = {first: 0}
+        self._reports: dict[bytes, None] = {}
+        self._known_entries: dict[int, LedgerEntry] = {}
+        self._heads: dict[PeerId, Digest] = {}
+        self._disk: dict[tuple[object, ...], None] = {}
+        self._votes: dict[tuple[PeerId, Digest], Digest] = {}
+        self._acks: dict[tuple[PeerId, Digest, Ballot], Digest] = {}
+        self._floor: dict[tuple[PeerId, Digest], Ballot] = {}
+        self._absent: dict[tuple[Digest, Ballot], tuple[PeerId, ...]] = {}
+        self._acted: dict[Digest, dict[PeerId, None]] = {}
+        """Slot -> who promised or accepted in it."""
+        self._left_out: dict[Digest, dict[PeerId, None]] = {}
+        """Slot -> who was rightly left out by somebody who promised or accepted in it."""
+        self._children: dict[Digest, dict[Digest, None]] = {}
+        self._beats: dict[PeerId, dict[PeerId, int]] = {}
+        self._heard_at: dict[PeerId, dict[PeerId, float]] = {}
+        self._booted_at: dict[PeerId, float] = {}
+        self._awake_at: dict[PeerId, float] = {}
+        self._gone: dict[PeerId, None] = {}
+
+    # --- life and evidence -------------------------------------------------------------------------------------------
+
+    def booted(self, peer: PeerId, now: float) -> None:
+        self._beats[peer], self._heard_at[peer] = {}, {}
+        self._booted_at[peer] = self._awake_at[peer] = now
+        self._heads.setdefault(peer, self._first)
+
+    def died(self, peer: PeerId) -> None:
+        self._beats.pop(peer, None)
+
+    def left(self, peer: PeerId) -> None:
+        self._gone[peer] = None
+
+    def reported(self, report: Report) -> None:
+        self._reports[canonical.encode(report)] = None
+
+    def woke(self, peer: PeerId, now: float) -> None:
+        """A gap of a peer's own life proves nothing about the others."""
+        gap = now - self._awake_at[peer]
+        if gap > self._timing.stall_seconds:
+            self._booted_at[peer] += gap
+            heard_at = self._heard_at[peer]
+            for other in heard_at:
+                heard_at[other] += gap
+        self._awake_at[peer] = now
+
+    def delivered(self, peer: PeerId, sender: PeerId, message: object, now: float) -> None:
+        self.woke(peer, now)
+        match message:
+            case Heartbeat():
+                self._hear(peer, sender, message.beat, now)
+                roster = self._plans.get(message.roster)
+                if roster is not None:
+                    for seat, beat in zip(roster.roster, message.heard, strict=True):
+                        self._hear(peer, seat.peer, beat, now)
+                for request in message.joins:
+                    self._hear_join(peer, request, now)
+            case Refusal():
+                for other, beat in message.alive:
+                    self._hear(peer, other, beat, now)
+
+    def _hear_join(self, peer: PeerId, request: JoinRequest, now: float) -> None:
+        self._hear(peer, request.peer, request.beat, now)
+
+    def _hear(self, peer: PeerId, other: PeerId, beat: int, now: float) -> None:
+        if beat > self._beats[peer].get(other, 0):
+            self._beats[peer][other] = beat
+            self._heard_at[peer][other] = now
+
+    # --- what is written and said ------------------------------------------------------------------------------------
+
+    def persisting(self, peer: PeerId, record: object) -> None:
+        match record:
+            case Promised():
+                self._disk[peer, "promise", record.parent, record.ballot] = None
+            case Accepted():
+                parent, digest = record.value.parent, canonical.digest(record.value)
+                self._disk[peer, "promise", parent, record.ballot] = None
+                self._disk[peer, "ack", parent, record.ballot, digest] = None
+            case Voted():
+                self._disk[peer, "vote", record.parent, record.value] = None
+            case LedgerEntry():
+                self._check_entry(peer, record)
+
+    def saying(self, peer: PeerId, message: object, now: float) -> None:
+        match message:
+            case Prepare():
+                self._absent[message.parent, message.ballot] = message.absent
+                self._need(peer, "promise", message.parent, message.ballot)
+            case Proposal() if message.ballot.peer == peer:
+                self._absent[message.parent, message.ballot] = message.absent
+            case Promise():
+                self._need(peer, "promise", message.parent, message.ballot)
+                self._take_part(peer, message.parent, message.ballot, now)
+                floor = self._floor.get((peer, message.parent))
+                self._floor[peer, message.parent] = max(message.ballot, floor or message.ballot)
+            case Ack():
+                self._check_ack(peer, message, now)
+            case Vote():
+                self._check_vote(peer, message)
+
+    def _need(self, *key: object) -> None:
+        if key not in self._disk:
+            raise Violation(f"{key[0]} says what is not on its disk: {key[1]}")
+
+    def _check_ack(self, peer: PeerId, ack: Ack, now: float) -> None:
+        self._need(peer, "ack", ack.parent, ack.ballot, ack.value)
+        key = (peer, ack.parent, ack.ballot)
+        if self._acks.setdefault(key, ack.value) != ack.value:
+            raise Violation(f"{peer} accepts two values in ballot {ack.ballot}")
+        if ack.ballot < self._floor.get((peer, ack.parent), ack.ballot):
+            raise Violation(f"{peer} accepts in ballot {ack.ballot} below its promise")
+        self._take_part(peer, ack.parent, ack.ballot, now)
+
+    def _check_vote(self, peer: PeerId, vote: Vote) -> None:
+        if vote.abstains:
+            return
+        self._need(peer, "vote", vote.parent, vote.value)
+        if self._votes.setdefault((peer, vote.parent), vote.value) != vote.value:
+            raise Violation(f"{peer} votes for two values in one slot")
+
+    def _take_part(self, peer: PeerId, parent: Digest, ballot: Ballot, now: float) -> None:
+        """Whoever promises or accepts agrees that the absent are silent."""
+        self._acted.setdefault(parent, {})[peer] = None
+        for other in self._absent[parent, ballot]:
+            self._left_out.setdefault(parent, {})[other] = None
+            if other in self._gone:
+                continue
+            lease = self._timing.lease(len(self._plans[parent].roster))
+            heard_at = self._heard_at[peer].get(other, self._booted_at[peer])
+            if other == peer or now - heard_at < lease - 1e-3:
+                raise Violation(f"{peer} leaves out {other}, which it heard {now - heard_at:.3f} s ago (lease {lease:.1f} s)")
+
+    # --- ledgers -----------------------------------------------------------------------------------------------------
+
+    def _check_entry(self, peer: PeerId, entry: LedgerEntry) -> None:
+        if self._known_entries.get(id(entry)) is not entry:
+            self._check_new_entry(entry)
+            self._known_entries[id(entry)] = entry
+        digest = canonical.digest(entry.plan)
+        self._children.setdefault(entry.plan.parent, {})[digest] = None
+        if len(self._children[entry.plan.parent]) > 1:
+            self._check_fork(peer, entry)
+
+    def _check_fork(self, peer: PeerId, entry: LedgerEntry) -> None:
+        parent = entry.plan.parent
+        excused = [other for other in self._left_out.get(parent, {}) if other in self._acted.get(parent, {})]
+        if self._is_gentle or not excused:
+            raise Violation(f"{peer} has a second plan of round {entry.plan.round}, and nobody was cut off")
+
+    def _check_new_entry(self, entry: LedgerEntry) -> None:
+        """5 and 6, written without the code under test."""
+        value, parent = entry.value, self._plans[entry.value.parent]
+        reports = [signed.report for signed in entry.reports]
+        for report in reports:
+            if canonical.encode(report) not in self._reports:
+                raise Violation(f"round {entry.plan.round} uses a report that {report.peer} never submitted")
+        for join in value.joined:
+            if not self._verify(join.peer, join.payload, join.signature):
+                raise Violation(f"round {entry.plan.round} admits {join.peer}, who never asked")
+        change = RosterChange(joined=tuple((join.peer, join.capacity) for join in value.joined), departed=value.departed)
+        ordered = tuple(sorted(reports, key=lambda report: report.peer))
+        if len({report.peer for report in ordered}) < len(ordered) or self._decide(parent, ordered, change) != entry.plan:
+            raise Violation(f"round {entry.plan.round} does not follow from its parent and the reports by the rule")
+        certificate = entry.certificate
+        counted = [seat.peer for seat in parent.roster if seat.peer not in certificate.absent]
+        votes: list[PeerId] = []
+        abstained: list[PeerId] = []
+        for cast in certificate.votes:
+            vote = Vote(
+                peer=cast.peer,
+                parent=value.parent,
+                ballot=certificate.ballot,
+                absent=certificate.absent,
+                value=canonical.digest(value),
+                abstains=cast.abstains,
+                signature="",
+            )
+            if cast.peer in counted and self._verify(cast.peer, vote.payload, cast.signature):
+                (abstained if cast.abstains else votes).append(cast.peer)
+        if 2 * len(set(votes)) <= len(counted) - len(set(abstained)):
+            raise Violation(f"round {entry.plan.round} is final by {len(set(votes))} of {len(counted)} votes")
+        digest = canonical.digest(entry.plan)
+        self._plans[digest] = entry.plan
+        self._parents[digest] = value.parent
+        before = self._parents.get(value.parent)
+        reported = self._plans[before] if before is not None else None
+        self._samples[digest] = self._samples[value.parent] + proven_samples(reported, entry.reports)
+
+    def decided(self, peer: PeerId, plan: RoundPlan) -> None:
+        """A ledger only grows, and after a restart it is taken up where the disk has it."""
+        digest = canonical.digest(plan)
+        if digest not in self._plans:
+            raise Violation(f"{peer} acts on a plan of round {plan.round} that is on no disk")
+        self._heads[peer] = digest
+
+    def switched(self, peer: PeerId, switched: HistorySwitched) -> None:
+        before = self._rank(self._heads[peer]) if not switched.lost else self._rank(_end(switched.lost))
+        after = self._rank(_end(switched.won))
+        if after <= before:
+            raise Violation(f"{peer} changes to a history of lower rank: {after} after {before}")
+        self._heads[peer] = _end(switched.won)
+
+    def _rank(self, digest: Digest) -> tuple[int, int, str]:
+        return self._samples[digest], self._plans[digest].round, digest
+
+
+def _end(entries: Sequence[LedgerEntry]) -> Digest:
+    return canonical.digest(entries[-1].plan)

@@ -1,0 +1,83 @@
+"""What goes wrong in a simulated world: plain data, and the small random scenarios of a seed."""
+
+from dataclasses import dataclass
+from random import Random
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Everything that a world does to its peers until `calm_at`; from then on it is kind. Seconds of virtual time."""
+
+    loss: float = 0.0
+    """Part of the messages that never arrive."""
+    duplication: float = 0.0
+    """Part of the messages that arrive twice."""
+    delay_seconds: tuple[float, float] = (0.02, 0.1)
+    """Shortest and longest way of a message; a wide range reorders them."""
+    crash_chance: float = 0.0
+    """Chance that a peer dies after one of its effects, so that the rest of them never happens."""
+    crash_targets: float = 0.0
+    """The same, right after an effect that writes to the disk or reveals what was written."""
+    never_back: float = 0.0
+    """Part of the crashed that stay away."""
+    pause_chance: float = 0.0
+    """Chance per peer and second to stand still for up to `pause_seconds`."""
+    pause_seconds: float = 20.0
+    churn: float = 0.0
+    """Joiners, and as many leavers, per peer and minute."""
+    partition_at: float | None = None
+    partition_seconds: float = 0.0
+    one_way_links: float = 0.0
+    """Part of the directed links that carry nothing."""
+    liars: float = 0.0
+    """Part of the peers that report what they did not do, in others' names too."""
+    vanish_at: float | None = None
+    vanish_share: float = 0.0
+    """At this moment this part of the peers dies and never comes back."""
+    skew_seconds: float = 300.0
+    """Clocks of two machines differ by up to so much, and run up to 0.1 % fast or slow."""
+    slow_peers: float = 0.0
+    """Part of the peers that need three times as long for a round."""
+    calm_at: float = 30.0
+
+    @property
+    def is_gentle(self) -> bool:
+        """No reason for anybody to be left out: two histories must not arise."""
+        return not (
+            self.loss > 0.1
+            or self.crash_chance
+            or self.crash_targets
+            or self.pause_chance
+            or self.churn
+            or self.partition_seconds
+            or self.one_way_links
+            or self.vanish_share
+        )
+
+
+def random_faults(random: Random) -> Faults:
+    """The faults of a small everyday world: each kind is present in some seeds, several at once in many."""
+
+    def sometimes(chance: float, value: float) -> float:
+        return value if random.random() < chance else 0.0
+
+    partition = sometimes(0.3, random.uniform(5.0, 25.0))
+    vanish = sometimes(0.15, random.choice((0.5, 0.9)))
+    return Faults(
+        loss=random.choice((0.0, 0.02, 0.1, 0.3)),
+        duplication=random.choice((0.0, 0.1)),
+        delay_seconds=random.choice(((0.01, 0.05), (0.02, 0.3), (0.05, 1.5))),
+        crash_chance=sometimes(0.3, 0.002),
+        crash_targets=sometimes(0.5, 0.03),
+        never_back=random.choice((0.0, 0.2)),
+        pause_chance=sometimes(0.2, 0.02),
+        churn=sometimes(0.3, 2.0),
+        partition_at=random.uniform(1.0, 8.0) if partition else None,
+        partition_seconds=partition,
+        one_way_links=sometimes(0.15, 0.15),
+        liars=sometimes(0.3, 0.25),
+        vanish_at=random.uniform(1.0, 10.0) if vanish else None,
+        vanish_share=vanish,
+        slow_peers=sometimes(0.3, 0.3),
+        calm_at=20.0,
+    )

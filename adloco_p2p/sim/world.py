@@ -1,0 +1,433 @@
+"""A discrete-event world: peers that agree, machines that fail, a network that does what networks do.
+
+Every peer is the very `GossipAgreement` of production with a journal and a clock of its own; only training is pretended. One
+seed decides everything, so a failing run is a number. Checkers look at every effect before it takes place.
+"""
+
+import hashlib
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from adloco_p2p.core import canonical
+from adloco_p2p.core.agreement import Decided
+from adloco_p2p.core.consensus import HistorySwitched
+from adloco_p2p.core.events import Broadcast, Persist, Send
+from adloco_p2p.core.gossip_agreement import GossipAgreement, Outcome
+from adloco_p2p.core.membership import Timing
+from adloco_p2p.core.messages import Ack, Promise, Proposal, SignedReport, Supply, Vote
+from adloco_p2p.core.round_plan import genesis, next_plan
+from adloco_p2p.core.rules import BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.core.types import Digest, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.sim.checkers import Checkers, Violation
+from adloco_p2p.sim.faults import Faults
+from adloco_p2p.sim.pretence import CAPACITY, report_of
+
+RUN = Digest(hashlib.sha256(b"simulated run").hexdigest())
+MAX_EVENTS = 20_000_000
+PATIENCE_SECONDS = 240.0
+"""After the faults end the swarm gets this long to finish its run."""
+TELLING = (Promise, Ack, Vote, Proposal)
+"""Messages that reveal what must be on the disk."""
+
+AgreementFactory = Callable[..., GossipAgreement]
+
+
+def sign(peer: PeerId, payload: bytes) -> str:
+    return hashlib.sha256(peer.encode("ascii") + b" signs " + payload).hexdigest()
+
+
+def verify(peer: PeerId, payload: bytes, signature: str) -> bool:
+    return sign(peer, payload) == signature
+
+
+@dataclass(slots=True, kw_only=True)
+class Machine:
+    """One volunteer's machine: what survives a crash, and the process that does not."""
+
+    peer: PeerId
+    offset: float
+    rate: float
+    is_liar: bool
+    slowness: float
+    journal: list[object] = field(default_factory=list)
+    done: int = -1
+    """The last round whose work is finished, on the disk with its report."""
+    own: Report | None = None
+    agreement: GossipAgreement | None = None
+    life: int = 0
+    """Counts processes, so that timers of an earlier one mean nothing."""
+    plans: dict[int, RoundPlan] = field(default_factory=dict)
+    working: int | None = None
+    paused_until: float = 0.0
+    is_gone: bool = False
+    """It left, or is not coming back."""
+    messages: int = 0
+    bytes: int = 0
+    timer_at: float | None = None
+
+    def clock(self, time: float) -> float:
+        return self.offset + time * self.rate
+
+    def world_time(self, clock: float) -> float:
+        return (clock - self.offset) / self.rate
+
+
+class World:
+    """`run()` plays until the run of the world is over, or raises Violation."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        peers: int,
+        rounds: int,
+        faults: Faults,
+        round_seconds: float = 2.0,
+        timing: Timing | None = None,
+        is_traced: bool = False,
+        measures_bytes: bool = False,
+        factory: AgreementFactory = GossipAgreement,
+    ) -> None:
+        self.random = Random(seed)
+        self.faults = faults
+        self.time = 0.0
+        self.timing = timing or Timing()
+        self.trace: list[str] | None = [] if is_traced else None
+        self.events = 0
+        self.reported: dict[int, float] = {}
+        """Round -> when the last of its reports was submitted."""
+        self.decided: dict[int, list[float]] = {}
+        """Round of a plan -> when peers decided it."""
+        self.switches = 0
+        self.machines: dict[PeerId, Machine] = {}
+        self.rules = Rules(
+            work=WorkRules(rounds=rounds, inner_steps=4),
+            instances=InstanceRules(count=2, fork_round=2),
+            batch=BatchRules(initial_batch=8, max_batch=max(64, 2 * peers)),
+        )
+        self._round_seconds = round_seconds
+        self._measures_bytes = measures_bytes
+        self._factory = factory
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._memo: dict[tuple[Digest, bytes, bytes], RoundPlan] = {}
+        self._sides: dict[PeerId, int] = {}
+        self._dead_links: dict[tuple[PeerId, PeerId], None] = {}
+        names = [PeerId(f"p{index:03d}") for index in range(peers)]
+        self.genesis = genesis(RUN, tuple((name, CAPACITY) for name in names), self.rules)
+        self.checkers = Checkers(self.genesis, decide=self.decide, verify=verify, timing=self.timing, is_gentle=faults.is_gentle)
+        for name in names:
+            self._new_machine(name)
+            self._at(self.random.uniform(0.0, 0.05), self._boot, name)
+        self._plan_faults(names)
+
+    # --- playing -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Play until everybody alive has the last plan and nothing can go wrong any more."""
+        end = self.faults.calm_at + PATIENCE_SECONDS
+        while self._queue and self.time <= end:
+            if self.time >= self.faults.calm_at and self.is_over():
+                return
+            self.time, _, act = heapq.heappop(self._queue)
+            self.events += 1
+            if self.events > MAX_EVENTS:
+                raise Violation("too many events")
+            act()
+        if not self.is_over() and any(machine.agreement is not None for machine in self.machines.values()):
+            heads = {p: m.agreement.ledger.head.round for p, m in self.machines.items() if m.agreement is not None}
+            raise Violation(f"no progress: {PATIENCE_SECONDS:.0f} s after the last fault the ledgers end at {heads}")
+
+    def is_over(self) -> bool:
+        """All that live have one and the same last plan."""
+        alive = [machine.agreement for machine in self.machines.values() if machine.agreement is not None]
+        heads = sorted({agreement.ledger.head.digest for agreement in alive})
+        return len(heads) == 1 and alive[0].ledger.plans[-1].is_last
+
+    def decide(self, parent: RoundPlan, reports: Sequence[Report], change: RosterChange) -> RoundPlan:
+        """The real rule, remembered by the bytes it is given: every peer of the world asks it the same."""
+        key = (canonical.digest(parent), canonical.encode(reports), canonical.encode(change))
+        if key not in self._memo:
+            self._memo[key] = next_plan(parent, reports, self.rules, roster=change)
+        return self._memo[key]
+
+    def note(self, peer: PeerId, what: str) -> None:
+        if self.trace is not None:
+            self.trace.append(f"{self.time:9.3f} {peer} {what}")
+
+    def _at(self, time: float, act: Callable[..., None], *arguments: object) -> None:
+        self._count += 1
+        heapq.heappush(self._queue, (time, self._count, lambda: act(*arguments)))
+
+    # --- machines ----------------------------------------------------------------------------------------------------
+
+    def _new_machine(self, peer: PeerId) -> None:
+        skew = self.faults.skew_seconds
+        self.machines[peer] = Machine(
+            peer=peer,
+            offset=self.random.uniform(0.0, skew),
+            rate=1.0 + self.random.uniform(-1e-3, 1e-3) if skew else 1.0,
+            is_liar=self.random.random() < self.faults.liars,
+            slowness=3.0 if self.random.random() < self.faults.slow_peers else 1.0,
+        )
+
+    def _boot(self, peer: PeerId) -> None:
+        machine = self.machines[peer]
+        if machine.is_gone or machine.agreement is not None:
+            return
+        machine.life += 1
+        machine.working, machine.plans, machine.timer_at = None, {0: self.genesis}, None
+        now = machine.clock(self.time)
+        machine.agreement = self._factory(
+            peer,
+            genesis=self.genesis,
+            records=tuple(machine.journal),
+            contacts=tuple(other for other in self.machines if other != peer),
+            capacity=CAPACITY,
+            decide=self.decide,
+            sign=lambda payload: sign(peer, payload),
+            verify=verify,
+            draw=self.random.random,
+            timing=self.timing,
+        )
+        self.note(peer, f"starts, life {machine.life}")
+        self.checkers.booted(peer, now)
+        reports = (machine.own,) if machine.own is not None else ()
+        self._perform(machine, machine.agreement.start((self.genesis,), reports, now))
+        self._after(machine)
+
+    def _crash(self, machine: Machine, why: str) -> None:
+        self.note(machine.peer, f"dies: {why}")
+        machine.agreement = None
+        self.checkers.died(machine.peer)
+        if self.random.random() < self.faults.never_back and len([m for m in self.machines.values() if not m.is_gone]) > 1:
+            machine.is_gone = True
+        else:
+            self._at(self.time + self.random.uniform(0.1, 15.0), self._boot, machine.peer)
+
+    def _after(self, machine: Machine) -> None:
+        """Whatever came of a call: perhaps work to do, perhaps a new deadline."""
+        if machine.agreement is None:
+            return
+        self._work(machine)
+        deadline = machine.agreement.next_deadline
+        if deadline is not None:
+            at = max(self.time, machine.world_time(deadline)) + 1e-6
+            if machine.timer_at is None or machine.timer_at > at or machine.timer_at < self.time:
+                machine.timer_at = at
+                self._at(at, self._tick, machine, machine.life, at)
+
+    def _tick(self, machine: Machine, life: int, at: float) -> None:
+        if machine.agreement is None or machine.life != life or machine.timer_at != at:
+            return
+        if machine.paused_until > self.time:
+            machine.timer_at = machine.paused_until
+            self._at(machine.paused_until, self._tick, machine, life, machine.paused_until)
+            return
+        machine.timer_at = None
+        now = machine.clock(self.time)
+        self.checkers.woke(machine.peer, now)
+        self._perform(machine, machine.agreement.tick(now))
+        self._after(machine)
+
+    def _perform(self, machine: Machine, outcomes: Sequence[Outcome]) -> None:
+        """In order; a machine may die after any of them, and then the rest never was."""
+        for outcome in outcomes:
+            is_telling = False
+            match outcome:
+                case Persist(record=record):
+                    self.checkers.persisting(machine.peer, record)
+                    machine.journal.append(record)
+                    is_telling = True
+                case Send(peer=peer, message=message):
+                    is_telling = isinstance(message, TELLING)
+                    self._say(machine, message, [peer])
+                case Broadcast(message=message):
+                    is_telling = isinstance(message, TELLING)
+                    assert machine.agreement is not None
+                    self._say(machine, message, machine.agreement.consensus.slot.roster)
+                case Decided(plan=plan):
+                    self.checkers.decided(machine.peer, plan)
+                    self.note(machine.peer, f"decides round {plan.round}, roster of {len(plan.roster)}")
+                    machine.plans[plan.round] = plan
+                    self.decided.setdefault(plan.round, []).append(self.time)
+                case HistorySwitched():
+                    self._switch(machine, outcome)
+            chance = self.faults.crash_targets if is_telling else self.faults.crash_chance
+            if chance and self.time < self.faults.calm_at and self.random.random() < chance:
+                self._crash(machine, f"after {type(outcome).__name__}")
+                return
+
+    def _switch(self, machine: Machine, switched: HistorySwitched) -> None:
+        self.switches += 1
+        self.checkers.switched(machine.peer, switched)
+        self.note(machine.peer, f"switches history: {len(switched.lost)} plans lost, {len(switched.won)} won")
+        lost = frozenset(entry.plan.round for entry in switched.lost)
+        machine.plans = {round: plan for round, plan in machine.plans.items() if round not in lost}
+        machine.plans.update((entry.plan.round, entry.plan) for entry in switched.won)
+
+    # --- pretended training ------------------------------------------------------------------------------------------
+
+    def _work(self, machine: Machine) -> None:
+        """Train the next round; one that is far behind takes up the round that the others are in."""
+        newest = max(machine.plans)
+        round = max(machine.done + 1, newest - 1)
+        plan = machine.plans.get(round)
+        is_idle = machine.working is None or machine.working not in machine.plans or machine.working < newest - 1
+        if plan is None or plan.is_last or not is_idle or machine.working == round:
+            return
+        if all(seat.peer != machine.peer for seat in plan.roster):
+            return
+        machine.working = round
+        seconds = self._round_seconds * machine.slowness * self.random.uniform(0.8, 1.2)
+        self._at(self.time + seconds, self._end_round, machine, machine.life, plan)
+
+    def _end_round(self, machine: Machine, life: int, plan: RoundPlan) -> None:
+        if machine.agreement is None or machine.life != life or machine.working != plan.round:
+            return
+        if machine.paused_until > self.time:
+            self._at(machine.paused_until + 1e-3, self._end_round, machine, life, plan)
+            return
+        machine.working = None
+        if machine.plans.get(plan.round) is not plan:
+            self._after(machine)
+            return
+        report = report_of(machine.peer, plan, canonical.digest(plan), self.random, is_liar=machine.is_liar)
+        machine.done, machine.own = plan.round, report
+        self.checkers.reported(report)
+        self.reported[plan.round] = self.time
+        now = machine.clock(self.time)
+        self.note(machine.peer, f"reports round {plan.round}")
+        self.checkers.woke(machine.peer, now)
+        if machine.is_liar:
+            self._forge(machine, report)
+        self._perform(machine, machine.agreement.submit(report, now))
+        self._after(machine)
+
+    def _forge(self, liar: Machine, report: Report) -> None:
+        """A report in another's name, which nobody must believe."""
+        assert liar.agreement is not None
+        slot = liar.agreement.consensus.slot
+        victim = self.random.choice(slot.roster)
+        if victim != liar.peer:
+            forged = Report(peer=victim, round=report.round, plan=report.plan, capacity=report.capacity)
+            unsigned = SignedReport(report=forged, signature="")
+            supply = Supply(parent=slot.digest, reports=(SignedReport(report=forged, signature=sign(liar.peer, unsigned.payload)),))
+            self._say(liar, supply, slot.roster)
+
+    # --- the network -------------------------------------------------------------------------------------------------
+
+    def _say(self, machine: Machine, message: object, peers: Sequence[PeerId]) -> None:
+        others = [peer for peer in peers if peer != machine.peer]
+        self.checkers.saying(machine.peer, message, machine.clock(self.time))
+        if self.trace is not None:
+            self.note(machine.peer, f"-> {','.join(others)} {_brief(message)}")
+        machine.messages += len(others)
+        if self._measures_bytes and others:
+            machine.bytes += len(others) * len(canonical.encode(message))
+        is_calm = self.time >= self.faults.calm_at
+        shortest, longest = self.faults.delay_seconds
+        for peer in others:
+            target = self.machines.get(peer)
+            if target is None:
+                continue
+            copies = 1
+            if not is_calm:
+                if self.random.random() < self.faults.loss or self._is_cut(machine.peer, peer):
+                    continue
+                copies += self.random.random() < self.faults.duplication
+            for _ in range(copies):
+                at = self.time + self.random.uniform(shortest, min(longest, 0.3) if is_calm else longest)
+                self._at(at, self._deliver, target, machine.peer, message)
+
+    def _is_cut(self, sender: PeerId, receiver: PeerId) -> bool:
+        start = self.faults.partition_at
+        is_parted = start is not None and start <= self.time < start + self.faults.partition_seconds
+        return (sender, receiver) in self._dead_links or (
+            is_parted and self._sides.get(sender, 0) != self._sides.get(receiver, 0)
+        )
+
+    def _deliver(self, machine: Machine, sender: PeerId, message: object) -> None:
+        if machine.agreement is None:
+            return
+        if machine.paused_until > self.time:
+            self._at(machine.paused_until + self.random.uniform(0.0, 0.01), self._deliver, machine, sender, message)
+            return
+        now = machine.clock(self.time)
+        self.checkers.delivered(machine.peer, sender, message, now)
+        self._perform(machine, machine.agreement.receive(sender, message, now))
+        self._after(machine)
+
+    # --- faults ------------------------------------------------------------------------------------------------------
+
+    def _plan_faults(self, names: Sequence[PeerId]) -> None:
+        faults, random = self.faults, self.random
+        for index, name in enumerate(names):
+            self._sides[name] = index % 2
+        for sender in names:
+            for receiver in names:
+                if sender != receiver and random.random() < faults.one_way_links:
+                    self._dead_links[sender, receiver] = None
+        if faults.vanish_at is not None:
+            gone = random.sample(list(names), int(len(names) * faults.vanish_share))
+            self._at(faults.vanish_at, self._vanish, gone)
+        if faults.churn or faults.pause_chance:
+            self._at(1.0, self._every_second)
+
+    def _vanish(self, gone: Sequence[PeerId]) -> None:
+        for peer in gone:
+            machine = self.machines[peer]
+            machine.is_gone = True
+            if machine.agreement is not None:
+                self.note(peer, "vanishes")
+                machine.agreement = None
+                self.checkers.died(peer)
+
+    def _every_second(self) -> None:
+        faults, random = self.faults, self.random
+        alive = [machine for machine in self.machines.values() if machine.agreement is not None]
+        for machine in alive:
+            if random.random() < faults.pause_chance and machine.paused_until <= self.time:
+                machine.paused_until = self.time + random.uniform(1.0, faults.pause_seconds)
+                self.note(machine.peer, f"stands still until {machine.paused_until:.3f}")
+            if random.random() < faults.churn / 60.0:
+                self._join()
+            if random.random() < faults.churn / 60.0 and len(alive) > 2:
+                self._leave(machine)
+        if self.time + 1.0 < faults.calm_at:
+            self._at(self.time + 1.0, self._every_second)
+
+    def _join(self) -> None:
+        peer = PeerId(f"p{len(self.machines):03d}")
+        self._sides[peer] = len(self.machines) % 2
+        self._new_machine(peer)
+        self._boot(peer)
+
+    def _leave(self, machine: Machine) -> None:
+        if machine.agreement is not None and not machine.is_gone and machine.paused_until <= self.time:
+            machine.is_gone = True
+            self.checkers.left(machine.peer)
+            self.note(machine.peer, "leaves")
+            agreement = machine.agreement
+            self._perform(machine, agreement.leave(machine.clock(self.time)))
+            machine.agreement = None
+            self.checkers.died(machine.peer)
+
+
+def _brief(message: object) -> str:
+    """One line for the trace."""
+    plain = canonical.to_plain(message)
+    shown = {name: _short(plain[name]) for name in ("ballot", "value", "parent", "absent", "accepted", "promised") if plain.get(name)}
+    return f"{type(message).__name__} {shown}"
+
+
+def _short(item: object) -> object:
+    if isinstance(item, str):
+        return item[:6]
+    if isinstance(item, dict):
+        return {key: _short(value) for key, value in item.items() if key in ("attempt", "peer", "round", "plan", "departed")}
+    if isinstance(item, list):
+        return [_short(value) for value in item]
+    return item

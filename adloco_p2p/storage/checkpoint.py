@@ -1,0 +1,296 @@
+"""Checkpoints: the whole state of a peer at the boundary before a round, complete or not there.
+
+    checkpoints/
+      round-000012.tmp/            being written; removed at the next start
+      round-000012/
+        instance-3.safetensors     tensors of one instance
+        instance-3.json            its small values: data cursor, counters
+        manifest.json              written last: size and SHA-256 of every file, the decisions (`Durable`), the run's digest
+      round-000012.old/            for a moment, where a checkpoint of the same round is replaced
+
+The manifest stands in an envelope with its own SHA-256, so that a damaged one is told from one of another run or version.
+The order is: files, sync, manifest, sync, rename, sync, and only then are older checkpoints removed.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from adloco_p2p import codec
+from adloco_p2p.core import canonical
+from adloco_p2p.core.events import Durable
+from adloco_p2p.core.types import Digest, InstanceId
+from adloco_p2p.errors import RemoteProtocolError, StorageError
+from adloco_p2p.storage.disk import reported, sync_directory, sync_file, write_synced
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Version of the layout above."""
+MAX_MANIFEST_BYTES = 64 << 20
+"""A manifest holds plans of at most 4096 peers; anything longer is damage."""
+
+_NAME = re.compile(r"round-([0-9]{6,})")
+_LEFT = re.compile(r"round-[0-9]{6,}\.(old|tmp)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRecord:
+    size_bytes: int
+    sha256: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What makes a directory of files a checkpoint."""
+
+    format: int
+    run: Digest
+    round: int
+    files: dict[str, FileRecord]
+    durable: Durable
+    extra: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint whose every byte was checked."""
+
+    round: int
+    durable: Durable
+    instances: tuple[InstanceId, ...]
+    extra: dict[str, Any]
+
+
+class _Damaged(Exception):
+    """This checkpoint cannot be used; another may."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CheckpointStore:
+    """The checkpoints of one run on this machine. Used by one thread at a time, under the lock of the working directory."""
+
+    directory: Path
+    run: Digest
+    kept: int
+    """How many of the newest checkpoints stay."""
+    _written: dict[int, dict[str, FileRecord]] = field(default_factory=dict)
+    """Files of unfinished checkpoints, by round."""
+    _checked: set[int] = field(default_factory=set)
+    """Rounds whose files were read and found whole."""
+    _refused: set[int] = field(default_factory=set)
+
+    @classmethod
+    def open(cls, directory: Path, *, run: Digest, kept: int) -> "CheckpointStore":
+        """Make the directory, and clear away what an interrupted process left. Raises StorageError."""
+        assert kept >= 2, "a torn checkpoint needs one before it"
+        with reported(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            for left in sorted(path for path in directory.iterdir() if _LEFT.fullmatch(path.name)):
+                complete = left.with_suffix("")
+                if left.suffix == ".old" and not complete.exists():
+                    os.replace(left, complete)  # noqa: PTH105
+                else:
+                    shutil.rmtree(left)
+            sync_directory(directory)
+            sync_directory(directory.parent)
+        return cls(directory=directory, run=run, kept=kept)
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def save_instance(
+        self, round: int, instance: InstanceId, tensors: dict[str, torch.Tensor], meta: dict[str, object]
+    ) -> None:
+        """Write one instance's state into the unfinished checkpoint of `round`. Raises StorageError.
+
+        Tensors are contiguous and share no memory; `meta` is plain JSON values. Nothing counts before `complete`.
+        """
+        aside = self._aside(round)
+        with reported(aside):
+            aside.mkdir(exist_ok=True)
+            path = aside / _tensor_file(instance)
+            try:
+                save_file(tensors, path)
+            except SafetensorError as error:  # the library's word for every failed write
+                raise StorageError(f"{path}: cannot be written, is the disk full? ({error})") from error
+            sync_file(path)
+            write_synced(aside / _meta_file(instance), canonical.encode(meta))
+            files = self._written.setdefault(round, {})
+            for name in (_tensor_file(instance), _meta_file(instance)):
+                files[name] = _measure(aside / name)
+
+    def complete(self, durable: Durable, extra: dict[str, Any]) -> None:
+        """Make the unfinished checkpoint of `durable.round` the newest one, then remove what is too old.
+
+        Every instance that `durable` holds was saved before. Raises StorageError; then the previous one still stands.
+        """
+        files = self._written.get(durable.round, {})
+        wanted = {name for instance in durable.held for name in (_tensor_file(instance), _meta_file(instance))}
+        assert wanted <= files.keys(), f"not saved: {sorted(wanted - files.keys())}"
+        manifest = Manifest(
+            format=FORMAT,
+            run=self.run,
+            round=durable.round,
+            files={name: files[name] for name in sorted(wanted)},
+            durable=durable,
+            extra=extra,
+        )
+        aside, final = self._aside(durable.round), self._final(durable.round)
+        with reported(aside):
+            aside.mkdir(exist_ok=True)
+            write_synced(aside / "manifest.json", _in_envelope(manifest))
+            for path in aside.iterdir():
+                if path.name not in wanted | {"manifest.json"}:  # an instance that was saved and then dropped
+                    path.unlink()
+            sync_directory(aside)
+            replaced = final.with_name(final.name + ".old")
+            if final.exists():
+                os.replace(final, replaced)  # noqa: PTH105
+            os.replace(aside, final)  # noqa: PTH105
+            sync_directory(self.directory)
+            self._refused.discard(durable.round)
+            self._checked.add(durable.round)
+            # only from here on may anything be removed
+            if replaced.exists():
+                shutil.rmtree(replaced)
+            for round in [begun for begun in self._written if begun < durable.round]:
+                shutil.rmtree(self._aside(round))
+                del self._written[round]
+            self._written.pop(durable.round, None)
+            self._prune()
+
+    def _prune(self) -> None:
+        """Remove all but the `kept` newest. A refused one does not count as kept."""
+        sound = [round for round in self._rounds() if round not in self._refused]
+        for round in self._rounds():
+            if round not in sound[: self.kept]:
+                # renamed first, so that a half-removed one is never mistaken for a damaged one
+                os.replace(self._final(round), self._aside(round))  # noqa: PTH105
+                shutil.rmtree(self._aside(round))
+                self._checked.discard(round)
+                self._refused.discard(round)
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def latest(self) -> Checkpoint | None:
+        """The newest checkpoint whose every hash is right; none where there is no checkpoint at all.
+
+        A damaged one is logged and the one before is used. Raises StorageError where all are damaged, or where one belongs
+        to another run or version: then nothing is touched.
+        """
+        with reported(self.directory):
+            rounds = self._rounds()
+        reasons = []
+        for round in rounds:
+            try:
+                manifest = self._check(round)
+            except _Damaged as damage:
+                logger.warning(
+                    "checkpoint refused", extra={"round": round, "path": str(self._final(round)), "reason": str(damage)}
+                )
+                reasons.append(f"{self._final(round)}: {damage}")
+                self._refused.add(round)
+                continue
+            durable = manifest.durable
+            return Checkpoint(round=round, durable=durable, instances=durable.held, extra=manifest.extra)
+        if reasons:
+            raise StorageError(
+                "no checkpoint can be used; restore one from a copy, or start in another working directory:\n"
+                + "\n".join(reasons)
+            )
+        return None
+
+    def load_instance(self, round: int, instance: InstanceId) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Tensors and small values of one instance, on the CPU. Raises StorageError."""
+        folder = self._final(round)
+        try:
+            if round not in self._checked:
+                self._check(round)
+            with reported(folder):
+                tensors: dict[str, torch.Tensor] = load_file(folder / _tensor_file(instance))
+                meta: dict[str, Any] = json.loads((folder / _meta_file(instance)).read_bytes())
+        except (_Damaged, SafetensorError, ValueError) as damage:
+            raise StorageError(f"{folder}: instance {instance} cannot be read: {damage}") from damage
+        return tensors, meta
+
+    def _check(self, round: int) -> Manifest:
+        """The manifest, once every file is what it says. Raises _Damaged, and StorageError for another run or version."""
+        folder = self._final(round)
+        try:
+            manifest = self._read_manifest(folder)
+            for name, record in manifest.files.items():
+                if (folder / name).stat().st_size != record.size_bytes or _measure(folder / name) != record:
+                    raise _Damaged(f"{name} is not what the manifest says")
+        except PermissionError as error:
+            raise StorageError(f"{error.filename}: permission denied; give this user read access") from error
+        except OSError as error:  # missing, or a part of the disk that cannot be read
+            raise _Damaged(str(error)) from error
+        if manifest.round != round or manifest.durable.round != round:
+            raise _Damaged(f"holds round {manifest.round}")
+        self._checked.add(round)
+        return manifest
+
+    def _read_manifest(self, folder: Path) -> Manifest:
+        path = folder / "manifest.json"
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
+            raise _Damaged("manifest.json is too long")
+        try:
+            envelope = json.loads(path.read_bytes())
+            content = canonical.encode(envelope["manifest"])
+            is_intact = hashlib.sha256(content).hexdigest() == envelope["sha256"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            is_intact = False
+        if not is_intact:
+            raise _Damaged("manifest.json is damaged")
+        found = envelope["manifest"]
+        if found.get("format") != FORMAT:
+            raise StorageError(
+                f"{folder}: checkpoint format {found.get('format')}, but this version reads and writes format {FORMAT}"
+            )
+        if found.get("run") != self.run:
+            raise StorageError(
+                f"{folder}: belongs to run {found.get('run')}, not to run {self.run}; use another working directory"
+            )
+        try:
+            return codec.decode(Manifest, content, max_bytes=MAX_MANIFEST_BYTES)
+        except RemoteProtocolError as error:
+            raise _Damaged(f"manifest.json: {error}") from None
+
+    def _rounds(self) -> list[int]:
+        """Rounds of the checkpoints that are there, whole or not, newest first."""
+        names = (_NAME.fullmatch(path.name) for path in self.directory.iterdir())
+        return sorted((int(name[1]) for name in names if name), reverse=True)
+
+    def _final(self, round: int) -> Path:
+        return self.directory / f"round-{round:06d}"
+
+    def _aside(self, round: int) -> Path:
+        return self.directory / f"round-{round:06d}.tmp"
+
+
+def _tensor_file(instance: InstanceId) -> str:
+    return f"instance-{instance}.safetensors"
+
+
+def _meta_file(instance: InstanceId) -> str:
+    return f"instance-{instance}.json"
+
+
+def _measure(path: Path) -> FileRecord:
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return FileRecord(size_bytes=file.tell(), sha256=Digest(sha256))
+
+
+def _in_envelope(manifest: Manifest) -> bytes:
+    return canonical.encode({"manifest": canonical.to_plain(manifest), "sha256": canonical.digest(manifest)})

@@ -1,0 +1,72 @@
+"""The few durable operations on files that the rest of the room is made of, and what a failing disk is called."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+
+from adloco_p2p.errors import StorageError
+
+_WHAT_TO_DO = {
+    errno.ENOSPC: "the disk is full; free some space and start again, nothing was overwritten",
+    errno.EDQUOT: "the disk quota is used up; free some space and start again, nothing was overwritten",
+    errno.EFBIG: "larger than a file may be here; raise the limit (ulimit -f) or use another disk",
+    errno.EACCES: "permission denied; give this user write access, or choose another working directory",
+    errno.EPERM: "not permitted; give this user write access, or choose another working directory",
+    errno.EROFS: "the disk is read-only; choose another working directory",
+    errno.ENOTDIR: "not a directory; choose another working directory",
+    errno.EEXIST: "a file is in the way; choose another working directory",
+    errno.EIO: "the disk reports an input/output error; check the hardware before going on",
+}
+
+
+@contextmanager
+def reported(path: Path) -> Iterator[None]:
+    """An OSError inside becomes a StorageError that names the path and what to do."""
+    try:
+        yield
+    except OSError as error:
+        advice = _WHAT_TO_DO.get(error.errno or 0, error.strerror or str(error))
+        raise StorageError(f"{path}: {advice}") from error
+
+
+def sync_directory(path: Path) -> None:
+    """Renames and new names inside the directory survive a loss of power from here on. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """The file's content survives a loss of power from here on. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_all(file: FileIO, content: bytes) -> None:
+    """Unbuffered writes may stop early, on a full disk for one; go on until all is out. Raises OSError."""
+    while content:
+        content = content[file.write(content) :]
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file and sync it; a crash may leave a part of it. Raises OSError."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """The file holds the old or the new content completely, whenever the power goes. Raises OSError."""
+    aside = path.with_name(path.name + ".tmp")
+    write_synced(aside, content)
+    os.replace(aside, path)  # noqa: PTH105 (one name for the operation that tests cut)
+    sync_directory(path.parent)

@@ -1,0 +1,146 @@
+"""The journal: records that must not be forgotten, such as votes. Append, sync, then act.
+
+    file      magic (8 bytes), then records
+    record    mark (2 bytes), length (4), CRC-32 of length and payload (4), payload; numbers little-endian
+
+A crash can tear only the record that was being appended, because every earlier one was synced. So on opening, damage with
+nothing readable behind it is the torn tail and is cut off: that append never returned, hence nobody acted on it. Damage
+with a whole record behind it happened to synced bytes: then the journal is refused, because a forgotten vote is worse.
+"""
+
+import logging
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from adloco_p2p.errors import StorageError
+from adloco_p2p.storage.disk import replace_file, reported, write_all
+
+logger = logging.getLogger(__name__)
+
+MAGIC = b"adlocoj1"
+MAX_RECORD_BYTES = 16 << 20
+"""Longer than any plan of 4096 peers."""
+MAX_JOURNAL_BYTES = 256 << 20
+"""Default limit of the file; it is rewritten at every checkpoint, long before."""
+
+_HEADER = struct.Struct("<2sII")
+_MARK = b"\xad\x1c"  # not ASCII: canonical records never contain it
+
+
+@dataclass(slots=True, kw_only=True)
+class Journal:
+    """An open journal. One thread uses it."""
+
+    path: Path
+    max_bytes: int
+    size_bytes: int
+    """Length of the file: everything below it is synced."""
+    _file: FileIO
+    _is_broken: bool = False
+
+    @classmethod
+    def open(cls, path: Path, *, max_bytes: int = MAX_JOURNAL_BYTES) -> "Journal":
+        """Open or create; cut off a torn tail. Raises StorageError for damage elsewhere, or for what is no journal."""
+        with reported(path):
+            path.with_name(path.name + ".tmp").unlink(missing_ok=True)
+            content = path.read_bytes() if path.exists() else b""
+            if not content:
+                replace_file(path, MAGIC)
+                content = MAGIC
+            end = _end_of_records(path, content)
+            file = path.open("r+b", buffering=0)
+            if end < len(content):
+                logger.warning("journal tail cut", extra={"path": str(path), "bytes": len(content) - end})
+                file.truncate(end)
+                os.fsync(file.fileno())
+            file.seek(end)
+        return cls(path=path, max_bytes=max_bytes, size_bytes=end, _file=file)
+
+    def append(self, record: bytes) -> None:
+        """The record is on the disk when this returns. Raises StorageError, after which the journal takes no more."""
+        frame = _frame(record)
+        if self._is_broken:
+            raise StorageError(f"{self.path}: an earlier write failed; start again")
+        if self.size_bytes + len(frame) > self.max_bytes:
+            raise StorageError(
+                f"{self.path}: would grow beyond {self.max_bytes} bytes; checkpoints, which shorten it, are missing"
+            )
+        try:
+            with reported(self.path):
+                write_all(self._file, frame)
+                os.fsync(self._file.fileno())
+        except StorageError:
+            # what reached the disk is unknown now; the next opening cuts it off
+            self._is_broken = True
+            raise
+        self.size_bytes += len(frame)
+
+    def read(self) -> Iterator[bytes]:
+        """Every record, oldest first. Raises StorageError."""
+        with reported(self.path):
+            content = self.path.read_bytes()[: self.size_bytes]
+        for start, end in _records(content, len(MAGIC)):
+            yield content[start + _HEADER.size : end]
+
+    def rewrite(self, records: Iterable[bytes]) -> None:
+        """Replace all records at once: after a crash there are the old ones or the new ones. Raises StorageError."""
+        content = MAGIC + b"".join(map(_frame, records))
+        with reported(self.path):
+            replace_file(self.path, content)
+            self._file.close()
+            self._file = self.path.open("r+b", buffering=0)
+            self._file.seek(len(content))
+        self.size_bytes = len(content)
+        self._is_broken = False
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _frame(record: bytes) -> bytes:
+    assert len(record) <= MAX_RECORD_BYTES, f"a record of {len(record)} bytes"
+    return _HEADER.pack(_MARK, len(record), _checksum(record)) + record
+
+
+def _checksum(record: bytes) -> int:
+    return zlib.crc32(record, zlib.crc32(len(record).to_bytes(4, "little")))
+
+
+def _record_end(content: bytes, start: int) -> int | None:
+    """Where the record that begins at `start` ends; none where no whole record begins there."""
+    payload = start + _HEADER.size
+    if payload > len(content):
+        return None
+    mark, length, checksum = _HEADER.unpack_from(content, start)
+    end: int = payload + length
+    if mark != _MARK or length > MAX_RECORD_BYTES or end > len(content) or _checksum(content[payload:end]) != checksum:
+        return None
+    return end
+
+
+def _records(content: bytes, start: int) -> Iterator[tuple[int, int]]:
+    """Start and end of one whole record after the other, up to the first that is none."""
+    while (end := _record_end(content, start)) is not None:
+        yield start, end
+        start = end
+
+
+def _end_of_records(path: Path, content: bytes) -> int:
+    """Where the whole records end. Raises StorageError where others follow behind the damage."""
+    if not content.startswith(MAGIC):
+        raise StorageError(f"{path}: not a journal of this version; restore it, or choose another working directory")
+    end = max((end for _, end in _records(content, len(MAGIC))), default=len(MAGIC))
+    behind = content.find(_MARK, end + 1)
+    while behind >= 0:
+        if _record_end(content, behind) is not None:
+            raise StorageError(
+                f"{path}: damaged at byte {end}, with a whole record at byte {behind}; votes may be lost, so this peer must not"
+                " go on: restore the file, or start with a new identity in another working directory"
+            )
+        behind = content.find(_MARK, behind + 1)
+    return end

@@ -1,0 +1,125 @@
+"""The working directory of one peer in one run. Everything the peer writes lies in it.
+
+lock               held while the process lives; its process id is inside
+run.json           the run's configuration in canonical form; its SHA-256 is the run's id
+identity.key       this peer's private key: whoever has it is this peer
+addresses.json     where other peers were found last time
+journal.bin        votes and final plans (`journal.py`)
+events.jsonl       what happened, one line each (`event_log.py`)
+checkpoints/       the state at round boundaries (`checkpoint.py`)
+model/             the finished model, as `transformers` loads it
+"""
+
+import fcntl
+import os
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from adloco_p2p import codec
+from adloco_p2p.config.fields import differences
+from adloco_p2p.config.run import RunConfig
+from adloco_p2p.core import canonical
+from adloco_p2p.errors import RemoteProtocolError, StorageError
+from adloco_p2p.storage.disk import replace_file, reported
+
+MAX_RUN_BYTES = 1 << 20
+"""A run's configuration is a few kilobytes; anything longer is not one."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Workdir:
+    """An open working directory, locked against other processes until `close` or the end of this process."""
+
+    path: Path
+    run: RunConfig | None
+    """The run whose state lies here; none in a fresh directory."""
+    _lock: FileIO
+
+    @classmethod
+    def open(cls, path: Path) -> "Workdir":
+        """Make or open the directory and lock it. Raises StorageError where another process uses it."""
+        with reported(path):
+            path.mkdir(parents=True, exist_ok=True)
+            lock = _lock(path / "lock")
+        try:
+            return cls(path=path, run=_read_run(path / "run.json"), _lock=lock)
+        except StorageError:
+            lock.close()
+            raise
+
+    def adopt(self, run: RunConfig) -> None:
+        """Bind a fresh directory to a run, for good. Raises StorageError where it belongs to another one."""
+        if self.run is None:
+            with reported(self.run_path):
+                replace_file(self.run_path, canonical.encode(run))
+            self.run = run
+        elif self.run.digest != run.digest:
+            listed = "\n".join(f"  {line}" for line in differences(self.run, run))
+            raise StorageError(
+                f"{self.path}: holds run {self.run.digest[:16]}, not run {run.digest[:16]};"
+                f" choose another working directory, or its settings (here: in the directory, there: asked for):\n{listed}"
+            )
+
+    def close(self) -> None:
+        """Let other processes in."""
+        self._lock.close()
+
+    @property
+    def run_path(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def identity_path(self) -> Path:
+        return self.path / "identity.key"
+
+    @property
+    def addresses_path(self) -> Path:
+        return self.path / "addresses.json"
+
+    @property
+    def journal_path(self) -> Path:
+        return self.path / "journal.bin"
+
+    @property
+    def events_path(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def checkpoints_path(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def model_path(self) -> Path:
+        return self.path / "model"
+
+
+def _lock(path: Path) -> FileIO:
+    """A record lock, which children do not inherit: a helper process that outlives a killed peer must not keep the
+    directory locked. Raises OSError and StorageError."""
+    file = path.open("a+b", buffering=0)
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        file.seek(0)
+        holder = file.read(32).decode("ascii", "replace").strip() or "unknown"
+        file.close()
+        raise StorageError(
+            f"{path.parent}: in use by another adloco-peer (process {holder}); stop it, or choose another working directory"
+        ) from None
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n".encode("ascii"))
+    return file
+
+
+def _read_run(path: Path) -> RunConfig | None:
+    try:
+        with reported(path):
+            if not path.exists():
+                return None
+            content = path.read_bytes()
+        return codec.decode(RunConfig, content, max_bytes=MAX_RUN_BYTES)
+    except RemoteProtocolError as error:
+        raise StorageError(
+            f"{path}: damaged, or written by another version ({error}); restore it, or choose another working directory"
+        ) from None

@@ -1,0 +1,1 @@
+"""The network room: the only one that imports hivemind."""

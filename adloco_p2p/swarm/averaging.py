@@ -1,0 +1,392 @@
+"""Averaging over the streams of hivemind's network: equal bytes on every host, or a failure that names whom to leave out.
+
+The members and their weights come from the agreed plan and never from the wire. What a failed attempt left behind is
+scratch: the caller tries again with the survivors, under another key. `butterfly.py` has one attempt, `repair.py` what
+happens to results afterwards; here is what belongs to a peer: the handler, the keys, the limits.
+"""
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from hivemind.p2p import P2P
+from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
+
+from adloco_p2p.core.types import Digest, PeerId, PseudoGradientStatistics
+from adloco_p2p.errors import AverageFailed, LocalProtocolError, RemoteProtocolError
+from adloco_p2p.swarm.averaging_wire import HANDLER, Hello, Purpose, Verdict, failure, refusal
+from adloco_p2p.swarm.butterfly import AveragingLimits, Butterfly
+from adloco_p2p.swarm.parts import Agreement, result_digest, statistics_of
+from adloco_p2p.swarm.repair import EncodedResult, Fetch, ResultStore, serve_repair
+from adloco_p2p.swarm.streams import FramedStream, FrameKind, Pace, StreamLost, open_stream
+from adloco_p2p.swarm.tensor_codec import codec_named
+
+_LOG = logging.getLogger(__name__)
+
+_NOTE_SECONDS = 2.0  # a note that takes longer comes too late: the others notice by themselves
+_NOTES_AT_ONCE = 16
+_ENDED_KEYS = 256
+_WATCH_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Averaged:
+    """A result, not applied to anything."""
+
+    vector: torch.Tensor
+    """float32 [P], equal on every host."""
+    digest: Digest
+    """What every host must share; see `parts.result_digest`."""
+    contributors: tuple[PeerId, ...]
+    """The peers whose vectors are in it, sorted."""
+    statistics: PseudoGradientStatistics
+    """Of the vector as it was transmitted; zeros beside the average's norm for a peer that only received."""
+    bytes_sent: int
+    """Until the result was here; slower members may be served afterwards."""
+    bytes_received: int
+    seconds: float
+
+
+class Averager:
+    """All averages of one peer. Belongs to the event loop in which `start` ran.
+
+    `part_bytes` and `codec` must be equal on all members. `pace` is awaited before every piece of at most 256 KiB is sent.
+    """
+
+    def __init__(
+        self,
+        p2p: P2P,
+        *,
+        codec: str = "float32",
+        part_bytes: int = 1 << 20,
+        limits: AveragingLimits | None = None,
+        pace: Pace | None = None,
+        num_threads: int = 2,
+    ) -> None:
+        self._p2p = p2p
+        self._own_peer = PeerId(p2p.peer_id.to_base58())
+        self._codec = codec_named(codec)
+        self._part_bytes = part_bytes
+        self._limits = limits or AveragingLimits()
+        self._pace = pace
+        self._num_threads = num_threads
+        self._running: dict[Digest, Butterfly] = {}
+        """Attempts that go on, or that still serve slower members."""
+        self._begun = asyncio.Event()
+        """Set, and replaced, when an average begins: remote members may wait for it."""
+        self._ended: OrderedDict[Digest, tuple[bytes, Verdict]] = OrderedDict()
+        """Keys that are used up: what had been agreed, and what to tell those who come too late."""
+        self._early_notes: OrderedDict[tuple[Digest, PeerId], tuple[bytes, Verdict]] = OrderedDict()
+        """Failures of averages that this peer has not begun."""
+        self._results = ResultStore(max_results=self._limits.kept_results, max_bytes=self._limits.kept_bytes)
+        self._num_streams: Counter[PeerId] = Counter()
+        self._accepted: dict[asyncio.Task[None], FramedStream] = {}
+        """Accepted streams and the tasks that serve them."""
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Begin to accept streams."""
+        self._executor = ThreadPoolExecutor(self._num_threads, thread_name_prefix="averaging")
+        await self._p2p.add_binary_stream_handler(HANDLER, self._accept)
+
+    async def stop(self) -> None:
+        """End every attempt, telling its members, and accept no more streams."""
+        try:
+            await self._p2p.remove_binary_stream_handler(HANDLER)
+        except (OSError, P2PDaemonError, asyncio.IncompleteReadError) as error:
+            _LOG.info("averaging.stop daemon=%s", error)  # it is gone, and the handler with it
+        for butterfly in tuple(self._running.values()):
+            butterfly.fail("this peer stops", (self._own_peer,))
+        if self._background:
+            await asyncio.wait(self._background, timeout=_NOTE_SECONDS)
+        for task in tuple(self._background):
+            task.cancel()
+        for butterfly in tuple(self._running.values()):
+            butterfly.close()
+        for stream in self._accepted.values():
+            stream.abort()
+        self._begun.set()
+        if self._accepted:
+            await asyncio.wait(self._accepted, timeout=_NOTE_SECONDS)
+        self._executor.shutdown(wait=False)
+
+    # --- what the node asks ---
+
+    async def average(
+        self,
+        *,
+        key: Digest,
+        weights: tuple[tuple[PeerId, int], ...],
+        vector: torch.Tensor,
+        timeout_seconds: float,
+        shares: tuple[float, ...] | None = None,
+    ) -> Averaged:
+        """Weighted mean of the members' vectors: float32 [P], contiguous, on the CPU, untouched until this returns.
+
+        `weights` are samples in an order that all members share; a member of weight 0 only receives. `shares` says how much
+        of the vector each member reduces; by default those that contribute share it equally. A key is used once.
+
+        Raises AverageFailed, with suspects, when there is no result by the deadline or none can be expected any more;
+        ValueError for arguments that no plan contains; LocalProtocolError for a key that was used before.
+        """
+        if sum(weight for _, weight in weights) == 0:
+            raise AverageFailed("no member has any samples")
+        if vector.ndim != 1 or vector.dtype != torch.float32 or vector.device.type != "cpu" or not vector.is_contiguous():
+            raise ValueError("the vector must be float32 [P], contiguous, on the CPU")
+        agreement = Agreement(
+            key=key,
+            weights=weights,
+            shares=shares or tuple(float(weight > 0) for _, weight in weights),
+            size=vector.numel(),
+            codec=self._codec,
+            part_bytes=self._part_bytes,
+        )
+        if self._own_peer not in agreement.members:
+            raise LocalProtocolError("this peer is not a member of the average it was asked for")
+        if key in self._running or key in self._ended:
+            raise LocalProtocolError(f"the averaging key {key} was used before")
+        begun = asyncio.get_running_loop().time()
+        butterfly = self._begin(agreement, vector.detach(), timeout_seconds)
+        try:
+            await butterfly.run()
+        except AverageFailed as error:
+            self._end_in_failure(butterfly, failure(str(error), error.suspects))
+            raise
+        except asyncio.CancelledError:
+            self._end_in_failure(butterfly, failure("this peer gave up", (self._own_peer,)))
+            raise
+        self._remember_end(agreement, refusal("this average has ended; its result can be fetched by its digest"))
+        result = self._keep(butterfly)
+        self._spawn(self._linger(butterfly))
+        bytes_sent, bytes_received = butterfly.traffic
+        return Averaged(
+            vector=butterfly.averaged,
+            digest=result.digest,
+            contributors=tuple(sorted(agreement.members[member] for member in agreement.contributors)),
+            statistics=statistics_of(butterfly.part_sums),
+            bytes_sent=bytes_sent,
+            bytes_received=bytes_received,
+            seconds=asyncio.get_running_loop().time() - begun,
+        )
+
+    async def repair(
+        self,
+        *,
+        key: Digest,
+        digest: Digest,
+        from_peers: tuple[PeerId, ...],
+        size: int,
+        timeout_seconds: float,
+        vector: torch.Tensor | None = None,
+        contributors: tuple[PeerId, ...] = (),
+    ) -> Averaged:
+        """Fetch a committed result from peers that hold it; every part is checked against the digest.
+
+        `key` is what `forget` takes afterwards. Where `vector`, this peer's own, is one of the contributions, the statistics
+        are those of `average`. Raises AverageFailed.
+        """
+        begun = asyncio.get_running_loop().time()
+        result, traffic = self._results.find(digest), (0, 0)
+        if result is None:
+            fetch = Fetch(digest, codec=self._codec, size=size, stall_seconds=self._limits.stall_seconds)
+            donors = tuple(peer for peer in from_peers if peer != self._own_peer)
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    await fetch.run(donors, lambda peer: self._connect(peer, self._limits.connect_seconds))
+            except TimeoutError:
+                raise AverageFailed("the deadline passed while fetching the result", suspects=donors) from None
+            assert fetch.parts is not None
+            result = EncodedResult(
+                digest=digest,
+                codec=self._codec,
+                size=size,
+                encoded=fetch.encoded,
+                parts=fetch.parts,
+                members=frozenset(from_peers) | frozenset(contributors),
+            )
+            traffic = fetch.bytes_sent, fetch.bytes_received
+        self._results.keep(key, result)
+        own = vector.detach() if vector is not None and self._own_peer in contributors else None
+        loop = asyncio.get_running_loop()
+        averaged, statistics = await loop.run_in_executor(self._executor, result.restore, own)
+        return Averaged(
+            vector=averaged,
+            digest=digest,
+            contributors=tuple(sorted(contributors)),
+            statistics=statistics,
+            bytes_sent=traffic[0],
+            bytes_received=traffic[1],
+            seconds=asyncio.get_running_loop().time() - begun,
+        )
+
+    def forget(self, key: Digest) -> None:
+        """Drop the encoded result that is kept for repairs."""
+        self._results.forget(key)
+
+    # --- attempts ---
+
+    def _begin(self, agreement: Agreement, vector: torch.Tensor, timeout_seconds: float) -> Butterfly:
+        key = agreement.key
+        butterfly = Butterfly(
+            agreement,
+            vector,
+            own_peer=self._own_peer,
+            timeout_seconds=timeout_seconds,
+            limits=self._limits,
+            executor=self._executor,
+            pace=self._pace,
+            connect=self._connect,
+            has_network=self._has_network,
+        )
+        self._running[key] = butterfly
+        for early_key, teller in tuple(self._early_notes):
+            if early_key == key:
+                butterfly.hear_failure(teller, *self._early_notes.pop((early_key, teller)))
+        self._begun.set()
+        self._begun = asyncio.Event()
+        return butterfly
+
+    def _end_in_failure(self, butterfly: Butterfly, verdict: Verdict) -> None:
+        """Remember why, and tell the others before the streams close, so that nobody blames this peer."""
+        self._remember_end(butterfly.agreement, verdict)
+        self._spawn(self._tell_and_close(butterfly, verdict))
+
+    def _remember_end(self, agreement: Agreement, verdict: Verdict) -> None:
+        self._ended[agreement.key] = agreement.digest, verdict
+        while len(self._ended) > _ENDED_KEYS:
+            self._ended.popitem(last=False)
+
+    async def _tell_and_close(self, butterfly: Butterfly, verdict: Verdict) -> None:
+        turn = asyncio.Semaphore(_NOTES_AT_ONCE)
+
+        async def tell(peer: PeerId) -> None:
+            hello = Hello(purpose=Purpose.ABORT, key=butterfly.agreement.key, agreement=butterfly.agreement.digest)
+            async with turn:
+                try:
+                    stream = await self._connect(peer, _NOTE_SECONDS)
+                    stream.send(FrameKind.HELLO, hello.encode())
+                    stream.send(FrameKind.NOTE, verdict.encode())
+                    stream.close()
+                except StreamLost as error:
+                    _LOG.debug("averaging.note_lost peer=%s error=%s", peer, error)
+
+        others = [peer for peer in butterfly.agreement.members if peer != self._own_peer]
+        try:
+            async with asyncio.timeout(_NOTE_SECONDS):
+                await asyncio.gather(*(tell(peer) for peer in others))
+        except TimeoutError:
+            _LOG.debug("averaging.notes_lost key=%.12s", butterfly.agreement.key)
+        finally:
+            butterfly.close()
+            del self._running[butterfly.agreement.key]
+
+    async def _linger(self, butterfly: Butterfly) -> None:
+        try:
+            await butterfly.linger()
+        finally:
+            del self._running[butterfly.agreement.key]
+
+    def _keep(self, butterfly: Butterfly) -> EncodedResult:
+        agreement = butterfly.agreement
+        parts = [part for shard in agreement.shards for part in shard]
+        result = EncodedResult(
+            digest=result_digest(agreement.codec, agreement.size, butterfly.part_digests),
+            codec=agreement.codec,
+            size=agreement.size,
+            encoded=butterfly.encoded,
+            parts=tuple((part.num_bytes, digest) for part, digest in zip(parts, butterfly.part_digests, strict=True)),
+            members=frozenset(agreement.members),
+        )
+        self._results.keep(agreement.key, result)
+        return result
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _connect(self, peer: PeerId, timeout_seconds: float) -> FramedStream:
+        return await open_stream(self._p2p, peer, HANDLER, timeout_seconds=timeout_seconds)
+
+    async def _has_network(self) -> bool:
+        try:
+            await asyncio.wait_for(self._p2p.list_peers(), 1.0)
+        except (OSError, P2PDaemonError, asyncio.IncompleteReadError, TimeoutError):
+            return False
+        return True
+
+    # --- streams from others ---
+
+    async def _accept(self, info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One stream from an authenticated peer. Whatever it sends, nothing is raised and the stream is ended."""
+        peer = PeerId(info.peer_id.to_base58())
+        limits = self._limits
+        if self._num_streams.total() >= limits.max_streams or self._num_streams[peer] >= limits.max_streams_per_peer:
+            _LOG.warning("averaging.refused peer=%s reason=too many streams", peer)
+            writer.transport.abort()
+            return
+        self._num_streams[peer] += 1
+        stream, task = None, asyncio.current_task()
+        assert task is not None
+        try:
+            stream = self._accepted[task] = await FramedStream.take_over(peer, reader, writer)
+            async with asyncio.timeout(limits.hello_seconds):
+                hello = Hello.decode(await stream.receive(FrameKind.HELLO))
+            match hello.purpose:
+                case Purpose.AVERAGE:
+                    await self._accept_average(stream, hello)
+                case Purpose.REPAIR:
+                    await serve_repair(stream, hello, self._results, pace=self._pace, idle_seconds=limits.waiting_seconds)
+                case Purpose.ABORT:
+                    async with asyncio.timeout(limits.hello_seconds):
+                        self._hear_note(peer, hello, Verdict.decode(await stream.receive(FrameKind.NOTE)))
+        except RemoteProtocolError as error:
+            _LOG.warning("averaging.refused peer=%s reason=%s", peer, error)
+        except (StreamLost, TimeoutError) as error:
+            _LOG.debug("averaging.stream_ended peer=%s reason=%s", peer, error)
+        finally:
+            self._accepted.pop(task, None)
+            self._num_streams[peer] -= 1
+            if not self._num_streams[peer]:
+                del self._num_streams[peer]
+            if stream is None:
+                writer.transport.abort()
+            else:
+                stream.abort()
+
+    async def _accept_average(self, stream: FramedStream, hello: Hello) -> None:
+        """Hand the stream to its attempt; wait for the attempt if this peer is not that far yet."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self._limits.waiting_seconds
+        while hello.key not in self._running and hello.key not in self._ended:
+            if stream.is_lost or loop.time() > give_up:
+                raise StreamLost(f"{stream.peer} waited in vain for this peer to begin")
+            try:
+                await asyncio.wait_for(self._begun.wait(), min(_WATCH_SECONDS, self._limits.stall_seconds / 5))
+            except TimeoutError:
+                stream.show_life((), quiet_seconds=0.0)
+        butterfly = self._running.get(hello.key)
+        agreement, verdict = self._ended.get(hello.key, (b"", None))
+        if verdict and (butterfly is None or verdict.status == "failed"):
+            answer = verdict if agreement == hello.agreement else refusal("the members do not agree")
+            stream.send(FrameKind.VERDICT, answer.encode())
+            await stream.flushed()
+        else:
+            assert butterfly is not None
+            await butterfly.serve(stream, hello)
+
+    def _hear_note(self, peer: PeerId, hello: Hello, verdict: Verdict) -> None:
+        if verdict.status != "failed":
+            raise RemoteProtocolError(f"{peer} sent a note that is none")
+        _LOG.info("averaging.note peer=%s key=%.12s reason=%s", peer, hello.key, verdict.reason)
+        if hello.key in self._running:
+            self._running[hello.key].hear_failure(peer, hello.agreement, verdict)
+        elif hello.key not in self._ended:
+            self._early_notes[hello.key, peer] = hello.agreement, verdict
+            while len(self._early_notes) > _ENDED_KEYS:
+                self._early_notes.popitem(last=False)

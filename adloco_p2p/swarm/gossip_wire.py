@@ -1,0 +1,248 @@
+"""Messages between peers: one envelope for every kind, checked here and nowhere else before the core sees the value.
+
+Who sent a message is known from the connection (libp2p proves the PeerID of the other end), so an envelope carries no
+signature; what is passed on from third parties is signed inside the message, and checked by whoever reads it.
+A refusal travels back as `Ack.reason`: the user at the other end learns why nobody answers.
+
+Wire names: hivemind builds them from the servicer's class name, so `AdlocoGossip` is part of the protocol.
+"""
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+from hivemind.p2p import P2P, P2PContext, PeerID, ServicerBase
+from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError, P2PHandlerError
+
+from adloco_p2p.codec import decode
+from adloco_p2p.config.run import PROTOCOL_VERSION
+from adloco_p2p.core import canonical
+from adloco_p2p.core.types import Digest, PeerId
+from adloco_p2p.errors import RemoteProtocolError, SwarmError
+from adloco_p2p.swarm.discovery import SignedManifest
+from adloco_p2p.swarm.throttle import TokenBucket
+from adloco_p2p.v1 import gossip_pb2
+
+MAX_PAYLOAD_BYTES = 1 << 20
+MAX_INBOX = 1024
+"""Messages that wait for the core; further ones are refused, and their senders send them again or not."""
+MAX_INBOX_BYTES = 64 << 20
+MAX_CONCURRENT_SENDS = 32
+"""Of one broadcast."""
+SEND_TIMEOUT_SECONDS = 5.0
+MESSAGES_PER_SECOND = 200.0
+MESSAGE_BURST = 400.0
+BYTES_PER_SECOND = 8.0 * (1 << 20)
+BYTES_BURST = 16.0 * (1 << 20)
+"""What one remote peer may send; the rest is refused."""
+MAX_REMOTES = 8192
+"""Remote peers whose rates are remembered; the ones not heard of for longest are forgotten."""
+MAX_REASON_CHARS = 300
+
+_NETWORK_ERRORS = (TimeoutError, P2PDaemonError, P2PHandlerError, DecodeError, OSError, asyncio.IncompleteReadError)
+_log = logging.getLogger(__name__)
+
+OnMessage = Callable[[PeerId, object], Awaitable[None]]
+OnRefused = Callable[[PeerId, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockReading:
+    """Another peer's wall clock against ours."""
+
+    offset_seconds: float
+    """Theirs minus ours; off by at most half the round trip."""
+    round_trip_seconds: float
+    protocol: int
+    run: Digest
+
+
+class AdlocoGossip(ServicerBase):  # type: ignore[misc]  # hivemind is not typed
+    """The RPCs that a peer serves. The names of class and methods are the wire's."""
+
+    def __init__(self, wire: "GossipWire") -> None:
+        self._wire = wire
+
+    async def rpc_gossip(self, request: gossip_pb2.Envelope, context: P2PContext) -> gossip_pb2.Ack:
+        reason = self._wire.accept(PeerId(str(context.remote_id)), request)
+        return gossip_pb2.Ack(accepted=reason is None, reason=(reason or "")[:MAX_REASON_CHARS])
+
+    async def rpc_manifest(self, request: gossip_pb2.ManifestRequest, context: P2PContext) -> gossip_pb2.ManifestReply:
+        manifest = self._wire.manifest
+        if manifest is None or request.run.hex() != self._wire.run or not self._wire.may_send(context.remote_id):
+            return gossip_pb2.ManifestReply()
+        return gossip_pb2.ManifestReply(manifest=manifest.to_proto())
+
+    async def rpc_ping(self, request: gossip_pb2.PingRequest, context: P2PContext) -> gossip_pb2.PingReply:
+        del request, context  # versions are compared by the asker, who has somebody to tell
+        return gossip_pb2.PingReply(
+            protocol_version=PROTOCOL_VERSION, run=bytes.fromhex(self._wire.run), wall_clock_seconds=self._wire.wall_clock()
+        )
+
+
+class GossipWire:
+    """Sends and receives the messages of one run. `start`, then run `pump` in the node's task group, then `stop`."""
+
+    def __init__(
+        self,
+        p2p: P2P,
+        *,
+        run: Digest,
+        me: PeerId,
+        kinds: Mapping[str, type],
+        on_message: OnMessage,
+        on_refused: OnRefused,
+        manifest: SignedManifest | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`kinds` are the message types by their names on the wire. `on_message` is awaited for one message after the other;
+        while it waits the inbox fills, and then senders are told. `on_refused` hears what other peers say no to, and why."""
+        self.run = run
+        self.manifest = manifest
+        self.wall_clock = wall_clock
+        self._p2p = p2p
+        self._me = me
+        self._kinds = dict(kinds)
+        self._names = {kind: name for name, kind in kinds.items()}
+        assert len(self._names) == len(self._kinds)
+        self._on_message = on_message
+        self._on_refused = on_refused
+        self._servicer = AdlocoGossip(self)
+        self._inbox: asyncio.Queue[tuple[PeerId, object, int]] = asyncio.Queue(MAX_INBOX)
+        self._inbox_bytes = 0
+        self._rates: OrderedDict[PeerId, tuple[TokenBucket, TokenBucket]] = OrderedDict()
+
+    async def start(self) -> None:
+        """From now on others can send to this peer."""
+        await self._servicer.add_p2p_handlers(self._p2p)
+
+    async def stop(self) -> None:
+        """Accept nothing more. What lies in the inbox is dropped."""
+        if not self._p2p.is_alive:
+            return
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_SECONDS):
+                await self._servicer.remove_p2p_handlers(self._p2p)
+        except _NETWORK_ERRORS as error:  # the daemon died
+            _log.debug("gossip handlers not removed: %r", error)
+
+    async def pump(self) -> None:
+        """Hands the received messages to `on_message`, for ever. Raises what that raises."""
+        while True:
+            sender, message, num_bytes = await self._inbox.get()
+            self._inbox_bytes -= num_bytes
+            await self._on_message(sender, message)
+
+    async def send(self, peer: PeerId, message: object) -> bool:
+        """Whether the peer took the message. Gossip: no second try, and no error for anything that the network does."""
+        return await self._send_envelope(peer, self._envelope(message))
+
+    async def broadcast(self, peers: Iterable[PeerId], message: object) -> int:
+        """Send to all of them, this peer left out; returns how many took it."""
+        envelope = self._envelope(message)
+        slots = asyncio.Semaphore(MAX_CONCURRENT_SENDS)
+
+        async def send(peer: PeerId) -> bool:
+            async with slots:
+                return await self._send_envelope(peer, envelope)
+
+        return sum(await asyncio.gather(*(send(peer) for peer in dict.fromkeys(peers) if peer != self._me)))
+
+    def accept(self, remote: PeerId, envelope: gossip_pb2.Envelope) -> str | None:
+        """Check an envelope that came from `remote` and put its message into the inbox; or the reason why not."""
+        if not self.may_send(remote, envelope.ByteSize()):
+            return "too many messages"
+        if envelope.protocol_version != PROTOCOL_VERSION:
+            return f"protocol version {envelope.protocol_version} is not spoken here, but version {PROTOCOL_VERSION}"
+        if envelope.run.hex() != self.run:
+            return f"this peer takes part in run {self.run}, the message belongs to run {envelope.run.hex()[:64]}"
+        if envelope.sender != remote:
+            return f"the envelope names another sender than {remote}"
+        kind = self._kinds.get(envelope.kind)
+        if kind is None:
+            return "unknown kind of message"
+        if self._inbox.full() or self._inbox_bytes + len(envelope.payload) > MAX_INBOX_BYTES:
+            return "the inbox is full"
+        try:
+            message: object = decode(kind, envelope.payload, max_bytes=MAX_PAYLOAD_BYTES)
+        except RemoteProtocolError as error:
+            return str(error)
+        self._inbox.put_nowait((remote, message, len(envelope.payload)))
+        self._inbox_bytes += len(envelope.payload)
+        return None
+
+    def may_send(self, remote: object, num_bytes: int = 0) -> bool:
+        """Whether this remote peer keeps to its rate."""
+        peer = PeerId(str(remote))
+        rates = self._rates.pop(peer, None)
+        if rates is None:
+            rates = TokenBucket(MESSAGES_PER_SECOND, burst=MESSAGE_BURST), TokenBucket(BYTES_PER_SECOND, burst=BYTES_BURST)
+        self._rates[peer] = rates
+        if len(self._rates) > MAX_REMOTES:
+            self._rates.popitem(last=False)
+        messages, num_bytes_left = rates
+        return messages.try_take(1) and num_bytes_left.try_take(num_bytes)
+
+    def _envelope(self, message: object) -> gossip_pb2.Envelope:
+        payload = canonical.encode(message)
+        assert len(payload) <= MAX_PAYLOAD_BYTES, f"{type(message).__name__} of {len(payload)} bytes"
+        return gossip_pb2.Envelope(
+            protocol_version=PROTOCOL_VERSION,
+            run=bytes.fromhex(self.run),
+            sender=self._me,
+            kind=self._names[type(message)],
+            payload=payload,
+        )
+
+    async def _send_envelope(self, peer: PeerId, envelope: gossip_pb2.Envelope) -> bool:
+        try:
+            ack = await AdlocoGossip.get_stub(self._p2p, _hivemind_id(peer)).rpc_gossip(envelope, timeout=SEND_TIMEOUT_SECONDS)
+        except _NETWORK_ERRORS as error:
+            _log.debug("%s to %s was lost: %r", envelope.kind, peer, error)
+            return False
+        if not ack.accepted:
+            self._on_refused(peer, ack.reason[:MAX_REASON_CHARS])
+        return bool(ack.accepted)
+
+
+async def fetch_manifest(p2p: P2P, peers: Iterable[PeerId], run: Digest) -> SignedManifest:
+    """The manifest of `run` from the first of `peers` that has it. Its digest and signature are verified; raises SwarmError."""
+    problems = []
+    for peer in peers:
+        request = gossip_pb2.ManifestRequest(run=bytes.fromhex(run))
+        try:
+            reply = await AdlocoGossip.get_stub(p2p, _hivemind_id(peer)).rpc_manifest(request, timeout=SEND_TIMEOUT_SECONDS)
+            if not reply.HasField("manifest"):
+                raise RemoteProtocolError("does not hold it")
+            manifest = SignedManifest.from_proto(reply.manifest)
+            manifest.verified(run)
+        except (RemoteProtocolError, *_NETWORK_ERRORS) as error:
+            problems.append(f"  {peer}: {error or 'no answer'}")
+        else:
+            return manifest
+    raise SwarmError(f"nobody could give the manifest of run {run}:\n" + "\n".join(problems or ["  no peer is known"]))
+
+
+async def ping(p2p: P2P, peer: PeerId, *, wall_clock: Callable[[], float] = time.time) -> ClockReading:
+    """Another peer's clock, protocol version and run. Raises SwarmError."""
+    request = gossip_pb2.PingRequest(protocol_version=PROTOCOL_VERSION)
+    asked_at, started = wall_clock(), time.perf_counter()
+    try:
+        reply = await AdlocoGossip.get_stub(p2p, _hivemind_id(peer)).rpc_ping(request, timeout=SEND_TIMEOUT_SECONDS)
+    except _NETWORK_ERRORS as error:
+        raise SwarmError(f"{peer} does not answer: {error}") from error
+    round_trip_seconds = time.perf_counter() - started
+    return ClockReading(
+        offset_seconds=reply.wall_clock_seconds - (asked_at + round_trip_seconds / 2),
+        round_trip_seconds=round_trip_seconds,
+        protocol=reply.protocol_version,
+        run=Digest(reply.run.hex()),
+    )
+
+
+def _hivemind_id(peer: PeerId) -> PeerID:
+    return PeerID.from_base58(peer)

@@ -1,0 +1,377 @@
+"""A peer's place in the network: the p2p daemon, the DHT node, the addresses. All in the node's own event loop.
+
+hivemind's own DHT object would fork a process for the DHT; here `DHTNode` runs in this loop, on this daemon. One daemon, one
+loop: RPCs of all rooms go through `Host.p2p`, and nothing is left over when the process dies.
+
+Two processes with one identity would confuse everybody who talks to them. In one workdir the workdir's lock prevents it. For a
+key that was copied elsewhere, `start` asks the swarm: an anonymous daemon dials our PeerID through the peers we are about to
+join; if somebody answers with our key, we refuse. That costs about half a second, and only where the key is not new.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hivemind.dht.node import DHTNode
+from hivemind.dht.protocol import ValidationError
+from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
+from hivemind.utils.logging import use_hivemind_log_handler
+from hivemind.utils.multiaddr import Multiaddr
+
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.core.types import PeerId
+from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.swarm.address_book import AddressBook
+from adloco_p2p.swarm.addresses import PeerAddress, parse_peer_address, parse_peer_addresses, reach, shareable
+from adloco_p2p.swarm.daemon import IDLE_SECONDS, daemon_class, make_socket_directory, remove_socket_directory
+from adloco_p2p.swarm.discovery import TolerantReader
+from adloco_p2p.swarm.identity import Identity
+from adloco_p2p.swarm.listening import check_config, choose_ports, has_open_port, is_free, with_port
+
+STARTUP_TIMEOUT_SECONDS = 60.0
+"""For p2pd, over all attempts."""
+MAX_STARTS = 3
+DIAL_TIMEOUT_SECONDS = 10.0
+"""For one attempt to reach one peer."""
+JOIN_TIMEOUT_SECONDS = 20.0
+"""How long unreachable initial peers are tried again and again: everybody may be starting at the same moment."""
+MAX_PORT_CHECKS = 8
+PORT_CHECK_SECONDS = 0.25
+STOP_TIMEOUT_SECONDS = 5.0
+DHT_TIMEOUT_SECONDS = 3.0
+"""A DHT request that is not answered by then is lost."""
+REDIAL_SECONDS = 1.0
+MAX_ROUTING_CHECKS = 50
+ROUTING_CHECK_SECONDS = 0.02
+_NO_ROUTERS_YET = "failed to find any peer in table"
+"""What libp2p's routing says before it knows anybody."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreached:
+    """A peer that could not be used at the start, and why, in words."""
+
+    peer: PeerId
+    addresses: tuple[str, ...]
+    reason: str
+
+
+class Host:
+    """A started peer of the network. Made by `start`, ended by `stop`."""
+
+    def __init__(
+        self, *, p2p: P2P, dht: DHTNode, identity: Identity, book: AddressBook, sockets: Path, config: PeerConfig
+    ) -> None:
+        self.p2p = p2p
+        self.dht = dht
+        self.identity = identity
+        self.me = identity.peer_id
+        self.unreached: tuple[Unreached, ...] = ()
+        """Initial peers that did not answer at the start."""
+        self._book = book
+        self._sockets = sockets
+        self._config = config
+
+    @classmethod
+    async def start(
+        cls,
+        *,
+        workdir: Path,
+        config: PeerConfig,
+        initial_peers: Sequence[str] = (),
+        join_timeout_seconds: float = JOIN_TIMEOUT_SECONDS,
+    ) -> "Host":
+        """Listen, and join the DHT through `initial_peers` and the peers of the last life.
+
+        `workdir` exists and is locked by the caller; it holds identity.key and peers.json. With initial peers the start fails
+        only if nobody at all can be reached, cached peers included; without, the peer begins alone if it has to.
+        Raises ConfigError (an address), StorageError (the workdir), SwarmError (nobody there, the clock is off, the daemon
+        does not start, or the identity is in use elsewhere).
+        """
+        use_hivemind_log_handler("nowhere")  # its messages go where ours go, and not in colour over the view
+        given = parse_peer_addresses(initial_peers)
+        check_config(config)
+        is_new_identity = not (workdir / "identity.key").exists()
+        identity = Identity.load_or_create(workdir / "identity.key")
+        book = AddressBook(workdir / "peers.json")
+        others = [address for address in dict.fromkeys([*given, *book.peers]) if address.peer != identity.peer_id]
+        sockets = make_socket_directory(workdir)
+        daemon = daemon_class(sockets)
+        async with contextlib.AsyncExitStack() as undo:
+            undo.callback(remove_socket_directory, sockets)
+            if others and not is_new_identity:
+                await _refuse_second_life(daemon, identity.peer_id, others)
+            p2p = await _start_daemon(daemon, config, workdir / "identity.key", book, others)
+            undo.push_async_callback(_stop_daemon, p2p)
+            assert str(p2p.peer_id) == identity.peer_id
+            dht = await DHTNode.create(
+                p2p, client_mode=config.client_mode, record_validator=TolerantReader(), wait_timeout=DHT_TIMEOUT_SECONDS
+            )
+            host = cls(p2p=p2p, dht=dht, identity=identity, book=book, sockets=sockets, config=config)
+            await host._join(given, others, join_timeout_seconds)
+            undo.pop_all()
+        return host
+
+    async def stop(self) -> None:
+        """Leave the network. The daemon is gone when this returns."""
+        if self.p2p._child.returncode is None:  # a dead daemon would not answer
+            with contextlib.suppress(P2PDaemonError, OSError, asyncio.IncompleteReadError, TimeoutError):
+                async with asyncio.timeout(STOP_TIMEOUT_SECONDS):
+                    await self.dht.shutdown()
+        await _stop_daemon(self.p2p)
+        remove_socket_directory(self._sockets)
+
+    async def wait_until_dead(self) -> None:
+        """Returns when the daemon has ended without being asked to: nothing works any more after that."""
+        await self.p2p._child.wait()
+
+    async def addresses(self) -> tuple[str, ...]:
+        """Full addresses under which others may reach this peer, the widest reach first. Loopback only if there is no other."""
+        try:
+            maddrs = await self.p2p.get_visible_maddrs(latest=True)
+        except ValueError:  # hivemind's way to say that there are none: client mode without a relay
+            return ()
+        return shareable([str(maddr) for maddr in maddrs])
+
+    async def describe_reachability(self) -> str:
+        """For the user: who can reach this peer, and what to do where that is too few."""
+        addresses = await self.addresses()
+        reaches = {reach(address) for address in addresses}
+        if self._config.client_mode:
+            return "client mode: nobody can connect to this peer; it takes part through connections that it opens itself"
+        if not addresses:
+            return "not listening on any address: nobody can connect to this peer"
+        if self._config.announce_maddrs:
+            return (
+                f"announced to others as {', '.join(self._config.announce_maddrs)}; whether that leads here only they can tell"
+            )
+        if "public" in reaches:
+            return f"reachable from the internet, if no firewall is in between, at {addresses[0]}"
+        if "relay" in reaches:
+            return f"behind a NAT, reachable through a relay at {addresses[0]}"
+        if "private" in reaches:
+            return (
+                f"reachable in the local network at {addresses[0]}; from elsewhere where the router lets it through (UPnP), "
+                "with port forwarding and --announce-maddrs, or through a relay with --use-auto-relay"
+            )
+        return f"reachable from this machine only, at {addresses[0]}; listen on /ip4/0.0.0.0/tcp/PORT for others"
+
+    async def peers_connected(self) -> tuple[PeerId, ...]:
+        """Whom the daemon has an open connection with, sorted. Raises SwarmError if the daemon is gone."""
+        try:
+            infos = await self.p2p.list_peers()
+        except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
+            raise SwarmError(f"the p2p daemon does not answer: {error}") from error
+        return tuple(sorted(PeerId(str(info.peer_id)) for info in infos))
+
+    async def connect(self, addresses: Iterable[str]) -> tuple[PeerId, ...]:
+        """Open connections to the peers at these full addresses, all at once; returns those that answered, sorted.
+
+        Worth doing before a round: a stream to an unknown peer first has to look for it. Addresses come from others, so
+        those that cannot be parsed are passed over.
+        """
+        dialled = await _dial(self.p2p, self._others(addresses))
+        return tuple(sorted(peer for peer, problem in dialled.items() if problem is None))
+
+    def remember(self, addresses: Iterable[str]) -> None:
+        """Keep these addresses of living peers for the next start, when the bootstrap may be gone. Raises StorageError."""
+        self._book.add_peers(self._others(addresses))
+
+    def _others(self, addresses: Iterable[str]) -> list[PeerAddress]:
+        """Those that can be parsed and are not ours."""
+        known: list[PeerAddress] = []
+        for address in addresses:
+            with contextlib.suppress(ConfigError):
+                known.append(parse_peer_address(address))
+        return [address for address in known if address.peer != self.me]
+
+    async def _join(self, given: Sequence[PeerAddress], others: Sequence[PeerAddress], timeout_seconds: float) -> None:
+        """Connect to the others and become a member of their DHT. Raises SwarmError where `given` asks for others in vain."""
+        deadline = time.monotonic() + timeout_seconds
+        problems: dict[PeerId, str] = {}
+        while others:
+            dialled = await _dial(self.p2p, others)
+            # libp2p refuses to dial a peer again for some seconds; then the earlier reason is the one to tell
+            problems = {peer: problems.get(peer, problem) for peer, problem in dialled.items() if problem is not None}
+            reached = [peer for peer in dialled if peer not in problems]
+            problems |= await self._enter_dht(reached)
+            members = [peer for peer in reached if peer not in problems]
+            if members:
+                self._book.add_peers(address for address in others if address.peer in members)
+                break
+            if not given or time.monotonic() + REDIAL_SECONDS > deadline:
+                break
+            await asyncio.sleep(REDIAL_SECONDS)
+        self.unreached = tuple(
+            Unreached(peer=peer, addresses=tuple(a.transport for a in others if a.peer == peer), reason=reason)
+            for peer, reason in problems.items()
+        )
+        asked = {address.peer for address in others}
+        if given and asked and asked <= set(problems):
+            lines = [f"  {', '.join(u.addresses)} ({u.peer}): {u.reason}" for u in self.unreached]
+            raise SwarmError("none of the known peers can be used:\n" + "\n".join(lines))
+
+    async def _enter_dht(self, reached: Sequence[PeerId]) -> dict[PeerId, str]:
+        """Ping the reached peers' DHT nodes and look for our neighbours; returns what was wrong with whom."""
+        problems: dict[PeerId, str] = {}
+
+        async def ping(peer: PeerId) -> None:
+            try:
+                node = await self.dht.protocol.call_ping(PeerID.from_base58(peer), validate=True, strict=True)
+            except ValidationError as error:
+                problems[peer] = f"{error}; set this machine's clock (NTP)" if "time" in str(error) else str(error)
+            else:
+                if node is None:
+                    problems[peer] = "connected, but there is no DHT behind it"
+
+        await asyncio.gather(*(ping(peer) for peer in reached))
+        if len(problems) < len(reached):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DHT_TIMEOUT_SECONDS):
+                    await self.dht.find_nearest_nodes([self.dht.node_id])
+        return problems
+
+
+async def _dial(p2p: P2P, addresses: Iterable[PeerAddress]) -> dict[PeerId, str | None]:
+    """Connect to every peer over any of its addresses. What went wrong, in words, or none."""
+    transports: dict[PeerId, list[str]] = {}
+    for address in addresses:
+        transports.setdefault(address.peer, []).append(address.transport)
+
+    async def dial(peer: PeerId) -> str | None:
+        try:
+            async with asyncio.timeout(DIAL_TIMEOUT_SECONDS):
+                await p2p._client.connect(PeerID.from_base58(peer), [Multiaddr(text) for text in transports[peer]])
+        except TimeoutError:
+            return f"no answer within {DIAL_TIMEOUT_SECONDS:g} s"
+        except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
+            return _last_words(str(error))
+        return None
+
+    peers = list(transports)
+    return dict(zip(peers, await asyncio.gather(*(dial(peer) for peer in peers)), strict=True))
+
+
+def _last_words(message: str) -> str:
+    """The cause, out of what libp2p says about every single attempt."""
+    lines = [line.strip(" *") for line in message.splitlines() if line.strip()]
+    return lines[-1][-200:] if lines else "refused"
+
+
+async def _refuse_second_life(daemon: type[P2P], me: PeerId, others: Sequence[PeerAddress]) -> None:
+    """Raises SwarmError if somebody in the swarm answers with our key."""
+    try:
+        anonymous = await daemon.create(
+            auto_nat=False,
+            dht_mode="client",
+            host_maddrs=None,
+            idle_timeout=IDLE_SECONDS,
+            nat_port_map=False,
+            no_listen=True,
+            startup_timeout=STARTUP_TIMEOUT_SECONDS,
+        )
+    except (P2PDaemonError, OSError) as error:
+        raise SwarmError(f"the p2p daemon does not start: {error}") from error
+    try:
+        dialled = await _dial(anonymous, others)
+        if all(problem is not None for problem in dialled.values()):
+            return  # joining will say so
+        try:
+            async with asyncio.timeout(DHT_TIMEOUT_SECONDS):
+                for _ in range(MAX_ROUTING_CHECKS):
+                    if await _is_routed(anonymous, me):
+                        break
+                    await asyncio.sleep(ROUTING_CHECK_SECONDS)
+                else:
+                    return
+        except (TimeoutError, P2PDaemonError, OSError, asyncio.IncompleteReadError):
+            return
+    finally:
+        await _stop_daemon(anonymous)
+    raise SwarmError(
+        f"another process takes part with this peer's identity ({me}). Stop it, or give each process a workdir of its own; "
+        "identity.key must not be copied"
+    )
+
+
+async def _is_routed(p2p: P2P, peer: PeerId) -> bool:
+    """Connect to a peer that the others know. False while the daemon does not yet know that the others do such work: it learns
+    that a moment after the connection to them stands."""
+    try:
+        await p2p._client.connect(PeerID.from_base58(peer), [])
+    except P2PDaemonError as error:
+        if _NO_ROUTERS_YET in str(error):
+            return False
+        raise
+    return True
+
+
+async def _start_daemon(
+    daemon: type[P2P], config: PeerConfig, key: Path, book: AddressBook, others: Sequence[PeerAddress]
+) -> P2P:
+    """p2pd on its old ports where they are free. Raises SwarmError."""
+    deadline = time.monotonic() + STARTUP_TIMEOUT_SECONDS
+    is_relayed = config.use_auto_relay and bool(others)  # relays are looked for among the peers we know
+    is_local = all(reach(maddr) == "loopback" for maddr in config.host_maddrs)
+    wanted = () if config.client_mode else config.host_maddrs
+    for attempt in range(1, MAX_STARTS + 1):
+        ports = choose_ports(wanted, book if attempt == 1 else None)
+        chosen = {listen.maddr: listen.port for listen in ports}
+        maddrs = [with_port(maddr, chosen[maddr]) if maddr in chosen else maddr for maddr in wanted]
+        try:
+            await _wait_for_ports([maddr for maddr in wanted if not has_open_port(maddr)])
+            p2p = await daemon.create(
+                initial_peers=None,  # p2pd gives up if its bootstrap is dead: we dial, try again, and name who is missing
+                announce_maddrs=list(config.announce_maddrs) or None,
+                auto_nat=not is_local,
+                check_if_identity_free=False,  # hivemind's check reads RSA keys only; ours is above
+                conn_manager=True,
+                dht_mode="client" if config.client_mode else "server",
+                force_reachability=None,
+                host_maddrs=maddrs or None,
+                identity_path=str(key),
+                idle_timeout=IDLE_SECONDS,
+                nat_port_map=not is_local,
+                no_listen=config.client_mode,
+                startup_timeout=max(1.0, deadline - time.monotonic()),
+                tls=True,
+                trusted_relays=[str(address) for address in others] if is_relayed else None,
+                use_auto_relay=is_relayed,
+                use_ipfs=False,
+                use_relay=config.use_relay,
+            )
+        except (P2PDaemonError, OSError) as error:
+            if attempt == MAX_STARTS or time.monotonic() >= deadline:
+                said = f" ({daemon.first_words})" if daemon.first_words else ""
+                raise SwarmError(f"the p2p daemon does not start, listening on {', '.join(maddrs)}: {error}{said}") from error
+            _log.warning("p2p daemon did not start, attempt %d of %d: %s", attempt, MAX_STARTS, error)
+        else:
+            book.set_ports(ports)
+            return p2p
+    raise AssertionError("the last attempt either returns or raises")
+
+
+async def _wait_for_ports(maddrs: Sequence[str]) -> None:
+    """Ports that the user named; a daemon of our last life may need a moment to die. Raises SwarmError."""
+    for _ in range(MAX_PORT_CHECKS):
+        taken = [maddr for maddr in maddrs if not is_free(maddr)]
+        if not taken:
+            return
+        await asyncio.sleep(PORT_CHECK_SECONDS)
+    raise SwarmError(f"cannot listen on {', '.join(taken)}: in use by another program, or not an address of this machine")
+
+
+async def _stop_daemon(p2p: P2P) -> None:
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_SECONDS):
+            await p2p.shutdown()
+    except TimeoutError:
+        p2p._child.kill()
+        await p2p._child.wait()

@@ -1,0 +1,64 @@
+"""Join links: adloco://RUN?peer=ADDRESS&peer=ADDRESS - a run's digest and peers to begin with. Pure."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from adloco_p2p.core.types import Digest
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.swarm.addresses import MAX_ADDRESSES, PeerAddress, parse_peer_addresses
+
+SCHEME = "adloco"
+MAX_LINK_CHARS = 8192
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinLink:
+    run: Digest
+    peers: tuple[PeerAddress, ...]
+
+
+def is_link(text: str) -> bool:
+    """Whether `text` wants to be a link rather than an address."""
+    return text.strip().lower().startswith(f"{SCHEME}:")
+
+
+def format_link(run: Digest, addresses: Sequence[str]) -> str:
+    """The link to a run through peers at these full addresses (with /p2p/)."""
+    assert _DIGEST.fullmatch(run)
+    peers = "&".join(f"peer={quote(str(address), safe='/')}" for address in parse_peer_addresses(addresses[:MAX_ADDRESSES]))
+    return f"{SCHEME}://{run}?{peers}" if peers else f"{SCHEME}://{run}"
+
+
+def parse_link(text: str) -> JoinLink:
+    """Raises ConfigError with everything that is wrong."""
+    text = text.strip()
+    if len(text) > MAX_LINK_CHARS:
+        raise ConfigError(f"the join link is longer than {MAX_LINK_CHARS} characters")
+    try:
+        parts = urlsplit(text)
+        fields = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query), max_num_fields=MAX_ADDRESSES)
+    except ValueError as error:
+        raise ConfigError(f"{text!r} is not a join link: {error}") from None
+    if parts.scheme != SCHEME or parts.path not in ("", "/") or parts.fragment:
+        raise ConfigError(f"{text!r} is not a join link; one looks like {SCHEME}://RUN?peer=ADDRESS")
+    if not _DIGEST.fullmatch(parts.netloc):
+        raise ConfigError(f"{text!r}: the run must be 64 hexadecimal digits in lower case")
+    unknown = sorted({name for name, _ in fields} - {"peer"})
+    if unknown:
+        raise ConfigError(f"{text!r}: unknown part {unknown[0]!r}")
+    return JoinLink(run=Digest(parts.netloc), peers=parse_peer_addresses(value for _, value in fields))
+
+
+def split_initial_peers(texts: Sequence[str]) -> tuple[Digest | None, tuple[PeerAddress, ...]]:
+    """What `--initial-peers` was given: addresses and join links, mixed. Raises ConfigError; links must lead to one run."""
+    links = [parse_link(text) for text in texts if is_link(text)]
+    runs = sorted({link.run for link in links})
+    if len(runs) > 1:
+        raise ConfigError(f"the join links lead to different runs: {', '.join(runs)}")
+    addresses = parse_peer_addresses(text for text in texts if not is_link(text))
+    linked = [peer for link in links for peer in link.peers]
+    return (runs[0] if runs else None), tuple(dict.fromkeys([*addresses, *linked]))

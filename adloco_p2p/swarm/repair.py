@@ -1,0 +1,221 @@
+"""Results of averages, as encoded: kept for hosts that lost theirs, served to them, and fetched by them.
+
+The digest that the hosts committed decides alone: a table of part hashes is believed because it hashes to the digest, a part
+because it hashes to its line in the table. So parts may come from any mixture of donors.
+
+    fetcher --HELLO(digest)--> donor --VERDICT, TABLE--> fetcher --WANT(part)--> donor --DATA--> fetcher
+"""
+
+import asyncio
+import struct
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import torch
+
+from adloco_p2p.core.types import Digest, PeerId, PseudoGradientStatistics
+from adloco_p2p.errors import AverageFailed, RemoteProtocolError
+from adloco_p2p.swarm.averaging_wire import GO, Hello, Purpose, Verdict, decode_table, encode_table, refusal
+from adloco_p2p.swarm.parts import MAX_PARTS, part_digest, part_statistics, result_digest, statistics_of
+from adloco_p2p.swarm.streams import FramedStream, FrameKind, Pace, StreamLost
+from adloco_p2p.swarm.tensor_codec import TensorCodec
+
+_OUTSTANDING = 4  # parts asked of one donor at a time
+_MAX_DONORS = 8
+_TABLE_BYTES = 36 * MAX_PARTS
+_WANT = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EncodedResult:
+    """One averaged vector as every host holds it."""
+
+    digest: Digest
+    codec: TensorCodec
+    size: int
+    """Values."""
+    encoded: np.ndarray
+    """uint8 [size * codec.bytes_per_value]; never written to again."""
+    parts: tuple[tuple[int, bytes], ...]
+    """Bytes and SHA-256 of every part, in order."""
+    members: frozenset[PeerId]
+    """Who may fetch it."""
+
+    def part(self, index: int) -> memoryview:
+        first = sum(num_bytes for num_bytes, _ in self.parts[:index])
+        return self.encoded.data[first : first + self.parts[index][0]]
+
+    def restore(self, own: torch.Tensor | None) -> tuple[torch.Tensor, PseudoGradientStatistics]:
+        """The vector, float32 [size], and the scalars of it and of this host's contribution.
+
+        Summed part by part as in the average itself, so that every host reports the same norm, to the last bit.
+        """
+        vector, sums, first = torch.empty(self.size), [], 0
+        for index in range(len(self.parts)):
+            values = self.codec.decode(self.part(index))
+            last = first + values.numel()
+            vector[first:last] = values
+            transmitted = None if own is None else self.codec.decode(self.codec.encode(own[first:last]))
+            sums.append(part_statistics(transmitted, values))
+            first = last
+        return vector, statistics_of(sums)
+
+
+class ResultStore:
+    """The newest results by key, bounded in number and bytes."""
+
+    def __init__(self, *, max_results: int, max_bytes: int) -> None:
+        self._results: OrderedDict[Digest, EncodedResult] = OrderedDict()
+        self._max_results, self._max_bytes = max_results, max_bytes
+
+    def keep(self, key: Digest, result: EncodedResult) -> None:
+        self._results[key] = result
+        while len(self._results) > 1 and (len(self._results) > self._max_results or self._num_bytes > self._max_bytes):
+            self._results.popitem(last=False)
+
+    def forget(self, key: Digest) -> None:
+        self._results.pop(key, None)
+
+    def find(self, digest: Digest) -> EncodedResult | None:
+        return next((result for result in self._results.values() if result.digest == digest), None)
+
+    @property
+    def _num_bytes(self) -> int:
+        return sum(result.encoded.nbytes for result in self._results.values())
+
+
+async def serve_repair(
+    stream: FramedStream, hello: Hello, store: ResultStore, *, pace: Pace | None, idle_seconds: float
+) -> None:
+    """Be a donor until the fetcher closes or is idle. Raises StreamLost, RemoteProtocolError or TimeoutError."""
+    result = store.find(hello.key)
+    if result is None or stream.peer not in result.members:
+        # One answer for both: a stranger does not learn what is held here.
+        stream.send(FrameKind.VERDICT, refusal("no such result for you").encode())
+        await stream.flushed()
+        return
+    stream.send(FrameKind.VERDICT, GO.encode())
+    stream.send(FrameKind.TABLE, encode_table(list(result.parts)))
+    while True:
+        async with asyncio.timeout(idle_seconds):
+            want = await stream.receive(FrameKind.WANT)
+        if len(want) != _WANT.size or _WANT.unpack(want)[0] >= len(result.parts):
+            raise RemoteProtocolError(f"{stream.peer} asks for a part that does not exist")
+        async with asyncio.timeout(idle_seconds):
+            await stream.send_data(result.part(_WANT.unpack(want)[0]), pace)
+
+
+class _Room:
+    """Sink of one donor's parts, in the order in which they were asked."""
+
+    def __init__(self) -> None:
+        self.asked: deque[tuple[int, memoryview]] = deque()
+        self.filled: asyncio.Queue[int] = asyncio.Queue()
+        self._at = 0
+
+    def target(self, num_bytes: int) -> memoryview:
+        if not self.asked or num_bytes > len(self.asked[0][1]) - self._at:
+            raise RemoteProtocolError("more bytes than were asked")
+        return self.asked[0][1][self._at : self._at + num_bytes]
+
+    def arrived(self, num_bytes: int) -> None:
+        self._at += num_bytes
+        if self._at == len(self.asked[0][1]):
+            self.filled.put_nowait(self.asked.popleft()[0])
+            self._at = 0
+
+
+class Fetch:
+    """One result on its way from its donors."""
+
+    def __init__(self, digest: Digest, *, codec: TensorCodec, size: int, stall_seconds: float) -> None:
+        self.encoded = np.empty(size * codec.bytes_per_value, dtype=np.uint8)
+        self.parts: tuple[tuple[int, bytes], ...] | None = None
+        self.bytes_sent = self.bytes_received = 0
+        self._digest, self._codec, self._size, self._stall_seconds = digest, codec, size, stall_seconds
+        self._wanted: deque[int] = deque()
+        self._num_missing = 0
+        self._failures: dict[PeerId, str] = {}
+
+    async def run(self, donors: tuple[PeerId, ...], connect: Callable[[PeerId], Awaitable[FramedStream]]) -> None:
+        """Until every part is here. Raises AverageFailed when no donor is left; the caller bounds the time."""
+        waiting = list(donors)
+        working: dict[asyncio.Task[None], PeerId] = {}
+        try:
+            while not self.is_complete:
+                while waiting and len(working) < _MAX_DONORS:
+                    donor = waiting.pop(0)
+                    working[asyncio.create_task(self._fetch_from(donor, connect))] = donor
+                if not working:
+                    why = "; ".join(self._failures.values()) or "no donor was named"
+                    raise AverageFailed(f"the result could not be fetched: {why}", suspects=tuple(self._failures))
+                done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    donor, error = working.pop(task), task.exception()
+                    if isinstance(error, (StreamLost, RemoteProtocolError, TimeoutError)):
+                        self._failures[donor] = str(error) or f"{donor} was silent for {self._stall_seconds:g} s"
+                    elif error is not None:
+                        raise error
+        finally:
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.parts is not None and self._num_missing == 0
+
+    async def _fetch_from(self, donor: PeerId, connect: Callable[[PeerId], Awaitable[FramedStream]]) -> None:
+        """Take parts from the common queue until none is missing; what this donor owes at its end goes back."""
+        stream = await connect(donor)
+        room = _Room()
+        outstanding: set[int] = set()
+        try:
+            await self._introduce(stream, room)
+            assert self.parts is not None
+            offsets = [0, *accumulate(num_bytes for num_bytes, _ in self.parts)]
+            while self._num_missing:
+                while self._wanted and len(outstanding) < _OUTSTANDING:
+                    index = self._wanted.popleft()
+                    outstanding.add(index)
+                    room.asked.append((index, self.encoded.data[offsets[index] : offsets[index + 1]]))
+                    stream.send(FrameKind.WANT, _WANT.pack(index))
+                if not outstanding:  # others have the rest in hand; if they fail it comes back to the queue
+                    await asyncio.sleep(0.05)
+                    continue
+                async with asyncio.timeout(self._stall_seconds):
+                    index = await room.filled.get()
+                data = self.encoded.data[offsets[index] : offsets[index + 1]]
+                if await asyncio.to_thread(part_digest, data) != self.parts[index][1]:
+                    raise RemoteProtocolError(f"{donor} sent a part that is not in the result")
+                outstanding.remove(index)
+                self._num_missing -= 1
+        finally:
+            stream.abort()
+            self._wanted.extend(sorted(outstanding))
+            self.bytes_sent += stream.bytes_sent
+            self.bytes_received += stream.bytes_received
+
+    async def _introduce(self, stream: FramedStream, room: _Room) -> None:
+        """Say what is wanted; take the donor's table if it is the true one."""
+        stream.sink = room
+        stream.max_control_bytes = _TABLE_BYTES
+        hello = Hello(purpose=Purpose.REPAIR, key=self._digest, codec=self._codec.code, size=self._size)
+        stream.send(FrameKind.HELLO, hello.encode())
+        async with asyncio.timeout(self._stall_seconds):
+            verdict = Verdict.decode(await stream.receive(FrameKind.VERDICT))
+            if verdict.status != "go":
+                raise RemoteProtocolError(f"{stream.peer} refused: {verdict.reason}")
+            table = decode_table(await stream.receive(FrameKind.TABLE))
+        is_true = result_digest(self._codec, self._size, [digest for _, digest in table]) == self._digest
+        if not is_true or sum(num_bytes for num_bytes, _ in table) != len(self.encoded):
+            raise RemoteProtocolError(f"{stream.peer} offers another result")
+        if self.parts is None:
+            self.parts = tuple(table)
+            self._wanted.extend(range(len(table)))
+            self._num_missing = len(table)
+        elif self.parts != tuple(table):
+            raise RemoteProtocolError(f"{stream.peer} cuts the result elsewhere")

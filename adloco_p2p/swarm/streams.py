@@ -1,0 +1,301 @@
+"""Framed binary streams between peers, over the streams of hivemind's network daemon.
+
+A stream is a protocol on the transport itself, not a reader and a writer: bytes go from the socket straight to where they
+belong, and the end of a stream is noticed at once, also while nobody reads. Nothing here waits for a remote peer without
+the caller being able to cancel it.
+
+The daemon knows no half-closed stream: when one end closes, both directions end, and bytes on their way to it are lost. So
+only the end that has all it wants may close.
+"""
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from enum import IntEnum
+from math import ceil
+from typing import Protocol, cast
+
+from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.control import DaemonConnector
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, raise_if_failed, read_pbmsg_safe, write_pbmsg
+from hivemind.proto import p2pd_pb2
+
+from adloco_p2p.core.types import PeerId
+from adloco_p2p.errors import RemoteProtocolError, SwarmError
+
+Pace = Callable[[int], Awaitable[None]]
+"""Awaited before so many bytes are sent: where a governor of bandwidth sits."""
+
+FRAME_BYTES = 1 << 18
+"""Largest data frame; a sign of life or another stream may go between two."""
+CONTROL_BYTES = 4096
+"""Largest control frame, unless the caller expects a longer one."""
+_CONTROL_FRAMES = 64  # unread control frames; an honest peer sends a few
+_HIGH_WATER = 1 << 19
+_FRAME = struct.Struct("<BBHI")  # marker, kind, zero, payload bytes
+_MARKER = 0xAD
+
+
+class FrameKind(IntEnum):
+    HELLO = 1
+    VERDICT = 2
+    DATA = 3
+    ALIVE = 4
+    TABLE = 5
+    WANT = 6
+    NOTE = 7
+
+
+_KINDS = frozenset(int(kind) for kind in FrameKind)
+
+
+class StreamLost(SwarmError):
+    """The stream could not be opened, or has ended before its time."""
+
+
+class DataSink(Protocol):
+    """Where data frames go. Called from the event loop; must not block. Raises RemoteProtocolError to end the stream."""
+
+    def target(self, num_bytes: int) -> memoryview:
+        """Room for exactly this many bytes."""
+        ...
+
+    def arrived(self, num_bytes: int) -> None:
+        """The room is filled."""
+        ...
+
+
+class FramedStream(asyncio.BufferedProtocol):
+    """One end of a stream to an authenticated peer."""
+
+    def __init__(self, peer: PeerId, writer: asyncio.StreamWriter, loop: asyncio.AbstractEventLoop) -> None:
+        self.peer = peer
+        self.sink: DataSink | None = None
+        self.on_lost: Callable[[Exception], None] | None = None
+        """Called once when the stream ends other than by `close` or `abort`."""
+        self.awaited_members: tuple[int, ...] = ()
+        """Whom the other end waits for, as its last sign of life says."""
+        self.max_control_bytes = CONTROL_BYTES
+        self.bytes_sent = self.bytes_received = 0
+        self.last_sent = self.last_received = loop.time()
+        self._loop = loop
+        self._writer = writer  # newer Pythons close the transport when the writer is collected
+        self._transport = cast(asyncio.Transport, writer.transport)  # a socket's transport goes both ways
+        self._header = memoryview(bytearray(_FRAME.size))
+        self._view, self._filled, self._kind = self._header, 0, 0
+        self._control: deque[tuple[FrameKind, bytes]] = deque()
+        self._reader_waiter: asyncio.Future[None] | None = None
+        self._is_full = False
+        self._writer_waiters: list[asyncio.Future[None]] = []
+        self._lost: Exception | None = None
+
+    @classmethod
+    async def take_over(cls, peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> "FramedStream":
+        """Continue a stream that was begun with a reader and a writer. Raises StreamLost if it has already ended."""
+        stream = cls(peer, writer, asyncio.get_running_loop())
+        transport = stream._transport
+        has_ended = reader.at_eof() or transport.is_closing()
+        if not has_ended:
+            transport.pause_reading()
+            transport.set_write_buffer_limits(high=_HIGH_WATER)
+            transport.set_protocol(stream)
+        reader.feed_eof()  # the reader gets nothing more; what it holds comes out without waiting
+        try:
+            rest = memoryview(await reader.read())
+        except OSError as error:
+            raise StreamLost(f"stream to {peer}: {error}") from None
+        while len(rest) and stream._lost is None:
+            room = stream.get_buffer(-1)[: len(rest)]
+            room[:] = rest[: len(room)]
+            rest = rest[len(room) :]
+            stream.buffer_updated(len(room))
+        if has_ended:
+            stream._end(StreamLost(f"stream to {peer} has ended"))
+        else:
+            transport.resume_reading()
+        return stream
+
+    # --- called by the transport ---
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self._view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_received = self._loop.time()
+        self.bytes_received += nbytes
+        self._filled += nbytes
+        if self._filled < len(self._view):
+            return
+        try:
+            self._advance()
+        except RemoteProtocolError as error:
+            self._end(error)
+
+    def eof_received(self) -> bool:
+        self._end(StreamLost(f"{self.peer} ended the stream"))
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(StreamLost(f"{self.peer} ended the stream" + (f": {exc}" if exc else "")))
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._wake_writers()
+
+    # --- reading ---
+
+    def _advance(self) -> None:
+        """A header or a payload is complete."""
+        if self._view is not self._header:
+            self._finish_frame()
+        else:
+            marker, kind, zero, length = _FRAME.unpack(self._header)
+            if marker != _MARKER or zero or kind not in _KINDS:
+                raise RemoteProtocolError(f"{self.peer} does not speak this protocol")
+            self._kind = kind
+            if kind == FrameKind.DATA:
+                if self.sink is None or not 0 < length <= FRAME_BYTES:
+                    raise RemoteProtocolError(f"{self.peer} sent {length} bytes of data, unexpected here")
+                self._view = self.sink.target(length)
+            elif length > self.max_control_bytes or len(self._control) >= _CONTROL_FRAMES:
+                raise RemoteProtocolError(f"{self.peer} sent a control frame of {length} bytes or too many of them")
+            else:
+                self._view = memoryview(bytearray(length))
+            if length == 0:
+                self._finish_frame()
+        self._filled = 0
+
+    def _finish_frame(self) -> None:
+        payload, self._view = self._view, self._header
+        if self._kind == FrameKind.DATA:
+            assert self.sink is not None
+            self.sink.arrived(len(payload))
+        elif self._kind == FrameKind.ALIVE:
+            if len(payload) % 2:
+                raise RemoteProtocolError(f"{self.peer} sent a malformed sign of life")
+            self.awaited_members = struct.unpack(f"<{len(payload) // 2}H", payload)
+        else:
+            self._control.append((FrameKind(self._kind), bytes(payload)))
+            if self._reader_waiter and not self._reader_waiter.done():
+                self._reader_waiter.set_result(None)
+
+    async def receive(self, expected: FrameKind) -> bytes:
+        """The next control frame. Raises RemoteProtocolError for another kind, StreamLost when the stream ends."""
+        while not self._control:
+            if self._lost is not None:
+                raise self._lost
+            self._reader_waiter = self._loop.create_future()
+            await self._reader_waiter
+        kind, payload = self._control.popleft()
+        if kind != expected:
+            raise RemoteProtocolError(f"{self.peer} sent {kind.name} where {expected.name} belongs")
+        return payload
+
+    # --- writing ---
+
+    def send(self, kind: FrameKind, payload: bytes | memoryview = b"") -> None:
+        """Queue one frame. Raises StreamLost."""
+        if self._lost is not None:
+            raise self._lost
+        self._transport.writelines([_FRAME.pack(_MARKER, kind, 0, len(payload)), payload])
+        self.bytes_sent += _FRAME.size + len(payload)
+        self.last_sent = self._loop.time()
+
+    async def send_data(self, data: memoryview, pace: Pace | None) -> None:
+        """Send one part as data frames, as fast as the peer and `pace` allow. Raises StreamLost."""
+        for first in range(0, len(data), FRAME_BYTES):
+            piece = data[first : first + FRAME_BYTES]
+            if pace is not None:
+                await pace(len(piece))
+            self.send(FrameKind.DATA, piece)
+            await self.drain()
+
+    async def drain(self) -> None:
+        """Wait until there is room for more. Raises StreamLost."""
+        while self._is_full and self._lost is None:
+            waiter = self._loop.create_future()
+            self._writer_waiters.append(waiter)
+            await waiter
+        if self._lost is not None:
+            raise self._lost
+
+    async def flushed(self) -> None:
+        """Wait until the daemon has taken every byte. Raises StreamLost."""
+        self._transport.set_write_buffer_limits(high=0)
+        await self.drain()
+
+    def show_life(self, awaited_members: tuple[int, ...], *, quiet_seconds: float) -> None:
+        """Send a sign of life if nothing was sent for so long and nothing is queued."""
+        is_idle = self._transport.get_write_buffer_size() == 0 and self._loop.time() - self.last_sent >= quiet_seconds
+        if self._lost is None and is_idle:
+            self.send(FrameKind.ALIVE, struct.pack(f"<{len(awaited_members)}H", *awaited_members))
+
+    # --- ending ---
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost is not None
+
+    def close(self) -> None:
+        """End the stream after what is queued was handed to the daemon."""
+        self.on_lost = None
+        self._end_quietly(StreamLost(f"stream to {self.peer} is closed"))
+        self._transport.close()
+
+    def abort(self) -> None:
+        """End the stream now; what is queued is dropped."""
+        self.on_lost = None
+        self._end_quietly(StreamLost(f"stream to {self.peer} is closed"))
+        self._transport.abort()
+
+    def _end(self, reason: Exception) -> None:
+        if self._lost is None:
+            self._end_quietly(reason)
+            self._transport.abort()
+            if self.on_lost is not None:
+                self.on_lost(reason)
+
+    def _end_quietly(self, reason: Exception) -> None:
+        if self._lost is None:
+            self._lost = reason
+        if self._reader_waiter and not self._reader_waiter.done():
+            self._reader_waiter.set_result(None)
+        self._wake_writers()
+
+    def _wake_writers(self) -> None:
+        waiters, self._writer_waiters = self._writer_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+async def open_stream(p2p: P2P, peer: PeerId, handler: str, *, timeout_seconds: float) -> FramedStream:
+    """A new stream to the peer's handler. Raises StreamLost.
+
+    The request is made here and not by `P2P.call_binary_stream_handler`, which never closes the socket of a request that
+    failed or was given up, and lets the daemon dial for a minute whatever the caller's deadline.
+    """
+    target = PeerID.from_base58(peer).to_bytes()
+    stream_open = p2pd_pb2.StreamOpenRequest(peer=target, proto=[handler], timeout=max(1, ceil(timeout_seconds)))
+    request = p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=stream_open)
+    writer = stream = None
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            reader, writer = await DaemonConnector(p2p.daemon_listen_maddr).open_connection()
+            await write_pbmsg(writer, request)
+            response = p2pd_pb2.Response()
+            await read_pbmsg_safe(reader, response)
+            raise_if_failed(response)
+            stream = await FramedStream.take_over(peer, reader, writer)
+            return stream
+    except TimeoutError:
+        raise StreamLost(f"{peer} was not reached in {timeout_seconds:.1f} s") from None
+    except (OSError, asyncio.IncompleteReadError, P2PDaemonError) as error:
+        raise StreamLost(f"{peer} cannot be reached: {error}") from None
+    finally:
+        if stream is None and writer is not None:
+            writer.transport.abort()

@@ -1,0 +1,1 @@
+"""The device room: models, inner steps, instances. Synchronous; called from one thread per device."""

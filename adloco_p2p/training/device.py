@@ -1,0 +1,43 @@
+"""Which device, and how torch uses it."""
+
+import os
+
+import torch
+
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.errors import ConfigError
+
+
+def select_device(peer_config: PeerConfig) -> torch.device:
+    """The device that `device` names. Raises ConfigError for one that this machine lacks."""
+    name = peer_config.device
+    if name == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device: {name!r} is not a device; use auto, cpu, cuda or cuda:N") from None
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if device.type != "cuda":
+        raise ConfigError(f"device: {name!r} is not supported; use auto, cpu, cuda or cuda:N")
+    index = device.index or 0
+    if index >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device: {name!r} asked for, but torch sees {torch.cuda.device_count()} CUDA devices; use auto or cpu"
+        )
+    return torch.device("cuda", index)
+
+
+def configure_device(peer_config: PeerConfig) -> torch.device:
+    """Set what torch keeps per process: threads, determinism, and the part of the GPU's memory that may be used."""
+    device = select_device(peer_config)
+    if peer_config.num_threads is not None:
+        torch.set_num_threads(peer_config.num_threads)
+    if peer_config.deterministic:
+        # cuBLAS reads this when its first handle is made; without it torch refuses deterministic matrix products
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(peer_config.deterministic)
+    if device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(peer_config.memory_fraction, device)
+    return device

@@ -1,0 +1,43 @@
+"""Held-out loss (method section 11)."""
+
+import math
+
+import torch
+
+from adloco_p2p.errors import DeviceError
+from adloco_p2p.numerics.batch import Batch
+from adloco_p2p.training.shell import ModelShell
+
+
+@torch.no_grad()
+def heldout_loss(shell: ModelShell, parameters: torch.Tensor, rows: Batch, *, micro_batch: int) -> float:
+    """Mean over the PREDICTED tokens of all rows, in nats, of parameters [P] on any device; its exponential is the perplexity.
+
+    Raises DeviceError where one row does not fit, or where the loss is not finite.
+    """
+    tokens = rows.num_predicted_tokens
+    assert tokens > 0, "nothing to predict"
+    shell.bind(parameters.to(shell.device))
+    shell.module.eval()
+    while True:
+        try:
+            total = torch.zeros((), dtype=torch.float64, device=shell.device)
+            for start in range(0, rows.num_samples, micro_batch):
+                total += shell.token_losses(rows.rows(start, start + micro_batch)).sum(dtype=torch.float64)
+            break
+        except torch.OutOfMemoryError as error:
+            if micro_batch == 1:
+                raise DeviceError(
+                    f"one held-out row of {rows.input_ids.shape[1]} tokens does not fit {shell.device}"
+                ) from error
+        micro_batch = max(1, micro_batch // 2)
+        shell.free_cache()
+    loss = float(total) / tokens
+    if not math.isfinite(loss):
+        raise DeviceError("training has diverged: the held-out loss is not finite; lower inner.learning_rate")
+    return loss
+
+
+def perplexity(loss: float) -> float:
+    """Of a mean loss in nats per predicted token."""
+    return math.exp(loss)

@@ -1,0 +1,296 @@
+"""The instances that a peer hosts, on one device: everything the runtime's device worker calls.
+
+Synchronous and single-threaded. Instances take turns on one model shell, so running them in any order gives the same bits.
+Between rounds an instance stands at a boundary: its local parameters are its outer parameters.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+import torch
+import transformers
+
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.config.run import RunConfig
+from adloco_p2p.core.events import InnerResult, RunInner
+from adloco_p2p.core.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict
+from adloco_p2p.errors import LocalProtocolError, StorageError
+from adloco_p2p.numerics.batch import Batch, Feed
+from adloco_p2p.numerics.digest import state_digest, tensor_digest
+from adloco_p2p.numerics.layout import flatten, unflatten_
+from adloco_p2p.numerics.merging import merge_, weighted_average
+from adloco_p2p.numerics.outer_optimizer import outer_step_
+from adloco_p2p.training.device import configure_device
+from adloco_p2p.training.evaluate import heldout_loss
+from adloco_p2p.training.inner_loop import OnProgress, run_inner_steps
+from adloco_p2p.training.instance import Instance
+from adloco_p2p.training.model import build_model, derived_seed, initial_seed
+from adloco_p2p.training.probe import probe_cpu, probe_cuda
+from adloco_p2p.training.schedule import round_schedule
+from adloco_p2p.training.shell import ModelShell
+
+_SNAPSHOT_TENSORS = ("outer", "momentum", "exp_avg", "exp_avg_sq")
+
+
+class Hosting:
+    """A peer's instances. All vectors that go in or out are fp32 [P] on the CPU."""
+
+    def __init__(self, run: RunConfig, peer_config: PeerConfig, me: PeerId, feed: Feed) -> None:
+        """Builds the model. Raises ConfigError for a model or a device that cannot be had."""
+        self._run = run
+        self._peer_config = peer_config
+        self._me = me
+        self._feed = feed
+        self._device = configure_device(peer_config)
+        module = self._build_model(InstanceId(0))
+        self._shell = ModelShell(module, device=self._device, is_bfloat16=run.model.precision == "bfloat16")
+        self._instances: dict[InstanceId, Instance] = {}
+        self._pseudo_gradients: dict[InstanceId, torch.Tensor] = {}
+        self._micro_batch_limit: int | None = None
+        self._heldout: Batch | None = None
+
+    # --- what is hosted ----------------------------------------------------------------------------------------------
+
+    @property
+    def hosted(self) -> tuple[InstanceId, ...]:
+        """Instances whose state is here, sorted."""
+        return tuple(sorted(self._instances))
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @property
+    def num_parameters(self) -> int:
+        """P."""
+        return self._shell.layout.num_parameters
+
+    @property
+    def micro_batch_limit(self) -> int:
+        """Largest micro-batch that the device holds, in samples; probed when first asked, smaller after an out-of-memory.
+
+        Raises DeviceError where one sample does not fit.
+        """
+        if self._micro_batch_limit is None:
+            with self._own_randomness():
+                self._micro_batch_limit = self._probe()
+        return self._micro_batch_limit
+
+    def start(self, instances: Sequence[InstanceId]) -> None:
+        """Host fresh instances, as the run's seed makes them: the same on every peer."""
+        for instance in instances:
+            self._instances[instance] = self._new(flatten(self._build_model(instance)), momentum=None)
+
+    def adopt(self, instance: InstanceId, outer: torch.Tensor, momentum: torch.Tensor) -> None:
+        """Host an instance whose state came from others, or replace what is here by it: zero moments, adoption warm-up.
+
+        The vectors [P] are copied.
+        """
+        adopted = self._new(outer.clone(), momentum=momentum.clone())
+        adopted.adoption_steps = 0
+        self._instances[instance] = adopted
+        self._pseudo_gradients.pop(instance, None)
+
+    def drop(self, instance: InstanceId) -> None:
+        """Forget an instance, if it is here."""
+        self._instances.pop(instance, None)
+        self._pseudo_gradients.pop(instance, None)
+
+    # --- one outer round ---------------------------------------------------------------------------------------------
+
+    def run_inner(self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: OnProgress) -> InnerResult | None:
+        """Train one instance for a round, from its outer parameters; see `run_inner_steps` for stopping, results and errors.
+
+        Chance (dropout) is drawn from a seed of run, instance, peer and round, so it needs no saved state.
+        """
+        instance_id = effect.plan.instance
+        instance = self._get(instance_id)
+        if not instance.is_at_boundary:  # a round that never came to an average
+            self.discard(instance_id)
+        stream = self._feed.open(
+            instance=instance_id, peer=self._me, round=effect.round, first_sample=effect.share.first_sample
+        )
+        micro_batch_limit = self.micro_batch_limit  # probing draws from torch's random state, so before it is seeded
+        with self._own_randomness():
+            torch.manual_seed(derived_seed(self._run.seed, "inner", instance_id, self._me, effect.round))
+            result = run_inner_steps(
+                self._shell,
+                instance,
+                stream,
+                share=effect.share,
+                schedule=round_schedule(effect, inner=self._run.inner, initial_batch=self._run.batch.initial_batch),
+                micro_batch_limit=micro_batch_limit,
+                should_stop=should_stop,
+                on_progress=on_progress,
+            )
+        if result is not None:
+            self._micro_batch_limit = result.micro_batch_limit
+        return result
+
+    def pseudo_gradient(self, instance: InstanceId) -> torch.Tensor:
+        """Outer minus local parameters, [P]. Scratch of the round: the same buffer until `apply_outer` or `discard`."""
+        hosted = self._get(instance)
+        scratch = self._pseudo_gradients.setdefault(instance, torch.empty(self.num_parameters))
+        scratch.copy_(hosted.local)
+        return torch.sub(hosted.outer, scratch, out=scratch)
+
+    def apply_outer(self, instance: InstanceId, averaged: torch.Tensor) -> None:
+        """Step the outer parameters with a committed average [P]; the local parameters follow."""
+        hosted = self._get(instance)
+        outer = self._run.outer
+        outer_step_(
+            hosted.outer,
+            hosted.momentum,
+            averaged,
+            kind=outer.kind,
+            learning_rate=outer.learning_rate,
+            momentum_factor=outer.momentum,
+        )
+        self.discard(instance)
+
+    def discard(self, instance: InstanceId) -> None:
+        """Local parameters return to the outer parameters. AdamW's moments keep what the steps taught them."""
+        self._get(instance).return_to_outer()
+        self._pseudo_gradients.pop(instance, None)
+
+    def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
+        """Of the outer parameters, and of the state (outer parameters and momentum)."""
+        hosted = self._get(instance)
+        return tensor_digest(hosted.outer), state_digest(hosted.outer, hosted.momentum)
+
+    def state(self, instance: InstanceId) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copies of outer parameters and momentum [P]: what a donor serves and `adopt` takes."""
+        hosted = self._get(instance)
+        return hosted.outer.clone(), hosted.momentum.clone()
+
+    # --- forks and merges --------------------------------------------------------------------------------------------
+
+    def transition(self, forks: Sequence[Fork], merges: Sequence[Merge]) -> None:
+        """Apply forks, then merges, at a boundary. The merged-away sources are dropped.
+
+        A fork copies everything: parameters, momentum, AdamW's moments. A merge takes the weighted mean of outer parameters and
+        momentum. Sources of positive weight must be here, fetched (`adopt`) where this peer did not train them; a target that
+        was fetched starts from zero moments by that. Raises LocalProtocolError where one is missing.
+        """
+        for fork in forks:
+            for target in fork.targets:
+                self._instances[target] = self._get(fork.source).copy(self._run.inner)
+        for merge in merges:
+            self._merge(merge)
+            for source in merge.sources:
+                if source != merge.target:
+                    self.drop(source)
+
+    def probe_merge(self, merge: Merge) -> ProbeVerdict:
+        """Held-out losses of the sources and of the point that the merge would give; changes nothing."""
+        losses = tuple(self.evaluate(source) for source in merge.sources)
+        merged = weighted_average([self._get(source).outer for source in merge.sources], merge.weights)
+        return ProbeVerdict(
+            sources=merge.sources, target=merge.target, source_losses=losses, merged_loss=self._heldout_loss(merged)
+        )
+
+    def evaluate(self, instance: InstanceId) -> float:
+        """Held-out loss of the outer parameters, nats per predicted token."""
+        return self._heldout_loss(self._get(instance).outer)
+
+    # --- saving ------------------------------------------------------------------------------------------------------
+
+    def snapshot(self, instance: InstanceId) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
+        """Copies of all that a bit-exact resume needs, taken at a boundary: CPU tensors [P], and JSON-able values."""
+        hosted = self._get(instance)
+        assert hosted.is_at_boundary, f"instance {instance} has unfinished work"
+        vectors = (hosted.outer, hosted.momentum, *hosted.moments)
+        tensors = {name: vector.to("cpu", copy=True) for name, vector in zip(_SNAPSHOT_TENSORS, vectors, strict=True)}
+        meta: dict[str, object] = {
+            "optimizer_steps": hosted.optimizer_steps,
+            "adoption_steps": hosted.adoption_steps,
+            "feed": self._feed.state(instance),
+        }
+        return tensors, meta
+
+    def restore(self, instance: InstanceId, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, object]) -> None:
+        """Host an instance as a snapshot left it. The tensors are copied. Raises StorageError for one of another model."""
+        for name in _SNAPSHOT_TENSORS:
+            if name not in tensors or tensors[name].shape != (self.num_parameters,) or tensors[name].dtype != torch.float32:
+                raise StorageError(f"checkpoint of instance {instance}: {name} is missing or not of this model")
+        match meta:
+            case {"optimizer_steps": int(steps), "adoption_steps": int() | None as adoption_steps, "feed": dict(feed_state)}:
+                pass
+            case _:
+                raise StorageError(f"checkpoint of instance {instance}: its counters are missing")
+        restored = self._new(tensors["outer"].clone(), momentum=tensors["momentum"].clone())
+        exp_avg, exp_avg_sq = (tensors[name].to(self._device, copy=True) for name in ("exp_avg", "exp_avg_sq"))
+        restored.set_moments(exp_avg, exp_avg_sq, steps)
+        restored.adoption_steps = adoption_steps
+        self._instances[instance] = restored
+        self._feed.restore(instance, feed_state)
+
+    def export_model(self, instance: InstanceId) -> transformers.PreTrainedModel:
+        """A model of its own on the CPU with the outer parameters, ready to be saved."""
+        module = copy.deepcopy(self._shell.module).to("cpu").eval()
+        unflatten_(module, self._get(instance).outer)
+        return module
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _get(self, instance: InstanceId) -> Instance:
+        if instance not in self._instances:
+            raise LocalProtocolError(f"instance {instance} is not hosted here; hosted: {self.hosted}")
+        return self._instances[instance]
+
+    def _own_randomness(self) -> AbstractContextManager[None]:
+        """What is drawn inside leaves torch's global random state as it was."""
+        return torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else [])
+
+    def _new(self, outer: torch.Tensor, *, momentum: torch.Tensor | None) -> Instance:
+        return Instance(outer, momentum=momentum, inner=self._run.inner, device=self._device)
+
+    def _build_model(self, instance: InstanceId) -> transformers.PreTrainedModel:
+        return build_model(
+            self._run.model,
+            vocab_size=self._feed.vocab_size,
+            sequence_length=self._feed.sequence_length,
+            seed=initial_seed(self._run, instance),
+        )
+
+    def _probe(self) -> int:
+        sequence_length, vocab_size = self._feed.sequence_length, self._feed.vocab_size
+        limit = self._peer_config.max_micro_batch
+        if self._device.type == "cpu":
+            budget_bytes = self._peer_config.memory_budget_bytes
+            return probe_cpu(
+                self._shell, sequence_length=sequence_length, vocab_size=vocab_size, budget_bytes=budget_bytes, limit=limit
+            )
+        # what is hosted already occupies its memory; the probe's own instance stands for the next one
+        most = min(self._peer_config.max_instances, self._run.instances.count)
+        return probe_cuda(
+            self._shell,
+            sequence_length=sequence_length,
+            vocab_size=vocab_size,
+            inner=self._run.inner,
+            num_instances=max(1, most - len(self._instances)),
+            limit=limit,
+        )
+
+    def _merge(self, merge: Merge) -> None:
+        """Outer parameters and momentum of the target <- weighted means; its AdamW as the rules say (method section 6)."""
+        rules = self._run.merge
+        target = self._get(merge.target)
+        taken = [(self._get(s), weight) for s, weight in zip(merge.sources, merge.weights, strict=True) if weight > 0]
+        weights = [weight for _, weight in taken]
+        if all(source is target for source, _ in taken):
+            return  # a merge that only ends other instances leaves the survivor as it is
+        merge_(target.outer, [source.outer for source, _ in taken], weights)
+        if rules.outer_momentum == "zero":
+            target.momentum.zero_()
+        else:
+            merge_(target.momentum, [source.momentum for source, _ in taken], weights)
+        if rules.inner_state == "reset":
+            target.forget_moments()
+        target.return_to_outer()
+
+    def _heldout_loss(self, outer: torch.Tensor) -> float:
+        if self._heldout is None:
+            self._heldout = self._feed.heldout(self._run.evaluation.rows)
+        return heldout_loss(self._shell, outer, self._heldout, micro_batch=self.micro_batch_limit)

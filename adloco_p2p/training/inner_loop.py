@@ -1,0 +1,122 @@
+"""H inner steps of one instance: the hot path."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import SupportsFloat
+
+import torch
+
+from adloco_p2p.core.events import InnerResult
+from adloco_p2p.core.types import HostShare
+from adloco_p2p.errors import DeviceError
+from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch, SampleStream
+from adloco_p2p.numerics.grad_stats import half_batch_statistics, half_products
+from adloco_p2p.training.instance import Instance
+from adloco_p2p.training.schedule import RoundSchedule
+from adloco_p2p.training.shell import ModelShell
+
+STATISTICS_PERIOD = 4
+"""Every so many inner steps the gradient noise is measured; the first of a round is. A measured step costs three inner
+products and, where the batch is one micro-batch, splitting it; every fourth keeps that under 3 % of the training time
+(benchmarks/statistics_cost.py), and a round still averages H / 4 of these noisy scalars."""
+
+OnProgress = Callable[[int, SupportsFloat, int], None]
+"""(inner steps done, mean loss of the last one, its predicted tokens), after every inner step. The loss lies on the device:
+reading it waits for the device, so a caller that throttles reads only what it shows."""
+
+
+def run_inner_steps(
+    shell: ModelShell,
+    instance: Instance,
+    stream: SampleStream,
+    *,
+    share: HostShare,
+    schedule: RoundSchedule,
+    micro_batch_limit: int,
+    should_stop: Callable[[], bool],
+    on_progress: OnProgress,
+) -> InnerResult | None:
+    """Do the inner steps of `share`, or as many as `should_stop`, asked before each, lets pass.
+
+    Returns what was done, which after a stop is a smaller contribution but a valid one (its weight is its samples); none where
+    nothing was done. The caller decides whether it counts or is discarded. Raises DeviceError where one sample does not fit,
+    or where training has diverged.
+    """
+    assert share.inner_steps >= 1 and share.effective_batch >= 1, share
+    started = time.perf_counter()
+    micro_batch = min(share.micro_batch_size, micro_batch_limit)
+    loss_sum = torch.zeros((), dtype=torch.float64, device=shell.device)
+    measured: list[tuple[torch.Tensor, tuple[int, int]]] = []
+    tokens = steps = 0
+    shell.bind(instance.local)
+    shell.module.train()
+    # ---------------------------------------------------------------------------------------------- one inner step
+    while steps < share.inner_steps and not should_stop():
+        rows = stream.take(share.effective_batch)
+        is_measured = steps % STATISTICS_PERIOD == 0 and rows.num_samples >= 2
+        while True:
+            try:
+                step_loss, halves = accumulate_gradient(shell, rows, micro_batch=micro_batch, is_measured=is_measured)
+                break
+            except torch.OutOfMemoryError as error:
+                if micro_batch == 1:
+                    raise DeviceError(f"one sample of {rows.input_ids.shape[1]} tokens does not fit {shell.device}") from error
+            # outside the handler, which would keep the failed attempt's tensors alive; the rows in hand are run again
+            micro_batch = micro_batch_limit = max(1, micro_batch // 2)
+            shell.free_cache()
+        if halves is not None:
+            measured.append((half_products(shell.half, shell.gradient), halves))
+        torch.nn.utils.clip_grad_norm_(shell.parameters, schedule.inner.clip_norm)
+        instance.inner_step(shell.gradient, schedule.learning_rate(steps, instance.adoption_steps))
+        loss_sum += step_loss
+        step_tokens = rows.num_predicted_tokens
+        tokens += step_tokens
+        steps += 1
+        on_progress(steps, step_loss / max(1, step_tokens), step_tokens)
+    # --------------------------------------------------------------------------------------------------------------
+    if steps == 0:
+        return None
+    loss = float(loss_sum) / max(1, tokens)  # waits for the device
+    if not math.isfinite(loss) or not math.isfinite(float(instance.local.sum())):
+        raise DeviceError("training has diverged: loss or parameters are not finite; lower inner.learning_rate")
+    return InnerResult(
+        samples=steps * share.effective_batch,
+        tokens=tokens,
+        inner_steps=steps,
+        batch_samples=share.effective_batch,
+        accumulation_steps=-(-share.effective_batch // micro_batch),
+        loss=loss,
+        seconds=time.perf_counter() - started,
+        half_batch=half_batch_statistics([(products.tolist(), halves) for products, halves in measured]),
+        micro_batch_limit=micro_batch_limit,
+    )
+
+
+def accumulate_gradient(
+    shell: ModelShell, rows: Batch, *, micro_batch: int, is_measured: bool
+) -> tuple[torch.Tensor, tuple[int, int] | None]:
+    """`shell.gradient` <- mean over the rows of each row's gradient, whatever the micro-batches.
+
+    A row's loss is the mean over its predicted tokens. Where the step is measured, `shell.half` receives the part of the
+    gradient that the first half of the micro-batches gave; a single one is split in two. Returns the sum of the token losses
+    (fp64, on the device) and the samples of the two halves. Called again, it starts over.
+    """
+    num_samples = rows.num_samples
+    starts = list(range(0, num_samples, micro_batch))
+    split_at = None
+    if is_measured:
+        if len(starts) == 1:
+            starts.append((num_samples + 1) // 2)
+        split_at = starts[(len(starts) + 1) // 2]
+    predicted = (rows.labels[:, 1:] != IGNORED_LABEL).sum(dim=1, keepdim=True).clamp(min=1)  # [n, 1]
+    weights = (1.0 / (num_samples * predicted.double())).float().to(shell.device)  # [n, 1]
+    loss_sum = torch.zeros((), dtype=torch.float64, device=shell.device)
+    shell.gradient.zero_()
+    for start, stop in zip(starts, [*starts[1:], num_samples], strict=True):
+        if start == split_at:
+            shell.half.copy_(shell.gradient)
+        losses = shell.token_losses(rows.rows(start, stop))  # [micro, L]
+        torch.autograd.backward((losses * weights[start:stop]).sum())
+        loss_sum += losses.detach().sum(dtype=torch.float64)
+    return loss_sum, None if split_at is None else (split_at, num_samples - split_at)

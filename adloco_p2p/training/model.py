@@ -1,0 +1,112 @@
+"""The model of a run: built from a `transformers` configuration, or loaded."""
+
+import torch
+import transformers
+
+from adloco_p2p.config.run import ModelConfig, RunConfig, Scalar
+from adloco_p2p.core import canonical
+from adloco_p2p.core.types import InstanceId
+from adloco_p2p.errors import ConfigError
+
+
+def derived_seed(*parts: object) -> int:
+    """A seed for torch from a tuple of plain values: equal on every peer, unrelated for unequal values."""
+    return int(canonical.digest(parts)[:15], 16)
+
+
+def initial_seed(run: RunConfig, instance: InstanceId) -> int:
+    """Seed of an instance's random weights: one for all, except where the instances start different."""
+    return derived_seed(run.seed, "weights", instance if run.instances.start == "different" else 0)
+
+
+def build_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, seed: int) -> transformers.PreTrainedModel:
+    """A causal language model in fp32 on the CPU; torch's global random state is left as it was.
+
+    Raises ConfigError naming the setting that does not work.
+    """
+    if model.pretrained is None:
+        config = _architecture(model.architecture, vocab_size=vocab_size, sequence_length=sequence_length)
+        module = _from_config(config, seed)
+    else:
+        module = _from_pretrained(model.pretrained, model.revision)
+        if module.config.vocab_size < vocab_size:
+            raise ConfigError(
+                f"model.pretrained: {model.pretrained} knows {module.config.vocab_size} tokens, the tokenizer has {vocab_size};"
+                " use the tokenizer that belongs to the model"
+            )
+    longest = _longest_sequence(module.config)
+    if longest is not None and longest < sequence_length:
+        name = "model.architecture.max_position_embeddings" if model.pretrained is None else "model.pretrained"
+        raise ConfigError(f"{name}: the model reads {longest} tokens, data.sequence_length is {sequence_length}")
+    # a pretrained model may be stored in 16 bits; parameters and optimizers are fp32
+    return module.float()
+
+
+def _architecture(architecture: dict[str, Scalar], *, vocab_size: int, sequence_length: int) -> transformers.PretrainedConfig:
+    """The configuration that the arguments name; every unknown one is an error, which `transformers` would only store."""
+    arguments = dict(architecture)
+    model_type = arguments.pop("model_type", None)
+    if not isinstance(model_type, str) or model_type not in transformers.CONFIG_MAPPING:
+        raise ConfigError(
+            f"model.architecture.model_type: {model_type!r} is not a model type that transformers knows, such as llama"
+        )
+    if "vocab_size" in arguments:
+        raise ConfigError(f"model.architecture.vocab_size: follows from the tokenizer ({vocab_size}); leave it out")
+    unknown = [key for key in sorted(arguments) if not _is_known(model_type, key, arguments[key])]
+    if unknown:
+        raise ConfigError(*(f"model.architecture.{key}: {model_type} has no such argument" for key in unknown))
+    arguments.setdefault("max_position_embeddings", sequence_length)
+    arguments["vocab_size"] = vocab_size
+    # no special token of the class's own vocabulary; the model never sees one that the tokenizer does not make
+    arguments |= {key: None for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key not in arguments}
+    try:
+        return transformers.AutoConfig.for_model(model_type, **arguments)
+    except Exception as error:  # each class of transformers has its own ways to refuse a user's value
+        raise ConfigError(f"model.architecture: {model_type} refuses it: {_one_line(error)}") from error
+
+
+def _is_known(model_type: str, key: str, value: Scalar) -> bool:
+    """Whether the argument does anything: the configuration knows the name, or changes in something else because of it."""
+    plain = transformers.AutoConfig.for_model(model_type)
+    if key in plain.to_dict() or key in plain.attribute_map:
+        return True
+    try:
+        changed = transformers.AutoConfig.for_model(model_type, **{key: value}).to_dict()
+    except Exception:  # refused, so it is known; `_architecture` says why
+        return True
+    changed.pop(key, None)
+    return bool(changed != plain.to_dict())
+
+
+def _from_config(config: transformers.PretrainedConfig, seed: int) -> transformers.PreTrainedModel:
+    if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ConfigError(f"model.architecture.model_type: {config.model_type} is not a causal language model")
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        with torch.no_grad():  # two tokens find sizes that do not fit each other, here instead of in the first inner step
+            module(input_ids=torch.zeros(1, 2, dtype=torch.int64), use_cache=False)
+    except Exception as error:  # torch and transformers refuse impossible sizes with whatever error they happen to run into
+        raise ConfigError(f"model.architecture: cannot be built: {type(error).__name__}: {_one_line(error)}") from error
+    return module
+
+
+def _from_pretrained(source: str, revision: str | None) -> transformers.PreTrainedModel:
+    """Weights of a hub id or local directory; only safetensors, which cannot carry code."""
+    try:
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            source, revision=revision or "main", trust_remote_code=False, use_safetensors=True
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model.pretrained: {source!r} cannot be loaded: {_one_line(error)}") from error
+
+
+def _longest_sequence(config: transformers.PretrainedConfig) -> int | None:
+    """Tokens that the positions cover; none for models without such a limit."""
+    longest = config.to_dict().get(config.attribute_map.get("max_position_embeddings", "max_position_embeddings"))
+    return longest if isinstance(longest, int) else None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

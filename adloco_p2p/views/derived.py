@@ -1,0 +1,235 @@
+"""What views show, computed from a `Status`: progress, time left, rates, and the rows of the tables. Pure."""
+
+from dataclasses import dataclass
+
+from adloco_p2p.views import units
+from adloco_p2p.views.records import Activity, Decision, Host, Plan, PlannedInstance, RoundResult
+from adloco_p2p.views.status import Status
+
+WINDOW_ROUNDS = 5
+"""Rates and the time left are means over this many finished rounds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceRow:
+    instance: int
+    phase: str
+    """A phase of the round, `planned` before it began, or `elsewhere` where other peers host it."""
+    step: int
+    num_steps: int
+    loss: float | None
+    heldout_loss: float | None
+    requested_batch: int | None
+    effective_batch: int | None
+    mode: str
+    reason: str
+    num_hosts: int
+    tokens_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerRow:
+    peer: str
+    is_self: bool
+    state: str
+    """alive, suspected, left, or joining (known, not yet in a plan)."""
+    samples_per_second: float | None
+    last_report: int | None
+    instances: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Over all rounds that count, on this peer."""
+
+    samples: int
+    tokens: int
+    bytes_sent: int
+    bytes_received: int
+    training_seconds: float
+
+
+def totals(status: Status) -> Totals:
+    results = status.results.values()
+    return Totals(
+        samples=sum(result.samples for result in results),
+        tokens=sum(result.tokens for result in results),
+        bytes_sent=sum(result.bytes_sent for result in results),
+        bytes_received=sum(result.bytes_received for result in results),
+        training_seconds=sum(result.seconds.get("training", 0.0) for result in results),
+    )
+
+
+def compute_utilisation(status: Status) -> float | None:
+    """Training seconds of the rounds that count over running time: work that was lost and done again counts once."""
+    elapsed = status.elapsed_seconds
+    return totals(status).training_seconds / elapsed if elapsed > 0 and status.results else None
+
+
+def latest_result(status: Status, instance: int) -> RoundResult | None:
+    results = [result for result in status.results.values() if result.instance == instance]
+    return max(results, key=lambda result: result.round, default=None)
+
+
+def latest_heldout(status: Status, instance: int) -> float | None:
+    """The newest held-out loss; not every round has one."""
+    measured = [result for result in status.results.values() if result.instance == instance and result.heldout_loss is not None]
+    return max(measured, key=lambda result: result.round).heldout_loss if measured else None
+
+
+def round_ends(status: Status) -> list[tuple[int, float]]:
+    """(round, running time at the end of its last instance) of the rounds that are over on this peer, by round."""
+    is_over = all(row.phase in {"done", "elsewhere"} for row in instance_rows(status))
+    ends: dict[int, float] = {}
+    for result in status.results.values():
+        if result.round < status.current_round or is_over:
+            ends[result.round] = max(ends.get(result.round, 0.0), result.elapsed_seconds)
+    return sorted(ends.items())
+
+
+def seconds_per_round(status: Status) -> float | None:
+    """Mean over the last rounds; before the first one ends, what the plan expects."""
+    ends = round_ends(status)
+    if not ends:
+        plan = status.current_plan
+        return plan.expected_seconds if plan is not None and plan.expected_seconds > 0 else None
+    points = [(ends[0][0] - 1, 0.0), *ends][-WINDOW_ROUNDS - 1 :]
+    first, last = points[0], points[-1]
+    return max(0.0, last[1] - first[1]) / (last[0] - first[0])
+
+
+def tokens_per_second(status: Status) -> float | None:
+    """Tokens of this peer over the last rounds by their running time; before that, the rate of the inner steps."""
+    ends = round_ends(status)
+    if not ends:
+        rates = [activity.tokens_per_second for activity in status.activities.values() if activity.tokens_per_second]
+        return rates[-1] if rates else None
+    window = [round_ for round_, _ in ends[-WINDOW_ROUNDS:]]
+    before = ends[-WINDOW_ROUNDS - 1][1] if len(ends) > WINDOW_ROUNDS else 0.0
+    seconds = ends[-1][1] - before
+    tokens = sum(result.tokens for result in status.results.values() if result.round in window)
+    return tokens / seconds if seconds > 0 else None
+
+
+def round_fraction(status: Status) -> float:
+    """Part of the current round's inner steps that this peer has done, in [0, 1]."""
+    rows = [row for row in instance_rows(status) if row.phase != "elsewhere"]
+    if not rows:
+        return 0.0
+    return sum(min(1.0, row.step / row.num_steps) for row in rows if row.num_steps) / len(rows)
+
+
+def run_fraction(status: Status) -> float:
+    """Part of the run that is done, in [0, 1]."""
+    if status.finish is not None:
+        return 1.0
+    return min(1.0, (status.current_round + round_fraction(status)) / status.rounds) if status.rounds else 0.0
+
+
+def eta_seconds(status: Status) -> float | None:
+    """Running time until the end of the run; none where no round has ended and the plan expects nothing."""
+    pace = seconds_per_round(status)
+    return None if pace is None else pace * status.rounds * (1.0 - run_fraction(status))
+
+
+def instance_rows(status: Status) -> list[InstanceRow]:
+    """One row per instance of the current plan, by id; without a plan, per instance that this peer works on."""
+    plan = status.current_plan
+    if plan is None:
+        return [_instance_row(status, instance, None) for instance in sorted(status.activities)]
+    return [_instance_row(status, planned.instance, planned) for planned in plan.instances]
+
+
+def _instance_row(status: Status, instance: int, planned: PlannedInstance | None) -> InstanceRow:
+    share = _share(status, planned)
+    activity = _current_activity(status, instance)
+    result = latest_result(status, instance)
+    is_done = (status.current_round, instance) in status.results
+    num_steps = (activity.num_steps if activity else 0) or (share.inner_steps if share else status.inner_steps)
+    if is_done or status.finish is not None:
+        phase, step = "done", num_steps
+    elif activity is not None:
+        # Whatever follows training in a round begins when all inner steps are done.
+        phase, step = activity.phase, num_steps if activity.phase in _AFTER_TRAINING else activity.step
+    else:
+        phase, step = ("planned" if share is not None else "elsewhere"), 0
+    running_loss = activity.loss if activity is not None else None
+    return InstanceRow(
+        instance=instance,
+        phase=phase,
+        step=step,
+        num_steps=num_steps,
+        loss=running_loss if running_loss is not None and not is_done else result.loss if result else None,
+        heldout_loss=latest_heldout(status, instance),
+        requested_batch=planned.requested_batch if planned else None,
+        effective_batch=planned.effective_batch if planned else None,
+        mode=planned.mode if planned else "",
+        reason=planned.reason if planned else "",
+        num_hosts=len(planned.hosts) if planned else 0,
+        tokens_per_second=activity.tokens_per_second if activity else None,
+    )
+
+
+_AFTER_TRAINING = frozenset({"averaging", "retrying", "committing", "repairing", "applying", "evaluating", "probing", "done"})
+
+
+def _share(status: Status, planned: PlannedInstance | None) -> Host | None:
+    """What the plan asks of this peer for the instance."""
+    hosts = planned.hosts if planned is not None else ()
+    return next((host for host in hosts if host.peer == status.peer), None)
+
+
+def _current_activity(status: Status, instance: int) -> Activity | None:
+    """Only of the round in progress: what an earlier round left behind says nothing about this one."""
+    activity = status.activities.get(instance)
+    return activity if activity is not None and activity.round >= status.current_round else None
+
+
+def peer_rows(status: Status) -> list[PeerRow]:
+    """This peer first, then the fastest; then those that no plan names yet."""
+    plan = status.current_plan
+    seats = {seat.peer: seat for seat in plan.roster} if plan is not None else {}
+    ordered = sorted(seats.values(), key=lambda seat: (seat.peer != status.peer, -seat.samples_per_second, seat.peer))
+    strangers = sorted(set(status.peer_states) - set(seats))
+    return [
+        *(
+            PeerRow(
+                peer=seat.peer,
+                is_self=seat.peer == status.peer,
+                state=_state(status.peer_states.get(seat.peer, "joined"), in_plan=True),
+                samples_per_second=seat.samples_per_second or None,
+                last_report=seat.last_report,
+                instances=_hosted(plan, seat.peer),
+            )
+            for seat in ordered
+        ),
+        *(
+            PeerRow(
+                peer=peer,
+                is_self=peer == status.peer,
+                state=_state(status.peer_states[peer], in_plan=False),
+                samples_per_second=None,
+                last_report=None,
+                instances=(),
+            )
+            for peer in strangers
+        ),
+    ]
+
+
+def _state(membership: str, *, in_plan: bool) -> str:
+    if membership in {"suspected", "left"}:
+        return membership
+    return "alive" if in_plan else "joining"
+
+
+def _hosted(plan: Plan | None, peer: str) -> tuple[int, ...]:
+    planned = plan.instances if plan is not None else ()
+    return tuple(instance.instance for instance in planned if any(host.peer == peer for host in instance.hosts))
+
+
+def subject(decision: Decision) -> str:
+    """The instances that a decision is about: `1 + 2 -> 1`."""
+    if decision.kind == "switch":
+        return f"instance {units.instances(decision.targets)}"
+    return f"{units.instances(decision.sources)} -> {units.instances(decision.targets)}"

@@ -1,0 +1,39 @@
+"""Reads `events.jsonl`: one JSON object a line, in the order in which things happened."""
+
+import json
+from pathlib import Path
+
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.views.records import Event
+
+
+def read_events(path: Path) -> list[Event]:
+    """Return all events of the file. A torn last line (the process was killed while writing it) is left out.
+
+    Raises ConfigError, naming the file: missing, unreadable, empty, or a line that is not an event.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: the events of the run cannot be read ({error})") from error
+    lines = text.splitlines()
+    is_torn = not text.endswith("\n")
+    events: list[Event] = []
+    for number, line in enumerate(lines, start=1):
+        event = _event(line)
+        if event is not None:
+            events.append(event)
+        elif not (is_torn and number == len(lines)):
+            raise ConfigError(f"{path}, line {number}: not an event (a JSON object with `event` and `time`): {line[:80]!r}")
+    if not events:
+        raise ConfigError(f"{path}: holds no events; did the run start?")
+    return events
+
+
+def _event(line: str) -> Event | None:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    is_event = isinstance(value, dict) and isinstance(value.get("event"), str) and isinstance(value.get("time"), int | float)
+    return value if is_event else None

@@ -1,0 +1,103 @@
+"""Numbers as people read them. Pure; every function returns ASCII text."""
+
+import math
+
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+MISSING = "-"
+"""Stands where a value is not known."""
+
+
+def _scaled(value: float) -> tuple[str, str]:
+    """Return three significant digits and the decimal prefix: 98400 -> ("98.4", "k")."""
+    scale = 0
+    while abs(value) >= 999.5 and scale < len(_DECIMAL) - 1:
+        value /= 1000
+        scale += 1
+    digits = 0 if abs(value) >= 99.95 or (scale == 0 and value == int(value)) else 1 if abs(value) >= 9.995 else 2
+    return f"{value:.{digits}f}", _DECIMAL[scale]
+
+
+def count(value: float | None) -> str:
+    """98400 -> 98.4k; 12 -> 12."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    number, prefix = _scaled(value)
+    return number + prefix
+
+
+def size(num_bytes: float | None) -> str:
+    """Decimal units: 34500000 -> 34.5 MB."""
+    if num_bytes is None or not math.isfinite(num_bytes):
+        return MISSING
+    number, prefix = _scaled(num_bytes)
+    return f"{number} {prefix}B"
+
+
+def duration(seconds: float | None) -> str:
+    """Two units at most: 9.8 s, 4m32s, 2h05m, 3d04h."""
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    if seconds < 59.95:
+        return f"{max(seconds, 0.0):.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest:02d}s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours}h{minutes:02d}m"
+    days, hours = divmod(hours, 24)
+    return f"{days}d{hours:02d}h"
+
+
+def loss(nats: float | None) -> str:
+    """Nats per token to three decimals; a diverged loss keeps its name."""
+    return MISSING if nats is None else f"{nats:.3f}"
+
+
+def perplexity(nats: float | None) -> str:
+    """exp of the loss, to four digits."""
+    if nats is None or not math.isfinite(nats):
+        return MISSING
+    return f"{math.exp(nats):.4g}" if nats < 20 else "over 1e8"
+
+
+def percent(fraction: float | None) -> str:
+    return MISSING if fraction is None else f"{100 * fraction:.0f}%"
+
+
+def weights(values: tuple[float, ...]) -> str:
+    """(0.6, 0.4) -> 0.60 + 0.40."""
+    return " + ".join(f"{value:.2f}" for value in values)
+
+
+def short_digest(digest: str) -> str:
+    """Enough of a run's digest to tell it from others."""
+    return digest[:8]
+
+
+def short_peer(peer: str) -> str:
+    """The end of a peer's id: the beginning is the same for all peers of one key type."""
+    return peer if len(peer) <= 10 else ".." + peer[-8:]
+
+
+def instances(ids: tuple[int, ...]) -> str:
+    """(1, 2) -> 1 + 2."""
+    return " + ".join(str(instance) for instance in ids) if ids else MISSING
+
+
+def one_line(text: str) -> str:
+    """Text from elsewhere, safe to print: ASCII on one line. A reason from a remote peer might hold terminal control codes."""
+    words = " ".join(text.split())
+    return "".join(character if character.isascii() and character.isprintable() else "?" for character in words)
+
+
+def shorten(text: str, width: int) -> str:
+    """Cut at a word so that the result has at most `width` characters and ends in `...`; a lone long word is cut hard."""
+    if len(text) <= width:
+        return text
+    if width <= 3:
+        return text[: max(width, 0)]
+    head = text[: width - 3]
+    if text[width - 3] != " " and " " in head.rstrip():
+        head = head.rstrip().rsplit(" ", 1)[0]
+    return head.rstrip(" ,;:(") + "..."

@@ -1,0 +1,90 @@
+"""What one more hosted instance costs in memory, beside the shared model, gradient and activations.
+
+python -m benchmarks.memory_per_instance        a model of about 13 million parameters on the CPU; under a minute
+
+Expected, in bytes per parameter: 4 local parameters, 8 AdamW moments, 4 outer parameters, 4 outer momentum; 4 more while its
+pseudo-gradient is being averaged.
+"""
+
+import sys
+from dataclasses import replace
+
+import psutil
+import torch
+
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.config.run import ModelConfig, RunConfig
+from adloco_p2p.core.events import RunInner
+from adloco_p2p.core.types import HostShare, InstanceId, InstancePlan, PeerId
+from adloco_p2p.numerics.batch import Batch
+from adloco_p2p.training.hosting import Hosting
+
+ME = PeerId("benchmark")
+LENGTH = 16
+ARCHITECTURE = RunConfig().model.architecture | {"hidden_size": 480, "intermediate_size": 1296}
+NUM_INSTANCES = 4
+
+
+class Zeros:
+    """A feed whose rows are all the same."""
+
+    vocab_size = 259
+    sequence_length = LENGTH
+
+    def open(self, *, instance: InstanceId, peer: PeerId, round: int, first_sample: int) -> "Zeros":  # noqa: ARG002
+        return self
+
+    def take(self, num_samples: int) -> Batch:
+        ids = torch.zeros(num_samples, LENGTH, dtype=torch.int64)
+        return Batch(input_ids=ids, labels=ids)
+
+    def heldout(self, num_rows: int) -> Batch:
+        return self.take(num_rows)
+
+    def state(self, instance: InstanceId) -> dict[str, object]:  # noqa: ARG002
+        return {}
+
+    def restore(self, instance: InstanceId, state: dict[str, object]) -> None:
+        """Nothing to go on from."""
+
+
+def main() -> None:
+    run = replace(RunConfig(), model=ModelConfig(architecture=ARCHITECTURE))
+    peer = Hosting(run, PeerConfig(device="cpu", num_threads=1), ME, Zeros())
+    num_parameters = peer.num_parameters
+    peer.start([InstanceId(0)])
+    _round(peer, InstanceId(0))  # from here on activations and library buffers are there
+    sys.stdout.write(f"{num_parameters} parameters\ninstances  resident MiB  bytes per parameter of the last instance\n")
+    before = _resident_bytes()
+    sys.stdout.write(f"{1:9d}  {before / 2**20:12.0f}\n")
+    for number in range(1, NUM_INSTANCES):
+        peer.start([InstanceId(number)])
+        _round(peer, InstanceId(number))
+        after = _resident_bytes()
+        sys.stdout.write(f"{number + 1:9d}  {after / 2**20:12.0f}  {(after - before) / num_parameters:39.1f}\n")
+        before = after
+
+
+def _round(peer: Hosting, instance: InstanceId) -> None:
+    share = HostShare(peer=ME, batch_samples=2, inner_steps=1, micro_batch_size=2, accumulation_steps=1, first_sample=0)
+    plan = InstancePlan(
+        instance=instance,
+        requested_batch=2,
+        effective_batch=2,
+        mode="single",
+        reason="benchmark",
+        hosts=(share,),
+        first_sample=0,
+        inner_steps_before=0,
+    )
+    work = RunInner(round=0, plan=plan, share=share, progress_start=0.0, progress_end=0.1)
+    peer.run_inner(work, should_stop=lambda: False, on_progress=lambda *_: None)
+    peer.apply_outer(instance, peer.pseudo_gradient(instance))
+
+
+def _resident_bytes() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+if __name__ == "__main__":
+    main()

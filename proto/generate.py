@@ -1,0 +1,21 @@
+"""Generates adloco_p2p/v1 from the .proto files beside this script: `python proto/generate.py`.
+
+Generated code runs on the protobuf version of its generator and on later ones. So the code in the repository comes from the
+oldest version that `pyproject.toml` allows: `pip install grpcio-tools==1.70.0` before running this.
+"""
+
+import sys
+from pathlib import Path
+
+from grpc_tools import protoc
+
+PROTO = Path(__file__).resolve().parent
+
+
+def main() -> int:
+    sources = sorted(str(path) for path in PROTO.rglob("*.proto"))
+    return int(protoc.main(["protoc", f"-I{PROTO}", f"--python_out={PROTO.parent}", f"--pyi_out={PROTO.parent}", *sources]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

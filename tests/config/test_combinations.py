@@ -1,0 +1,132 @@
+"""Settings that are each fine and together are not: one row per sentence, and the nearest neighbour that is fine."""
+
+import pytest
+
+from adloco_p2p.config.load import combinations, load_peer, load_run
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.config.run import OuterConfig, RunConfig
+from adloco_p2p.errors import ConfigError
+
+HUB = ["data.source=hub", "data.path=allenai/c4"]
+
+
+def problems_of(*overrides: str) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as refusal:
+        load_run(None, overrides)
+    return refusal.value.problems
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["model.architecture={hidden_size: 8}"], "model.architecture: needs a `model_type`"),
+        (["model.architecture.vocab_size=300"], "model.architecture.vocab_size: follows from the tokenizer; leave it out"),
+        (["model.architecture.max_position_embeddings=9"], "max_position_embeddings: follows from data.sequence_length"),
+        (["model.revision=abc"], "model.revision: says which version of model.pretrained, which is not set"),
+        (["tokenizer.revision=abc"], "tokenizer.revision: the `bytes` tokenizer has no versions"),
+        (["data.path=x.txt"], "data.path: x.txt is not read with data.source python"),
+        (["data.source=text"], "data.path: not set, but data.source is text; set it to the files"),
+        (["data.source=parquet"], "data.path: not set, but data.source is parquet"),
+        (["data.source=arrow"], "data.path: not set, but data.source is arrow"),
+        (["data.source=json"], "data.path: not set, but data.source is json"),
+        (["data.source=hub"], "data.path: not set, but data.source is hub; set it to the id of a hub dataset"),
+        (["data.heldout_split=validation"], "data.heldout_split: only hub datasets have it, and data.source is python"),
+        (["data.name=en"], "data.name: only hub datasets have it"),
+        (["data.revision=abc"], "data.revision: only hub datasets have it"),
+        ([*HUB, "data.heldout_split=train"], "data.heldout_split: train is also trained on (data.split)"),
+        (
+            ["outer.kind=average", "outer.learning_rate=0.7"],
+            "outer.learning_rate: 0.7 would be ignored: outer.kind average takes",
+        ),
+        (["outer.kind=average", "outer.momentum=0.9"], "outer.momentum: 0.9 would be ignored: outer.kind is average"),
+        (["outer.kind=sgd", "outer.momentum=0.9"], "outer.momentum: 0.9 would be ignored: outer.kind is sgd"),
+        (["batch.initial_batch=64", "batch.max_batch=32"], "batch.initial_batch: 64 is more than batch.max_batch, 32"),
+        (["batch.window_rounds=33"], "batch.window_rounds: 33, but a plan carries at most 32 rounds"),
+        (["batch.statistic=micro_batch", "batch.level=outer"], "batch.level: outer, but batch.statistic micro_batch measures"),
+        (["batch.denominator=naive", "batch.eta=1"], "the batch can never grow unless eta is below 1, and it is 1.0"),
+        (
+            ["batch.denominator=naive", "batch.statistic=micro_batch", "batch.eta=1.3"],
+            "batch.eta: with batch.denominator naive",
+        ),
+        (["instances.count=65"], "instances.count: 65, but a plan holds at most 64"),
+        (["instances.fork_round=8", "work.rounds=8"], "instances.fork_round: 8 never comes, because the run has 8 rounds"),
+        (["instances.start=different", "model.pretrained=a/b"], "instances.start: different means random weights"),
+        (["merge.policy=worst_group", "merge.group_size=4"], "merge.group_size: 4 instances cannot be folded into one"),
+        (["merge.first_round=41"], "merge.first_round: 41 never comes, because the run has 40 rounds"),
+    ],
+)
+def test_an_impossible_combination_is_explained(overrides: list[str], told: str) -> None:
+    (problem,) = problems_of("work.rounds=40", "instances.count=3", "batch.eta=1.3", *overrides)
+    assert told in problem
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model.pretrained=a/b", "model.revision=abc", "model.architecture={}"],
+        ["tokenizer.source=gpt2", "tokenizer.revision=abc"],
+        ["data.source=text", "data.path=x/*.txt"],
+        [*HUB, "data.heldout_split=validation", "data.name=en", "data.revision=abc"],
+        ["outer.kind=average"],
+        ["outer.kind=average", "outer.learning_rate=1", "outer.momentum=0"],
+        ["outer.kind=sgd", "outer.learning_rate=0.5"],
+        ["batch.initial_batch=64", "batch.max_batch=64"],
+        ["batch.window_rounds=32"],
+        ["batch.statistic=micro_batch"],
+        ["batch.denominator=naive", "batch.eta=0.99"],
+        ["batch.denominator=naive", "batch.eta=1.3", "batch.level=inner"],
+        ["batch.denominator=naive", "batch.eta=1.3", "batch.test=inner_product"],
+        ["instances.fork_round=7", "work.rounds=8"],
+        ["instances.fork_round=8", "work.rounds=8", "instances.count=1"],
+        ["instances.fork_round=8", "work.rounds=8", "instances.start=same"],
+        ["instances.start=different"],
+        ["merge.policy=worst_group", "merge.group_size=3"],
+        ["merge.policy=worst_group", "merge.group_size=3", "instances.count=1"],
+        ["merge.first_round=40"],
+        ["merge.first_round=41", "merge.policy=none"],
+    ],
+)
+def test_the_possible_neighbours_are_accepted(overrides: list[str]) -> None:
+    run = load_run(None, ["work.rounds=40", "instances.count=3", *overrides]).value
+    assert combinations(run) == []
+
+
+def test_all_impossible_combinations_are_told_at_once() -> None:
+    assert len(problems_of("data.source=text", "batch.max_batch=1", "outer.kind=sgd", "outer.momentum=0.5")) == 3
+
+
+def test_a_configuration_made_in_code_is_checked_by_the_same_function() -> None:
+    assert combinations(RunConfig()) == []
+    assert len(combinations(RunConfig(outer=OuterConfig(kind="average")))) == 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["device=gpu"], "device: gpu is unknown; accepted: auto, cpu, cuda, cuda:0"),
+        (["device=cuda:x"], "device: cuda:x is unknown"),
+        (["host_maddrs=['127.0.0.1:80']"], "host_maddrs: '127.0.0.1:80' is no multiaddress; accepted: such as /ip4/"),
+        (["announce_maddrs=[/ip4]"], "announce_maddrs: '/ip4' is no multiaddress"),
+        (["client_mode=true", "announce_maddrs=[/ip4/1.2.3.4/tcp/9]"], "announce_maddrs: with client_mode nobody can connect"),
+        (["host_maddrs=[]"], "host_maddrs: empty, so there is nowhere to listen"),
+        (["use_relay=false", "use_auto_relay=true"], "use_auto_relay: needs use_relay, which is off"),
+    ],
+)
+def test_an_impossible_machine_is_explained(overrides: list[str], told: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load_peer(None, overrides)
+    (problem,) = refusal.value.problems
+    assert told in problem
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["device=cuda:1"],
+        ["client_mode=true", "host_maddrs=[]"],
+        ["use_auto_relay=true"],
+        ["announce_maddrs=[/dns4/peer.example/tcp/31337/p2p/Qm]"],
+    ],
+)
+def test_possible_machines_are_accepted(overrides: list[str]) -> None:
+    assert isinstance(load_peer(None, overrides).value, PeerConfig)

@@ -1,0 +1,327 @@
+"""Loading a configuration: layers, origins, and what a user is told who wrote something wrong."""
+
+import json
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from adloco_p2p.codec import decode
+from adloco_p2p.config.load import Loaded, load_peer, load_run, outer_momentum
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.config.run import RunConfig
+from adloco_p2p.core import canonical
+from adloco_p2p.errors import ConfigError
+
+
+def file(tmp_path: Path, text: str, name: str = "run.yaml") -> Path:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def from_text(tmp_path: Path, text: str, *overrides: str) -> Loaded[RunConfig]:
+    return load_run(file(tmp_path, text), overrides)
+
+
+def problems_of(tmp_path: Path, text: str, *overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as refusal:
+        from_text(tmp_path, text, *overrides)
+    return list(refusal.value.problems)
+
+
+# --- layers and origins ----------------------------------------------------------------------------------------------
+
+
+def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
+    loaded = from_text(tmp_path, "# nothing yet\n")
+    assert loaded.value == RunConfig()
+    assert set(loaded.origins.values()) == {"default", "preset adloco"}
+
+
+def test_the_later_layer_wins_and_is_named(tmp_path: Path) -> None:
+    path = file(tmp_path, "mode: diloco\nseed: 5\nwork:\n  inner_steps: 64\n  rounds: 9\n")
+    loaded = load_run(path, ["work.rounds=12", "batch.initial_batch=8"])
+    assert loaded.value.work.inner_steps == 64 and loaded.origins["work.inner_steps"] == f"file {path}"
+    assert loaded.value.work.rounds == 12 and loaded.origins["work.rounds"] == "--set"
+    assert loaded.value.batch.initial_batch == 8 and loaded.origins["batch.initial_batch"] == "--set"
+    assert loaded.value.batch.test == "constant" and loaded.origins["batch.test"] == "preset diloco"
+    assert loaded.value.work.share == "speed" and loaded.origins["work.share"] == "default"
+
+
+def test_every_setting_has_an_origin_and_every_origin_a_setting(tmp_path: Path) -> None:
+    plain = canonical.to_plain(from_text(tmp_path, "model: {pretrained: a/b, architecture: {}}").value)
+    origins = from_text(tmp_path, "model: {pretrained: a/b, architecture: {}}").origins
+    keys = {name for name, value in plain.items() if not isinstance(value, dict)}
+    keys |= {f"{section}.{name}" for section, value in plain.items() if isinstance(value, dict) for name in value}
+    assert origins.keys() == keys
+
+
+def test_the_mode_may_come_from_set_and_brings_its_preset(tmp_path: Path) -> None:
+    loaded = from_text(tmp_path, "mode: adloco", "mode=localsgd")
+    assert loaded.value.mode == "localsgd" and loaded.value.outer.kind == "average"
+    assert loaded.origins["outer.kind"] == "preset localsgd"
+
+
+def test_the_last_set_of_a_key_wins(tmp_path: Path) -> None:
+    assert from_text(tmp_path, "", "seed=1", "seed=2").value.seed == 2
+
+
+def test_the_same_settings_by_other_ways_are_the_same_run(tmp_path: Path) -> None:
+    yaml = from_text(tmp_path, "inner: {eps: 1e-7, clip_norm: 1}\nbatch: {eta: 2}")
+    toml = load_run(file(tmp_path, "[inner]\neps = 1e-7\nclip_norm = 1.0\n[batch]\neta = 2.0\n", "run.toml"))
+    given = from_text(tmp_path, "", "inner.eps=0.0000001", "batch.eta=2.0")
+    assert yaml.value.digest == toml.value.digest == given.value.digest
+    assert isinstance(yaml.value.batch.eta, float)
+    assert decode(RunConfig, canonical.encode(yaml.value), max_bytes=1 << 20) == yaml.value
+
+
+def test_values_are_what_yaml_says(tmp_path: Path) -> None:
+    value = from_text(
+        tmp_path,
+        "name: 2024-01-01\ninner: {learning_rate: 3e-4, betas: [0, 0.5]}\nmerge: {guard: off}\ndata: {path: ~}\nswitch:\n",
+    ).value
+    assert value.name == "2024-01-01"
+    assert value.inner.learning_rate == 3e-4 and value.inner.betas == (0.0, 0.5)
+    assert value.merge.guard is False and value.data.path is None
+
+
+def test_the_architecture_is_replaced_whole_by_a_file_and_entry_by_entry_by_set(tmp_path: Path) -> None:
+    path = file(tmp_path, "model: {architecture: {model_type: gpt2, n_embd: 64}}")
+    loaded = load_run(path, ["model.architecture.n_embd=128", "model.architecture.n_head=2"])
+    assert loaded.value.model.architecture == {"model_type": "gpt2", "n_embd": 128, "n_head": 2}
+    assert loaded.origins["model.architecture.model_type"] == f"file {path}"
+    assert loaded.origins["model.architecture.n_head"] == "--set"
+    wider = from_text(tmp_path, "", "model.architecture.hidden_size=320")
+    assert wider.value.model.architecture == {**RunConfig().model.architecture, "hidden_size": 320}
+    assert wider.origins["model.architecture.num_hidden_layers"] == "default"
+    whole = from_text(tmp_path, "", "model.architecture.n_head=2", "model.architecture={model_type: gpt2}")
+    assert whole.value.model.architecture == {"model_type": "gpt2"}
+
+
+# --- presets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("inner_steps", "momentum"), [(1, 0.5), (16, 0.5), (17, 0.7), (32, 0.7), (64, 0.7), (65, 0.9)])
+@pytest.mark.parametrize("mode", ["adloco", "diloco"])
+def test_the_outer_momentum_follows_from_h(tmp_path: Path, mode: str, inner_steps: int, momentum: float) -> None:
+    loaded = from_text(tmp_path, f"mode: {mode}", f"work.inner_steps={inner_steps}")
+    assert outer_momentum(inner_steps) == loaded.value.outer.momentum == momentum
+    assert loaded.origins["outer.momentum"] == f"preset {mode}"
+    assert from_text(tmp_path, f"mode: {mode}\nouter: {{momentum: 0.3}}").value.outer.momentum == 0.3
+
+
+def test_diloco_is_one_instance_with_a_constant_batch(tmp_path: Path) -> None:
+    value = from_text(tmp_path, "mode: diloco").value
+    assert (value.batch.test, value.instances.count, value.instances.start) == ("constant", 1, "same")
+    assert (value.merge.policy, value.outer.kind, value.outer.learning_rate) == ("none", "nesterov", 0.7)
+
+
+def test_localsgd_takes_the_mean(tmp_path: Path) -> None:
+    value = from_text(tmp_path, "mode: localsgd").value
+    assert (value.batch.test, value.instances.count, value.merge.policy) == ("constant", 1, "none")
+    assert (value.outer.kind, value.outer.learning_rate, value.outer.momentum) == ("average", 1.0, 0.0)
+
+
+def test_the_file_wins_over_the_preset(tmp_path: Path) -> None:
+    value = from_text(tmp_path, "mode: diloco\nbatch: {test: norm}\ninstances: {count: 2}").value
+    assert (value.batch.test, value.instances.count, value.merge.policy) == ("norm", 2, "none")
+
+
+def test_what_follows_from_a_choice_need_not_be_written(tmp_path: Path) -> None:
+    assert from_text(tmp_path, "outer: {kind: sgd}").value.outer.momentum == 0
+    assert from_text(tmp_path, "outer: {kind: average}").value.outer.learning_rate == 1
+    assert from_text(tmp_path, "batch: {statistic: micro_batch}").value.batch.level == "inner"
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    text = "work: {inner_step: 3, rounds: 0}\nbatch: {eta: big}\nbogus: 1\n"
+    problems = problems_of(tmp_path, text, "seed=-1", "oops", "merge=1")
+    assert len(problems) == 7
+    assert "work.inner_step: unknown setting; did you mean work.inner_steps?" in problems
+    assert "bogus: unknown setting" in problems
+    assert any(problem.startswith("--set oops: write it as key=value") for problem in problems)
+    assert "--set merge=1: merge is a section; set one of its settings, such as merge.policy" in problems
+    assert "seed: -1 (--set) is not accepted; accepted: a whole number, at least 0" in problems
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("wrok", "work"),
+        ("inner_steps", "work.inner_steps"),
+        ("inner_stepz", "work.inner_steps"),
+        ("data.rounds", "work.rounds"),
+        ("batch.inital_batch", "batch.initial_batch"),
+        ("model.architectur", "model.architecture"),
+    ],
+)
+def test_an_unknown_key_comes_with_the_likely_one(tmp_path: Path, key: str, meant: str) -> None:
+    expected = [f"{key}: unknown setting; did you mean {meant}?"]
+    assert problems_of(tmp_path, "", f"{key}=1") == expected
+    section, _, name = key.rpartition(".")
+    assert problems_of(tmp_path, f"{section}: {{{name}: 1}}" if section else f"{name}: 1") == expected
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("work.inner_steps='8'", 'work.inner_steps: "8" (--set) is not accepted, because it is text'),
+        ("work.inner_steps=8.0", "work.inner_steps: 8.0 (--set) is not accepted; accepted: a whole number, at least 1"),
+        ("work.inner_steps=true", "work.inner_steps: true (--set) is not accepted"),
+        ("work.inner_steps=", "work.inner_steps: null (--set) is not accepted"),
+        ("batch.eta=0", "batch.eta: 0 (--set) is not accepted; accepted: a number, above 0"),
+        ("batch.floor_fraction=1.5", "accepted: a number, at least 0, at most 1"),
+        ("data.heldout_fraction=1", "accepted: a number, above 0, below 1"),
+        ("batch.test=nrom", "accepted: one of constant, norm, inner_product, augmented"),
+        ("merge.guard=1", "merge.guard: 1 (--set) is not accepted; accepted: true or false"),
+        ("merge.guard='no'", "because it is text (perhaps only the quotes are too many); accepted: true or false"),
+        ("name=8", "name: 8 (--set) is not accepted, because it is not text (quotes are missing)"),
+        ("name=''", "accepted: text, at least 1 characters, at most 200 characters"),
+        ("model.revision=12345", "accepted: text, at least 1 characters, at most 200 characters or null"),
+        ("inner.betas=[1, 0.5]", "accepted: a list of 2: a number, at least 0, below 1; a number, at least 0, below 1"),
+        ("inner.betas=[0.1]", "inner.betas: [0.1] (--set) is not accepted"),
+        ("inner.eps=.inf", "inner.eps: inf is not a finite number"),
+        ("inner.eps=.nan", "inner.eps: nan is not a finite number"),
+        ("seed=99999999999999999999", "seed: a whole number of more than 63 bits"),
+        ("protocol=2", "protocol: 2 (--set) is not accepted; accepted: a whole number, at least 1, at most 1"),
+        ("mode=fedavg", "accepted: one of adloco, diloco, localsgd"),
+        ("mode=[adloco]", 'mode: ["adloco"] (--set) is not accepted'),
+        (
+            "model.architecture=llama",
+            "accepted: a section, each value text or a whole number or a number or true or false or null",
+        ),
+        (
+            "model.architecture.rope=[1]",
+            "model.architecture.rope: [1] (--set) is not accepted; accepted: text or a whole number",
+        ),
+        ("data.path=[[[[[[[[[[1]]]]]]]]]]", "data.path: nested too deeply"),
+        ('name="\\ud800"', "name: not valid text (half of a surrogate pair)"),
+        ("model.architecture.x=.inf", "model.architecture: inf is not a finite number"),
+        ("data.path=!!binary YQ==", "data.path: b'a' is a bytes; write it in quotes if it is meant as text"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_would_do(tmp_path: Path, override: str, told: str) -> None:
+    (problem,) = problems_of(tmp_path, "", override)
+    assert told in problem
+
+
+def test_a_problem_says_which_file_it_comes_from(tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path, "batch: {eta: -1}")
+    assert f"batch.eta: -1 (file {tmp_path / 'run.yaml'}) is not accepted" in problem
+
+
+def test_a_wrong_table_in_the_file_is_not_hidden_by_setting_an_entry(tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path, "model: {architecture: 3}", "model.architecture.hidden_size=8")
+    assert problem.startswith("model.architecture: 3 ")
+
+
+def test_a_section_that_is_no_section(tmp_path: Path) -> None:
+    assert problems_of(tmp_path, "work: 3") == ["work: is a section of settings, not the value 3"]
+
+
+def test_a_date_of_toml_is_no_value(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="name: 2024-01-01 is a date; write it in quotes"):
+        load_run(file(tmp_path, "name = 2024-01-01", "run.toml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("work:\n  rounds: [1\n", "line 3: expected ',' or ']'"),
+        ("seed: 1\nwork:\n\trounds: 1\n", "line 3: found character '\\t'"),
+        ("seed: 1\nseed: 2\n", "line 2: the key 'seed' appears twice"),
+        ("seed: 1\n1: 2\n", "line 2: a key must be a name"),
+        ("seed: 1\n? [a]\n: 2\n", "line 2: a key must be a name"),
+        ("a: !!python/object:os.system {}\n", "line 1: could not determine a constructor"),
+        ("- work\n- batch\n", "holds a list; a configuration is lines"),
+        ("just words", "holds the single value 'just words'"),
+        ("a: " + "[" * 5000, "nested too deeply"),
+        ("seed: " + "9" * 5000, "Exceeds the limit"),
+        ("a: \x07", "not readable as YAML"),
+        ("# " + "x" * (1 << 20), "longer than 1048576 bytes"),
+    ],
+)
+def test_a_file_that_cannot_be_read_as_yaml(tmp_path: Path, text: str, told: str) -> None:
+    (problem,) = problems_of(tmp_path, text)
+    assert problem.startswith(str(tmp_path / "run.yaml")) and told in problem
+
+
+@pytest.mark.parametrize(("text", "told"), [("seed = = 1", "line 1"), ("a = " + "[" * 5000, "nested too deeply")])
+def test_a_file_that_cannot_be_read_as_toml(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=rf"run\.toml: .*{told}"):
+        load_run(file(tmp_path, text, "run.toml"))
+
+
+def test_files_that_cannot_be_read_at_all(tmp_path: Path) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    (tmp_path / "latin.yaml").write_bytes(b"name: \xe9t\xe9\n")
+    for name, told in (
+        ("none.yaml", "there is no such file"),
+        ("folder.yaml", "cannot be read: Is a directory"),
+        ("latin.yaml", "not UTF-8 text \\(byte 6\\)"),
+        ("run.json", "ends in .yaml, .yml or .toml"),
+    ):
+        with pytest.raises(ConfigError, match=f"{name}: .*{told}"):
+            load_run(tmp_path / name)
+
+
+def test_a_bad_value_after_set_is_named(tmp_path: Path) -> None:
+    (problem,) = problems_of(tmp_path, "", "data.path=[a")
+    assert problem.startswith("--set data.path=[a, line 1: ")
+
+
+# --- shipped configurations by name ----------------------------------------------------------------------------------
+
+
+def test_no_file_is_the_embedded_default() -> None:
+    assert load_run(None) == load_run(Path("default"))
+    assert load_run(None).origins["mode"] == "file configs/default.yaml"
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"c4: no shipped configuration .* \(there are: c4-150m, c4-300m, default, diloco, "):
+        load_run(Path("c4"))
+
+
+def test_an_installation_without_configurations_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "files", lambda _: tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="none in this installation"):
+        load_run(None)
+
+
+def test_the_configurations_of_a_wheel_are_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "package" / "configs").mkdir(parents=True)
+    (tmp_path / "package" / "configs" / "default.yaml").write_text("seed: 77")
+    monkeypatch.setattr(resources, "files", lambda _: tmp_path / "package")
+    assert load_run(None).value.seed == 77
+
+
+# --- one machine's configuration -------------------------------------------------------------------------------------
+
+
+def test_a_machine_without_a_file_has_the_defaults() -> None:
+    loaded = load_peer(None)
+    assert loaded.value == PeerConfig()
+    assert set(loaded.origins.values()) == {"default"}
+
+
+def test_a_machine_is_configured_like_a_run(tmp_path: Path) -> None:
+    path = file(tmp_path, "device: cpu\nhost_maddrs: [/ip4/127.0.0.1/tcp/0]\nmemory_budget_bytes: 1048576\n", "laptop.yaml")
+    loaded = load_peer(path, ["num_threads=2", "checkpoints_kept=3"])
+    assert loaded.value.device == "cpu" and loaded.value.host_maddrs == ("/ip4/127.0.0.1/tcp/0",)
+    assert loaded.value.num_threads == 2 and loaded.value.checkpoints_kept == 3
+    assert loaded.origins["device"] == f"file {path}" and loaded.origins["num_threads"] == "--set"
+    with pytest.raises(ConfigError) as refusal:
+        load_peer(path, ["checkpoints_kept=1", "devise=cpu", "host_maddrs=[1]", "num_threads=0"])
+    assert json.dumps(refusal.value.problems).count("accepted: ") == 3
+    assert "devise: unknown setting; did you mean device?" in refusal.value.problems
+    assert "host_maddrs: [1] (--set) is not accepted; accepted: a list, each text" in refusal.value.problems
+
+
+def test_a_machine_has_no_shipped_names(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="ends in"):
+        load_peer(tmp_path / "default")

@@ -1,0 +1,367 @@
+"""A small deterministic world for the outer round: several real `Peer`s, virtual time, states that are hashes.
+
+Parameters are replaced by digests: an outer step maps (state, average) to a new digest, so two hosts that applied different
+averages can never show the same digest again.
+"""
+
+import hashlib
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from adloco_p2p.core.agreement import Agreement, Gathering
+from adloco_p2p.core.events import (
+    ApplyOuter,
+    Average,
+    AverageFailed,
+    AverageFinished,
+    Broadcast,
+    CancelAverage,
+    DropInstance,
+    Durable,
+    Effect,
+    Evaluate,
+    Evaluated,
+    Event,
+    FetchFailed,
+    FetchState,
+    InnerFinished,
+    InnerResult,
+    Log,
+    OuterApplied,
+    PeerGone,
+    Persist,
+    Probe,
+    Probed,
+    Received,
+    RepairAverage,
+    RunInner,
+    SaveCheckpoint,
+    SaveInstance,
+    Send,
+    Started,
+    StateFetched,
+    Stop,
+    Ticked,
+    Transition,
+    TransitionApplied,
+)
+from adloco_p2p.core.peer import Cadence, Peer
+from adloco_p2p.core.round_plan import genesis, next_plan
+from adloco_p2p.core.rules import Rules
+from adloco_p2p.core.types import (
+    Capacity,
+    Digest,
+    HalfBatchStatistics,
+    InstanceId,
+    PeerId,
+    ProbeVerdict,
+    PseudoGradientStatistics,
+    RoundPlan,
+)
+
+RUN = Digest("5" * 64)
+STALL_SECONDS = 5.0
+
+
+def hashed(*parts: object) -> Digest:
+    return Digest(hashlib.sha256(repr(parts).encode()).hexdigest())
+
+
+@dataclass
+class Meeting:
+    members: tuple[PeerId, ...]
+    joined: dict[PeerId, Average] = field(default_factory=dict)
+
+
+@dataclass
+class Host:
+    peer: Peer
+    speed: float
+    states: dict[InstanceId, Digest] = field(default_factory=dict)
+    averages: dict[tuple[InstanceId, int], Digest] = field(default_factory=dict)
+    held_averages: set[Digest] = field(default_factory=set)
+    past_states: dict[tuple[InstanceId, Digest], None] = field(default_factory=dict)
+    device_free: float = 0.0
+    is_alive: bool = True
+    stop: Stop | None = None
+    durable: Durable | None = None
+    saved: dict[tuple[int, InstanceId], Digest] = field(default_factory=dict)
+    logs: list[Log] = field(default_factory=list)
+    applied: dict[tuple[int, InstanceId], Digest] = field(default_factory=dict)
+
+
+class World:
+    """`run()` until every living peer has stopped; raises when time stands still or runs out."""
+
+    def __init__(
+        self,
+        *,
+        rules: Rules,
+        num_peers: int = 1,
+        seed: int = 0,
+        loss: float = 0.0,
+        capacity: Capacity | None = None,
+        speeds: tuple[float, ...] = (),
+        merged_loss: float = 2.0,
+        checkpoint_period: int = 1,
+    ) -> None:
+        self.rules = rules
+        self.random = random.Random(seed)
+        self.loss = loss
+        self.now = 0.0
+        self.merged_loss = merged_loss
+        self.queue: list[tuple[float, int, Callable[[], None]]] = []
+        self.sequence = 0
+        self.meetings: dict[Digest, Meeting] = {}
+        self.on_effect: Callable[[PeerId, Effect], None] = lambda peer, effect: None
+        names = [PeerId(f"peer{index}") for index in range(num_peers)]
+        self.capacity = capacity or Capacity(samples_per_second=0.0, micro_batch_limit=8, max_instances=8)
+        self.genesis = genesis(RUN, [(name, self.capacity) for name in names], rules)
+        self.cadence = Cadence(rounds=rules.work.rounds, evaluation_period=1, checkpoint_period=checkpoint_period)
+        self.hosts: dict[PeerId, Host] = {}
+        for index, name in enumerate(names):
+            held = self.hosted(self.genesis, name)
+            self.hosts[name] = Host(
+                peer=Peer(me=name, cadence=self.cadence, agreement=self.agreement()),
+                speed=speeds[index] if speeds else 100.0,
+                states={instance: hashed("start", instance) for instance in held},
+            )
+            self.start(name, Durable(round=0, plans=(self.genesis,), held=tuple(held)))
+
+    def agreement(self) -> Agreement:
+        return Gathering(decide=lambda plan, reports: next_plan(plan, reports, self.rules))
+
+    def hosted(self, plan: RoundPlan, name: PeerId) -> list[InstanceId]:
+        return [item.instance for item in plan.instances if any(share.peer == name for share in item.hosts)]
+
+    def start(self, name: PeerId, durable: Durable) -> None:
+        self.deliver(name, Started(durable=durable, capacity=self.capacity), 0.0)
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def at(self, delay: float, action: Callable[[], None]) -> None:
+        self.sequence += 1
+        heapq.heappush(self.queue, (self.now + delay, self.sequence, action))
+
+    def deliver(self, name: PeerId, event: Event, delay: float) -> None:
+        self.at(delay, lambda: self.feed(name, event))
+
+    def feed(self, name: PeerId, event: Event) -> None:
+        host = self.hosts[name]
+        if not host.is_alive or host.stop is not None:
+            return
+        for effect in host.peer.handle(event, self.now):
+            self.on_effect(name, effect)
+            if not host.is_alive:
+                return
+            self.perform(name, host, effect)
+        deadline = host.peer.next_deadline
+        if deadline is not None:
+            self.deliver(name, Ticked(), max(0.0, deadline - self.now))
+
+    def run(self, *, until: float = 1e6, max_events: int = 400_000) -> None:
+        for _ in range(max_events):
+            if all(host.stop is not None or not host.is_alive for host in self.hosts.values()):
+                return
+            assert self.queue, f"nothing can happen any more at {self.now:.1f} s"
+            self.now, _, action = heapq.heappop(self.queue)
+            assert self.now <= until, f"not finished after {until} s"
+            action()
+        raise AssertionError(f"no end after {max_events} events, now {self.now:.1f} s")
+
+    def kill(self, name: PeerId, *, notice_seconds: float = 3.0) -> None:
+        """The process is gone; the others learn of it a little later."""
+        self.hosts[name].is_alive = False
+        for other in self.hosts:
+            self.deliver(other, PeerGone(peer=name), notice_seconds)
+
+    # --- effects -----------------------------------------------------------------------------------------------------
+
+    def on_device(self, name: PeerId, seconds: float, action: Callable[[Host], Event | None]) -> None:
+        """Work on the device runs in order."""
+        host = self.hosts[name]
+        host.device_free = max(host.device_free, self.now) + seconds
+
+        def finish() -> None:
+            if host.is_alive:
+                event = action(host)
+                if event is not None:
+                    self.feed(name, event)
+
+        self.at(host.device_free - self.now, finish)
+
+    def perform(self, name: PeerId, host: Host, effect: Effect) -> None:
+        match effect:
+            case Log():
+                host.logs.append(effect)
+            case Persist():
+                pass
+            case Send(peer=peer, message=message):
+                if self.random.random() >= self.loss:
+                    self.deliver(peer, Received(sender=name, message=message), 0.05)
+            case Broadcast(message=message):
+                for other in self.hosts:
+                    if other != name:
+                        self.deliver(other, Received(sender=name, message=message), 0.05)
+            case Average():
+                self.average(name, effect)
+            case RepairAverage():
+                self.repair(name, effect)
+            case CancelAverage(instance=instance, round=number, attempt=attempt):
+                for meeting in self.meetings.values():
+                    joined = meeting.joined.get(name)
+                    if joined and (joined.instance, joined.round, joined.attempt) == (instance, number, attempt):
+                        del meeting.joined[name]
+            case FetchState():
+                self.fetch(name, effect)
+            case Stop():
+                host.stop = effect
+            case _:
+                self.on_device_effect(name, effect)
+
+    def on_device_effect(self, name: PeerId, effect: Effect) -> None:
+        match effect:
+            case RunInner(round=number, plan=plan, share=share):
+                seconds = share.samples / self.hosts[name].speed
+                result = InnerResult(
+                    samples=share.samples,
+                    tokens=share.samples * 31,
+                    inner_steps=share.inner_steps,
+                    batch_samples=share.effective_batch,
+                    accumulation_steps=share.accumulation_steps,
+                    loss=3.0,
+                    seconds=seconds,
+                    half_batch=half_batch(share.effective_batch),
+                    micro_batch_limit=self.capacity.micro_batch_limit,
+                )
+                finished = InnerFinished(instance=plan.instance, round=number, result=result)
+                self.on_device(name, seconds, lambda host: finished)
+            case ApplyOuter(instance=instance, round=number):
+
+                def apply(host: Host) -> Event:
+                    state = hashed(host.states[instance], host.averages[instance, number])
+                    host.states[instance] = host.applied[number, instance] = state
+                    host.past_states[instance, state] = None
+                    return OuterApplied(instance=instance, round=number, digest=state, state_digest=state)
+
+                self.on_device(name, 0.01, apply)
+            case Evaluate(instance=instance, round=number):
+                self.on_device(name, 0.01, lambda host: Evaluated(instance=instance, round=number, heldout_loss=2.0))
+            case Probe(round=number, merge=merge):
+                verdict = ProbeVerdict(
+                    sources=merge.sources,
+                    target=merge.target,
+                    source_losses=tuple(2.0 for _ in merge.sources),
+                    merged_loss=self.merged_loss,
+                )
+                self.on_device(name, 0.01, lambda host: Probed(round=number, verdict=verdict))
+            case Transition():
+                self.on_device(name, 0.01, lambda host: self.transition(host, effect))
+            case DropInstance(instance=instance):
+                self.on_device(name, 0.0, lambda host: host.states.pop(instance, None) and None)
+            case SaveInstance(instance=instance, round=number):
+
+                def save(host: Host) -> None:
+                    host.saved[number, instance] = host.states[instance]
+
+                self.on_device(name, 0.01, save)
+            case SaveCheckpoint(durable=durable):
+
+                def complete(host: Host) -> None:
+                    assert all((durable.round, instance) in host.saved for instance in durable.held)
+                    host.durable = durable
+
+                self.on_device(name, 0.01, complete)
+            case _:
+                raise AssertionError(effect)
+
+    def transition(self, host: Host, effect: Transition) -> Event:
+        for fork in effect.forks:
+            for target in fork.targets:
+                host.states[target] = hashed(host.states[fork.source], "fork", target)
+        for merge in effect.merges:
+            parts = [(host.states[source], weight) for source, weight in zip(merge.sources, merge.weights, strict=True)]
+            host.states[merge.target] = hashed(*parts)
+            for source in merge.sources:
+                if source != merge.target:
+                    del host.states[source]
+        return TransitionApplied(round=effect.round)
+
+    def average(self, name: PeerId, effect: Average) -> None:
+        members = tuple(peer for peer, _ in effect.weights)
+        meeting = self.meetings.setdefault(effect.key, Meeting(members=members))
+        meeting.joined[name] = effect
+        if len(meeting.joined) == len(members):
+            self.at(0.5, lambda: self.complete(effect, meeting))
+        self.at(effect.timeout_seconds, lambda: self.expire(name, effect, meeting))
+
+    def complete(self, effect: Average, meeting: Meeting) -> None:
+        dead = tuple(peer for peer in meeting.members if peer not in meeting.joined or not self.hosts[peer].is_alive)
+        for peer in list(meeting.joined):
+            joined = meeting.joined.pop(peer)
+            ids = {"instance": joined.instance, "round": joined.round, "attempt": joined.attempt}
+            if dead:
+                self.deliver(peer, AverageFailed(**ids, reason="a member is gone", suspects=dead), STALL_SECONDS)
+                continue
+            digest = hashed("average", effect.key)
+            self.hosts[peer].averages[joined.instance, joined.round] = digest
+            self.hosts[peer].held_averages.add(digest)
+            statistics = PseudoGradientStatistics(own_sqnorm=4.0, inner_product=1.0, averaged_sqnorm=1.5)
+            finished = AverageFinished(**ids, digest=digest, contributors=meeting.members, statistics=statistics)
+            self.feed(peer, finished)
+
+    def expire(self, name: PeerId, effect: Average, meeting: Meeting) -> None:
+        if meeting.joined.get(name) is effect:
+            del meeting.joined[name]
+            missing = tuple(peer for peer in meeting.members if peer not in meeting.joined and peer != name)
+            ids = {"instance": effect.instance, "round": effect.round, "attempt": effect.attempt}
+            self.feed(name, AverageFailed(**ids, reason="timed out", suspects=missing))
+
+    def repair(self, name: PeerId, effect: RepairAverage) -> None:
+        def finish() -> None:
+            ids = {"instance": effect.instance, "round": effect.round, "attempt": effect.attempt}
+            holders = [p for p in effect.from_peers if self.hosts[p].is_alive and effect.digest in self.hosts[p].held_averages]
+            if not holders:
+                self.feed(name, AverageFailed(**ids, reason="nobody holds it", suspects=effect.from_peers))
+                return
+            self.hosts[name].averages[effect.instance, effect.round] = effect.digest
+            self.hosts[name].held_averages.add(effect.digest)
+            finished = AverageFinished(**ids, digest=effect.digest, contributors=effect.contributors, statistics=None)
+            self.feed(name, finished)
+
+        self.at(0.5, finish)
+
+    def fetch(self, name: PeerId, effect: FetchState) -> None:
+        def finish() -> None:
+            donors = [p for p in effect.from_peers if self.hosts[p].is_alive]
+            if not any((effect.instance, effect.digest) in self.hosts[p].past_states for p in donors):
+                self.feed(name, FetchFailed(instance=effect.instance, round=effect.round, reason="no donor"))
+                return
+            self.hosts[name].states[effect.instance] = effect.digest
+            self.feed(name, StateFetched(instance=effect.instance, round=effect.round, digest=effect.digest))
+
+        self.at(1.0, finish)
+
+    # --- what the tests look at --------------------------------------------------------------------------------------
+
+    def rounds_logged(self, name: PeerId) -> list[tuple[int, int]]:
+        return [(log.fields["round"], log.fields["instance"]) for log in self.hosts[name].logs if log.name == "round"]
+
+    def logged(self, name: PeerId, event: str) -> list[dict[str, object]]:
+        return [log.fields for log in self.hosts[name].logs if log.name == event]
+
+
+def half_batch(batch_samples: int) -> HalfBatchStatistics | None:
+    if batch_samples < 2:
+        return None
+    return HalfBatchStatistics(
+        num_steps=4,
+        batch_samples=batch_samples,
+        covariance_trace=40.0,
+        true_sqnorm=1.0,
+        mean_sqnorm=1.0 + 40.0 / batch_samples,
+        inner_variance=1.0,
+        orthogonal_trace=30.0,
+    )

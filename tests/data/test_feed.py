@@ -1,0 +1,218 @@
+"""Indexed rows of local files: right side, right rows, cached on disk."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adloco_p2p.config.run import RunConfig, TokenizerConfig
+from adloco_p2p.core.types import InstanceId, PeerId
+from adloco_p2p.data import indexing
+from adloco_p2p.data.feed import IndexedFeed, open_feed
+from adloco_p2p.data.packing import TokenRows
+from adloco_p2p.data.source import is_heldout
+from adloco_p2p.data.tokenizer import ByteTokenizer
+from adloco_p2p.errors import ConfigError, StorageError
+from tests.data.files import DOCUMENTS, numbers, run_over, write_parquet
+
+WriteShards = Callable[..., str]
+
+
+def opened(run: RunConfig, cache: Path | None) -> IndexedFeed:
+    feed = open_feed(run, cache_dir=cache)
+    assert isinstance(feed, IndexedFeed)
+    return feed
+
+
+def texts(rows: TokenRows) -> list[str]:
+    """The documents in packed rows."""
+    line = rows.ids.reshape(-1)[: rows.num_tokens].tolist()
+    assert line[-1] == 256
+    return "".join("\n\n" if token == 256 else chr(token) for token in line).split("\n\n")[:-1]
+
+
+@pytest.mark.parametrize("kind", ["text", "json", "parquet", "arrow"])
+@pytest.mark.parametrize("cached", [True, False])
+def test_every_document_is_on_its_side_exactly_once(
+    write_shards: WriteShards, private_cache: Path, kind: str, cached: bool
+) -> None:
+    feed = opened(run_over(source=kind, path=write_shards(kind)), private_cache if cached else None)
+    training, heldout = texts(feed.rows.training), texts(feed.rows.heldout)
+    assert sorted(training + heldout) == sorted(DOCUMENTS)
+    assert not any(is_heldout(text, 0.2) for text in training) and all(is_heldout(text, 0.2) for text in heldout)
+    assert 10 < len(heldout) < 40
+
+
+def test_no_training_row_shows_a_heldout_document(write_shards: WriteShards, private_cache: Path) -> None:
+    copies = DOCUMENTS + DOCUMENTS[::-1]  # a copy must not slip onto the other side
+    feed = opened(run_over(source="json", path=write_shards("json", copies)), private_cache)
+    num_rows = feed.rows.training.num_rows
+    training = feed.open(instance=InstanceId(2), peer=PeerId("p"), round=0, first_sample=0).take(num_rows)
+    seen, held = (numbers(batch.input_ids.tolist()) for batch in (training, feed.heldout(10**6)))
+    assert seen and held and not seen & held
+    assert len(seen | held) == len(DOCUMENTS)
+
+
+def test_second_start_maps_the_rows_without_tokenising(
+    write_shards: WriteShards, private_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_over(source="parquet", path=write_shards("parquet"))
+    first = opened(run, private_cache)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("tokenised again")
+
+    monkeypatch.setattr(ByteTokenizer, "encode", refuse)
+    second = opened(run, private_cache)
+    assert isinstance(second.rows.training.ids.base, np.memmap)
+    for side in ("training", "heldout"):
+        assert np.array_equal(getattr(first.rows, side).ids, getattr(second.rows, side).ids)
+    [entry] = [path for path in private_cache.iterdir() if path.name.startswith("rows-")]
+    assert not list(private_cache.glob("making-*"))
+    assert {path.name for path in entry.iterdir()} == {"training.bin", "heldout.bin", "meta.json"}
+
+
+def test_cached_and_uncached_rows_are_equal(write_shards: WriteShards, private_cache: Path) -> None:
+    run = run_over(source="json", path=write_shards("json"))
+    on_disk, in_memory = opened(run, private_cache), opened(run, None)
+    for side in ("training", "heldout"):
+        assert np.array_equal(getattr(on_disk.rows, side).ids, getattr(in_memory.rows, side).ids)
+        assert getattr(on_disk.rows, side).num_tokens == getattr(in_memory.rows, side).num_tokens
+
+
+def test_what_changes_the_rows_changes_their_name(write_shards: WriteShards, private_cache: Path, tmp_path: Path) -> None:
+    run = run_over(source="json", path=write_shards("json"))
+    ByteTokenizer().save(tmp_path / "tokenizer")
+    variants = [
+        run,
+        run_over(source="json", path=run.data.path, sequence_length=16),
+        run_over(source="json", path=run.data.path, heldout_fraction=0.3),
+        replace(run, tokenizer=TokenizerConfig(source=str(tmp_path / "tokenizer"))),
+    ]
+    for variant in variants:
+        opened(variant, private_cache)
+    write_shards("json", DOCUMENTS[:60])
+    assert len(texts(opened(run, private_cache).rows.training)) < 60
+    assert len(list(private_cache.glob("rows-*"))) == 5
+
+
+@pytest.mark.parametrize("damage", ["short", "meta"])
+def test_a_torn_cache_entry_is_made_again(write_shards: WriteShards, private_cache: Path, damage: str) -> None:
+    run = run_over(source="json", path=write_shards("json"))
+    first = np.array(opened(run, private_cache).rows.training.ids)
+    [entry] = private_cache.glob("rows-*")
+    if damage == "short":
+        (entry / "training.bin").unlink()
+        (entry / "training.bin").write_bytes(b"short")
+    else:
+        (entry / "meta.json").write_text("{")
+    assert np.array_equal(opened(run, private_cache).rows.training.ids, first)
+
+
+def test_a_crash_while_writing_leaves_no_entry(
+    write_shards: WriteShards, private_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_over(source="json", path=write_shards("json"))
+
+    def full_disk(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(indexing.os, "fsync", full_disk)
+        with pytest.raises(StorageError, match="No space left"):
+            opened(run, private_cache)
+    assert not list(private_cache.glob("*rows-*"))
+    assert opened(run, private_cache).rows.training.num_rows
+
+
+def test_two_processes_that_make_the_same_rows_at_once(
+    write_shards: WriteShards, private_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_over(source="json", path=write_shards("json"))
+    flush = indexing.os.fsync
+    faster: list[IndexedFeed] = []
+
+    def overtaken(descriptor: int) -> None:
+        monkeypatch.setattr(indexing.os, "fsync", flush)
+        faster.append(opened(run, private_cache))
+        flush(descriptor)
+
+    monkeypatch.setattr(indexing.os, "fsync", overtaken)
+    slower = opened(run, private_cache)
+    assert np.array_equal(slower.rows.training.ids, faster[0].rows.training.ids)
+    assert len(list(private_cache.glob("*rows-*"))) == 1
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_split_of_its_own_for_evaluation(private_cache: Path, tmp_path: Path, streaming: bool) -> None:
+    directory = tmp_path / "published"
+    directory.mkdir()
+    write_parquet(directory / "train.parquet", DOCUMENTS[:100])
+    write_parquet(directory / "validation.parquet", DOCUMENTS[100:])
+    run = run_over(source="hub", path=str(directory), heldout_split="validation", streaming=streaming)
+    feed = open_feed(run, cache_dir=private_cache)
+    trained = feed.open(instance=InstanceId(0), peer=PeerId("p"), round=0, first_sample=0).take(120)
+    assert numbers(trained.input_ids.tolist()) == set(range(100))
+    assert numbers(feed.heldout(10**6).input_ids.tolist()) == set(range(100, 120))
+
+
+# --- what the user got wrong -----------------------------------------------------------------------------------------
+
+
+def problem_of(run: RunConfig, cache: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        open_feed(run, cache_dir=cache)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_missing_files(private_cache: Path, tmp_path: Path, streaming: bool) -> None:
+    problem = problem_of(run_over(source="json", path=str(tmp_path / "none*.json"), streaming=streaming), private_cache)
+    assert "data.path: no file matches" in problem and "none*.json" in problem
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_missing_column(write_shards: WriteShards, private_cache: Path, streaming: bool) -> None:
+    run = run_over(source="parquet", path=write_shards("parquet"), text_column="content", streaming=streaming)
+    assert "data.text_column: no column 'content'" in problem_of(run, private_cache)
+    assert "it has text" in problem_of(run, private_cache)
+
+
+def test_column_without_text(write_shards: WriteShards, private_cache: Path) -> None:
+    run = run_over(source="json", path=write_shards("json"), text_column="number")
+    assert "'number' holds int, not text" in problem_of(run, private_cache)
+
+
+def test_files_of_another_kind(write_shards: WriteShards, private_cache: Path) -> None:
+    run = run_over(source="parquet", path=write_shards("json"))
+    assert "cannot be read as parquet" in problem_of(run, private_cache)
+
+
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_empty_corpus(write_shards: WriteShards, private_cache: Path, kind: str) -> None:
+    assert "holds no text" in problem_of(run_over(source=kind, path=write_shards(kind, [""] * 6)), private_cache)
+
+
+def test_too_few_rows(write_shards: WriteShards, private_cache: Path) -> None:
+    run = run_over(source="json", path=write_shards("json"), sequence_length=4096)
+    problem = problem_of(replace(run, batch=replace(run.batch, initial_batch=3)), private_cache)
+    assert "training rows of 4096 tokens, and batch.initial_batch is 3" in problem
+
+
+def test_no_heldout_document(write_shards: WriteShards, private_cache: Path) -> None:
+    run = run_over(source="json", path=write_shards("json"), heldout_fraction=1e-6)
+    assert "data.heldout_fraction: 1e-06" in problem_of(run, private_cache)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_unreachable_hub(private_cache: Path, streaming: bool) -> None:
+    run = run_over(source="hub", path="nobody/nothing", name="en", revision="v1", streaming=streaming)
+    problem = problem_of(run, private_cache)
+    assert "data.path: 'nobody/nothing' (name 'en', revision 'v1', split 'train') cannot be loaded from the hub" in problem
+
+
+def test_settings_that_would_be_ignored(private_cache: Path) -> None:
+    assert "data.streaming: true" in problem_of(run_over(source="python", streaming=True), private_cache)
+    assert "data.split: test" in problem_of(run_over(source="json", path="x", split="test"), private_cache)

@@ -1,0 +1,51 @@
+"""Digests of vectors and of an instance's state."""
+
+import hashlib
+
+import torch
+
+from adloco_p2p.numerics.digest import CHUNK_BYTES, state_chunks, state_digest, state_leaves, state_root, tensor_digest
+
+NUM_PARAMETERS = CHUNK_BYTES // 4 * 2 + 5
+
+
+def state(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(NUM_PARAMETERS, generator=generator), torch.randn(NUM_PARAMETERS, generator=generator)
+
+
+def test_tensor_digest_is_sha256_of_the_bytes() -> None:
+    vector = torch.tensor([1.0, -2.0])
+    assert tensor_digest(vector) == hashlib.sha256(bytes.fromhex("0000803f000000c0")).hexdigest()
+
+
+def test_state_root_is_the_hash_of_the_leaves() -> None:
+    outer, momentum = state(1)
+    leaves = []
+    for data in (outer.numpy().tobytes(), momentum.numpy().tobytes()):
+        leaves += [hashlib.sha256(data[i : i + CHUNK_BYTES]).digest() for i in range(0, len(data), CHUNK_BYTES)]
+    assert len(leaves) == 6
+    assert [bytes.fromhex(leaf) for leaf in state_leaves(outer, momentum)] == leaves
+    assert state_digest(outer, momentum) == hashlib.sha256(b"".join(leaves)).hexdigest()
+
+
+def test_one_bit_anywhere_changes_the_root_and_one_leaf() -> None:
+    outer, momentum = state(1)
+    before = state_leaves(outer, momentum)
+    momentum.view(torch.int32)[-1] ^= 1
+    after = state_leaves(outer, momentum)
+    assert [left == right for left, right in zip(before, after, strict=True)] == [True] * 5 + [False]
+    assert state_root(before) != state_root(after)
+
+
+def test_outer_and_momentum_are_not_interchangeable() -> None:
+    outer, momentum = state(1)
+    assert state_digest(outer, momentum) != state_digest(momentum, outer)
+
+
+def test_a_fetched_state_is_filled_chunk_by_chunk() -> None:
+    outer, momentum = state(1)
+    copies = torch.zeros_like(outer), torch.zeros_like(momentum)
+    for source, target in zip(state_chunks(outer, momentum), state_chunks(*copies), strict=True):
+        target[:] = bytes(source)
+    assert state_digest(*copies) == state_digest(outer, momentum)

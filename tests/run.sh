@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Sets everything up and passes every everyday check: bash tests/run.sh [pytest arguments]
+# The environments lie in .venv (everything) and .venv-core (no torch: the core and the simulator must not need it).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+
+[ -x .venv/bin/python ] || "$python" -m venv .venv
+.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0" -e ".[dev]"
+[ -x .venv-core/bin/python ] || "$python" -m venv .venv-core
+.venv-core/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+  annotated-types pydantic pyyaml pytest pytest-timeout hypothesis
+
+echo "== style, types, direction of imports"
+.venv/bin/ruff check .
+.venv/bin/ruff format --check .
+.venv/bin/mypy adloco_p2p
+.venv/bin/lint-imports
+
+echo "== core and simulator, where torch is not installed"
+.venv-core/bin/python -m pytest -p no:cacheprovider tests/core tests/sim "$@"
+
+echo "== everything else"
+.venv/bin/python -m pytest tests --ignore tests/core --ignore tests/sim "$@"

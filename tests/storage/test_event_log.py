@@ -1,0 +1,111 @@
+"""The event file: whole lines, also after a crash, and no round twice after a resume."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from adloco_p2p.errors import StorageError
+from adloco_p2p.storage.event_log import EventLog, read_events
+
+
+def event(round: int | None, name: str = "round") -> dict[str, object]:
+    return {"event": name, "time": 1700000000.5} | ({} if round is None else {"round": round})
+
+
+def filled(path: Path, *rounds: int | None) -> EventLog:
+    log = EventLog.open(path)
+    for round in rounds:
+        log.append(event(round))
+    return log
+
+
+def test_every_event_is_a_line_at_once(tmp_path: Path) -> None:
+    log = filled(tmp_path / "events.jsonl", None, 0, 1)
+    assert list(read_events(tmp_path / "events.jsonl")) == [event(None), event(0), event(1)]
+    log.close()
+    lines = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [event(None), event(0), event(1)]
+    filled(tmp_path / "events.jsonl", 2)
+    assert list(read_events(tmp_path / "events.jsonl"))[-1] == event(2)
+
+
+def test_no_file_has_no_events(tmp_path: Path) -> None:
+    assert list(read_events(tmp_path / "none")) == []
+
+
+def test_values_of_the_core_and_infinite_numbers_can_be_written(tmp_path: Path) -> None:
+    @dataclass
+    class Batch:
+        size: int
+        ratios: tuple[float, ...]
+
+    log = EventLog.open(tmp_path / "e")
+    log.append({"event": "batch", "time": 1, "loss": float("nan"), "batch": Batch(3, (1.5, float("inf")))})
+    assert list(read_events(tmp_path / "e")) == [
+        {"event": "batch", "time": 1, "loss": None, "batch": {"size": 3, "ratios": [1.5, None]}}
+    ]
+
+
+@pytest.mark.parametrize("missing", ["event", "time"])
+def test_every_line_names_its_event_and_its_time(tmp_path: Path, missing: str) -> None:
+    log = EventLog.open(tmp_path / "e")
+    with pytest.raises(AssertionError):
+        log.append({key: value for key, value in event(1).items() if key != missing})
+    assert list(read_events(tmp_path / "e")) == []
+
+
+def test_a_torn_last_line_is_not_read_and_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "e"
+    filled(path, 0, 1).close()
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        survivors = [event(round) for round in range(whole[:length].count(b"\n"))]
+        assert list(read_events(path)) == survivors
+        filled(path, 7).close()
+        assert list(read_events(path)) == [*survivors, event(7)]
+
+
+@pytest.mark.parametrize("line", [b"{bad", b"[1]", b'{"event":"x"}', b"\xff\xfe", b""])
+def test_an_unreadable_line_is_logged_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture, line: bytes) -> None:
+    path = tmp_path / "e"
+    filled(path, 0).close()
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    filled(path, 1).close()
+    assert list(read_events(path)) == [event(0), event(1)]
+    assert [(record.message, record.__dict__["line"]) for record in caplog.records] == [("event unreadable", 2)]
+
+
+def test_rewinding_forgets_the_rounds_that_will_be_done_again(tmp_path: Path) -> None:
+    log = filled(tmp_path / "e", None, 0, 1, 2, 3, None)
+    log.rewind(2)
+    log.append(event(2, "again"))
+    expected = [event(None), event(0), event(1), event(None), event(2, "again")]
+    assert list(read_events(tmp_path / "e")) == expected
+    assert [path.name for path in tmp_path.iterdir()] == ["e"]
+
+
+@pytest.mark.parametrize("name", ["replace", "fsync"])
+def test_a_crash_while_rewinding_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    log = filled(tmp_path / "e", 0, 1, 2)
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, crash)
+        with pytest.raises(KeyboardInterrupt):
+            log.rewind(1)
+    again = EventLog.open(tmp_path / "e")
+    assert list(read_events(tmp_path / "e")) == [event(0), event(1), event(2)]
+    assert [path.name for path in tmp_path.iterdir()] == ["e"]
+    again.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb", buffering=0) as full, pytest.raises(StorageError, match="/e: the disk is full"):
+        EventLog(path=tmp_path / "e", _file=full).append(event(1))

@@ -1,0 +1,148 @@
+"""A working directory belongs to one process at a time, and to one run for good."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from adloco_p2p.config.run import RunConfig
+from adloco_p2p.core import canonical
+from adloco_p2p.core.rules import WorkRules
+from adloco_p2p.errors import StorageError
+from adloco_p2p.storage.workdir import Workdir
+
+RUN = RunConfig()
+OTHER = replace(RUN, seed=7, work=WorkRules(inner_steps=64))
+
+TRY = """
+import sys
+from pathlib import Path
+from adloco_p2p.errors import StorageError
+from adloco_p2p.storage.workdir import Workdir
+try:
+    Workdir.open(Path(sys.argv[1]))
+except StorageError as error:
+    print(error)
+else:
+    print("opened")
+"""
+
+HOLD_AND_DIE = """
+import os, sys
+from pathlib import Path
+from adloco_p2p.storage.workdir import Workdir
+workdir = Workdir.open(Path(sys.argv[1]))
+if os.fork() == 0:
+    sys.stdin.read()  # a helper that outlives its peer
+else:
+    print("ready", flush=True)
+    os._exit(9)
+"""
+
+
+def tried(path: Path) -> str:
+    return subprocess.run([sys.executable, "-c", TRY, str(path)], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_fresh_directory_is_made_and_has_no_run(tmp_path: Path) -> None:
+    workdir = Workdir.open(tmp_path / "deep" / "peer")
+    assert workdir.run is None
+    assert (tmp_path / "deep" / "peer").is_dir()
+    workdir.close()
+
+
+def test_the_run_is_kept(tmp_path: Path) -> None:
+    workdir = Workdir.open(tmp_path)
+    workdir.adopt(RUN)
+    assert workdir.run_path.read_bytes() == canonical.encode(RUN)
+    workdir.close()
+    again = Workdir.open(tmp_path)
+    assert again.run == RUN and again.run is not None and again.run.digest == RUN.digest
+    again.adopt(RUN)
+    again.close()
+
+
+def test_another_run_is_refused_setting_by_setting(tmp_path: Path) -> None:
+    workdir = Workdir.open(tmp_path)
+    workdir.adopt(RUN)
+    with pytest.raises(StorageError) as refusal:
+        workdir.adopt(OTHER)
+    text = str(refusal.value)
+    assert f"holds run {RUN.digest[:16]}, not run {OTHER.digest[:16]}" in text
+    assert "seed: 42 here, 7 there" in text and "work.inner_steps: 32 here, 64 there" in text
+    assert text.count(" there\n") + text.endswith(" there") == 2
+    assert workdir.run_path.read_bytes() == canonical.encode(RUN)
+    workdir.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"not json", canonical.encode(RUN)[:-9], canonical.encode(RUN) + b" "])
+def test_a_damaged_run_is_refused_and_the_lock_is_let_go(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(StorageError, match=r"run\.json: damaged, or written by another version"):
+        Workdir.open(tmp_path)
+    assert (tmp_path / "run.json").read_bytes() == content
+    (tmp_path / "run.json").unlink()
+    assert tried(tmp_path) == "opened"
+
+
+def test_a_second_process_is_refused_by_name_until_the_first_closes(tmp_path: Path) -> None:
+    workdir = Workdir.open(tmp_path)
+    answer = tried(tmp_path)
+    assert answer == (
+        f"{tmp_path}: in use by another adloco-peer (process {os.getpid()}); stop it, or choose another working directory"
+    )
+    workdir.close()
+    assert tried(tmp_path) == "opened"
+
+
+def test_a_helper_that_outlives_a_killed_peer_does_not_hold_the_directory(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLD_AND_DIE, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.readline() == "ready\n"
+        assert process.wait(timeout=60) == 9
+        workdir = Workdir.open(tmp_path)  # the helper still waits for its standard input
+        workdir.close()
+        process.stdin.close()
+
+
+def test_every_file_has_its_place(tmp_path: Path) -> None:
+    workdir = Workdir.open(tmp_path)
+    places = [
+        workdir.run_path,
+        workdir.identity_path,
+        workdir.addresses_path,
+        workdir.journal_path,
+        workdir.events_path,
+        workdir.checkpoints_path,
+        workdir.model_path,
+    ]
+    assert len(set(places)) == 7
+    assert {place.parent for place in places} == {tmp_path}
+    workdir.close()
+
+
+def test_a_file_in_the_place_of_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "peer").write_text("mine")
+    with pytest.raises(StorageError, match="peer: a file is in the way"):
+        Workdir.open(tmp_path / "peer")
+    with pytest.raises(StorageError, match="below: not a directory"):
+        Workdir.open(tmp_path / "peer" / "below")
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workdir = Workdir.open(tmp_path)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StorageError, match=r"run\.json: the disk is full"):
+            workdir.adopt(RUN)
+    assert workdir.run is None
+    workdir.adopt(RUN)
+    workdir.close()

@@ -1,0 +1,148 @@
+"""Several real peers in one process and one event loop, for the tests of averaging."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+import torch
+from hivemind.p2p import P2P
+from hivemind.p2p.p2p_daemon_bindings.utils import DispatchFailure
+
+from adloco_p2p.core import canonical
+from adloco_p2p.core.types import Digest, PeerId
+from adloco_p2p.swarm.averaging import Averaged, Averager
+from adloco_p2p.swarm.butterfly import AveragingLimits
+
+LIMITS = AveragingLimits(stall_seconds=2.0, connect_seconds=5.0, hello_seconds=1.0)
+
+
+def key_of(name: str) -> Digest:
+    return canonical.digest(name)
+
+
+def vectors_of(num_peers: int, size: int, *, seed: int = 0) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(size, generator=generator) for _ in range(num_peers)]
+
+
+@dataclass
+class Peer:
+    p2p: P2P
+    averager: Averager
+
+    @property
+    def peer_id(self) -> PeerId:
+        return PeerId(self.p2p.peer_id.to_base58())
+
+    @property
+    def daemon_pid(self) -> int:
+        return self.p2p._child.pid
+
+
+class Peers:
+    """A full mesh of peers. `run` drives the event loop that they live in."""
+
+    def __init__(self, num_peers: int, *, part_bytes: int = 4096, limits: AveragingLimits = LIMITS) -> None:
+        self._num_peers = num_peers
+        self._part_bytes = part_bytes
+        self._limits = limits
+        self._runner = asyncio.Runner()
+        self.run = self._runner.run
+        self.loop_errors: list[dict] = []
+        """What reached the event loop's handler of unhandled exceptions."""
+
+    def __enter__(self) -> "Peers":
+        self.run(self._start())
+        return self
+
+    def __exit__(self, kind: type | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.run(self._stop())
+        self._runner.close()
+
+    async def _start(self) -> None:
+        def note(_loop: asyncio.AbstractEventLoop, context: dict) -> None:
+            # hivemind raises this for a stream that arrives while its handler is being removed; it is not ours.
+            if not isinstance(context.get("exception"), DispatchFailure):
+                self.loop_errors.append(context)
+
+        asyncio.get_running_loop().set_exception_handler(note)
+        self.list: list[Peer] = []
+        known: list = []
+        for _ in range(self._num_peers):
+            p2p = await P2P.create(initial_peers=known, startup_timeout=60)
+            known += await p2p.get_visible_maddrs()
+            averager = Averager(p2p, part_bytes=self._part_bytes, limits=self._limits)
+            await averager.start()
+            self.list.append(Peer(p2p, averager))
+
+    async def _stop(self) -> None:
+        for peer in self.list:
+            await peer.averager.stop()
+        for peer in self.list:
+            await peer.p2p.shutdown()
+
+    def __getitem__(self, index: int) -> Peer:
+        return self.list[index]
+
+    def weights(self, *weights: int) -> tuple[tuple[PeerId, int], ...]:
+        return tuple((self.list[index].peer_id, weight) for index, weight in enumerate(weights))
+
+    def average(
+        self,
+        name: str,
+        vectors: list[torch.Tensor],
+        weights: tuple[int, ...],
+        *,
+        who: tuple[int, ...] | None = None,
+        timeout_seconds: float = 20.0,
+        shares: tuple[float, ...] | None = None,
+        codec: str | None = None,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> list[Averaged | BaseException]:
+        """What each of `who` (all by default) gets; every peer gives its vector."""
+
+        async def all_of_them() -> list[Averaged | BaseException]:
+            averagers = {index: self.list[index].averager for index in (who or range(len(weights)))}
+            if codec is not None:
+                averagers = {i: Averager(self.list[i].p2p, part_bytes=self._part_bytes, codec=codec) for i in averagers}
+                for index, averager in averagers.items():
+                    await self.list[index].averager.stop()
+                    await averager.start()
+            tasks = [
+                asyncio.create_task(
+                    averager.average(
+                        key=key_of(name),
+                        weights=self.weights(*weights),
+                        vector=vectors[index],
+                        timeout_seconds=timeout_seconds,
+                        shares=shares,
+                    )
+                )
+                for index, averager in averagers.items()
+            ]
+            if meanwhile is not None:
+                await meanwhile()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            if codec is not None:
+                for index, averager in averagers.items():
+                    await averager.stop()
+                    await self.list[index].averager.start()
+            return results
+
+        return self.run(all_of_them())
+
+
+def kill(peer: Peer) -> None:
+    """As if the machine were gone: the daemon dies without a word."""
+    os.kill(peer.daemon_pid, signal.SIGKILL)
+
+
+def freeze(peer: Peer) -> None:
+    os.kill(peer.daemon_pid, signal.SIGSTOP)
+
+
+def thaw(peer: Peer) -> None:
+    os.kill(peer.daemon_pid, signal.SIGCONT)

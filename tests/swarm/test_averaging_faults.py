@@ -1,0 +1,342 @@
+"""Averaging between real peers on loopback: everything that goes wrong ends soon, with a name, and leaves nothing behind."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from averaging_peers import LIMITS, Peer, Peers, freeze, key_of, kill, thaw, vectors_of
+
+from adloco_p2p.errors import AverageFailed
+from adloco_p2p.swarm import butterfly
+from adloco_p2p.swarm.averaging import Averaged, Averager
+from adloco_p2p.swarm.averaging_wire import HANDLER, Hello, Purpose
+from adloco_p2p.swarm.streams import FRAME_BYTES, FrameKind, StreamLost, open_stream
+
+
+@pytest.fixture
+def peers() -> Iterator[Peers]:
+    with Peers(4) as started:
+        yield started
+    assert started.loop_errors == []
+
+
+def suspects_of(result: object) -> tuple[str, ...]:
+    assert isinstance(result, AverageFailed), result
+    return result.suspects
+
+
+def assert_still_works(peers: Peers, who: tuple[int, ...], *, name: str = "afterwards") -> None:
+    weights = tuple(int(index in who) for index in range(max(who) + 1))
+    members = tuple(pair for pair in peers.weights(*weights) if pair[1])
+
+    async def again() -> list[Averaged]:
+        return await asyncio.gather(
+            *(
+                peers[index].averager.average(
+                    key=key_of(name), weights=members, vector=torch.full((5_000,), float(index)), timeout_seconds=20
+                )
+                for index in who
+            )
+        )
+
+    results = peers.run(again())
+    assert len({result.digest for result in results}) == 1
+    assert torch.allclose(results[0].vector, torch.tensor(sum(who) / len(who)))
+
+
+def test_a_vector_that_is_not_finite_is_refused_where_it_is(peers: Peers) -> None:
+    vectors = vectors_of(3, 20_000)
+    vectors[1][12_345] = float("nan")
+    results = peers.average("nan", vectors, (1, 1, 1))
+    assert [suspects_of(result) for result in results] == [(peers[1].peer_id,)] * 3
+    assert "float32" in str(results[1])
+    assert_still_works(peers, (0, 2))
+
+
+def test_a_sender_of_nan_is_named(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reducers look for themselves: here the sender's own check is out of order."""
+
+    async def look_away(_self: butterfly.Butterfly) -> None:
+        return
+
+    monkeypatch.setattr(butterfly.Butterfly, "_check_own_vector", look_away)
+    vectors = vectors_of(3, 20_000)
+    vectors[2][19_999] = float("inf")  # in the shard that peer 2 reduces itself
+    vectors[2][0] = float("nan")
+    results = peers.average("bad sender", vectors, (1, 1, 1))
+    assert [suspects_of(result) for result in results] == [(peers[2].peer_id,)] * 3
+
+
+def test_a_value_too_large_for_the_codec_is_refused(peers: Peers) -> None:
+    vectors = vectors_of(2, 5_000)
+    vectors[0][77] = 70_000.0
+    results = peers.average("overflow", vectors, (1, 1), codec="float16")
+    assert [suspects_of(result) for result in results] == [(peers[0].peer_id,)] * 2
+    assert "float16" in str(results[0])
+
+
+def test_another_shape_is_named(peers: Peers) -> None:
+    vectors = vectors_of(3, 9_000)
+    vectors[1] = vectors[1][:-1].clone()
+    begun = time.monotonic()
+    results = peers.average("shape", vectors, (1, 1, 1))
+    assert time.monotonic() - begun < 3
+    assert suspects_of(results[0]) == suspects_of(results[2]) == (peers[1].peer_id,)
+    assert peers[1].peer_id not in suspects_of(results[1])
+    assert_still_works(peers, (0, 1, 2))
+
+
+def test_members_that_disagree_on_weights_do_not_average(peers: Peers) -> None:
+    async def disagree() -> list[object]:
+        calls = [
+            peers[index].averager.average(key=key_of("weights"), weights=weights, vector=torch.ones(500), timeout_seconds=10)
+            for index, weights in enumerate([peers.weights(1, 1), peers.weights(1, 1000)])
+        ]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    assert all(isinstance(result, AverageFailed) for result in peers.run(disagree()))
+
+
+@pytest.mark.parametrize("weight", [1, 3])
+def test_a_member_that_never_comes_is_named_at_the_deadline(peers: Peers, weight: int) -> None:
+    begun = time.monotonic()
+    results = peers.average("missing", vectors_of(4, 20_000), (1, 1, weight, 0), who=(0, 1, 3), timeout_seconds=2.5)
+    assert 2.0 < time.monotonic() - begun < 4.5
+    assert [suspects_of(result) for result in results] == [(peers[2].peer_id,)] * 3
+    assert_still_works(peers, (0, 1, 2, 3))
+
+
+def test_a_member_that_comes_late_is_waited_for(peers: Peers) -> None:
+    async def come_later() -> list[Averaged]:
+        def average(index: int) -> asyncio.Task[Averaged]:
+            call = peers[index].averager.average(
+                key=key_of("late"), weights=peers.weights(1, 1, 1), vector=torch.ones(5_000), timeout_seconds=20
+            )
+            return asyncio.create_task(call)
+
+        early = [average(0), average(1)]
+        await asyncio.wait(early, timeout=LIMITS.stall_seconds * 1.5)  # longer than a silence would be forgiven
+        assert not any(task.done() for task in early)
+        return await asyncio.gather(*early, average(2))
+
+    assert len({result.digest for result in peers.run(come_later())}) == 1
+
+
+def test_strangers_and_garbage_change_nothing(peers: Peers) -> None:
+    """A stranger knocks with the right key, with the wrong one, with noise, with lengths beyond all limits."""
+    target, stranger = peers[0], peers[3]
+
+    async def knock(payloads: list[bytes]) -> None:
+        stream = await open_stream(stranger.p2p, target.peer_id, HANDLER, timeout_seconds=5)
+        try:
+            for payload in payloads:
+                stream._transport.write(payload)
+            await asyncio.wait_for(stream.receive(FrameKind.VERDICT), 3)
+        except (StreamLost, TimeoutError):
+            pass
+        finally:
+            stream.abort()
+
+    def frame(kind: int, payload: bytes, *, length: int | None = None) -> bytes:
+        return bytes([0xAD, kind, 0, 0]) + (len(payload) if length is None else length).to_bytes(4, "little") + payload
+
+    hello = Hello(purpose=Purpose.AVERAGE, key=key_of("visited")).encode()
+    abort = Hello(purpose=Purpose.ABORT, key=key_of("visited")).encode()
+    repair = Hello(purpose=Purpose.REPAIR, key=key_of("visited")).encode()
+
+    async def everything() -> None:
+        await asyncio.gather(
+            knock([b"GET / HTTP/1.1\r\n\r\n" * 9]),
+            knock([bytes(3)]),
+            knock([frame(1, b"", length=2**32 - 1)]),
+            knock([frame(1, hello[:-1])]),
+            knock([frame(1, b"x" * len(hello))]),
+            knock([frame(1, hello)]),
+            knock([frame(1, hello), frame(3, bytes(100))]),
+            knock([frame(3, bytes(FRAME_BYTES))]),
+            knock([frame(99, b"")]),
+            knock([frame(4, b"odd")]),
+            knock([frame(1, repair)]),
+            knock([frame(1, abort), frame(7, b"{}")]),
+            knock([frame(1, abort), frame(7, b'{"reason":"no","status":"failed","suspects":[]}')]),
+            knock([frame(2, b"")] * 200),
+        )
+
+    vectors = vectors_of(3, 30_000)
+    results = peers.average("visited", vectors, (1, 1, 1), meanwhile=everything)
+    assert all(isinstance(result, Averaged) for result in results), results
+    assert torch.allclose(results[0].vector, sum(vectors) / 3, atol=1e-6)
+    unvisited = peers.average("unvisited", vectors, (1, 1, 1))
+    assert results[0].digest == unvisited[0].digest
+    assert stranger.peer_id not in target.averager._num_streams
+
+
+def test_a_stranger_with_the_key_is_refused_by_its_identity(peers: Peers) -> None:
+    async def intrude() -> AverageFailed:
+        inside = asyncio.create_task(
+            peers[0].averager.average(
+                key=key_of("private"), weights=peers.weights(1, 1), vector=torch.ones(100), timeout_seconds=20
+            )
+        )
+        outside = peers[3].averager.average(
+            key=key_of("private"),
+            weights=(*peers.weights(1), (peers[3].peer_id, 1)),
+            vector=torch.ones(100),
+            timeout_seconds=3,
+        )
+        with pytest.raises(AverageFailed, match="not a member") as refused:
+            await outside
+        assert not inside.done()
+        other = peers[1].averager.average(
+            key=key_of("private"), weights=peers.weights(1, 1), vector=torch.ones(100) * 3, timeout_seconds=20
+        )
+        assert torch.equal((await other).vector, torch.full((100,), 2.0))
+        await inside
+        return refused.value
+
+    assert peers.run(intrude()).suspects == (peers[0].peer_id,)
+
+
+async def wait_for_traffic(peer: Peer, name: str, num_bytes: int) -> None:
+    """Until the peer's attempt has received so much: then it is in the middle."""
+    while True:
+        attempt = peer.averager._running.get(key_of(name))
+        if attempt is not None and attempt.traffic[1] >= num_bytes:
+            return
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("blow", [kill, freeze])
+def test_a_peer_that_dies_in_the_middle_is_named_by_all_survivors(blow: object) -> None:
+    size = 6_000_000
+    with Peers(4, part_bytes=1 << 16) as peers:
+        victim, struck = peers[1], []
+
+        async def strike() -> None:
+            await wait_for_traffic(peers[0], "struck", size // 4)
+            assert callable(blow)
+            blow(victim)
+            struck.append(time.monotonic())
+            victim_task.cancel()
+
+        vectors = vectors_of(4, size)
+
+        async def everybody() -> list[object]:
+            nonlocal victim_task
+            tasks = [
+                asyncio.create_task(
+                    peers[index].averager.average(
+                        key=key_of("struck"), weights=peers.weights(1, 1, 1, 1), vector=vectors[index], timeout_seconds=60
+                    )
+                )
+                for index in range(4)
+            ]
+            victim_task = tasks[1]
+            await strike()
+            survivors = await asyncio.gather(tasks[0], tasks[2], tasks[3], return_exceptions=True)
+            struck.append(time.monotonic())
+            return survivors
+
+        victim_task: asyncio.Task[Averaged]
+        survivors = peers.run(everybody())
+        assert [suspects_of(result) for result in survivors] == [(victim.peer_id,)] * 3, survivors
+        # kill: streams end at once. freeze: silence, then everybody is told by the first to notice.
+        assert struck[1] - struck[0] < (2.0 if blow is kill else LIMITS.stall_seconds + 2.0)
+        assert_still_works(peers, (0, 2, 3))
+        if blow is freeze:
+            thaw(victim)
+
+
+def test_a_peer_whose_own_daemon_died_blames_nobody(peers: Peers) -> None:
+    async def lose_daemon() -> BaseException:
+        task = asyncio.create_task(
+            peers[0].averager.average(
+                key=key_of("daemon"), weights=peers.weights(1, 1, 1), vector=torch.ones(1000), timeout_seconds=30
+            )
+        )
+        other = asyncio.create_task(
+            peers[1].averager.average(
+                key=key_of("daemon"), weights=peers.weights(1, 1, 1), vector=torch.ones(1000), timeout_seconds=30
+            )
+        )
+        await wait_for_traffic(peers[0], "daemon", 1)
+        kill(peers[0])
+        result, other_result = await asyncio.gather(task, other, return_exceptions=True)
+        assert suspects_of(other_result) == (peers[0].peer_id,)
+        return result
+
+    result = peers.run(lose_daemon())
+    assert suspects_of(result) == ()
+    assert "daemon" in str(result)
+
+
+def test_one_that_gives_up_tells_the_others(peers: Peers) -> None:
+    async def give_up() -> list[object]:
+        tasks = [
+            asyncio.create_task(
+                peers[index].averager.average(
+                    key=key_of("giving up"), weights=peers.weights(1, 1, 1, 1), vector=torch.ones(1000), timeout_seconds=30
+                )
+            )
+            for index in range(3)
+        ]
+        await wait_for_traffic(peers[0], "giving up", 1)
+        tasks[0].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    begun = time.monotonic()
+    cancelled, *others = peers.run(give_up())
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert [suspects_of(result) for result in others] == [(peers[0].peer_id,)] * 2
+    assert time.monotonic() - begun < 3
+    # One that begins only now hears of it at once.
+    (late,) = peers.average("giving up", [torch.ones(1000)] * 4, (1, 1, 1, 1), who=(3,), timeout_seconds=30)
+    assert suspects_of(late) == (peers[0].peer_id,)
+    assert time.monotonic() - begun < 4
+
+
+def test_a_used_key_is_not_served_again(peers: Peers) -> None:
+    """Replay: a member opens a stream for an average that has ended."""
+    peers.average("replayed", vectors_of(2, 1_000), (1, 1))
+    twin = Averager(peers[1].p2p, part_bytes=4096, limits=LIMITS)
+
+    async def replay() -> None:
+        await peers[1].averager.stop()
+        await twin.start()
+        with pytest.raises(AverageFailed, match="has ended"):
+            await twin.average(key=key_of("replayed"), weights=peers.weights(1, 1), vector=torch.ones(1_000), timeout_seconds=5)
+        await twin.stop()
+        await peers[1].averager.start()
+
+    peers.run(replay())
+
+
+def test_pace_governs_every_byte(peers: Peers) -> None:
+    asked: list[int] = []
+
+    async def pace(num_bytes: int) -> None:
+        asked.append(num_bytes)
+
+    async def paced() -> Averaged:
+        await peers[0].averager.stop()
+        averager = Averager(peers[0].p2p, part_bytes=1 << 20, limits=LIMITS, pace=pace)
+        other = Averager(peers[1].p2p, part_bytes=1 << 20, limits=LIMITS)
+        await peers[1].averager.stop()
+        await averager.start()
+        await other.start()
+        arguments = {"key": key_of("paced"), "weights": peers.weights(1, 1), "timeout_seconds": 20}
+        result, _ = await asyncio.gather(
+            averager.average(vector=torch.ones(700_000), **arguments), other.average(vector=torch.ones(700_000), **arguments)
+        )
+        await averager.stop()
+        await other.stop()
+        await peers[0].averager.start()
+        await peers[1].averager.start()
+        return result
+
+    result = peers.run(paced())
+    assert sum(asked) == 4 * 700_000  # half of the vector to the other, and the mean of the other half
+    assert max(asked) <= FRAME_BYTES
+    assert result.bytes_sent <= 1.01 * sum(asked)

@@ -1,0 +1,241 @@
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from google.protobuf import descriptor_pb2
+from swarm_hosts import started_hosts
+
+from adloco_p2p.config.run import PROTOCOL_VERSION, RunConfig
+from adloco_p2p.core.types import Capacity, Digest, InstanceId, ProbeVerdict, Report
+from adloco_p2p.errors import SwarmError
+from adloco_p2p.swarm import gossip_wire
+from adloco_p2p.swarm.discovery import SignedManifest
+from adloco_p2p.swarm.gossip_wire import MAX_INBOX, MESSAGE_BURST, AdlocoGossip, GossipWire, fetch_manifest, ping
+from adloco_p2p.v1 import gossip_pb2
+
+KINDS = {"report": Report, "verdict": ProbeVerdict}
+RUN = RunConfig().digest
+PLAN = Digest("00" * 32)
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def _report(peer, round_number=0):
+    capacity = Capacity(samples_per_second=1.5, micro_batch_limit=8, max_instances=2)
+    return Report(peer=peer, round=round_number, plan=PLAN, capacity=capacity)
+
+
+class Ears:
+    """What a wire heard: messages, and refusals of what it sent."""
+
+    def __init__(self):
+        self.messages = asyncio.Queue()
+        self.refusals = []
+
+    async def on_message(self, sender, message):
+        await self.messages.put((sender, message))
+
+    def on_refused(self, peer, reason):
+        self.refusals.append((peer, reason))
+
+
+@asynccontextmanager
+async def wires(workdir, *runs, manifest=None, wall_clock=None):
+    """One started and pumping wire per run digest, with its host and ears."""
+    async with AsyncExitStack() as stack:
+        hosts = await stack.enter_async_context(started_hosts(workdir, len(runs)))
+        built = []
+        for host, run in zip(hosts, runs, strict=True):
+            ears = Ears()
+            wire = GossipWire(
+                host.p2p,
+                run=run,
+                me=host.me,
+                kinds=KINDS,
+                on_message=ears.on_message,
+                on_refused=ears.on_refused,
+                manifest=manifest,
+                **({"wall_clock": wall_clock} if wall_clock else {}),
+            )
+            await wire.start()
+            stack.push_async_callback(wire.stop)
+            pump = asyncio.create_task(wire.pump())
+            stack.callback(pump.cancel)
+            built.append((host, wire, ears))
+        yield built
+
+
+def test_messages_arrive_in_order_with_their_sender(tmp_path):
+    async def scenario():
+        async with wires(tmp_path, RUN, RUN, RUN) as ((a, wire_a, ears_a), (b, _wire_b, ears_b), (c, wire_c, ears_c)):
+            assert await wire_a.send(b.me, _report(a.me, 1))
+            verdict = ProbeVerdict(
+                sources=(InstanceId(0), InstanceId(1)), target=InstanceId(0), source_losses=(1.0, 2.5), merged_loss=1.25
+            )
+            assert await wire_a.send(b.me, verdict)
+            assert await ears_b.messages.get() == (a.me, _report(a.me, 1))
+            assert await ears_b.messages.get() == (a.me, verdict)
+            assert await wire_c.broadcast([a.me, b.me, c.me, a.me], _report(c.me)) == 2
+            assert await ears_a.messages.get() == (c.me, _report(c.me))
+            assert await ears_b.messages.get() == (c.me, _report(c.me))
+            assert ears_c.messages.empty()
+            assert ears_a.refusals == ears_b.refusals == ears_c.refusals == []
+
+    asyncio.run(scenario())
+
+
+def test_another_run_is_refused_and_the_sender_is_told(tmp_path):
+    async def scenario():
+        other = Digest("cd" * 32)
+        async with wires(tmp_path, RUN, other) as ((_a, wire_a, ears_a), (b, _wire_b, ears_b)):
+            assert not await wire_a.send(b.me, _report(b.me))
+            ((peer, reason),) = ears_a.refusals
+            assert peer == b.me
+            assert RUN in reason
+            assert other in reason
+            assert ears_b.messages.empty()
+
+    asyncio.run(scenario())
+
+
+def test_another_protocol_version_is_refused_and_the_sender_is_told(tmp_path):
+    async def scenario():
+        async with wires(tmp_path, RUN, RUN) as ((_a, wire_a, ears_a), (b, _wire_b, ears_b)):
+            envelope = wire_a._envelope(_report(b.me))
+            envelope.protocol_version = PROTOCOL_VERSION + 1
+            assert not await wire_a._send_envelope(b.me, envelope)
+            ((_, reason),) = ears_a.refusals
+            assert f"version {PROTOCOL_VERSION + 1} is not spoken here" in reason
+            assert ears_b.messages.empty()
+
+    asyncio.run(scenario())
+
+
+def test_a_lost_peer_is_no_error(tmp_path):
+    async def scenario():
+        async with wires(tmp_path, RUN, RUN) as ((_, wire_a, ears_a), (b, _wire_b, _ears_b)):
+            await b.stop()
+            assert not await wire_a.send(b.me, _report(b.me))
+            assert await wire_a.broadcast([b.me], _report(b.me)) == 0
+            assert ears_a.refusals == []
+
+    asyncio.run(scenario())
+
+
+def _lone_wire(**changes):
+    ears = Ears()
+    options = {"run": RUN, "me": "me", "kinds": KINDS, "on_message": ears.on_message, "on_refused": ears.on_refused}
+    return GossipWire(None, **(options | changes))
+
+
+def _envelope(**changes):
+    fields = {
+        "protocol_version": PROTOCOL_VERSION,
+        "run": bytes.fromhex(RUN),
+        "sender": "alice",
+        "kind": "report",
+        "payload": gossip_wire.canonical.encode(_report("alice")),
+    }
+    return gossip_pb2.Envelope(**(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sender": "bob"}, "another sender"),
+        ({"sender": ""}, "another sender"),
+        ({"run": b""}, "run"),
+        ({"kind": "verdict"}, "ProbeVerdict"),
+        ({"kind": "unheard"}, "unknown kind"),
+        ({"payload": b""}, "Report"),
+        ({"payload": b"x" * (gossip_wire.MAX_PAYLOAD_BYTES + 1)}, "at most"),
+        ({"protocol_version": 0}, "version 0"),
+    ],
+)
+def test_what_is_not_well_formed_is_refused_with_a_reason(changes, words):
+    wire = _lone_wire()
+    reason = wire.accept("alice", _envelope(**changes))
+    assert words in reason
+    assert wire._inbox.empty()
+    assert wire.accept("alice", _envelope()) is None
+
+
+def test_a_remote_peer_that_sends_too_much_is_refused_and_others_are_not():
+    wire = _lone_wire()
+    answers = [wire.accept("alice", _envelope()) for _ in range(int(MESSAGE_BURST) + 50)]
+    assert answers[: int(MESSAGE_BURST)] == [None] * int(MESSAGE_BURST)
+    assert answers[-1] == "too many messages"
+    assert wire.accept("bob", _envelope(sender="bob")) is None
+    large = _envelope(sender="carol", payload=b"x" * gossip_wire.MAX_PAYLOAD_BYTES)
+    answers = [wire.accept("carol", large) for _ in range(40)]
+    assert answers[-1] == "too many messages"
+
+
+def test_a_full_inbox_refuses():
+    wire = _lone_wire()
+    answers = [wire.accept(f"peer{n % 10}", _envelope(sender=f"peer{n % 10}")) for n in range(MAX_INBOX + 1)]
+    assert answers == [None] * MAX_INBOX + ["the inbox is full"]
+
+
+def test_the_rates_of_strangers_do_not_pile_up(monkeypatch):
+    monkeypatch.setattr(gossip_wire, "MAX_REMOTES", 3)
+    wire = _lone_wire()
+    for n in range(10):
+        wire.accept(f"peer{n}", _envelope(sender="x"))
+    assert list(wire._rates) == ["peer7", "peer8", "peer9"]
+
+
+def test_an_error_in_the_core_is_not_swallowed():
+    async def on_message(*_):
+        raise ZeroDivisionError
+
+    async def scenario():
+        wire = _lone_wire(on_message=on_message)
+        assert wire.accept("alice", _envelope()) is None
+        with pytest.raises(ZeroDivisionError):
+            await wire.pump()
+
+    asyncio.run(scenario())
+
+
+def test_the_manifest_is_fetched_from_whoever_has_it_and_clocks_are_compared(tmp_path):
+    async def scenario():
+        config = RunConfig()
+        async with wires(tmp_path, RUN, RUN, wall_clock=lambda: 5000.0) as ((a, _, _), (b, wire_b, _)):
+            with pytest.raises(SwarmError, match=rf"{b.me}: does not hold it"):
+                await fetch_manifest(a.p2p, [b.me], RUN)
+            wire_b.manifest = SignedManifest.sign(config, b.identity)
+            assert await fetch_manifest(a.p2p, [b.me], RUN) == wire_b.manifest
+            with pytest.raises(SwarmError, match="does not hold it"):
+                await fetch_manifest(a.p2p, [b.me], Digest("cd" * 32))
+            with pytest.raises(SwarmError, match="no peer is known"):
+                await fetch_manifest(a.p2p, [], RUN)
+            wire_b.manifest = SignedManifest.sign(RunConfig(seed=1), b.identity)
+            with pytest.raises(SwarmError, match="digest"):
+                await fetch_manifest(a.p2p, [b.me], RUN)
+            reading = await ping(a.p2p, b.me, wall_clock=lambda: 4000.0)
+            assert reading.offset_seconds == pytest.approx(1000.0, abs=reading.round_trip_seconds)
+            assert (reading.protocol, reading.run) == (PROTOCOL_VERSION, RUN)
+
+    asyncio.run(scenario())
+
+
+def test_the_wire_names_are_pinned():
+    assert AdlocoGossip.__name__ == "AdlocoGossip"
+    AdlocoGossip._collect_rpc_handlers()
+    names = {AdlocoGossip._get_handle_name(None, handler.method_name) for handler in AdlocoGossip._rpc_handlers}
+    assert names == {"AdlocoGossip.rpc_gossip", "AdlocoGossip.rpc_manifest", "AdlocoGossip.rpc_ping"}
+
+
+def test_the_generated_code_is_fresh(tmp_path):
+    protoc = pytest.importorskip("grpc_tools.protoc")
+    result = tmp_path / "descriptors"
+    source = "adloco_p2p/v1/gossip.proto"
+    assert protoc.main(["protoc", f"-I{REPOSITORY / 'proto'}", f"--descriptor_set_out={result}", source]) == 0
+    (fresh,) = descriptor_pb2.FileDescriptorSet.FromString(result.read_bytes()).file
+    committed = descriptor_pb2.FileDescriptorProto.FromString(gossip_pb2.DESCRIPTOR.serialized_pb)
+    for descriptor in (fresh, committed):
+        for message in descriptor.message_type:
+            for field in message.field:
+                field.ClearField("json_name")  # protoc writes it into one of the two forms only
+    assert committed == fresh

@@ -1,0 +1,300 @@
+"""Hosting: repetition, swapping, saving, adoption, forks and merges."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from small_run import ONE, RUN, THREE, TWO, SyntheticFeed, effect, hosting, never, silent, train_round, with_run
+
+from adloco_p2p.config.run import ModelConfig
+from adloco_p2p.core.rules import InstanceRules, MergeRules
+from adloco_p2p.core.types import Fork, Merge
+from adloco_p2p.errors import LocalProtocolError, StorageError
+from adloco_p2p.numerics.layout import flatten
+from adloco_p2p.training.hosting import Hosting
+
+DROPOUT = with_run(
+    model=ModelConfig(
+        architecture={"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2, "resid_pdrop": 0.1, "embd_pdrop": 0.1}
+    )
+)
+
+
+def started(*instances: int, run: object = RUN) -> Hosting:
+    peer = hosting(run)  # type: ignore[arg-type]
+    peer.start(instances or (ONE,))  # type: ignore[arg-type]
+    return peer
+
+
+def everything(peer: Hosting, instance: int = ONE) -> dict[str, list[float]]:
+    tensors, meta = peer.snapshot(instance)  # type: ignore[arg-type]
+    return {**{name: tensor.tolist() for name, tensor in tensors.items()}, **meta}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("run", [RUN, DROPOUT], ids=["llama", "gpt2 with dropout"])
+def test_two_runs_are_bit_identical(run: object) -> None:
+    torch.manual_seed(1)
+    first = started(run=run)
+    for round_number in range(2):
+        train_round(first, effect(round=round_number))
+    torch.manual_seed(2)
+    second = started(run=run)
+    for round_number in range(2):
+        train_round(second, effect(round=round_number))
+    assert everything(first) == everything(second)
+
+
+def test_dropout_differs_between_rounds() -> None:
+    """Its seed names the round: the same samples give another pseudo-gradient."""
+    peer = started(run=DROPOUT)
+    deltas = []
+    for round_number in range(2):
+        work = replace(effect(steps=1, first_sample=0), round=round_number)
+        peer.start([ONE])
+        peer.run_inner(work, should_stop=never, on_progress=silent)
+        deltas.append(peer.pseudo_gradient(ONE).clone())
+    assert not torch.equal(*deltas)
+
+
+def test_swapping_instances_changes_nothing() -> None:
+    together = started(ONE, TWO)
+    for round_number in range(2):
+        for instance in (ONE, TWO):
+            train_round(together, effect(instance, round_number))
+    for instance in (ONE, TWO):
+        alone = started(instance)
+        for round_number in range(2):
+            train_round(alone, effect(instance, round_number))
+        assert everything(together, instance) == everything(alone, instance)
+    assert together.digests(ONE) != together.digests(TWO)
+
+
+def test_work_in_progress_survives_another_instance() -> None:
+    """One instance trains while the pseudo-gradient of the other is being averaged."""
+    peer = started(ONE, TWO)
+    peer.run_inner(effect(ONE), should_stop=never, on_progress=silent)
+    delta = peer.pseudo_gradient(ONE)
+    before = delta.clone()
+    peer.run_inner(effect(TWO), should_stop=never, on_progress=silent)
+    assert torch.equal(delta, before)
+    assert torch.equal(peer.pseudo_gradient(ONE), before)
+
+
+@pytest.mark.parametrize("run", [RUN, DROPOUT], ids=["llama", "gpt2 with dropout"])
+def test_save_and_resume_equals_uninterrupted(run: object) -> None:
+    whole, first = started(run=run), started(run=run)
+    for round_number in range(4):
+        train_round(whole, effect(round=round_number))
+    for round_number in range(2):
+        train_round(first, effect(round=round_number))
+    tensors, meta = first.snapshot(ONE)
+    meta = json.loads(json.dumps(meta))
+    train_round(first, effect(round=2))  # must not reach into the snapshot
+    feed = SyntheticFeed()
+    resumed = hosting(run, feed=feed)  # type: ignore[arg-type]
+    resumed.restore(ONE, tensors, meta)
+    assert feed.cursor == {ONE: 40}
+    for round_number in (2, 3):
+        train_round(resumed, effect(round=round_number))
+    assert everything(resumed) == everything(whole)
+
+
+def test_resume_keeps_the_adoption_warmup() -> None:
+    donor = started()
+    peer = hosting()
+    peer.adopt(ONE, *donor.state(ONE))
+    train_round(peer, effect(steps=3))
+    tensors, meta = peer.snapshot(ONE)
+    resumed = hosting()
+    resumed.restore(ONE, tensors, meta)
+    for host in (peer, resumed):
+        train_round(host, effect(round=1, steps=3))
+    assert everything(peer) == everything(resumed)
+    assert meta["adoption_steps"] == 3
+
+
+def test_a_foreign_checkpoint_is_refused() -> None:
+    peer = started()
+    tensors, meta = peer.snapshot(ONE)
+    with pytest.raises(StorageError, match="exp_avg is missing or not of this model"):
+        peer.restore(ONE, {**tensors, "exp_avg": torch.zeros(3)}, meta)
+    with pytest.raises(StorageError, match="counters"):
+        peer.restore(ONE, tensors, {"optimizer_steps": "many"})
+
+
+def test_pseudo_gradient_is_outer_minus_local() -> None:
+    peer = started()
+    outer, _ = peer.state(ONE)
+    peer.run_inner(effect(), should_stop=never, on_progress=silent)
+    local = peer._instances[ONE].local
+    assert torch.equal(peer.pseudo_gradient(ONE), outer - local)
+    assert torch.equal(peer.state(ONE)[0], outer)
+
+
+def test_discard_returns_to_the_outer_parameters() -> None:
+    peer = started()
+    before = peer.digests(ONE)
+    peer.run_inner(effect(), should_stop=never, on_progress=silent)
+    peer.discard(ONE)
+    assert peer.digests(ONE) == before
+    assert float(peer.pseudo_gradient(ONE).abs().sum()) == 0.0
+
+
+def test_a_round_starts_from_the_outer_parameters_even_after_an_abandoned_one() -> None:
+    left, discarded = started(), started()
+    for peer in (left, discarded):
+        peer.run_inner(effect(), should_stop=never, on_progress=silent)
+    discarded.discard(ONE)
+    for peer in (left, discarded):
+        train_round(peer, effect(round=1))
+    assert left.digests(ONE) == discarded.digests(ONE)
+
+
+def test_average_mode_takes_the_trained_parameters() -> None:
+    run = with_run(outer=replace(RUN.outer, kind="average"))
+    peer = started(run=run)
+    peer.run_inner(effect(), should_stop=never, on_progress=silent)
+    local = peer._instances[ONE].local.clone()
+    peer.apply_outer(ONE, peer.pseudo_gradient(ONE))
+    assert torch.allclose(peer.state(ONE)[0], local, atol=1e-7)
+    assert float(peer.state(ONE)[1].abs().sum()) == 0.0
+
+
+def test_a_host_that_only_receives_ends_equal() -> None:
+    trainer, receiver = started(), started()
+    receiver.apply_outer(ONE, train_round(trainer, effect()))
+    assert receiver.digests(ONE) == trainer.digests(ONE)
+
+
+def test_different_starts_differ_and_equal_starts_do_not() -> None:
+    same = started(ONE, TWO)
+    assert same.digests(ONE) == same.digests(TWO)
+    different = started(ONE, TWO, run=with_run(instances=InstanceRules(start="different")))
+    assert different.digests(ONE) != different.digests(TWO)
+
+
+def test_adoption_starts_from_zero_moments_and_warms_up() -> None:
+    donor = started()
+    train_round(donor, effect())
+    joiner = started()
+    train_round(joiner, effect())
+    joiner.adopt(ONE, *donor.state(ONE))
+    saved = everything(joiner)
+    assert joiner.digests(ONE) == donor.digests(ONE)
+    assert (saved["optimizer_steps"], saved["adoption_steps"]) == (0, 0)
+    assert not any(saved["exp_avg"]) and not any(saved["exp_avg_sq"])
+    # the first step is a sixth of what the donor's would be: AdamW's first step from zero moments has the length of its rate
+    fresh = hosting()
+    fresh.adopt(ONE, *donor.state(ONE))
+    fresh._instances[ONE].adoption_steps = None
+    lengths = [float(train_round(peer, effect(round=1, steps=1)).norm()) for peer in (joiner, fresh)]
+    assert lengths[0] == pytest.approx(lengths[1] / 6, rel=1e-2)
+
+
+def test_state_is_a_copy() -> None:
+    peer = started()
+    outer, _ = peer.state(ONE)
+    outer.zero_()
+    assert float(peer.state(ONE)[0].abs().sum()) > 0
+
+
+def test_forks_are_twins_that_share_nothing() -> None:
+    peer = started()
+    train_round(peer, effect())
+    before = everything(peer)
+    peer.transition([Fork(source=ONE, targets=(TWO, THREE))], [])
+    assert peer.hosted == (ONE, TWO, THREE)
+    assert everything(peer, TWO)["exp_avg"] == before["exp_avg"]
+    assert peer.digests(TWO) == peer.digests(ONE)
+    train_round(peer, effect(TWO, 1))
+    assert everything(peer) == before
+    assert everything(peer, THREE)["outer"] == before["outer"]
+
+
+def trained_pair(rules: MergeRules) -> Hosting:
+    peer = started(ONE, TWO, run=with_run(merge=rules))
+    for instance in (ONE, TWO):
+        train_round(peer, effect(instance))
+    return peer
+
+
+def merge(weights: tuple[float, float]) -> Merge:
+    return Merge(sources=(ONE, TWO), target=TWO, weights=weights, reason="test")
+
+
+def test_merge_is_the_weighted_mean_and_the_survivor_keeps_its_moments() -> None:
+    peer = trained_pair(MergeRules(outer_momentum="mean", inner_state="keep"))
+    one, two = everything(peer, ONE), everything(peer, TWO)
+    peer.transition([], [merge((0.25, 0.75))])
+    merged = everything(peer, TWO)
+    assert peer.hosted == (TWO,)
+    for name in ("outer", "momentum"):
+        expected = 0.25 * torch.tensor(one[name]) + 0.75 * torch.tensor(two[name])
+        assert torch.allclose(torch.tensor(merged[name]), expected, atol=1e-7)
+    for name in ("exp_avg", "exp_avg_sq", "optimizer_steps", "adoption_steps"):
+        assert merged[name] == two[name]
+    assert float(peer.pseudo_gradient(TWO).abs().sum()) == 0.0  # the local parameters followed
+
+
+def test_merge_rules_can_zero_momentum_and_moments() -> None:
+    peer = trained_pair(MergeRules(outer_momentum="zero", inner_state="reset"))
+    peer.transition([], [merge((0.5, 0.5))])
+    merged = everything(peer, TWO)
+    assert not any(merged["momentum"]) and not any(merged["exp_avg"]) and not any(merged["exp_avg_sq"])
+    assert (merged["optimizer_steps"], merged["adoption_steps"]) == (0, 0)
+
+
+def test_a_refused_merge_ends_the_source_and_leaves_the_survivor_as_it_is() -> None:
+    peer = trained_pair(MergeRules(outer_momentum="zero", inner_state="reset"))
+    two = everything(peer, TWO)
+    peer.transition([], [merge((0.0, 1.0))])
+    assert peer.hosted == (TWO,)
+    assert everything(peer, TWO) == two
+
+
+def test_a_target_that_was_fetched_starts_from_zero_moments() -> None:
+    donor = trained_pair(MergeRules())
+    peer = started(ONE)
+    train_round(peer, effect(ONE))
+    peer.adopt(TWO, *donor.state(TWO))
+    for host in (donor, peer):
+        host.transition([], [merge((0.5, 0.5))])
+    assert peer.digests(TWO) == donor.digests(TWO)
+    assert everything(peer, TWO)["adoption_steps"] == 0
+    assert not any(everything(peer, TWO)["exp_avg"])
+
+
+def test_a_merge_without_a_needed_source_is_our_bug() -> None:
+    with pytest.raises(LocalProtocolError, match="instance 0 is not hosted here"):
+        started(TWO).transition([], [merge((0.5, 0.5))])
+
+
+def test_probe_measures_the_merge_without_doing_it() -> None:
+    peer = trained_pair(MergeRules())
+    before = everything(peer, ONE), everything(peer, TWO)
+    verdict = peer.probe_merge(merge((0.25, 0.75)))
+    assert (everything(peer, ONE), everything(peer, TWO)) == before
+    assert verdict.source_losses == (peer.evaluate(ONE), peer.evaluate(TWO))
+    peer.transition([], [merge((0.25, 0.75))])
+    assert verdict.merged_loss == peer.evaluate(TWO)
+
+
+def test_drop_forgets() -> None:
+    peer = started(ONE, TWO)
+    peer.drop(ONE)
+    peer.drop(ONE)
+    assert peer.hosted == (TWO,)
+    with pytest.raises(LocalProtocolError, match="not hosted"):
+        peer.evaluate(ONE)
+
+
+def test_the_exported_model_is_independent_and_has_the_outer_parameters() -> None:
+    peer = started()
+    train_round(peer, effect())
+    model = peer.export_model(ONE)
+    assert torch.equal(flatten(model), peer.state(ONE)[0])
+    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    saved = flatten(model)
+    train_round(peer, effect(round=1))
+    assert torch.equal(flatten(model), saved)

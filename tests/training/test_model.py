@@ -1,0 +1,108 @@
+"""Building models: seeds, and refusals that name the setting."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from small_run import ARCHITECTURE, with_run
+
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.config.run import ModelConfig
+from adloco_p2p.core.rules import InstanceRules
+from adloco_p2p.core.types import InstanceId
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.numerics.layout import flatten
+from adloco_p2p.training.device import configure_device, select_device
+from adloco_p2p.training.model import build_model, derived_seed, initial_seed
+
+
+def build(seed: int = 1, **architecture: object) -> torch.nn.Module:
+    model = ModelConfig(architecture={**ARCHITECTURE, **architecture})  # type: ignore[dict-item]
+    return build_model(model, vocab_size=256, sequence_length=32, seed=seed)
+
+
+def test_weights_follow_the_seed_and_leave_the_global_random_state_alone() -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    first = flatten(build(seed=1))
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(4)
+    assert torch.equal(first, flatten(build(seed=1)))
+    assert not torch.equal(first, flatten(build(seed=2)))
+
+
+def test_instances_share_a_start_unless_they_start_different() -> None:
+    for start, is_shared in (("fork", True), ("same", True), ("different", False)):
+        run = with_run(instances=InstanceRules(start=start))  # type: ignore[arg-type]
+        assert (initial_seed(run, InstanceId(0)) == initial_seed(run, InstanceId(1))) == is_shared
+
+
+def test_derived_seeds_do_not_run_into_each_other() -> None:
+    assert len({derived_seed(*parts) for parts in ((1, 23), (12, 3), (1, "23"), ("1", 23), (23, 1), (123,))}) == 6
+
+
+@pytest.mark.parametrize(
+    ("architecture", "named"),
+    [
+        ({"hidden_sise": 32}, "model.architecture.hidden_sise: llama has no such argument"),
+        ({"model_type": "lama"}, "model.architecture.model_type: 'lama'"),
+        ({"model_type": "vit"}, "model.architecture"),
+        ({"hidden_size": "wide"}, "model.architecture: llama refuses it: .*hidden_size"),
+        ({"num_attention_heads": 5}, "model.architecture: .*attention heads"),
+        ({"hidden_size": -32}, "model.architecture: cannot be built: .*negative dimension"),
+        ({"num_key_value_heads": 0}, "model.architecture: cannot be built"),
+        ({"vocab_size": 99}, "model.architecture.vocab_size: follows from the tokenizer"),
+        ({"max_position_embeddings": 16}, "model.architecture.max_position_embeddings: the model reads 16 tokens"),
+    ],
+)
+def test_impossible_architectures_are_refused_by_name(architecture: dict[str, object], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        build(**architecture)
+
+
+def test_every_unknown_argument_is_listed() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(foo=1, bar=2)
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["model.architecture.bar", "model.architecture.foo"]
+
+
+def test_an_argument_that_transformers_translates_is_known() -> None:
+    module = build(rope_theta=5e5)
+    assert "500000" in str(module.config.to_dict())
+
+
+def test_other_architectures_build_too() -> None:
+    model = ModelConfig(architecture={"model_type": "gpt2", "n_embd": 32, "num_hidden_layers": 1, "n_head": 2})
+    module = build_model(model, vocab_size=256, sequence_length=32, seed=1)
+    assert module.config.max_position_embeddings == 32
+
+
+def test_pretrained_weights_are_the_start(tmp_path: Path) -> None:
+    saved = build(seed=5)
+    saved.to(torch.bfloat16).save_pretrained(tmp_path)
+    model = ModelConfig(pretrained=str(tmp_path))
+    loaded = build_model(model, vocab_size=256, sequence_length=32, seed=1)
+    assert torch.equal(flatten(loaded), flatten(saved.float()))
+    with pytest.raises(ConfigError, match=r"model\.pretrained: .*knows 256 tokens, the tokenizer has 300"):
+        build_model(model, vocab_size=300, sequence_length=32, seed=1)
+    with pytest.raises(ConfigError, match=r"model\.pretrained: the model reads 32 tokens"):
+        build_model(model, vocab_size=256, sequence_length=64, seed=1)
+
+
+def test_a_missing_pretrained_model_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "nothing"
+    with pytest.raises(ConfigError, match=r"model\.pretrained: .*nothing"):
+        build_model(ModelConfig(pretrained=str(missing)), vocab_size=256, sequence_length=32, seed=1)
+
+
+def test_devices() -> None:
+    assert select_device(PeerConfig(device="cpu")) == torch.device("cpu")
+    for name in ("cuda:97", "tpu", "mps"):
+        with pytest.raises(ConfigError, match="device: "):
+            select_device(PeerConfig(device=name))
+
+
+def test_determinism_is_what_the_machine_configuration_says() -> None:
+    for is_deterministic in (True, False):
+        configure_device(PeerConfig(device="cpu", deterministic=is_deterministic))
+        assert torch.are_deterministic_algorithms_enabled() == is_deterministic

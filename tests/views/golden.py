@@ -1,0 +1,60 @@
+"""Golden screens and lines, for reading. `python -m tests.views.golden` writes them again; read the difference."""
+
+import functools
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from adloco_p2p.views.plain import PlainView
+from adloco_p2p.views.status import Status, replay
+from adloco_p2p.views.terminal import render
+from tests.views.synthetic import events
+
+FOLDER = Path(__file__).parent / "golden"
+
+
+def screen(status: Status, width: int, height: int) -> str:
+    """The view as a terminal of that size shows it, in ASCII, without the blanks at the ends of lines."""
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    console = Console(file=file, width=width, height=height, color_system=None)
+    with console.capture() as capture:
+        console.print(render(status, width, height))
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+def status_at(name: str, round_: int, instance: int) -> Status:
+    """The status just after the last event of that name in that round and instance."""
+    made = events()
+    wanted = [
+        index
+        for index, event in enumerate(made)
+        if (event["event"], event.get("round"), event.get("instance")) == (name, round_, instance)
+    ]
+    return replay(made[: wanted[-1] + 1])
+
+
+@functools.cache
+def expected_files() -> dict[str, str]:
+    stream = io.StringIO()
+    view = PlainView(stream)
+    for event in events():
+        view.update(event)
+    busy = status_at("progress", 14, 2)
+    return {
+        "plain.txt": stream.getvalue(),
+        "first_round_80x24.txt": screen(status_at("progress", 0, 0), 80, 24),
+        "failed_average_80x24.txt": screen(status_at("average_failed", 9, 1), 80, 24),
+        "busy_80x24.txt": screen(busy, 80, 24),
+        "busy_200x60.txt": screen(busy, 200, 60),
+        "finished_80x24.txt": screen(replay(events()), 80, 24),
+    }
+
+
+def write() -> None:
+    for name, text in expected_files().items():
+        (FOLDER / name).write_text(text, encoding="ascii")
+
+
+if __name__ == "__main__":
+    write()

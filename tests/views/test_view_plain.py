@@ -1,0 +1,39 @@
+"""Lines for logs. The whole output is a golden file, compared in test_view_terminal.py."""
+
+import io
+
+from adloco_p2p.views.plain import PlainView, line
+from adloco_p2p.views.status import replay
+from tests.views.synthetic import FORK_ROUND, MERGE_ROUND, events, live
+
+
+def lines(rounds: int = 24) -> list[str]:
+    stream = io.StringIO()
+    view = PlainView(stream)
+    view.start()
+    for event in events(rounds):
+        view.update(event)
+    view.stop()
+    return stream.getvalue().splitlines()
+
+
+def test_one_line_per_round_and_instance() -> None:
+    rounds = [text for text in lines() if text.startswith("round ")]
+    assert len(rounds) == sum(len(live(round_)) for round_ in range(24))
+
+
+def test_the_columns_of_rounds_line_up() -> None:
+    rounds = [text for text in lines(FORK_ROUND + MERGE_ROUND) if text.startswith("round ")]
+    for label in ("instance ", "heldout ", "batch ", "mode ", "hosts ", "tokens ", "eta ", "why: "):
+        assert len({text.index(label) for text in rounds}) == 1, label
+
+
+def test_progress_and_phases_print_nothing() -> None:
+    status = replay(events())
+    quiet = {event["event"] for event in events() if line(status, event) is None}
+    assert quiet == {"plan", "phase", "progress", "checkpoint"}
+
+
+def test_a_line_is_one_line() -> None:
+    event = {"event": "warning", "time": 0.0, "key": "disk", "message": "disk\nnearly\x1bfull", "active": True}
+    assert line(replay(events()), event) == "warning   disk: disk nearly?full"

@@ -1,0 +1,175 @@
+"""The fold from events to status, and what is derived from it."""
+
+import json
+
+import pytest
+
+from adloco_p2p.views import derived
+from adloco_p2p.views.records import Life
+from adloco_p2p.views.status import MAX_INCIDENTS, MAX_PLANS, Status, apply, replay
+from tests.views.golden import status_at
+from tests.views.synthetic import OTHERS, START, THIS, Made, events
+
+
+def started(**changes: object) -> Made:
+    return {**events()[0], **changes}
+
+
+def finished_round(round_: int, instance: int = 0, *, time: float, **changes: object) -> Made:
+    made = next(event for event in events() if event["event"] == "round")
+    return {**made, "round": round_, "instance": instance, "time": time, "seconds": {"training": 4.0}, **changes}
+
+
+def test_a_replay_of_the_file_equals_the_live_view() -> None:
+    live = Status()
+    for event in events():
+        live = apply(live, event)
+    assert replay(json.loads(json.dumps(event)) for event in events()) == live
+
+
+def test_unknown_events_change_nothing() -> None:
+    status = replay(events()[:50])
+    assert apply(status, {"event": "sunrise", "time": START + 1e6}) is status
+
+
+def test_of_a_round_done_twice_the_later_one_counts() -> None:
+    once = replay([started(), finished_round(0, time=START + 5, samples=100, bytes_sent=7)])
+    twice = apply(once, finished_round(0, time=START + 9, samples=60, bytes_sent=5))
+    assert derived.totals(once).samples == 100
+    assert derived.totals(twice).samples == 60
+    assert derived.totals(twice).bytes_sent == 5
+    assert twice.counts["round"] == 2
+
+
+def test_the_time_between_two_sessions_is_not_running_time() -> None:
+    status = replay(
+        [
+            started(time=START),
+            finished_round(0, time=START + 10),
+            started(time=START + 1000, resumed_round=1),
+            finished_round(1, time=START + 1006),
+        ]
+    )
+    assert status.elapsed_seconds == 16.0
+    assert derived.compute_utilisation(status) == 8.0 / 16.0
+    assert derived.seconds_per_round(status) == 8.0
+    assert status.current_round == 1
+
+
+def test_work_that_is_done_again_counts_once_in_the_utilisation() -> None:
+    status = replay([started(), finished_round(0, time=START + 5), finished_round(0, time=START + 10)])
+    assert derived.compute_utilisation(status) == 4.0 / 10.0
+
+
+def test_another_run_starts_from_nothing() -> None:
+    status = apply(replay(events()), started(run="ff" * 32, time=START + 5000))
+    assert not status.results
+    assert status.elapsed_seconds == 0.0
+
+
+def test_a_clock_that_is_set_back_does_not_take_running_time_away() -> None:
+    status = replay([started(), finished_round(0, time=START + 10), finished_round(1, time=START - 500)])
+    assert status.elapsed_seconds == 10.0
+
+
+def test_the_time_left_is_the_mean_of_the_last_five_rounds() -> None:
+    # Ends at 100, then every 2 s: five rounds of 2 s, and 3 of 10 rounds to go.
+    ends = [100.0, 101.0, 103.0, 105.0, 107.0, 109.0, 111.0]
+    status = replay([started(rounds=10), *(finished_round(index, time=START + end) for index, end in enumerate(ends))])
+    assert derived.seconds_per_round(status) == 2.0
+    # Without a plan the round in progress is the last one that ended, and its work is not there to be seen.
+    status = apply(status, {"event": "phase", "time": START + 111, "round": 7, "instance": 0, "phase": "training"})
+    assert derived.eta_seconds(status) == pytest.approx(6.0)
+
+
+def test_before_the_first_round_ends_the_plan_tells_how_long_it_takes() -> None:
+    status = status_at("progress", 0, 0)
+    assert derived.seconds_per_round(status) == 9.0
+    assert derived.eta_seconds(apply(replay([started()]), finished_round(0, time=START + 3))) is not None
+    assert derived.eta_seconds(replay([started()])) is None
+
+
+def test_a_plan_decided_ahead_is_not_shown_before_its_round() -> None:
+    # Plan 4, with three instances, is decided while round 3 computes with one.
+    status = status_at("round", 3, 0)
+    assert status.plans[-1].round == 4
+    assert [row.instance for row in derived.instance_rows(status)] == [0]
+    assert [row.instance for row in derived.instance_rows(status_at("progress", 4, 0))] == [0, 1, 2]
+
+
+def test_a_peer_that_hosts_nothing_follows_the_plans() -> None:
+    plans = [event for event in events() if event["event"] == "plan"][:8]
+    status = replay([started(peer="QmOnlyWatching"), *plans])
+    assert status.current_round == 6
+    assert {row.phase for row in derived.instance_rows(status)} == {"elsewhere"}
+    assert derived.run_fraction(status) == 6 / 24
+
+
+def test_rows_tell_what_each_instance_does() -> None:
+    rows = {row.instance: row for row in derived.instance_rows(status_at("average_failed", 9, 1))}
+    assert (rows[0].phase, rows[0].step, rows[0].heldout_loss is not None) == ("done", 32, True)
+    assert (rows[1].phase, rows[1].step) == ("averaging", 32)
+    assert (rows[2].phase, rows[2].step, rows[2].num_steps) == ("planned", 0, 32)
+    assert derived.round_fraction(status_at("average_failed", 9, 1)) == pytest.approx(2 / 3)
+
+
+def test_an_instance_that_was_merged_is_gone() -> None:
+    status = status_at("progress", 12, 2)
+    assert [row.instance for row in derived.instance_rows(status)] == [0, 2]
+    assert status.lives[1] == Life(start=4, end=12)
+
+
+def test_decisions_carry_reasons_and_appear_once() -> None:
+    status = replay([*events(), *(event for event in events() if event["event"] in {"merge", "fork"})])
+    found = [(decision.round, decision.kind, decision.sources, decision.targets) for decision in status.decisions]
+    assert found.count((12, "merge", (0, 1), (0,))) == 1
+    assert (4, "fork", (0,), (1, 2)) in found
+    switches = {
+        (decision.round, decision.sources): decision.reason for decision in status.decisions if decision.kind == "switch"
+    }
+    assert switches[13, (0,)].startswith("single -> capped: norm test asks 73")
+    assert all(decision.reason for decision in status.decisions)
+
+
+def test_a_diverged_probe_is_a_decision_too() -> None:
+    # The event file holds null where a number was not finite.
+    probe = {"event": "probe", "time": START, "round": 3, "sources": [0, 1], "target": 0}
+    status = replay([started(), {**probe, "source_losses": [2.5, None], "merged_loss": None}])
+    assert status.decisions[0].reason == "merged point -, sources 2.500, - nats per token"
+
+
+def test_a_warning_holds_until_it_ends() -> None:
+    assert list(status_at("progress", 14, 0).warnings) == ["slow_link"]
+    assert not replay(events()).warnings
+
+
+def test_peers_are_this_one_first_then_the_fastest() -> None:
+    silent = derived.peer_rows(status_at("progress", 9, 0))
+    assert [row.peer for row in silent] == [THIS, OTHERS[0], OTHERS[2], OTHERS[1]]
+    assert [row.state for row in silent] == ["alive", "alive", "alive", "suspected"]
+    assert silent[1].instances == (0,)
+    back = derived.peer_rows(status_at("progress", 10, 0))
+    assert {row.state for row in back} == {"alive"}
+
+
+def test_a_peer_that_left_is_forgotten_when_a_plan_does_without_it() -> None:
+    status = apply(status_at("progress", 14, 0), {"event": "left", "time": START + 900, "peer": OTHERS[1]})
+    assert [row.state for row in derived.peer_rows(status) if row.peer == OTHERS[1]] == ["left"]
+    plan = next(event for event in events() if event["event"] == "plan" and event["round"] == 15)
+    smaller = {**plan, "time": START + 901, "roster": [seat for seat in plan["roster"] if seat["peer"] != OTHERS[1]]}
+    status = replay([events()[0], smaller])
+    assert OTHERS[1] not in {row.peer for row in derived.peer_rows(status)}
+
+
+def test_what_could_grow_without_end_has_a_limit() -> None:
+    failure = next(event for event in events() if event["event"] == "average_failed")
+    status = replay([*events(), *([failure] * (MAX_INCIDENTS + 10))])
+    assert len(status.incidents) == MAX_INCIDENTS
+    assert status.counts["average_failed"] == MAX_INCIDENTS + 11
+    assert len(status.plans) == MAX_PLANS
+
+
+def test_out_of_memory_lowers_the_limit() -> None:
+    status = replay([started(), {"event": "out_of_memory", "time": START + 1, "instance": 0, "micro_batch_limit": 32}])
+    assert status.micro_batch_limit == 32
+    assert "32" in status.incidents[0].message

@@ -1,0 +1,75 @@
+"""The screen as text, at many sizes."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from adloco_p2p.views.status import Status, replay
+from adloco_p2p.views.terminal import TerminalView, render
+from tests.views.golden import FOLDER, expected_files, screen, status_at
+from tests.views.synthetic import events
+
+BUSY = ("progress", 14, 2)
+
+
+@pytest.mark.parametrize("name", sorted(expected_files()))
+def test_golden(name: str) -> None:
+    assert expected_files()[name] == (FOLDER / name).read_text(encoding="ascii")
+
+
+@pytest.mark.parametrize("width", [20, 40, 79, 80, 100, 139, 142, 143, 200])
+@pytest.mark.parametrize("height", [3, 6, 8, 10, 16, 24, 60])
+def test_nothing_exceeds_the_terminal(width: int, height: int) -> None:
+    for status in (Status(), status_at(*BUSY), replay(events())):
+        console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
+        with console.capture() as capture:
+            console.print(render(status, width, height))
+        lines = capture.get().splitlines()
+        assert len(lines) <= height
+        assert max(len(line) for line in lines) <= width
+
+
+def test_columns_drop_by_priority() -> None:
+    narrow, middle, wide = (screen(status_at(*BUSY), width, 24).splitlines()[4] for width in (40, 80, 120))
+    assert " ".join(narrow.split()) == "id phase inner steps"
+    assert " ".join(middle.split()) == "id phase inner steps loss held-out asked -> batch mode"
+    assert " ".join(wide.split()) == "id phase inner steps loss held-out asked -> batch mode hosts reason of the batch"
+
+
+def test_the_instances_are_the_last_to_go() -> None:
+    text = screen(status_at(*BUSY), 80, 9)
+    assert "capped" in text
+    assert "Decisions" not in text
+
+
+def test_rows_that_do_not_fit_are_counted() -> None:
+    assert "and 2 more" in screen(status_at("progress", 5, 2), 80, 10)
+
+
+def test_no_word_of_a_reason_is_cut() -> None:
+    text = screen(status_at("progress", 12, 2), 80, 24)
+    reason = "weights 0.52 + 0.48, the two smallest requests, 52 and 55"
+    assert reason in " ".join(text.split())
+
+
+def test_marks_are_ascii_where_the_terminal_knows_no_better() -> None:
+    assert screen(status_at(*BUSY), 80, 24).isascii()
+    console = Console(file=io.StringIO(), width=80, height=24, color_system=None)
+    with console.capture() as capture:
+        console.print(render(status_at(*BUSY), 80, 24))
+    assert "\u2501" in capture.get()
+
+
+def test_the_terminal_view_leaves_its_last_screen_behind() -> None:
+    file = io.StringIO()
+    view = TerminalView(Console(file=file, width=80, height=25, force_terminal=True, color_system=None))
+    view.start()
+    for event in events():
+        view.update(event)
+    view.stop()
+    view.stop()
+    enter, leave = "\x1b[?1049h", "\x1b[?1049l"
+    assert enter in file.getvalue()
+    after = file.getvalue().rsplit(leave, 1)[1]
+    assert "finished in 5m17s" in after
