@@ -69,27 +69,18 @@ def ours(rank: int, num_peers: int, size: int, codec: str, share: Callable[[Any]
         addresses = share([str(address) for address in runner.run(p2p.get_visible_maddrs())])
         runner.run(dial(p2p, [address for peer in addresses for address in peer]))
         weights = tuple((PeerId(peer), 1 + index) for index, peer in enumerate(share(p2p.peer_id.to_base58())))
-        count = 0
+        out, count = torch.empty_like(vector), 0
 
-        def one() -> None:
+        async def average() -> None:
             nonlocal count
             count += 1
             key = canonical.digest(f"{codec} {count}")
-            done = runner.run(averager.average(key=key, weights=weights, vector=vector, timeout_seconds=60))
+            await averager.average(key=key, weights=weights, vector=vector, out=out, timeout_seconds=60)
+            while averager._running:  # the loop must go on until the slower ones have their result
+                await asyncio.sleep(0.001)
             averager.forget(key)
-            runner.run(asyncio.sleep(0 if done.digest else 1))
 
-        def settled() -> None:
-            """Serve the slower ones until all have their result."""
-
-            async def linger() -> None:
-                while averager._running:
-                    await asyncio.sleep(0.001)
-
-            one()
-            runner.run(linger())
-
-        yield settled
+        yield lambda: runner.run(average())
         share(None)
         runner.run(averager.stop())
         runner.run(p2p.shutdown())
@@ -231,7 +222,7 @@ def measure(args: argparse.Namespace, num_peers: int) -> dict[tuple[str, str], l
             else:
                 return rounds
     except (EOFError, ConnectionResetError):
-        print(f"a peer of {num_peers} has died; the figures are incomplete")  # noqa: T201
+        print(f"a peer of {num_peers} has died; the figures are incomplete")
         return rounds
     finally:
         for process in processes:
@@ -260,15 +251,15 @@ def main() -> None:
     parser.add_argument("--codecs", nargs="+", default=["float32", "float16"], choices=sorted(DTYPES))
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     args = parser.parse_args()
-    print(f"{args.millions}M parameters, {os.cpu_count()} cores, median of {args.rounds} rounds")  # noqa: T201
-    print(f"{'codec':8} {'n':>2} {'way':9} {'seconds':>8} {'MB/s':>6} {'cpu s':>6} {'cpu s/GB':>8} {'wire':>5}")  # noqa: T201
+    print(f"{args.millions}M parameters, {os.cpu_count()} cores, median of {args.rounds} rounds")
+    print(f"{'codec':8} {'n':>2} {'way':9} {'seconds':>8} {'MB/s':>6} {'cpu s':>6} {'cpu s/GB':>8} {'wire':>5}")
     for num_peers in args.peers:
         for (codec, way), rounds in sorted(measure(args, num_peers).items()):
             seconds, cpu, wire = (statistics.median(column) for column in zip(*rounds, strict=True))
             least = 2 * (num_peers - 1) * args.millions * 1e6 * BYTES_PER_VALUE[codec]
             speed = least / num_peers / seconds / 1e6
             row = f"{codec:8} {num_peers:2} {way:9} {seconds:8.2f} {speed:6.0f} {cpu:6.1f} {cpu / least * 1e9:8.1f}"
-            print(f"{row} {wire / least:5.2f}", flush=True)  # noqa: T201
+            print(f"{row} {wire / least:5.2f}", flush=True)
 
 
 if __name__ == "__main__":

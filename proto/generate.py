@@ -14,7 +14,7 @@ PROTO = Path(__file__).resolve().parent
 
 def main() -> int:
     sources = sorted(str(path) for path in PROTO.rglob("*.proto"))
-    return int(protoc.main(["protoc", f"-I{PROTO}", f"--python_out={PROTO.parent}", f"--pyi_out={PROTO.parent}", *sources]))
+    return int(protoc.main(["protoc", f"-I{PROTO}", f"--python_out={PROTO.parent}", *sources]))
 
 
 if __name__ == "__main__":

@@ -56,7 +56,6 @@ def view(*, plain: bool) -> View:
         from adloco_p2p.views.plain import PlainView
 
         return PlainView(sys.stdout)
-    from rich.console import Console
 
     from adloco_p2p.views.terminal import TerminalView
 

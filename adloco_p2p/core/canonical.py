@@ -6,21 +6,34 @@ What is hashed, signed, stored and sent is always this form, so two peers that h
 import dataclasses
 import hashlib
 import json
+from functools import cache
 from typing import Any
 
 from adloco_p2p.core.types import Digest
 
+MEMO_SIZE = 2048
+"""Values whose digests are remembered."""
+
+_memo: dict[int, tuple[Any, Digest]] = {}
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...] | None:
+    """Field names of a dataclass; none for other types."""
+    return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+
 
 def to_plain(value: Any) -> Any:
     """Dataclasses become dicts and tuples lists, recursively; scalars stay."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
     if isinstance(value, (tuple, list)):
         return [to_plain(item) for item in value]
     if isinstance(value, dict):
         return {key: to_plain(item) for key, item in value.items()}
-    assert value is None or isinstance(value, (str, int, float, bool)), f"no canonical form for {type(value)}"
-    return value
+    names = _names(type(value))
+    assert names is not None, f"no canonical form for {type(value)}"
+    return {name: to_plain(getattr(value, name)) for name in names}
 
 
 def encode(value: Any) -> bytes:
@@ -32,3 +45,15 @@ def encode(value: Any) -> bytes:
 def digest(value: Any) -> Digest:
     """SHA-256 of the canonical bytes, as hex."""
     return Digest(hashlib.sha256(encode(value)).hexdigest())
+
+
+def digest_once(value: Any) -> Digest:
+    """The same for a value that nothing can change (frozen all the way down): computed once per object, however often asked."""
+    known = _memo.get(id(value))
+    if known is not None and known[0] is value:
+        return known[1]
+    if len(_memo) >= MEMO_SIZE:
+        _memo.clear()
+    result = digest(value)
+    _memo[id(value)] = (value, result)
+    return result

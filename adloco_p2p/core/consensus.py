@@ -41,7 +41,7 @@ from adloco_p2p.core.ledger import (
     is_majority,
     roster_of,
 )
-from adloco_p2p.core.membership import Membership
+from adloco_p2p.core.membership import ROSTERS_KEPT, Membership
 from adloco_p2p.core.messages import (
     MAX_ENTRIES,
     MAX_JOINS,
@@ -55,6 +55,7 @@ from adloco_p2p.core.messages import (
     Entries,
     Final,
     Heartbeat,
+    JoinRequest,
     LedgerEntry,
     Prepare,
     Promise,
@@ -137,6 +138,8 @@ class Slot:
     """When a ballot was last begun or heard of."""
     patience_seconds: float = 0.0
     """How long that ballot gets."""
+    orphaned_at: float | None = None
+    """Since when nobody of the roster lives, as seen by a peer that is not on it."""
 
 
 class Consensus:
@@ -172,6 +175,7 @@ class Consensus:
         """Take up the ledger and the promises that the journal holds."""
         self._last_now = now
         self.ledger = Ledger(genesis, chain(records, genesis))
+        self._learn_rosters()
         self._open_slot(now)
         self._restore(records)
         return self._flush(now)
@@ -247,7 +251,7 @@ class Consensus:
         if self._finish(now):
             return True
         if not self._is_member:
-            return False
+            return self._inherit(now)
         return self._cast_vote() or self._accept(now) or self._propose(now) or self._attempt(now)
 
     def _emit(self, *effects: Outcome) -> None:
@@ -273,6 +277,10 @@ class Consensus:
         for sender, message in early.values():
             self._on_slot_message(sender, message, now)
 
+    def _learn_rosters(self) -> None:
+        for plan, digest in list(zip(self.ledger.plans, self.ledger.digests, strict=True))[-ROSTERS_KEPT:]:
+            self.members.learn_roster(digest, roster_of(plan))
+
     def _restore(self, records: Sequence[object]) -> None:
         slot = self.slot
         for record in records:
@@ -280,7 +288,7 @@ class Consensus:
                 case Promised(parent=parent, ballot=ballot) if parent == slot.digest:
                     slot.promised = ballot
                 case Accepted(ballot=ballot, value=value, reports=reports) if value.parent == slot.digest:
-                    digest = canonical.digest(value)
+                    digest = canonical.digest_once(value)
                     slot.promised, slot.accepted = ballot, (ballot, digest)
                     slot.values[digest] = value
                     for signed in reports:
@@ -327,7 +335,7 @@ class Consensus:
         if not head + 1 - REPORT_LAG <= report.round <= head + 1:
             return
         digests = self._reporters.setdefault(report.round, {}).setdefault(report.peer, [])
-        digest = canonical.digest(signed)
+        digest = canonical.digest_once(signed)
         if digest in digests or len(digests) >= 2 or len(self._reporters[report.round]) > MAX_ROSTER:
             return
         if self._verify(report.peer, signed.payload, signed.signature):
@@ -424,6 +432,9 @@ class Consensus:
             return False
         if not self._is_quorum(slot.promises, slot.absent):
             return False
+        if any(self.members.lease_valid(peer, now) for peer in slot.absent):
+            self._try_again(now)
+            return False
         locked = self._locked_value()
         if locked is None:
             self._publish(self._fresh_value(now), is_repeated=False)
@@ -440,10 +451,12 @@ class Consensus:
 
     def _fresh_value(self, now: float) -> Value:
         """The plan that follows from what this peer holds now."""
+        room = MAX_ROSTER - len(self.slot.roster)
+        return self._value_of(self.members.candidates(now)[: max(0, min(MAX_JOINS, room))])
+
+    def _value_of(self, joined: Sequence[JoinRequest]) -> Value:
         slot = self.slot
         held = self._held()
-        room = MAX_ROSTER - len(slot.roster)
-        joined = self.members.candidates(now)[: max(0, min(MAX_JOINS, room))]
         value = Value(
             round=slot.parent.round + 1,
             parent=slot.digest,
@@ -454,7 +467,7 @@ class Consensus:
         )
         reports = tuple(self._reports[digest].report for digest in value.reports)
         plan = self._decide(slot.parent, reports, change_of(value))
-        value = replace(value, plan=canonical.digest(plan))
+        value = replace(value, plan=canonical.digest_once(plan))
         self._keep_value(value, self.me)
         return value
 
@@ -465,11 +478,32 @@ class Consensus:
         slot.has_proposed = True
         unsigned = Proposal(ballot=slot.ballot, absent=slot.absent, value=value, is_repeated=is_repeated, signature="")
         proposal = replace(unsigned, signature=self._sign(unsigned.payload))
-        digest = canonical.digest(value)
+        digest = canonical.digest_once(value)
         slot.proposals[self.me] = (proposal, digest)
         ack = self._acceptance(proposal, digest)
         self._tell(proposal)
         self._answer(self.me, ack)
+
+    def _inherit(self, now: float) -> bool:
+        """When the whole roster has died, the first of those who wanted to join goes on alone and admits the others."""
+        slot = self.slot
+        if any(not self.members.is_absent(peer, now) for peer in slot.roster):
+            slot.orphaned_at = None
+            return False
+        if slot.orphaned_at is None:
+            slot.orphaned_at = now
+        if now < slot.orphaned_at + self.members.lease_seconds:  # until the join requests have got around
+            return False
+        heirs = sorted([self.members.join_request(), *self.members.candidates(now)], key=lambda join: join.peer)
+        if heirs[0].peer != self.me:
+            return False
+        slot.absent, slot.ballot = slot.roster, Ballot(attempt=1, peer=self.me)
+        value = self._value_of(heirs[:MAX_JOINS])
+        digest = canonical.digest_once(value)
+        vote = self._vote(slot.ballot, digest, slot.absent, abstains=False)
+        cast = CastVote(peer=self.me, abstains=False, signature=vote.signature)
+        self._append_value(digest, Certificate(ballot=slot.ballot, absent=slot.absent, votes=(cast,)), now)
+        return True
 
     # --- accepting and voting ----------------------------------------------------------------------------------------
 
@@ -542,14 +576,23 @@ class Consensus:
             if not abstains:
                 slot.voted = digest
                 self._emit(Persist(record=Voted(parent=slot.digest, value=digest)))
-            unsigned = Vote(
-                peer=self.me, parent=slot.digest, ballot=ballot, absent=absent, value=digest, abstains=abstains, signature=""
-            )
-            vote = replace(unsigned, signature=self._sign(unsigned.payload))
+            vote = self._vote(ballot, digest, absent, abstains=abstains)
             slot.votes[self.me] = vote
             self._answer(ballot.peer, vote)
             return True
         return False
+
+    def _vote(self, ballot: Ballot, value: Digest, absent: tuple[PeerId, ...], *, abstains: bool) -> Vote:
+        unsigned = Vote(
+            peer=self.me,
+            parent=self.slot.digest,
+            ballot=ballot,
+            absent=absent,
+            value=value,
+            abstains=abstains,
+            signature="",
+        )
+        return replace(unsigned, signature=self._sign(unsigned.payload))
 
     def _may_vote(self, digest: Digest) -> bool:
         return self.slot.voted is None or self.slot.voted == digest
@@ -576,16 +619,17 @@ class Consensus:
     def _finish(self, now: float) -> bool:
         """Append the value that a certificate makes final."""
         for digest, certificate in sorted(self._certificates().items()):
-            plan = self._plan_of(digest)
-            if not isinstance(plan, RoundPlan):
-                continue
-            value = self.slot.values[digest]
-            reports = tuple(self._reports[report] for report in value.reports)
-            entry = LedgerEntry(plan=plan, value=value, reports=reports, certificate=certificate)
-            self._pass_on(Final(parent=self.slot.digest, value=digest, certificate=certificate), ())
-            self._append(entry, now)
-            return True
+            if isinstance(self._plan_of(digest), RoundPlan):
+                self._pass_on(Final(parent=self.slot.digest, value=digest, certificate=certificate), ())
+                self._append_value(digest, certificate, now)
+                return True
         return False
+
+    def _append_value(self, digest: Digest, certificate: Certificate, now: float) -> None:
+        plan, value = self._plan_of(digest), self.slot.values[digest]
+        assert isinstance(plan, RoundPlan)
+        reports = tuple(self._reports[report] for report in value.reports)
+        self._append(LedgerEntry(plan=plan, value=value, reports=reports, certificate=certificate), now)
 
     def _certificates(self) -> dict[Digest, Certificate]:
         slot = self.slot
@@ -616,7 +660,7 @@ class Consensus:
     # --- values ------------------------------------------------------------------------------------------------------
 
     def _keep_value(self, value: Value, source: PeerId) -> Digest:
-        digest = canonical.digest(value)
+        digest = canonical.digest_once(value)
         if len(self.slot.values) < MAX_VALUES:
             self.slot.values.setdefault(digest, value)
             self.slot.sources[digest] = source
@@ -640,6 +684,7 @@ class Consensus:
             reported=self.ledger.reported,
             decide=self._decide,
             verify=self._verify,
+            are_verified=True,
         )
         return slot.plans[digest]
 
@@ -736,8 +781,13 @@ class Consensus:
             self._emit(Persist(record=Promised(parent=slot.digest, ballot=message.promised)))
             self._note_activity(now)
         elif message.alive and not slot.has_proposed:
-            slot.ballot = None
-            slot.active_at = now - slot.patience_seconds * (0.5 + self._draw() / 2)
+            self._try_again(now)
+
+    def _try_again(self, now: float) -> None:
+        """Somebody whom our ballot leaves out is there after all: drop it, begin another one soon."""
+        slot = self.slot
+        slot.ballot = None
+        slot.active_at = now - slot.patience_seconds * (0.5 + self._draw() / 2)
 
     def _on_proposal(self, sender: PeerId, message: Proposal, now: float) -> None:
         slot, proposer = self.slot, message.ballot.peer
@@ -802,7 +852,7 @@ class Consensus:
         for signed in message.reports:
             self._keep_report(signed)
         if message.value is not None and message.parent == self.slot.digest:
-            digest = self._keep_value(message.value, self.slot.sources.get(canonical.digest(message.value), self.me))
+            digest = self._keep_value(message.value, self.slot.sources.get(canonical.digest_once(message.value), self.me))
             self._ask_for(digest, self.slot.sources[digest])
 
     # --- catching up, and two histories ------------------------------------------------------------------------------
@@ -910,5 +960,6 @@ class Consensus:
         )
         self._emit(*(Persist(record=entry) for entry in won))
         self.ledger, self._branch = other, []
+        self._learn_rosters()
         self._open_slot(now)
         self._emit(switched)

@@ -51,19 +51,20 @@ def check_value(
     reported: RoundPlan | None,
     decide: Decide,
     verify: Verify,
+    are_verified: bool = False,
 ) -> RoundPlan | str:
     """The plan that the value stands for, or what is wrong with it. `reported` is the plan of round `value.round - 2`;
-    signatures of `reports` are checked here, their digests by the caller."""
-    wrong = _check_reports(value, reports, reported, verify) or _check_change(value, parent, verify)
+    signatures of `reports` are checked here unless they were before, their digests by the caller."""
+    wrong = _check_reports(value, reports, reported, None if are_verified else verify) or _check_change(value, parent, verify)
     if wrong:
         return wrong
     plan = decide(parent, tuple(signed.report for signed in reports), change_of(value))
-    if canonical.digest(plan) != value.plan:
+    if canonical.digest_once(plan) != value.plan:
         return "the rule makes another plan of these reports"
     return plan
 
 
-def _check_reports(value: Value, reports: Sequence[SignedReport], reported: RoundPlan | None, verify: Verify) -> str:
+def _check_reports(value: Value, reports: Sequence[SignedReport], reported: RoundPlan | None, verify: Verify | None) -> str:
     peers = [signed.report.peer for signed in reports]
     if peers != sorted(set(peers)):
         return "reports are not sorted by peer, one each"
@@ -71,12 +72,12 @@ def _check_reports(value: Value, reports: Sequence[SignedReport], reported: Roun
         return "there is no round that could be reported"
     if reported is None:
         return ""
-    digest, members = canonical.digest(reported), frozenset(roster_of(reported))
+    digest, members = canonical.digest_once(reported), frozenset(roster_of(reported))
     for signed in reports:
         report = signed.report
         if report.round != value.round - REPORT_LAG or report.plan != digest or report.peer not in members:
             return f"the report of {report.peer} is not about round {value.round - REPORT_LAG} of this run"
-        if not verify(report.peer, signed.payload, signed.signature):
+        if verify is not None and not verify(report.peer, signed.payload, signed.signature):
             return f"the report of {report.peer} is not signed by that peer"
     return ""
 
@@ -111,10 +112,19 @@ def vote_of(
 
 
 def check_certificate(
-    certificate: Certificate, *, value: Digest, parent: RoundPlan, parent_digest: Digest, verify: Verify
+    certificate: Certificate,
+    *,
+    value: Digest,
+    parent: RoundPlan,
+    parent_digest: Digest,
+    verify: Verify,
+    joined: Sequence[PeerId] = (),
 ) -> str:
-    """Empty where the votes make the value final; otherwise what is missing."""
+    """Empty where the votes make the value final; otherwise what is missing. Where nobody of the roster is left, the vote of
+    one of those who join is enough: the heir that made the value."""
     counted = electors(roster_of(parent), certificate.absent)
+    if not counted and certificate.ballot.peer in joined:
+        counted = [certificate.ballot.peer]
     members = frozenset(counted)
     peers = [vote.peer for vote in certificate.votes]
     if peers != sorted(set(peers)) or any(peer not in members for peer in peers):
@@ -139,17 +149,24 @@ def check_certificate(
 
 def check_entry(entry: LedgerEntry, *, parent: RoundPlan, reported: RoundPlan | None, decide: Decide, verify: Verify) -> str:
     """Empty where the entry is valid after its parent; otherwise what is wrong. `reported`: the plan two rounds before it."""
-    if entry.value.parent != canonical.digest(parent) or entry.value.round != parent.round + 1 or parent.is_last:
+    if entry.value.parent != canonical.digest_once(parent) or entry.value.round != parent.round + 1 or parent.is_last:
         return "it does not follow its parent"
-    if tuple(canonical.digest(signed) for signed in entry.reports) != entry.value.reports:
+    if tuple(canonical.digest_once(signed) for signed in entry.reports) != entry.value.reports:
         return "the reports are not those that were voted on"
     plan = check_value(entry.value, entry.reports, parent=parent, reported=reported, decide=decide, verify=verify)
     if isinstance(plan, str):
         return plan
     if plan != entry.plan:
         return "the plan is not the one that was voted on"
-    value = canonical.digest(entry.value)
-    return check_certificate(entry.certificate, value=value, parent=parent, parent_digest=entry.value.parent, verify=verify)
+    value = canonical.digest_once(entry.value)
+    return check_certificate(
+        entry.certificate,
+        value=value,
+        parent=parent,
+        parent_digest=entry.value.parent,
+        verify=verify,
+        joined=[join.peer for join in entry.value.joined],
+    )
 
 
 def verify_ledger(genesis: RoundPlan, entries: Sequence[LedgerEntry], decide: Decide, verify: Verify) -> list[str]:
@@ -181,7 +198,7 @@ def chain(records: Sequence[object], genesis: RoundPlan) -> list[LedgerEntry]:
     """The ledger that a journal ends with. An entry whose parent is not the end of the chain cuts it back to that parent:
     that is how a switch to another history is written down, and it may have been cut short by a crash."""
     entries: list[LedgerEntry] = []
-    position = {canonical.digest(genesis): 0}
+    position = {canonical.digest_once(genesis): 0}
     for record in records:
         if isinstance(record, LedgerEntry) and record.value.parent in position:
             length = position[record.value.parent]
@@ -197,7 +214,7 @@ class Ledger:
 
     def __init__(self, genesis: RoundPlan, entries: Sequence[LedgerEntry] = ()) -> None:
         self.plans: list[RoundPlan] = [genesis]
-        self.digests: list[Digest] = [canonical.digest(genesis)]
+        self.digests: list[Digest] = [canonical.digest_once(genesis)]
         self.entries: list[LedgerEntry] = []
         self.samples: list[int] = [0]
         self.position: dict[Digest, int] = {self.digests[0]: 0}

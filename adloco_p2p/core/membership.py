@@ -88,6 +88,8 @@ class Membership:
         self._beat = 0
         self._capacity: Capacity | None = None
         self._is_leaving = False
+        self.lease_seconds = timing.lease(1)
+        """How long a silent peer counts, for the roster of the time."""
         self._roster: tuple[PeerId, ...] = ()
         self._roster_digest = Digest("")
         self._rosters: dict[Digest, tuple[PeerId, ...]] = {}
@@ -139,10 +141,6 @@ class Membership:
         ]
         return tuple(fresh)
 
-    @property
-    def lease_seconds(self) -> float:
-        return self.timing.lease(len(self._roster))
-
     # --- what happens ---
 
     def start(self, *, incarnation: int, contacts: Sequence[PeerId], capacity: Capacity, now: float) -> None:
@@ -157,13 +155,18 @@ class Membership:
     def set_roster(self, digest: Digest, peers: Sequence[PeerId], now: float) -> None:
         """A plan counts these peers from now on. Newcomers, and everybody after a start, begin with a full lease."""
         self._roster, self._roster_digest = tuple(sorted(peers)), digest
-        self._rosters[digest] = self._roster
-        while len(self._rosters) > ROSTERS_KEPT:
-            del self._rosters[next(iter(self._rosters))]
+        self.learn_roster(digest, peers)
+        self.lease_seconds = self.timing.lease(len(self._roster))
         for peer in self._roster:
             self._remember(peer)
             self._renewed.setdefault(peer, now)
-            self._joins.pop(peer, None)
+
+    def learn_roster(self, digest: Digest, peers: Sequence[PeerId]) -> None:
+        """Heartbeats of peers whose newest plan is this one can be understood."""
+        self._rosters.pop(digest, None)
+        self._rosters[digest] = tuple(sorted(peers))
+        while len(self._rosters) > ROSTERS_KEPT:
+            del self._rosters[next(iter(self._rosters))]
 
     def offer(self, capacity: Capacity) -> None:
         """What we bring when we ask to join."""
@@ -236,7 +239,7 @@ class Membership:
         assert self.head is not None
         joins = [request for request in self.candidates(now) if request.peer != self.me]
         if self.me not in self._roster:
-            joins = [self._join_request(), *joins]
+            joins = [self.join_request(), *joins]
         leaves = [leave for peer, leave in sorted(self._leaves.items()) if peer in self._roster]
         return Heartbeat(
             beat=self._beat,
@@ -283,10 +286,10 @@ class Membership:
     def _on_join(self, request: JoinRequest, now: float) -> None:
         known = self._joins.get(request.peer)
         is_news = known is None or request.beat > known[0].beat
-        if request.run != self._run or request.peer in self._roster or not is_news or len(self._joins) >= MAX_KNOWN:
+        if request.run != self._run or request.peer == self.me or not is_news or len(self._joins) >= MAX_KNOWN:
             return
         if self._verify(request.peer, request.payload, request.signature):
-            self._joins[request.peer] = (request, now)
+            self._joins[request.peer] = (request, now)  # also of a member: others may have left it out already
             self._remember(request.peer)
             self.hear(request.peer, request.beat, now)
 
@@ -298,7 +301,8 @@ class Membership:
             self._leaves[leave.peer] = leave
             self._heard[leave.peer] = leave.beat
 
-    def _join_request(self) -> JoinRequest:
+    def join_request(self) -> JoinRequest:
+        """Our own, of this moment."""
         assert self._capacity is not None
         unsigned = JoinRequest(peer=self.me, run=self._run, capacity=self._capacity, beat=self._beat, signature="")
         return replace(unsigned, signature=self._sign(unsigned.payload))

@@ -124,7 +124,7 @@ class SignedReport:
 
     @property
     def payload(self) -> bytes:
-        return payload("report", self.report)
+        return payload("report", canonical.digest_once(self.report))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,7 @@ class Proposal:
 
     @property
     def payload(self) -> bytes:
-        return payload("proposal", self.ballot, self.absent, canonical.digest(self.value), self.is_repeated)
+        return payload("proposal", self.ballot, self.absent, canonical.digest_once(self.value), self.is_repeated)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

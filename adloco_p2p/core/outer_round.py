@@ -11,7 +11,7 @@ The rules that make an outer step safe:
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -84,6 +84,8 @@ class AverageDigest:
     attempt: NaturalInt
     contributors: Members
     digest: Digest
+    is_answer: bool = False
+    """Said because the receiver showed that it does not know it; asks for nothing itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +177,10 @@ class OuterRound:
         assert self.phase is Phase.TRAINING
         self.result = result
         self._ready_since = now
+        # instances share the device: what was not computing was waiting for the others
+        self.seconds["waiting"] = max(0.0, now - self._phase_since - result.seconds)
+        self.seconds[Phase.TRAINING.value] = min(result.seconds, now - self._phase_since)
+        self._phase_since = now
         if self._pending is not None and self.me not in self._pending.members:
             return [*self._enter(Phase.RETRYING, now), *self._seek_commit(now, gone)]
         if self._pending is not None:
@@ -348,9 +354,8 @@ class OuterRound:
         return [log, *self._tell(start), *self._begin_attempt(now)]
 
     def _failure_received(self, sender: PeerId, message: AttemptFailed, now: float, gone: Collection[PeerId]) -> list[Effect]:
-        own_vote = self._votes.get(self.me)
-        if own_vote is not None:
-            return [Send(peer=sender, message=own_vote)]
+        if self.me in self._votes:
+            return self._answer(sender)
         self._failed[sender] = max(message.attempt, self._failed.get(sender, 0))
         new = [p for p in message.suspects if p in self.contributors and p != self.me]
         self._suspects.update(dict.fromkeys(new))
@@ -362,9 +367,8 @@ class OuterRound:
         return []
 
     def _start_received(self, sender: PeerId, message: AttemptStart, now: float, gone: Collection[PeerId]) -> list[Effect]:
-        own_vote = self._votes.get(self.me)
-        if own_vote is not None:
-            return [Send(peer=sender, message=own_vote)]
+        if self.me in self._votes:
+            return self._answer(sender)
         members = tuple(p for p in self.contributors if p in message.members)
         known = self._pending.attempt if self._pending else self._attempt
         if members != message.members or sender not in members or message.attempt <= known:
@@ -391,7 +395,15 @@ class OuterRound:
         if not all(peer in self.contributors for peer in message.contributors):
             return []
         self._votes[sender] = message
-        return self._seek_commit(now, gone)
+        effects = self._seek_commit(now, gone)
+        is_past = self.phase in (Phase.APPLYING, Phase.EVALUATING, Phase.DONE)
+        if is_past and not message.is_answer:
+            effects += self._answer(sender)  # it may have missed our vote, and we will not say it again by ourselves
+        return effects
+
+    def _answer(self, sender: PeerId) -> list[Effect]:
+        own_vote = self._votes.get(self.me)
+        return [] if own_vote is None else [Send(peer=sender, message=replace(own_vote, is_answer=True))]
 
     def _seek_commit(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """Apply my average if a majority holds it; fetch the one that a majority holds, or that will win, if mine differs."""

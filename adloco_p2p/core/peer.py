@@ -152,11 +152,10 @@ class Peer:
             case StateFetched():
                 self._fetching.pop(event.instance, None)
                 self._held[event.instance] = event.round
-                return []
+                return [self._fetch_warning(event.instance, "the state is here", active=False)]
             case FetchFailed():
                 self._fetching[event.instance] = now + FETCH_RETRY_SECONDS
-                fields = {"key": f"fetch {event.instance}", "message": event.reason, "active": True}
-                return [Log(name="warning", fields=dict(fields))]
+                return [self._fetch_warning(event.instance, event.reason, active=True)]
             case Commanded():
                 if self._stop_after is None:
                     self._stop_after = max([self._opened, *(key[0] for key in self._rounds)])
@@ -183,6 +182,8 @@ class Peer:
         for report in durable.reports:
             if report.peer == self.me:
                 self._own_reports[report.round] = report
+                if report.verdict is not None:
+                    self._verdicts[report.round] = report.verdict
             self._note_states(report)
         effects: list[Effect] = [self._plan_log(plan) for plan in durable.plans if plan.round >= durable.round]
         return effects + self._outcomes(self._agreement.start(durable.plans, durable.reports, now))
@@ -503,6 +504,9 @@ class Peer:
         """Of an instance's hosts one evaluates, in turn: they all hold the same parameters."""
         contributors = outer.contributors
         return self.cadence.evaluates(outer.round) and contributors[outer.round % len(contributors)] == self.me
+
+    def _fetch_warning(self, instance: InstanceId, message: str, *, active: bool) -> Log:
+        return Log(name="warning", fields={"key": f"fetch {instance}", "message": message, "active": active})
 
     def _note_states(self, report: Report) -> None:
         for item in report.instances:

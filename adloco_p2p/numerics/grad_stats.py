@@ -12,6 +12,8 @@ from adloco_p2p.core.types import HalfBatchStatistics, PseudoGradientStatistics
 
 _CHUNK = 1 << 20
 """Elements converted to fp64 at a time: bounds the scratch memory to a few times 8 MiB."""
+_HOT_CHUNK_CPU, _HOT_CHUNK = 1 << 16, 1 << 22
+"""The same in the inner loop: on a CPU what fits its cache, elsewhere few kernels."""
 _ROW = 1 << 12
 """Elements of one partial sum. Rows are summed one by one, so the result does not depend on the number of threads."""
 
@@ -75,9 +77,13 @@ def half_products(first: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
 
     `total` [P] is the batch gradient and `first` [P] the part of that sum that the first half of the batch gave.
     """
-    norm_first = inner_product(first, first)
-    cross = inner_product(first, total)
-    norm_total = inner_product(total, total)
+    # dots rather than `inner_product`: five times faster, which the inner loop needs, and reproducible enough for it
+    chunk = _HOT_CHUNK_CPU if first.device.type == "cpu" else _HOT_CHUNK
+    dots = torch.zeros(3, dtype=torch.float64, device=first.device)
+    for x, y in zip(torch.split(first, chunk), torch.split(total, chunk), strict=True):
+        x64, y64 = x.double(), y.double()
+        dots += torch.stack([x64.dot(x64), x64.dot(y64), y64.dot(y64)])
+    norm_first, cross, norm_total = dots
     # fp64 throughout: second = total - first costs no third vector
     return torch.stack([norm_first, cross - norm_first, norm_total - 2 * cross + norm_first])
 

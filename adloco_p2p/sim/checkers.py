@@ -23,19 +23,21 @@ from adloco_p2p.core.messages import (
     Ballot,
     Heartbeat,
     JoinRequest,
-    Leave,
     LedgerEntry,
     Prepare,
     Promise,
     Promised,
     Proposal,
     Refusal,
-    SlotMessage,
     Verify,
     Vote,
     Voted,
 )
 from adloco_p2p.core.types import Digest, PeerId, Report, RosterChange, RoundPlan
+
+
+UNDERSTOOD = 4
+"""Rosters whose heartbeats every peer must understand."""
 
 
 class Violation(AssertionError):
@@ -50,7 +52,7 @@ class Checkers:
         self._verify = verify
         self._timing = timing
         self._is_gentle = is_gentle
-        first = canonical.digest(genesis)
+        first = canonical.digest_once(genesis)
         self._first = first
         self._plans: dict[Digest, RoundPlan] = {first: genesis}
         self._parents: dict[Digest, Digest] = {}
@@ -67,17 +69,22 @@ class Checkers:
         """Slot -> who promised or accepted in it."""
         self._left_out: dict[Digest, dict[PeerId, None]] = {}
         """Slot -> who was rightly left out by somebody who promised or accepted in it."""
+        self._inherited: dict[Digest, None] = {}
+        """Slots whose whole roster was silent to the peer that settled them."""
         self._children: dict[Digest, dict[Digest, None]] = {}
         self._beats: dict[PeerId, dict[PeerId, int]] = {}
         self._heard_at: dict[PeerId, dict[PeerId, float]] = {}
         self._booted_at: dict[PeerId, float] = {}
         self._awake_at: dict[PeerId, float] = {}
         self._gone: dict[PeerId, None] = {}
+        self._understood: dict[PeerId, list[Digest]] = {}
+        """Plans whose rosters a peer knows, in the order in which it came to know them."""
 
     # --- life and evidence -------------------------------------------------------------------------------------------
 
     def booted(self, peer: PeerId, now: float) -> None:
         self._beats[peer], self._heard_at[peer] = {}, {}
+        self._understood[peer] = [self._first]
         self._booted_at[peer] = self._awake_at[peer] = now
         self._heads.setdefault(peer, self._first)
 
@@ -106,7 +113,7 @@ class Checkers:
             case Heartbeat():
                 self._hear(peer, sender, message.beat, now)
                 roster = self._plans.get(message.roster)
-                if roster is not None:
+                if roster is not None and message.roster in self._understood[peer][-UNDERSTOOD:]:
                     for seat, beat in zip(roster.roster, message.heard, strict=True):
                         self._hear(peer, seat.peer, beat, now)
                 for request in message.joins:
@@ -130,7 +137,7 @@ class Checkers:
             case Promised():
                 self._disk[peer, "promise", record.parent, record.ballot] = None
             case Accepted():
-                parent, digest = record.value.parent, canonical.digest(record.value)
+                parent, digest = record.value.parent, canonical.digest_once(record.value)
                 self._disk[peer, "promise", parent, record.ballot] = None
                 self._disk[peer, "ack", parent, record.ballot, digest] = None
             case Voted():
@@ -193,7 +200,11 @@ class Checkers:
         if self._known_entries.get(id(entry)) is not entry:
             self._check_new_entry(entry)
             self._known_entries[id(entry)] = entry
-        digest = canonical.digest(entry.plan)
+            if len(entry.certificate.absent) == len(self._plans[entry.value.parent].roster):  # an heir goes on alone
+                self._absent[entry.value.parent, entry.certificate.ballot] = entry.certificate.absent
+                self._take_part(peer, entry.value.parent, entry.certificate.ballot, self._awake_at[peer])
+                self._inherited[entry.value.parent] = None
+        digest = canonical.digest_once(entry.plan)
         self._children.setdefault(entry.plan.parent, {})[digest] = None
         if len(self._children[entry.plan.parent]) > 1:
             self._check_fork(peer, entry)
@@ -201,7 +212,7 @@ class Checkers:
     def _check_fork(self, peer: PeerId, entry: LedgerEntry) -> None:
         parent = entry.plan.parent
         excused = [other for other in self._left_out.get(parent, {}) if other in self._acted.get(parent, {})]
-        if self._is_gentle or not excused:
+        if self._is_gentle or not (excused or parent in self._inherited):
             raise Violation(f"{peer} has a second plan of round {entry.plan.round}, and nobody was cut off")
 
     def _check_new_entry(self, entry: LedgerEntry) -> None:
@@ -220,6 +231,8 @@ class Checkers:
             raise Violation(f"round {entry.plan.round} does not follow from its parent and the reports by the rule")
         certificate = entry.certificate
         counted = [seat.peer for seat in parent.roster if seat.peer not in certificate.absent]
+        if not counted and certificate.ballot.peer in [join.peer for join in value.joined]:
+            counted = [certificate.ballot.peer]
         votes: list[PeerId] = []
         abstained: list[PeerId] = []
         for cast in certificate.votes:
@@ -228,7 +241,7 @@ class Checkers:
                 parent=value.parent,
                 ballot=certificate.ballot,
                 absent=certificate.absent,
-                value=canonical.digest(value),
+                value=canonical.digest_once(value),
                 abstains=cast.abstains,
                 signature="",
             )
@@ -236,7 +249,7 @@ class Checkers:
                 (abstained if cast.abstains else votes).append(cast.peer)
         if 2 * len(set(votes)) <= len(counted) - len(set(abstained)):
             raise Violation(f"round {entry.plan.round} is final by {len(set(votes))} of {len(counted)} votes")
-        digest = canonical.digest(entry.plan)
+        digest = canonical.digest_once(entry.plan)
         self._plans[digest] = entry.plan
         self._parents[digest] = value.parent
         before = self._parents.get(value.parent)
@@ -245,10 +258,11 @@ class Checkers:
 
     def decided(self, peer: PeerId, plan: RoundPlan) -> None:
         """A ledger only grows, and after a restart it is taken up where the disk has it."""
-        digest = canonical.digest(plan)
+        digest = canonical.digest_once(plan)
         if digest not in self._plans:
             raise Violation(f"{peer} acts on a plan of round {plan.round} that is on no disk")
         self._heads[peer] = digest
+        self._understood[peer].append(digest)
 
     def switched(self, peer: PeerId, switched: HistorySwitched) -> None:
         before = self._rank(self._heads[peer]) if not switched.lost else self._rank(_end(switched.lost))
@@ -256,10 +270,11 @@ class Checkers:
         if after <= before:
             raise Violation(f"{peer} changes to a history of lower rank: {after} after {before}")
         self._heads[peer] = _end(switched.won)
+        self._understood[peer] += [canonical.digest_once(entry.plan) for entry in switched.won]
 
     def _rank(self, digest: Digest) -> tuple[int, int, str]:
         return self._samples[digest], self._plans[digest].round, digest
 
 
 def _end(entries: Sequence[LedgerEntry]) -> Digest:
-    return canonical.digest(entries[-1].plan)
+    return canonical.digest_once(entries[-1].plan)

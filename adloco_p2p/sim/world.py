@@ -54,7 +54,8 @@ class Machine:
     journal: list[object] = field(default_factory=list)
     done: int = -1
     """The last round whose work is finished, on the disk with its report."""
-    own: Report | None = None
+    own: tuple[Report, ...] = ()
+    """Its latest reports."""
     agreement: GossipAgreement | None = None
     life: int = 0
     """Counts processes, so that timers of an earlier one mean nothing."""
@@ -112,7 +113,7 @@ class World:
         self._factory = factory
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
-        self._memo: dict[tuple[Digest, bytes, bytes], RoundPlan] = {}
+        self._memo: dict[tuple[Digest, tuple[Digest, ...], RosterChange], RoundPlan] = {}
         self._sides: dict[PeerId, int] = {}
         self._dead_links: dict[tuple[PeerId, PeerId], None] = {}
         names = [PeerId(f"p{index:03d}") for index in range(peers)]
@@ -147,8 +148,8 @@ class World:
         return len(heads) == 1 and alive[0].ledger.plans[-1].is_last
 
     def decide(self, parent: RoundPlan, reports: Sequence[Report], change: RosterChange) -> RoundPlan:
-        """The real rule, remembered by the bytes it is given: every peer of the world asks it the same."""
-        key = (canonical.digest(parent), canonical.encode(reports), canonical.encode(change))
+        """The real rule, remembered by what it is given: every peer of the world asks it the same."""
+        key = (canonical.digest_once(parent), tuple(canonical.digest_once(report) for report in reports), change)
         if key not in self._memo:
             self._memo[key] = next_plan(parent, reports, self.rules, roster=change)
         return self._memo[key]
@@ -194,8 +195,7 @@ class World:
         )
         self.note(peer, f"starts, life {machine.life}")
         self.checkers.booted(peer, now)
-        reports = (machine.own,) if machine.own is not None else ()
-        self._perform(machine, machine.agreement.start((self.genesis,), reports, now))
+        self._perform(machine, machine.agreement.start((self.genesis,), machine.own, now))
         self._after(machine)
 
     def _crash(self, machine: Machine, why: str) -> None:
@@ -294,8 +294,8 @@ class World:
         if machine.plans.get(plan.round) is not plan:
             self._after(machine)
             return
-        report = report_of(machine.peer, plan, canonical.digest(plan), self.random, is_liar=machine.is_liar)
-        machine.done, machine.own = plan.round, report
+        report = report_of(machine.peer, plan, canonical.digest_once(plan), self.random, is_liar=machine.is_liar)
+        machine.done, machine.own = plan.round, (*machine.own, report)[-3:]
         self.checkers.reported(report)
         self.reported[plan.round] = self.time
         now = machine.clock(self.time)

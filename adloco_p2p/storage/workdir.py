@@ -43,7 +43,7 @@ class Workdir:
             path.mkdir(parents=True, exist_ok=True)
             lock = _lock(path / "lock")
         try:
-            return cls(path=path, run=_read_run(path / "run.json"), _lock=lock)
+            return cls(path=path, run=read_run(path), _lock=lock)
         except StorageError:
             lock.close()
             raise
@@ -112,7 +112,9 @@ def _lock(path: Path) -> FileIO:
     return file
 
 
-def _read_run(path: Path) -> RunConfig | None:
+def read_run(workdir: Path) -> RunConfig | None:
+    """The run that lies in a working directory, none where there is none. Takes no lock. Raises StorageError."""
+    path = workdir / "run.json"
     try:
         with reported(path):
             if not path.exists():

@@ -88,6 +88,7 @@ class Averager:
         self._accepted: dict[asyncio.Task[None], FramedStream] = {}
         """Accepted streams and the tasks that serve them."""
         self._background: set[asyncio.Task[None]] = set()
+        self._num_repairs = 0
 
     async def start(self) -> None:
         """Begin to accept streams."""
@@ -125,19 +126,22 @@ class Averager:
         vector: torch.Tensor,
         timeout_seconds: float,
         shares: tuple[float, ...] | None = None,
+        out: torch.Tensor | None = None,
     ) -> Averaged:
         """Weighted mean of the members' vectors: float32 [P], contiguous, on the CPU, untouched until this returns.
 
         `weights` are samples in an order that all members share; a member of weight 0 only receives. `shares` says how much
-        of the vector each member reduces; by default those that contribute share it equally. A key is used once.
+        of the vector each member reduces; by default those that contribute share it equally. A key is used once. The result
+        is put in `out` where given, which is worth having: new memory is a large part of the cost.
 
         Raises AverageFailed, with suspects, when there is no result by the deadline or none can be expected any more;
         ValueError for arguments that no plan contains; LocalProtocolError for a key that was used before.
         """
         if sum(weight for _, weight in weights) == 0:
             raise AverageFailed("no member has any samples")
-        if vector.ndim != 1 or vector.dtype != torch.float32 or vector.device.type != "cpu" or not vector.is_contiguous():
-            raise ValueError("the vector must be float32 [P], contiguous, on the CPU")
+        averaged = torch.empty_like(vector) if out is None else out
+        if not all(_is_flat(tensor) for tensor in (vector, averaged)) or averaged.shape != vector.shape:
+            raise ValueError("vector and out must be float32 [P], contiguous, on the CPU")
         agreement = Agreement(
             key=key,
             weights=weights,
@@ -151,7 +155,7 @@ class Averager:
         if key in self._running or key in self._ended:
             raise LocalProtocolError(f"the averaging key {key} was used before")
         begun = asyncio.get_running_loop().time()
-        butterfly = self._begin(agreement, vector.detach(), timeout_seconds)
+        butterfly = self._begin(agreement, vector.detach(), averaged, timeout_seconds)
         try:
             await butterfly.run()
         except AverageFailed as error:
@@ -226,15 +230,17 @@ class Averager:
 
     def forget(self, key: Digest) -> None:
         """Drop the encoded result that is kept for repairs."""
-        self._results.forget(key)
+        self._results.forget(key, may_reuse=key not in self._running and self._num_repairs == 0)
 
     # --- attempts ---
 
-    def _begin(self, agreement: Agreement, vector: torch.Tensor, timeout_seconds: float) -> Butterfly:
+    def _begin(self, agreement: Agreement, vector: torch.Tensor, out: torch.Tensor, timeout_seconds: float) -> Butterfly:
         key = agreement.key
         butterfly = Butterfly(
             agreement,
             vector,
+            averaged=out,
+            encoded=self._results.new_buffer(agreement.size * agreement.codec.bytes_per_value),
             own_peer=self._own_peer,
             timeout_seconds=timeout_seconds,
             limits=self._limits,
@@ -341,7 +347,7 @@ class Averager:
                 case Purpose.AVERAGE:
                     await self._accept_average(stream, hello)
                 case Purpose.REPAIR:
-                    await serve_repair(stream, hello, self._results, pace=self._pace, idle_seconds=limits.waiting_seconds)
+                    await self._serve_repair(stream, hello)
                 case Purpose.ABORT:
                     async with asyncio.timeout(limits.hello_seconds):
                         self._hear_note(peer, hello, Verdict.decode(await stream.receive(FrameKind.NOTE)))
@@ -380,6 +386,13 @@ class Averager:
             assert butterfly is not None
             await butterfly.serve(stream, hello)
 
+    async def _serve_repair(self, stream: FramedStream, hello: Hello) -> None:
+        self._num_repairs += 1
+        try:
+            await serve_repair(stream, hello, self._results, pace=self._pace, idle_seconds=self._limits.waiting_seconds)
+        finally:
+            self._num_repairs -= 1
+
     def _hear_note(self, peer: PeerId, hello: Hello, verdict: Verdict) -> None:
         if verdict.status != "failed":
             raise RemoteProtocolError(f"{peer} sent a note that is none")
@@ -390,3 +403,7 @@ class Averager:
             self._early_notes[hello.key, peer] = hello.agreement, verdict
             while len(self._early_notes) > _ENDED_KEYS:
                 self._early_notes.popitem(last=False)
+
+
+def _is_flat(tensor: torch.Tensor) -> bool:
+    return tensor.ndim == 1 and tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.is_contiguous()

@@ -119,6 +119,8 @@ class Butterfly:
         agreement: Agreement,
         vector: torch.Tensor,
         *,
+        averaged: torch.Tensor,
+        encoded: np.ndarray,
         own_peer: PeerId,
         timeout_seconds: float,
         limits: AveragingLimits,
@@ -129,8 +131,8 @@ class Butterfly:
     ) -> None:
         self.agreement = agreement
         self.me = agreement.members.index(own_peer)
-        self.averaged = torch.empty(agreement.size)
-        self.encoded = np.empty(agreement.size * agreement.codec.bytes_per_value, dtype=np.uint8)
+        self.averaged = averaged
+        self.encoded = encoded
         self.part_digests: list[bytes] = [b""] * sum(len(shard) for shard in agreement.shards)
         self.part_sums: list[tuple[float, float, float]] = [(0.0, 0.0, 0.0)] * len(self.part_digests)
         self.bytes_sent = self.bytes_received = 0

@@ -5,7 +5,8 @@ loop: RPCs of all rooms go through `Host.p2p`, and nothing is left over when the
 
 Two processes with one identity would confuse everybody who talks to them. In one workdir the workdir's lock prevents it. For a
 key that was copied elsewhere, `start` asks the swarm: an anonymous daemon dials our PeerID through the peers we are about to
-join; if somebody answers with our key, we refuse. That costs about half a second, and only where the key is not new.
+join; if somebody answers with our key, we refuse. That costs about 0.2 s, and only where the key is not new. A first process
+that listens nowhere (client mode) is not found this way.
 """
 
 import asyncio

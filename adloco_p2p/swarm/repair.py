@@ -65,19 +65,29 @@ class EncodedResult:
 
 
 class ResultStore:
-    """The newest results by key, bounded in number and bytes."""
+    """The newest results by key, bounded in number and bytes; and one spare buffer, because touching new memory for every
+    average costs more than all the arithmetic on it."""
 
     def __init__(self, *, max_results: int, max_bytes: int) -> None:
         self._results: OrderedDict[Digest, EncodedResult] = OrderedDict()
         self._max_results, self._max_bytes = max_results, max_bytes
+        self._spare = np.empty(0, dtype=np.uint8)
+
+    def new_buffer(self, num_bytes: int) -> np.ndarray:
+        """uint8 [num_bytes], of any content."""
+        spare, self._spare = self._spare, np.empty(0, dtype=np.uint8)
+        return spare if spare.nbytes == num_bytes else np.empty(num_bytes, dtype=np.uint8)
 
     def keep(self, key: Digest, result: EncodedResult) -> None:
         self._results[key] = result
         while len(self._results) > 1 and (len(self._results) > self._max_results or self._num_bytes > self._max_bytes):
             self._results.popitem(last=False)
 
-    def forget(self, key: Digest) -> None:
-        self._results.pop(key, None)
+    def forget(self, key: Digest, *, may_reuse: bool) -> None:
+        """Drop a result; `may_reuse` says that nothing reads its bytes any more."""
+        result = self._results.pop(key, None)
+        if result is not None and may_reuse and not any(other.encoded is result.encoded for other in self._results.values()):
+            self._spare = result.encoded
 
     def find(self, digest: Digest) -> EncodedResult | None:
         return next((result for result in self._results.values() if result.digest == digest), None)

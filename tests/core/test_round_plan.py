@@ -350,6 +350,23 @@ def test_a_probe_without_verdicts_merges_nothing_and_is_tried_again() -> None:
     assert plans[4].probe is not None
 
 
+def test_no_pair_is_probed_too_late_for_the_probe_at_the_end() -> None:
+    plans = run(replace(GUARDED, merge=replace(GUARDED.merge, first_round=3)))
+    assert [plan.round for plan in plans if plan.probe] == [3, 5, 7, 10]
+
+
+def test_a_host_of_both_sources_trains_after_a_merge_while_the_others_fetch() -> None:
+    """Peer 0 holds two instances, peers 1 and 2 one each; its speed is split over its two."""
+    rules = replace(THREE, instances=InstanceRules(count=2, start="same"), batch=BatchRules(initial_batch=12, test="constant"))
+    plans = [genesis(RUN, [(peer(i), capacity(max_instances=2 if i == 0 else 1)) for i in range(3)], rules)]
+    while plans[-1].round < 5:
+        plans.append(next_plan(plans[-1], honest_reports(plans[-2]) if len(plans) > 1 else [], rules))
+        assert check_plan(plans[-1], rules) == []
+    assert [[share.batch_samples for share in item.hosts] for item in plans[3].instances] == [[4, 8], [4, 8]]
+    assert [share.batch_samples for share in plans[4].instances[0].hosts] == [12, 0, 0]
+    assert [share.batch_samples for share in plans[5].instances[0].hosts] == [4, 4, 4]
+
+
 def test_verdicts_of_peers_that_host_none_of_the_sources_do_not_count() -> None:
     plans = run(replace(GUARDED, batch=BatchRules(initial_batch=2)), num_peers=6, until=3)
     probe = plans[2].probe

@@ -1,5 +1,6 @@
 """Indexed rows of local files: right side, right rows, cached on disk."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,12 @@ import pytest
 
 from adloco_p2p.config.run import RunConfig, TokenizerConfig
 from adloco_p2p.core.types import InstanceId, PeerId
-from adloco_p2p.data import indexing
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.packing import TokenRows
 from adloco_p2p.data.source import is_heldout
 from adloco_p2p.data.tokenizer import ByteTokenizer
 from adloco_p2p.errors import ConfigError, StorageError
-from tests.data.files import DOCUMENTS, numbers, run_over, write_parquet
+from tests.data.files import DOCUMENTS, numbers, run_over, write_parquet, write_text
 
 WriteShards = Callable[..., str]
 
@@ -43,6 +43,17 @@ def test_every_document_is_on_its_side_exactly_once(
     assert sorted(training + heldout) == sorted(DOCUMENTS)
     assert not any(is_heldout(text, 0.2) for text in training) and all(is_heldout(text, 0.2) for text in heldout)
     assert 10 < len(heldout) < 40
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_document_of_a_text_file_is_a_paragraph(private_cache: Path, tmp_path: Path, streaming: bool) -> None:
+    paragraphs = [f"the first line of {number}\nthe second line" for number in range(40)]
+    write_text(tmp_path / "book.txt", paragraphs)
+    run = run_over(source="text", path=str(tmp_path / "book.txt"), sequence_length=512, streaming=streaming)
+    stream = open_feed(run, cache_dir=private_cache).open(instance=InstanceId(0), peer=PeerId("p"), round=0, first_sample=0)
+    row = stream.take(1).input_ids[0].tolist()
+    shown = "".join("\0" if token == 256 else chr(token) for token in row).split("\0")
+    assert len(shown[1:-1]) > 5 and set(shown[1:-1]) <= set(paragraphs)
 
 
 def test_no_training_row_shows_a_heldout_document(write_shards: WriteShards, private_cache: Path) -> None:
@@ -120,7 +131,7 @@ def test_a_crash_while_writing_leaves_no_entry(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(indexing.os, "fsync", full_disk)
+        patch.setattr(os, "fsync", full_disk)
         with pytest.raises(StorageError, match="No space left"):
             opened(run, private_cache)
     assert not list(private_cache.glob("*rows-*"))
@@ -131,15 +142,15 @@ def test_two_processes_that_make_the_same_rows_at_once(
     write_shards: WriteShards, private_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_over(source="json", path=write_shards("json"))
-    flush = indexing.os.fsync
+    flush = os.fsync
     faster: list[IndexedFeed] = []
 
     def overtaken(descriptor: int) -> None:
-        monkeypatch.setattr(indexing.os, "fsync", flush)
+        monkeypatch.setattr(os, "fsync", flush)
         faster.append(opened(run, private_cache))
         flush(descriptor)
 
-    monkeypatch.setattr(indexing.os, "fsync", overtaken)
+    monkeypatch.setattr(os, "fsync", overtaken)
     slower = opened(run, private_cache)
     assert np.array_equal(slower.rows.training.ids, faster[0].rows.training.ids)
     assert len(list(private_cache.glob("*rows-*"))) == 1

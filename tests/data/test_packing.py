@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adloco_p2p.data.packing import TokenRows, cut, pack, smallest_dtype, terminated
+from adloco_p2p.data.tokenizer import TokenIds
 from adloco_p2p.numerics.batch import IGNORED_LABEL
 
 END = 256
@@ -54,7 +55,7 @@ def test_no_token_is_lost(texts: list[list[int]], length: int) -> None:
 @given(documents, lengths)
 def test_cutting_document_by_document_gives_the_same_rows(texts: list[list[int]], length: int) -> None:
     rows: list[list[int]] = []
-    rest = np.empty(0, dtype=UINT16)
+    rest: TokenIds = np.empty(0, dtype=UINT16)
     for line in terminated((np.array(text, dtype=np.uint8) for text in texts), end_of_document=END, dtype=UINT16):
         full, rest = cut(np.concatenate([rest, line]), sequence_length=length)
         rows += full.tolist()

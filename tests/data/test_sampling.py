@@ -11,7 +11,7 @@ seeds = st.integers(0, 1 << 40)
 
 
 def rows(order: SampleOrder, instance: InstanceId, start: int, count: int) -> list[int]:
-    return order.rows(instance, first_sample=start, num_samples=count).tolist()
+    return [int(row) for row in order.rows(instance, first_sample=start, num_samples=count)]
 
 
 @given(sizes, seeds)

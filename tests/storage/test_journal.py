@@ -98,7 +98,11 @@ def test_a_flipped_bit_in_front_of_a_whole_record_is_refused(
     assert path.read_bytes() == content, "nothing is repaired behind the user's back"
 
 
-@pytest.mark.parametrize("tail", [bytes(100), b"\xad\x1c", b"\xad\x1c\x05\x00\x00\x00abcdhell", b"garbage" * 9], ids=repr)
+@pytest.mark.parametrize(
+    "tail",
+    [bytes(100), b"\xad\x1c", b"torn\xad\x1c in the middle", b"\xad\x1c\x05\x00\x00\x00abcdhell", b"garbage" * 9],
+    ids=repr,
+)
 def test_whatever_a_torn_append_left_is_cut_off(tmp_path: Path, tail: bytes, caplog: pytest.LogCaptureFixture) -> None:
     (length,) = written(tmp_path / "j", [b"whole"])
     with (tmp_path / "j").open("ab") as file:

@@ -261,7 +261,9 @@ def test_not_even_one_sample_is_a_device_error() -> None:
 def test_heldout_loss_is_the_mean_over_predicted_tokens(shell: ModelShell) -> None:
     rows = rows_of("held", 0, 5, is_padded=True)
     parameters = torch.cat([parameter.detach().reshape(-1) for parameter in shell.parameters])
-    by_hand = [float(shell.module(input_ids=rows.input_ids[r : r + 1], labels=rows.labels[r : r + 1]).loss) for r in range(5)]
+    by_hand = [
+        float(shell.module(input_ids=rows.input_ids[r : r + 1], labels=rows.labels[r : r + 1]).loss.detach()) for r in range(5)
+    ]
     counts = [rows.rows(r, r + 1).num_predicted_tokens for r in range(5)]
     expected = sum(loss * count for loss, count in zip(by_hand, counts, strict=True)) / sum(counts)
     for micro in (1, 2, 5, 64):
