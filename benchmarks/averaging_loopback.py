@@ -15,6 +15,7 @@ import multiprocessing as mp
 import os
 import signal
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -49,7 +50,7 @@ def loopback_bytes() -> int:
 
 
 @contextmanager
-def ours(rank: int, num_peers: int, size: int, codec: str, share: Callable[[Any], list[Any]]) -> Iterator[Round]:
+def ours(rank: int, _num_peers: int, size: int, codec: str, share: Callable[[Any], list[Any]]) -> Iterator[Round]:
     from hivemind.p2p import P2P
 
     from adloco_p2p.core import canonical
@@ -76,8 +77,7 @@ def ours(rank: int, num_peers: int, size: int, codec: str, share: Callable[[Any]
             count += 1
             key = canonical.digest(f"{codec} {count}")
             await averager.average(key=key, weights=weights, vector=vector, out=out, timeout_seconds=60)
-            while averager._running:  # the loop must go on until the slower ones have their result
-                await asyncio.sleep(0.001)
+            await averager.settled()  # the loop must go on until the slower ones have their result
             averager.forget(key)
 
         yield lambda: runner.run(average())
@@ -251,6 +251,7 @@ def main() -> None:
     parser.add_argument("--codecs", nargs="+", default=["float32", "float16"], choices=sorted(DTYPES))
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the peers are ended in that case too
     print(f"{args.millions}M parameters, {os.cpu_count()} cores, median of {args.rounds} rounds")
     print(f"{'codec':8} {'n':>2} {'way':9} {'seconds':>8} {'MB/s':>6} {'cpu s':>6} {'cpu s/GB':>8} {'wire':>5}")
     for num_peers in args.peers:

@@ -97,8 +97,8 @@ class World:
         self.timing = timing or Timing()
         self.trace: list[str] | None = [] if is_traced else None
         self.events = 0
-        self.reported: dict[int, float] = {}
-        """Round -> when the last of its reports was submitted."""
+        self.reported: dict[int, list[float]] = {}
+        """Round -> when its reports were submitted."""
         self.decided: dict[int, list[float]] = {}
         """Round of a plan -> when peers decided it."""
         self.switches = 0
@@ -297,7 +297,7 @@ class World:
         report = report_of(machine.peer, plan, canonical.digest_once(plan), self.random, is_liar=machine.is_liar)
         machine.done, machine.own = plan.round, (*machine.own, report)[-3:]
         self.checkers.reported(report)
-        self.reported[plan.round] = self.time
+        self.reported.setdefault(plan.round, []).append(self.time)
         now = machine.clock(self.time)
         self.note(machine.peer, f"reports round {plan.round}")
         self.checkers.woke(machine.peer, now)

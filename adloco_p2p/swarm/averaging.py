@@ -103,6 +103,7 @@ class Averager:
             _LOG.info("averaging.stop daemon=%s", error)  # it is gone, and the handler with it
         for butterfly in tuple(self._running.values()):
             butterfly.fail("this peer stops", (self._own_peer,))
+        await asyncio.sleep(0)  # those who await these attempts run now, and leave notes for the other members
         if self._background:
             await asyncio.wait(self._background, timeout=_NOTE_SECONDS)
         for task in tuple(self._background):
@@ -231,6 +232,11 @@ class Averager:
     def forget(self, key: Digest) -> None:
         """Drop the encoded result that is kept for repairs."""
         self._results.forget(key, may_reuse=key not in self._running and self._num_repairs == 0)
+
+    async def settled(self) -> None:
+        """Until slower members are served and notes are sent; bounded by the deadlines of the averages."""
+        while self._background:
+            await asyncio.wait(self._background)
 
     # --- attempts ---
 

@@ -272,7 +272,8 @@ def test_a_peer_whose_own_daemon_died_blames_nobody(peers: Peers) -> None:
     assert "daemon" in str(result)
 
 
-def test_one_that_gives_up_tells_the_others(peers: Peers) -> None:
+@pytest.mark.parametrize("way", ["cancel", "stop"])
+def test_one_that_gives_up_tells_the_others(peers: Peers, way: str) -> None:
     async def give_up() -> list[object]:
         tasks = [
             asyncio.create_task(
@@ -283,12 +284,15 @@ def test_one_that_gives_up_tells_the_others(peers: Peers) -> None:
             for index in range(3)
         ]
         await wait_for_traffic(peers[0], "giving up", 1)
-        tasks[0].cancel()
+        if way == "cancel":
+            tasks[0].cancel()
+        else:
+            await peers[0].averager.stop()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     begun = time.monotonic()
-    cancelled, *others = peers.run(give_up())
-    assert isinstance(cancelled, asyncio.CancelledError)
+    gave_up, *others = peers.run(give_up())
+    assert isinstance(gave_up, asyncio.CancelledError if way == "cancel" else AverageFailed)
     assert [suspects_of(result) for result in others] == [(peers[0].peer_id,)] * 2
     assert time.monotonic() - begun < 3
     # One that begins only now hears of it at once.

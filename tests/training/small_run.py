@@ -75,7 +75,7 @@ class SyntheticFeed:
         self.is_padded = is_padded
         self.cursor: dict[InstanceId, object] = {}
 
-    def open(self, *, instance: InstanceId, peer: PeerId, round: int, first_sample: int) -> Rows:  # noqa: ARG002
+    def open(self, *, instance: InstanceId, peer: PeerId, round: int, first_sample: int) -> Rows:
         return Rows(self, instance, first_sample)
 
     def heldout(self, num_rows: int) -> Batch:

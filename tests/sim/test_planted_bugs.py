@@ -1,0 +1,136 @@
+"""The simulator is only as good as its faults: each of these bugs must be caught within so many seeds."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+
+from adloco_p2p.core.consensus import Consensus, Outcome
+from adloco_p2p.core.events import Persist
+from adloco_p2p.core.gossip_agreement import GossipAgreement
+from adloco_p2p.core.ledger import roster_of
+from adloco_p2p.core.messages import Ballot, Proposal, Vote
+from adloco_p2p.core.types import Digest, PeerId
+from adloco_p2p.sim.run import random_seed
+
+
+class VotesTwiceAfterRestart(Consensus):
+    def _restore(self, records: Sequence[object]) -> None:
+        del records
+
+
+class CountsMessagesInsteadOfPeers(Consensus):
+    def _on_vote(self, sender: PeerId, message: Vote) -> None:
+        if self._verify(message.peer, message.payload, message.signature):
+            self.slot.votes[PeerId(f"{message.peer}#{len(self.slot.votes)}")] = message
+            self._ask_for(message.value, sender)
+
+
+class IgnoresTheLock(Consensus):
+    def _locked_value(self) -> Digest | None:
+        return None
+
+
+class UsesAnOldRoster(Consensus):
+    def _open_slot(self, now: float) -> None:
+        super()._open_slot(now)
+        self.slot.roster = roster_of(self.ledger.plans[-2:][0])
+
+
+class RepliesBeforePersisting(Consensus):
+    def _flush(self, now: float) -> list[Outcome]:
+        return sorted(super()._flush(now), key=lambda outcome: isinstance(outcome, Persist))
+
+
+class AcceptsUnsignedReports(Consensus):
+    def __init__(self, me: PeerId, **arguments: Any) -> None:
+        super().__init__(me, **{**arguments, "verify": lambda peer, payload, signature: True})
+
+
+class IteratesInHashOrder(Consensus):
+    def _held(self) -> dict[PeerId, Digest]:
+        held = super()._held()
+        return {peer: held[peer] for peer in sorted(held, key=lambda peer: hash((peer, self.me)))}
+
+
+class BreaksItsPromise(Consensus):
+    def _accept(self, now: float) -> bool:
+        for proposal, digest in self._proposals():
+            if self.slot.accepted is None or self.slot.accepted[0] != proposal.ballot:
+                if proposal.ballot.peer != self.me and not isinstance(self._plan_of(digest), str | None):
+                    kept, self.slot.promised = self.slot.promised, None
+                    ack = self._acceptance(proposal, digest)
+                    self.slot.promised = kept
+                    self._answer(proposal.ballot.peer, ack)
+                    del self.slot.proposals[proposal.ballot.peer]
+                    return True
+        return super()._accept(now)
+
+
+class BelievesAnyAbsence(Consensus):
+    def _refuse(self, ballot: Ballot, silent: Sequence[PeerId], now: float) -> bool:
+        return super()._refuse(ballot, (), now)
+
+
+class ActsBeforeTheMajority(Consensus):
+    def _is_quorum(self, peers: Any, absent: Sequence[PeerId]) -> bool:
+        return len(list(peers)) >= 1
+
+
+class ProposesWithoutAsking(Consensus):
+    """Takes ballot 0 without being the first of the order."""
+
+    def _open_slot(self, now: float) -> None:
+        super()._open_slot(now)
+        self.slot.order = (self.me, *(peer for peer in self.slot.order if peer != self.me))
+
+    def _on_proposal(self, sender: PeerId, message: Proposal, now: float) -> None:
+        order = self.slot.order
+        self.slot.order = (message.ballot.peer,)
+        super()._on_proposal(sender, message, now)
+        self.slot.order = order
+
+
+def with_consensus(kind: type[Consensus]) -> Any:
+    def make(me: PeerId, **arguments: Any) -> GossipAgreement:
+        agreement = GossipAgreement(me, **arguments)
+        parts = {name: arguments[name] for name in ("sign", "verify", "decide", "draw")}
+        agreement.consensus = kind(me, members=agreement.members, **parts)
+        return agreement
+
+    return make
+
+
+def with_timing(**changes: float) -> Any:
+    """The peers' own idea of durations differs from what the checkers hold them to."""
+
+    def make(me: PeerId, **arguments: Any) -> GossipAgreement:
+        return GossipAgreement(me, **{**arguments, "timing": replace(arguments["timing"], **changes)})
+
+    return make
+
+
+BUGS = {
+    "vote twice after restart": with_consensus(VotesTwiceAfterRestart),
+    "count messages instead of peers": with_consensus(CountsMessagesInsteadOfPeers),
+    "ignore a lock": with_consensus(IgnoresTheLock),
+    "use an old roster": with_consensus(UsesAnOldRoster),
+    "reply before persisting": with_consensus(RepliesBeforePersisting),
+    "accept an unsigned report": with_consensus(AcceptsUnsignedReports),
+    "iterate in hash order": with_consensus(IteratesInHashOrder),
+    "forget a lease": with_timing(lease_seconds=0.5),
+    "count one's own sleep as their silence": with_timing(stall_seconds=inf),
+    "break a promise": with_consensus(BreaksItsPromise),
+    "believe any absence": with_consensus(BelievesAnyAbsence),
+    "act before the majority": with_consensus(ActsBeforeTheMajority),
+    "propose out of turn": with_consensus(ProposesWithoutAsking),
+}
+ENOUGH_SEEDS = 150
+
+
+@pytest.mark.parametrize("bug", sorted(BUGS))
+def test_a_planted_bug_is_caught(bug: str) -> None:
+    caught = next((seed for seed in range(ENOUGH_SEEDS) if random_seed(seed, factory=BUGS[bug]).violation), None)
+    assert caught is not None, f"{bug}: not caught in {ENOUGH_SEEDS} seeds"
