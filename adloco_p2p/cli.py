@@ -1,6 +1,7 @@
 """The command line: which verbs there are and what they take. The work is done in `commands/`.
 
-Exit codes: 0 done; 1 a bug; 2 the user's mistake; 3 the network; 4 the disk; 5 the device; 130 a second Ctrl-C.
+Exit codes: 0 done; 1 a bug; 2 the user's mistake; 3 the network; 4 the disk; 5 the device; 130 Ctrl-C
+(while training: the second one).
 """
 
 import argparse
@@ -29,6 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AdlocoError as error:
         print(f"adloco-peer: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
+    except KeyboardInterrupt:  # before training began, or in a verb that only reads: nothing is lost
+        print("adloco-peer: stopped", file=sys.stderr)  # noqa: T201
+        return 130
     except BrokenPipeError:
         return 0
 

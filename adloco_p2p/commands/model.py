@@ -44,14 +44,14 @@ class Saved:
 
 
 def open_saved(workdir: Path) -> Saved:
-    """Raises StorageError where the directory holds no run or no checkpoint."""
+    """Raises ConfigError where the directory holds no run or no checkpoint yet, and StorageError where it cannot be read."""
     run = read_run(workdir)
     if run is None:
-        raise StorageError(f"{workdir}: no run lies here; `adloco-peer start CONFIG --workdir {workdir}` makes one")
+        raise ConfigError(f"--workdir {workdir}: no run lies here; `adloco-peer start CONFIG --workdir {workdir}` makes one")
     store = CheckpointStore(directory=workdir / "checkpoints", run=run.digest, kept=2)
     latest = store.latest() if store.directory.is_dir() else None
     if latest is None or not latest.instances:
-        raise StorageError(f"{workdir}: no checkpoint yet; the first is written at the end of a round")
+        raise ConfigError(f"--workdir {workdir}: no checkpoint yet; the first is written at the end of a round")
     return Saved(run=run, store=store, round=latest.round, instances=latest.instances, durable=latest.durable)
 
 

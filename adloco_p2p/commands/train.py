@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+import shlex
 import sys
 
 from adloco_p2p.commands.saying import say
@@ -23,7 +24,7 @@ def start(arguments: argparse.Namespace) -> int:
     workdir.adopt(run)  # before anything slow: a directory of another run is refused at once
     local = open_local(workdir=workdir, run=run, peer_config=peer_config, view=view(plain=arguments.plain), say=say)
     try:
-        if local.durable is not None and local.durable.plans[-1].is_last and local.durable.round >= run.work.rounds:
+        if local.durable is not None and local.durable.is_finished:
             say(f"this run is complete: {run.work.rounds} rounds are done")
         else:
             stop = asyncio.run(train_alone(local))
@@ -44,10 +45,16 @@ def _run_config(arguments: argparse.Namespace) -> RunConfig:
 
 
 def _again(arguments: argparse.Namespace) -> str:
-    config = f" {arguments.config}" if arguments.config else ""
-    changes = "".join(f" --set {change}" for change in arguments.set)
-    rounds = f" --rounds {arguments.rounds}" if arguments.rounds else ""
-    return f"adloco-peer start{config} --workdir {arguments.workdir}{rounds}{changes}"
+    """The command that goes on with the run, ready to be pasted."""
+    words = ["adloco-peer", "start"]
+    words += [str(arguments.config)] if arguments.config else []
+    words += ["--workdir", str(arguments.workdir)]
+    words += ["--rounds", str(arguments.rounds)] if arguments.rounds else []
+    words += ["--set", *arguments.set] if arguments.set else []
+    words += ["--peer-config", str(arguments.peer_config)] if arguments.peer_config else []
+    words += ["--peer-set", *arguments.peer_set] if arguments.peer_set else []
+    words += ["--plain"] if arguments.plain else []
+    return shlex.join(words)
 
 
 def view(*, plain: bool) -> View:

@@ -11,14 +11,14 @@ from typing import Any
 
 from adloco_p2p.core.types import Digest
 
-MEMO_SIZE = 2048
+MEMO_SIZE = 8192
 """Values whose digests are remembered."""
 
 _memo: dict[int, tuple[Any, Digest]] = {}
 
 
 @cache
-def _names(kind: type) -> tuple[str, ...] | None:
+def _names(kind: Any) -> tuple[str, ...] | None:
     """Field names of a dataclass; none for other types."""
     return tuple(f.name for f in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
@@ -31,8 +31,9 @@ def to_plain(value: Any) -> Any:
         return [to_plain(item) for item in value]
     if isinstance(value, dict):
         return {key: to_plain(item) for key, item in value.items()}
-    names = _names(type(value))
-    assert names is not None, f"no canonical form for {type(value)}"
+    kind: Any = type(value)
+    names = _names(kind)
+    assert names is not None, f"no canonical form for {kind}"
     return {name: to_plain(getattr(value, name)) for name in names}
 
 

@@ -164,6 +164,9 @@ class Consensus:
         self._draw = draw
         self._out: list[Outcome] = []
         self._reports: dict[Digest, SignedReport] = {}
+        self._held_now: dict[PeerId, Digest] | None = None
+        """What `_held` says, until something changes it."""
+        self._announced: dict[PeerId, Digest] | None = None
         self._reporters: dict[int, dict[PeerId, list[Digest]]] = {}
         self._early: dict[tuple[PeerId, str], tuple[PeerId, SlotMessage]] = {}
         self._branch: list[LedgerEntry] = []
@@ -207,6 +210,8 @@ class Consensus:
             case Supply():
                 self._on_supply(message)
             case _:
+                if isinstance(message, Refusal):
+                    self._learn_who_lives(message, now)
                 self._on_slot_message(sender, message, now)
         return self._flush(now)
 
@@ -239,7 +244,9 @@ class Consensus:
         while self._advance(now):
             pass
         self.members.head = self.ledger.head
-        self.members.have = self._have()
+        if self._announced is not self._held():
+            self._announced = self._held()
+            self.members.have = self._have()
         outcomes, self._out = self._out, []
         return outcomes
 
@@ -264,6 +271,7 @@ class Consensus:
         roster = roster_of(parent)
         order = sorted(roster, key=lambda peer: hashlib.sha256(f"{digest}:{peer}".encode("ascii")).digest())
         self.slot = Slot(parent=parent, digest=digest, roster=roster, order=tuple(order))
+        self._held_now = None
         self._is_member = self.me in roster
         self._is_direct = len(roster) <= self.timing.direct_limit
         self.members.set_roster(digest, roster, now)
@@ -341,9 +349,15 @@ class Consensus:
         if self._verify(report.peer, signed.payload, signed.signature):
             digests.append(digest)
             self._reports[digest] = signed
+            self._held_now = None
 
     def _held(self) -> dict[PeerId, Digest]:
         """The reports that the next plan could use: one per peer, the first that came, sorted by peer."""
+        if self._held_now is None:
+            self._held_now = self._gather()
+        return self._held_now
+
+    def _gather(self) -> dict[PeerId, Digest]:
         reported = self.ledger.reported
         if reported is None:
             return {}
@@ -480,9 +494,8 @@ class Consensus:
         proposal = replace(unsigned, signature=self._sign(unsigned.payload))
         digest = canonical.digest_once(value)
         slot.proposals[self.me] = (proposal, digest)
-        ack = self._acceptance(proposal, digest)
-        self._tell(proposal)
-        self._answer(self.me, ack)
+        self._acceptance(proposal, digest)
+        self._tell(proposal)  # which is the proposer's ack, too
 
     def _inherit(self, now: float) -> bool:
         """When the whole roster has died, the first of those who wanted to join goes on alone and admits the others."""
@@ -715,7 +728,7 @@ class Consensus:
             case Promise():
                 self._on_promise(sender, message)
             case Refusal():
-                self._on_refusal(sender, message, now)
+                self._on_refusal(message, now)
             case Proposal():
                 self._on_proposal(sender, message, now)
             case Ack():
@@ -767,13 +780,14 @@ class Consensus:
         if message.accepted is not None:
             self._ask_for(message.accepted[1], sender)
 
-    def _on_refusal(self, sender: PeerId, message: Refusal, now: float) -> None:
-        """Learn what we did not know, and try again soon."""
-        slot = self.slot
-        del sender
+    def _learn_who_lives(self, message: Refusal, now: float) -> None:
         for peer, beat in message.alive:
-            if peer in slot.roster:
+            if peer in self.slot.roster:
                 self.members.hear(peer, beat, now)
+
+    def _on_refusal(self, message: Refusal, now: float) -> None:
+        """Give way to a higher ballot; or, knowing now who lives, try again soon."""
+        slot = self.slot
         if message.ballot != slot.ballot:
             return
         if message.promised is not None and (slot.promised is None or message.promised > slot.promised):
@@ -800,6 +814,7 @@ class Consensus:
             return
         digest = self._keep_value(message.value, sender)
         slot.proposals[proposer] = (message, digest)
+        self._on_ack(proposer, Ack(parent=slot.digest, ballot=message.ballot, value=digest))
         if slot.promised is None or message.ballot >= slot.promised:
             self._note_activity(now)
         elif self._is_member:

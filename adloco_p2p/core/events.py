@@ -50,6 +50,8 @@ class Durable:
     held: tuple[InstanceId, ...] = ()
     """Instances whose state lies beside it, at the boundary before `round`."""
     totals: Totals = field(default_factory=Totals)
+    is_finished: bool = False
+    """The last plan is carried out: nothing is left to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

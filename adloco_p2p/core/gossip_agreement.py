@@ -77,7 +77,7 @@ class GossipAgreement:
         self.members.observe(now)
         self._capacity = replace(report.capacity)
         self.members.offer(report.capacity)
-        return [*self.consensus.submit(report, now), *self._changes(now)]
+        return list(self.consensus.submit(report, now))
 
     def receive(self, sender: PeerId, message: object, now: float) -> list[Outcome]:
         """A message of another peer; one that is not ours to handle is passed over."""
@@ -88,8 +88,8 @@ class GossipAgreement:
         if isinstance(message, Heartbeat | PullEntries | Entries | SlotMessage):
             outcomes += self.consensus.receive(sender, message, now)
         elif isinstance(message, Leave):
-            outcomes += self.consensus.tick(now)
-        return outcomes + self._changes(now)
+            outcomes += [*self.consensus.tick(now), *self._changes(now)]
+        return outcomes
 
     def tick(self, now: float) -> list[Outcome]:
         outcomes: list[Outcome] = [*self.members.tick(now), *self.consensus.tick(now)]

@@ -173,6 +173,8 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
+    """The value that the proposer asks everybody to accept, as it did itself."""
+
     ballot: Ballot
     absent: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
     value: Value

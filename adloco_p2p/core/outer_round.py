@@ -114,7 +114,17 @@ AveragingMessage = AverageDigest | AttemptFailed | AttemptStart
 class OuterRound:
     """State of one instance's round. Methods return effects; `phase` says where it stands."""
 
-    def __init__(self, *, me: PeerId, plan: RoundPlan, plan_digest: Digest, instance: InstanceId, patience: Patience) -> None:
+    def __init__(
+        self,
+        *,
+        me: PeerId,
+        plan: RoundPlan,
+        plan_digest: Digest,
+        instance: InstanceId,
+        patience: Patience,
+        is_late: bool = False,
+    ) -> None:
+        """`is_late`: the others have ended this round already; only its average is wanted."""
         self.me = me
         self.round = plan.round
         self.instance = instance
@@ -122,6 +132,8 @@ class OuterRound:
         self.share: HostShare = next(share for share in self.instance_plan.hosts if share.peer == me)
         self.contributors: tuple[PeerId, ...] = tuple(s.peer for s in self.instance_plan.hosts if s.samples > 0)
         assert self.contributors, "a plan gives every live instance work"
+        self.is_contributor = self.share.samples > 0 and not is_late
+        """This host trains; another only receives."""
         self.phase = Phase.TRAINING if self.is_contributor else Phase.RETRYING
         self.result: InnerResult | None = None
         self.average: AverageFinished | None = None
@@ -146,10 +158,6 @@ class OuterRound:
     # --- what the peer calls -----------------------------------------------------------------------------------------
 
     @property
-    def is_contributor(self) -> bool:
-        return self.share.samples > 0
-
-    @property
     def is_done(self) -> bool:
         return self.phase is Phase.DONE
 
@@ -162,8 +170,7 @@ class OuterRound:
         """Begin: a contributor trains, a host without a share waits for the others' average."""
         self._phase_since = self._ready_since = now
         if not self.is_contributor:
-            self.next_deadline = now + TAKEOVER_SECONDS
-            return [self._phase_log()]
+            return [self._phase_log(), *self._ask_for_result(now)]
         inner = RunInner(
             round=self.round,
             plan=self.instance_plan,
@@ -331,8 +338,7 @@ class OuterRound:
     def _retry(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """The wait after a failure is over: lead the next attempt, or stop waiting for who should have."""
         if not self.is_contributor:
-            self.next_deadline = now + TAKEOVER_SECONDS
-            return []
+            return self._ask_for_result(now)
         survivors = self._survivors(gone)
         if not self._leads(gone):
             self._passed_over[next(p for p in survivors if p not in self._passed_over)] = None
@@ -352,6 +358,18 @@ class OuterRound:
         )
         self._attempt, self._members = start.attempt, start.members
         return [log, *self._tell(start), *self._begin_attempt(now)]
+
+    def _ask_for_result(self, now: float) -> list[Effect]:
+        """Whoever holds an average answers with its digest; whoever still counts on this host learns not to."""
+        self.next_deadline = now + RESEND_SECONDS
+        suspects = tuple(peer for peer in self.contributors if peer == self.me)
+        return self._tell(AttemptFailed(instance=self.instance, round=self.round, attempt=0, suspects=suspects))
+
+    def abandon(self) -> list[Effect]:
+        """The swarm is rounds ahead: stop what is under way; this round ends nowhere."""
+        if self.phase is not Phase.AVERAGING:
+            return []
+        return [CancelAverage(instance=self.instance, round=self.round, attempt=self._attempt)]
 
     def _failure_received(self, sender: PeerId, message: AttemptFailed, now: float, gone: Collection[PeerId]) -> list[Effect]:
         if self.me in self._votes:

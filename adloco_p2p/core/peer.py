@@ -457,12 +457,12 @@ class Peer:
             return []
         effects: list[Effect] = [self._save_instance(instance, plan.round) for instance in mine]
         self._checkpointed = plan.round - 1
-        effects += self._checkpoint(plan.round, now)
+        effects += self._checkpoint(plan.round, now, is_finished=True)
         fields: dict[str, object] = {"round": plan.round, "heldout_loss": loss, **canonical.to_plain(self._total(now))}
         self._is_stopped = True
         return [*effects, Log(name="finished", fields=fields), Stop(reason="the run is complete", is_finished=True)]
 
-    def _checkpoint(self, boundary: int, now: float) -> list[Effect]:
+    def _checkpoint(self, boundary: int, now: float, *, is_finished: bool = False) -> list[Effect]:
         self._checkpointed = boundary
         plans = tuple(self._plans[number] for number in sorted(self._plans) if number >= boundary - 1)
         durable = Durable(
@@ -471,6 +471,7 @@ class Peer:
             reports=tuple(report for number, report in sorted(self._own_reports.items()) if number >= boundary - 2),
             held=tuple(sorted(instance for instance, at in self._held.items() if at == boundary)),
             totals=self._total(now),
+            is_finished=is_finished,
         )
         return [SaveCheckpoint(durable=durable), Log(name="checkpoint", fields={"round": boundary})]
 

@@ -2,6 +2,7 @@
 
 import glob
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
     # seconds to import, and the embedded default never comes here
     import datasets
 
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
     arguments: dict[str, Any] = {"path": data.path, "name": data.name, "revision": data.revision, "split": split}
     if data.source != "hub":
         arguments = {"path": data.source, "data_files": _local_files(data), "split": "train"}

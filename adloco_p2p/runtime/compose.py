@@ -98,7 +98,8 @@ def open_local(
         for instance in latest.instances:
             tensors, meta = store.load_instance(latest.round, instance)
             engine.restore(instance, tensors, meta)
-        event_log.rewind(latest.round)
+        if not latest.durable.is_finished:
+            event_log.rewind(latest.round)
     return LocalPeer(
         me=me,
         run=run,

@@ -35,7 +35,6 @@ from adloco_p2p.core.messages import (
 )
 from adloco_p2p.core.types import Digest, PeerId, Report, RosterChange, RoundPlan
 
-
 UNDERSTOOD = 4
 """Rosters whose heartbeats every peer must understand."""
 
@@ -119,8 +118,11 @@ class Checkers:
                 for request in message.joins:
                     self._hear_join(peer, request, now)
             case Refusal():
+                roster = self._plans[self._heads[peer]]
+                members = [seat.peer for seat in roster.roster]
                 for other, beat in message.alive:
-                    self._hear(peer, other, beat, now)
+                    if other in members:
+                        self._hear(peer, other, beat, now)
 
     def _hear_join(self, peer: PeerId, request: JoinRequest, now: float) -> None:
         self._hear(peer, request.peer, request.beat, now)
@@ -152,6 +154,8 @@ class Checkers:
                 self._need(peer, "promise", message.parent, message.ballot)
             case Proposal() if message.ballot.peer == peer:
                 self._absent[message.parent, message.ballot] = message.absent
+                value = canonical.digest_once(message.value)
+                self._check_ack(peer, Ack(parent=message.parent, ballot=message.ballot, value=value), now)
             case Promise():
                 self._need(peer, "promise", message.parent, message.ballot)
                 self._take_part(peer, message.parent, message.ballot, now)

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from random import Random
 from statistics import median
 
+from adloco_p2p.core.gossip_agreement import GossipAgreement
 from adloco_p2p.core.membership import Timing
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.faults import Faults, random_faults
-from adloco_p2p.sim.world import AgreementFactory, GossipAgreement, World
+from adloco_p2p.sim.world import AgreementFactory, World
 
 TRACE_LINES = 200
 """Last lines of the trace of a failing run that are shown."""
@@ -167,7 +168,7 @@ def summary(results: Sequence[Result]) -> str:
     if medians:
         lines += [
             f"plans agreed           {len(medians)}",
-            f"seconds to agreement   {_at(medians, 0.5):.2f} for half of the peers, {_at(lasts, 0.5):.2f} for all (median of plans)",
+            f"seconds to agreement   {_at(medians, 0.5):.2f} for half of the peers, {_at(lasts, 0.5):.2f} for all (median)",
             f"slowest plan           {medians[-1]:.2f} for half of the peers, {lasts[-1]:.2f} for all",
         ]
     if results:

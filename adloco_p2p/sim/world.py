@@ -101,7 +101,7 @@ class World:
         """Round -> when its reports were submitted."""
         self.decided: dict[int, list[float]] = {}
         """Round of a plan -> when peers decided it."""
-        self.switches = 0
+        self.switched_at: list[float] = []
         self.machines: dict[PeerId, Machine] = {}
         self.rules = Rules(
             work=WorkRules(rounds=rounds, inner_steps=4),
@@ -118,7 +118,9 @@ class World:
         self._dead_links: dict[tuple[PeerId, PeerId], None] = {}
         names = [PeerId(f"p{index:03d}") for index in range(peers)]
         self.genesis = genesis(RUN, tuple((name, CAPACITY) for name in names), self.rules)
-        self.checkers = Checkers(self.genesis, decide=self.decide, verify=verify, timing=self.timing, is_gentle=faults.is_gentle)
+        self.checkers = Checkers(
+            self.genesis, decide=self.decide, verify=verify, timing=self.timing, is_gentle=faults.is_gentle
+        )
         for name in names:
             self._new_machine(name)
             self._at(self.random.uniform(0.0, 0.05), self._boot, name)
@@ -141,11 +143,17 @@ class World:
             heads = {p: m.agreement.ledger.head.round for p, m in self.machines.items() if m.agreement is not None}
             raise Violation(f"no progress: {PATIENCE_SECONDS:.0f} s after the last fault the ledgers end at {heads}")
 
+    @property
+    def switches(self) -> int:
+        """How often a peer changed to another history."""
+        return len(self.switched_at)
+
     def is_over(self) -> bool:
         """All that live have one and the same last plan."""
-        alive = [machine.agreement for machine in self.machines.values() if machine.agreement is not None]
-        heads = sorted({agreement.ledger.head.digest for agreement in alive})
-        return len(heads) == 1 and alive[0].ledger.plans[-1].is_last
+        alive = [machine.agreement.ledger for machine in self.machines.values() if machine.agreement is not None]
+        if not alive or not alive[0].plans[-1].is_last:
+            return False
+        return all(ledger.digests[-1] == alive[0].digests[-1] for ledger in alive)
 
     def decide(self, parent: RoundPlan, reports: Sequence[Report], change: RosterChange) -> RoundPlan:
         """The real rule, remembered by what it is given: every peer of the world asks it the same."""
@@ -261,7 +269,7 @@ class World:
                 return
 
     def _switch(self, machine: Machine, switched: HistorySwitched) -> None:
-        self.switches += 1
+        self.switched_at.append(self.time)
         self.checkers.switched(machine.peer, switched)
         self.note(machine.peer, f"switches history: {len(switched.lost)} plans lost, {len(switched.won)} won")
         lost = frozenset(entry.plan.round for entry in switched.lost)
@@ -314,7 +322,9 @@ class World:
         if victim != liar.peer:
             forged = Report(peer=victim, round=report.round, plan=report.plan, capacity=report.capacity)
             unsigned = SignedReport(report=forged, signature="")
-            supply = Supply(parent=slot.digest, reports=(SignedReport(report=forged, signature=sign(liar.peer, unsigned.payload)),))
+            supply = Supply(
+                parent=slot.digest, reports=(SignedReport(report=forged, signature=sign(liar.peer, unsigned.payload)),)
+            )
             self._say(liar, supply, slot.roster)
 
     # --- the network -------------------------------------------------------------------------------------------------
@@ -419,7 +429,9 @@ class World:
 def _brief(message: object) -> str:
     """One line for the trace."""
     plain = canonical.to_plain(message)
-    shown = {name: _short(plain[name]) for name in ("ballot", "value", "parent", "absent", "accepted", "promised") if plain.get(name)}
+    shown = {
+        name: _short(plain[name]) for name in ("ballot", "value", "parent", "absent", "accepted", "promised") if plain.get(name)
+    }
     return f"{type(message).__name__} {shown}"
 
 

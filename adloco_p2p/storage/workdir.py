@@ -20,7 +20,7 @@ from adloco_p2p import codec
 from adloco_p2p.config.fields import differences
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.core import canonical
-from adloco_p2p.errors import RemoteProtocolError, StorageError
+from adloco_p2p.errors import ConfigError, RemoteProtocolError, StorageError
 from adloco_p2p.storage.disk import replace_file, reported
 
 MAX_RUN_BYTES = 1 << 20
@@ -49,14 +49,14 @@ class Workdir:
             raise
 
     def adopt(self, run: RunConfig) -> None:
-        """Bind a fresh directory to a run, for good. Raises StorageError where it belongs to another one."""
+        """Bind a fresh directory to a run, for good. Raises ConfigError where it belongs to another one."""
         if self.run is None:
             with reported(self.run_path):
                 replace_file(self.run_path, canonical.encode(run))
             self.run = run
         elif self.run.digest != run.digest:
             listed = "\n".join(f"  {line}" for line in differences(self.run, run))
-            raise StorageError(
+            raise ConfigError(
                 f"{self.path}: holds run {self.run.digest[:16]}, not run {run.digest[:16]};"
                 f" choose another working directory, or its settings (here: in the directory, there: asked for):\n{listed}"
             )

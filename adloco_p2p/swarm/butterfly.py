@@ -12,8 +12,8 @@ Who is to blame: both ends of a stream show signs of life while they have nothin
 `stall_seconds`, or gone, is a suspect. A reducer's signs of life say whom it waits for, so at the deadline the blame goes to
 the peer that never came and not to the one that waits for it.
 
-Memory beside the caller's vector: the averaged vector (4 P bytes), the encoded result (P values as encoded; kept for
-repairs) and the window, which is bounded by one more encoded vector and in practice by a few MiB per member.
+Memory beside the caller's vector: the averaged vector (4 P bytes, the caller's `out` where given), the encoded result (P
+values as encoded; kept for repairs) and the window: WINDOW parts per member, and never more than one more encoded vector.
 """
 
 import asyncio

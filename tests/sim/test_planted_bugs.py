@@ -11,7 +11,7 @@ from adloco_p2p.core.consensus import Consensus, Outcome
 from adloco_p2p.core.events import Persist
 from adloco_p2p.core.gossip_agreement import GossipAgreement
 from adloco_p2p.core.ledger import roster_of
-from adloco_p2p.core.messages import Ballot, Proposal, Vote
+from adloco_p2p.core.messages import Ballot, Vote
 from adloco_p2p.core.types import Digest, PeerId
 from adloco_p2p.sim.run import random_seed
 
@@ -56,17 +56,14 @@ class IteratesInHashOrder(Consensus):
 
 
 class BreaksItsPromise(Consensus):
+    """Heeds proposals of ballots below the one that it promised."""
+
     def _accept(self, now: float) -> bool:
-        for proposal, digest in self._proposals():
-            if self.slot.accepted is None or self.slot.accepted[0] != proposal.ballot:
-                if proposal.ballot.peer != self.me and not isinstance(self._plan_of(digest), str | None):
-                    kept, self.slot.promised = self.slot.promised, None
-                    ack = self._acceptance(proposal, digest)
-                    self.slot.promised = kept
-                    self._answer(proposal.ballot.peer, ack)
-                    del self.slot.proposals[proposal.ballot.peer]
-                    return True
-        return super()._accept(now)
+        promised, self.slot.promised = self.slot.promised, None
+        has_accepted = super()._accept(now)
+        if not has_accepted:
+            self.slot.promised = promised
+        return has_accepted
 
 
 class BelievesAnyAbsence(Consensus):
@@ -77,20 +74,6 @@ class BelievesAnyAbsence(Consensus):
 class ActsBeforeTheMajority(Consensus):
     def _is_quorum(self, peers: Any, absent: Sequence[PeerId]) -> bool:
         return len(list(peers)) >= 1
-
-
-class ProposesWithoutAsking(Consensus):
-    """Takes ballot 0 without being the first of the order."""
-
-    def _open_slot(self, now: float) -> None:
-        super()._open_slot(now)
-        self.slot.order = (self.me, *(peer for peer in self.slot.order if peer != self.me))
-
-    def _on_proposal(self, sender: PeerId, message: Proposal, now: float) -> None:
-        order = self.slot.order
-        self.slot.order = (message.ballot.peer,)
-        super()._on_proposal(sender, message, now)
-        self.slot.order = order
 
 
 def with_consensus(kind: type[Consensus]) -> Any:
@@ -125,7 +108,6 @@ BUGS = {
     "break a promise": with_consensus(BreaksItsPromise),
     "believe any absence": with_consensus(BelievesAnyAbsence),
     "act before the majority": with_consensus(ActsBeforeTheMajority),
-    "propose out of turn": with_consensus(ProposesWithoutAsking),
 }
 ENOUGH_SEEDS = 150
 

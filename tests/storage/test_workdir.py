@@ -11,7 +11,7 @@ import pytest
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.core import canonical
 from adloco_p2p.core.rules import WorkRules
-from adloco_p2p.errors import StorageError
+from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.storage.workdir import Workdir
 
 RUN = RunConfig()
@@ -68,7 +68,7 @@ def test_the_run_is_kept(tmp_path: Path) -> None:
 def test_another_run_is_refused_setting_by_setting(tmp_path: Path) -> None:
     workdir = Workdir.open(tmp_path)
     workdir.adopt(RUN)
-    with pytest.raises(StorageError) as refusal:
+    with pytest.raises(ConfigError) as refusal:
         workdir.adopt(OTHER)
     text = str(refusal.value)
     assert f"holds run {RUN.digest[:16]}, not run {OTHER.digest[:16]}" in text

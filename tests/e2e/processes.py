@@ -1,0 +1,137 @@
+"""Real processes of the command, and the tiny run that they train: 18,560 parameters, six rounds, three instances."""
+
+import json
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+DETERMINISTIC = ("--peer-set", "deterministic=true", "num_threads=1")
+ROUNDS = 6
+LAST_SECONDS = 120
+"""A process that has not ended by then never will."""
+WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan")
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    output: str
+    """What it printed."""
+    errors: str
+
+
+def write_config(folder: Path) -> Path:
+    """A run over a small text of its own. Three instances after round 0, two after round 3, one at the end."""
+    words = random.Random(3)
+    paragraphs = [" ".join(words.choice(WORDS) for _ in range(60)) for _ in range(120)]
+    (folder / "text.txt").write_text("\n\n".join(paragraphs))
+    document = {
+        "name": "tiny",
+        "seed": 5,
+        "model": {
+            "architecture": {
+                "model_type": "llama",
+                "hidden_size": 32,
+                "intermediate_size": 64,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "num_key_value_heads": 2,
+                "tie_word_embeddings": True,
+            }
+        },
+        "data": {"source": "text", "path": str(folder / "text.txt"), "sequence_length": 32, "heldout_fraction": 0.2},
+        "inner": {"learning_rate": 1e-2, "warmup_steps": 4},
+        "work": {"inner_steps": 4, "rounds": ROUNDS},
+        "instances": {"count": 3, "fork_round": 1},
+        "merge": {"period_rounds": 2, "first_round": 2, "guard_tolerance": 10.0},
+        "evaluation": {"rows": 8},
+    }
+    config = folder / "tiny.yaml"
+    config.write_text(yaml.safe_dump(document))
+    return config
+
+
+def begin(*arguments: object, **options: Any) -> subprocess.Popen[str]:
+    """`adloco-peer ARGUMENTS`, with pipes; the caller waits for it."""
+    command = [sys.executable, "-m", "adloco_p2p", *map(str, arguments)]
+    return subprocess.Popen(
+        command,
+        env={**os.environ, **ENVIRONMENT},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> Ended:
+    output, errors = process.communicate(timeout=LAST_SECONDS)
+    return Ended(code=process.returncode, output=output, errors=errors)
+
+
+# --- processes that start warm ---------------------------------------------------------------------------------------
+#
+# Importing torch and transformers costs seconds. A fork server imports them once; each child is a process of its own, with
+# its own pid to kill, that calls the same `main` as the command.
+
+_PRELOADED = ["adloco_p2p.cli", "adloco_p2p.commands.train", "adloco_p2p.runtime.alone", "datasets", "transformers.models.llama"]
+
+
+def warm() -> multiprocessing.context.ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    return context
+
+
+def run(arguments: Sequence[object], *, folder: Path, fault: tuple[str, ...] = ()) -> Ended:
+    """The command in a warm process, to its end. `fault` is a function of `faults.py` and its arguments, called first."""
+    process = begin_warm(arguments, folder=folder, fault=fault)
+    process.join(LAST_SECONDS)
+    assert process.exitcode is not None, "it never ended"
+    return Ended(code=process.exitcode, output=(folder / "output").read_text(), errors=(folder / "errors").read_text())
+
+
+def begin_warm(arguments: Sequence[object], *, folder: Path, fault: tuple[str, ...] = ()) -> ForkServerProcess:
+    process = warm().Process(target=_main, args=([*map(str, arguments)], str(folder), fault))
+    process.start()
+    return process
+
+
+def _main(arguments: list[str], folder: str, fault: tuple[str, ...]) -> None:
+    for number, name in ((1, "output"), (2, "errors")):
+        descriptor = os.open(f"{folder}/{name}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        os.dup2(descriptor, number)
+    os.environ.update(ENVIRONMENT)
+    if fault:
+        import faults
+
+        getattr(faults, fault[0])(*fault[1:])
+    from adloco_p2p.cli import main
+
+    raise SystemExit(main(arguments))
+
+
+# --- what they leave -------------------------------------------------------------------------------------------------
+
+
+def events(workdir: Path, name: str | None = None) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (workdir / "events.jsonl").read_text().splitlines()]
+    return [event for event in lines if name in (None, event["event"])]
+
+
+def digests(workdir: Path) -> dict[tuple[int, int], str]:
+    """Round and instance -> outer parameters after it. Fails where a round is there twice."""
+    rounds = [((event["round"], event["instance"]), event["digest"]) for event in events(workdir, "round")]
+    assert len(dict(rounds)) == len(rounds), [key for key, _ in rounds]
+    return dict(rounds)
