@@ -45,8 +45,28 @@ def _parser() -> argparse.ArgumentParser:
     _config(start)
     _workdir(start)
     start.add_argument("--rounds", type=_positive, metavar="R", help="outer rounds of the run (short for --set work.rounds=R)")
+    start.add_argument("--offline", action="store_true", help="no network: nobody can join")
     _machine(start)
+    _network(start)
     start.set_defaults(verb="train:start")
+
+    join = verbs.add_parser("join", help="take part in a run that others have started")
+    join.add_argument(
+        "--initial-peers", nargs="+", action="extend", required=True, metavar="ADDR", help="addresses of peers, or join links"
+    )
+    _workdir(join)
+    join.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
+    join.add_argument("--max-instances", type=_positive, metavar="K", help="host at most so many instances")
+    _machine(join)
+    _network(join)
+    join.set_defaults(verb="train:join")
+
+    bootstrap = verbs.add_parser("bootstrap", help="help peers to find each other, and relay; train nothing")
+    _workdir(bootstrap)
+    bootstrap.add_argument("--initial-peers", nargs="+", action="extend", default=[], metavar="ADDR", help="other peers")
+    _settings_of_machine(bootstrap)
+    _network(bootstrap)
+    bootstrap.set_defaults(verb="train:bootstrap")
 
     export = verbs.add_parser("export", help="write the model as a directory that transformers loads")
     _workdir(export)
@@ -108,11 +128,20 @@ def _workdir(parser: argparse.ArgumentParser) -> None:
 
 
 def _machine(parser: argparse.ArgumentParser) -> None:
+    _settings_of_machine(parser)
+    parser.add_argument("--plain", action="store_true", help="one line per round instead of the live view")
+
+
+def _network(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host-maddrs", nargs="+", metavar="MADDR", help="where to listen, such as /ip4/0.0.0.0/tcp/31337")
+    parser.add_argument("--announce-maddrs", nargs="+", metavar="MADDR", help="where others reach this peer, if elsewhere")
+
+
+def _settings_of_machine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peer-config", type=Path, metavar="FILE", help="settings of this machine (see peers/)")
     parser.add_argument(
         "--peer-set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change a setting of this machine"
     )
-    parser.add_argument("--plain", action="store_true", help="one line per round instead of the live view")
 
 
 def _instance(parser: argparse.ArgumentParser) -> None:

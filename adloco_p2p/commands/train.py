@@ -5,36 +5,105 @@ import asyncio
 import os
 import shlex
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 from adloco_p2p.commands.saying import say
 from adloco_p2p.config.load import load_peer, load_run
+from adloco_p2p.config.peer import PeerConfig
 from adloco_p2p.config.run import RunConfig
+from adloco_p2p.core.events import Stop
 from adloco_p2p.runtime.sink import View
 
 
 def start(arguments: argparse.Namespace) -> int:
     """Create the run in the directory and train, or go on with it."""
     run = _run_config(arguments)
-    peer_config = load_peer(arguments.peer_config, arguments.peer_set).value
+    config = _peer_config(arguments)
     from adloco_p2p.runtime.alone import train_alone
     from adloco_p2p.runtime.compose import open_local
+    from adloco_p2p.runtime.together import start_run
+    from adloco_p2p.storage.workdir import Workdir
+    from adloco_p2p.swarm.identity import Identity
+
+    workdir = Workdir.open(arguments.workdir)
+    try:
+        run = replace(run, author=Identity.load_or_create(workdir.identity_path).peer_id)
+        workdir.adopt(run)  # before anything slow: a directory of another run is refused at once
+        if _is_complete(arguments.workdir):
+            say(f"this run is complete: {run.work.rounds} rounds are done")
+            return 0
+        if arguments.offline:
+            local = open_local(workdir=workdir, run=run, peer_config=config, view=_view(arguments), say=say)
+            try:
+                stop = asyncio.run(train_alone(local))
+            finally:
+                local.close()
+        else:
+            stop = asyncio.run(start_run(workdir=workdir, run=run, config=config, view=_view(arguments), say=say))
+    finally:
+        workdir.close()
+    return _ended(stop, arguments, again=_again(arguments))
+
+
+def join(arguments: argparse.Namespace) -> int:
+    """Find a run through its peers and take part."""
+    config = _peer_config(arguments)
+    from adloco_p2p.runtime.together import Meeting, join_run
+    from adloco_p2p.storage.workdir import Workdir
+
+    meeting = Meeting(initial_peers=tuple(arguments.initial_peers), run=arguments.run)
+    workdir = Workdir.open(arguments.workdir)
+    try:
+        stop = asyncio.run(join_run(workdir=workdir, meeting=meeting, config=config, view=_view(arguments), say=say))
+    finally:
+        workdir.close()
+    again = f"adloco-peer join --initial-peers {' '.join(arguments.initial_peers)} --workdir {arguments.workdir}"
+    return _ended(stop, arguments, again=again)
+
+
+def bootstrap(arguments: argparse.Namespace) -> int:
+    """Help others to find each other, and relay; train nothing."""
+    config = _peer_config(arguments)
+    from adloco_p2p.runtime.bootstrap import serve
     from adloco_p2p.storage.workdir import Workdir
 
     workdir = Workdir.open(arguments.workdir)
-    workdir.adopt(run)  # before anything slow: a directory of another run is refused at once
-    local = open_local(workdir=workdir, run=run, peer_config=peer_config, view=view(plain=arguments.plain), say=say)
     try:
-        if local.durable is not None and local.durable.is_finished:
-            say(f"this run is complete: {run.work.rounds} rounds are done")
-        else:
-            stop = asyncio.run(train_alone(local))
-            if not stop.is_finished:
-                say(f"saved; go on with the same command: {_again(arguments)}")
-                return 0
+        asyncio.run(serve(workdir=workdir, config=config, initial_peers=tuple(arguments.initial_peers), say=say))
     finally:
-        local.close()
-    say(f"done. Write the model: adloco-peer export --workdir {arguments.workdir} --output DIR")
+        workdir.close()
     return 0
+
+
+def _ended(stop: Stop, arguments: argparse.Namespace, *, again: str) -> int:
+    if stop.is_finished:
+        say(f"done. Write the model: adloco-peer export --workdir {arguments.workdir} --output DIR")
+    else:
+        say(f"saved; go on with the same command: {again}")
+    return 0
+
+
+def _is_complete(workdir: Path) -> bool:
+    from adloco_p2p.commands.model import open_saved
+    from adloco_p2p.errors import ConfigError, StorageError
+
+    try:
+        saved = open_saved(workdir)
+    except (ConfigError, StorageError):
+        return False  # no checkpoint yet, or none that can be used: whoever opens it for training says so
+    return saved.round >= saved.run.work.rounds
+
+
+def _peer_config(arguments: argparse.Namespace) -> PeerConfig:
+    """The machine's settings; flags win over the file."""
+    overrides = list(arguments.peer_set)
+    for flag, key in (("host_maddrs", "host_maddrs"), ("announce_maddrs", "announce_maddrs")):
+        if getattr(arguments, flag, None):
+            overrides.append(f"{key}=[{', '.join(getattr(arguments, flag))}]")
+    if getattr(arguments, "max_instances", None):
+        overrides.append(f"max_instances={arguments.max_instances}")
+    return load_peer(arguments.peer_config, overrides).value
 
 
 def _run_config(arguments: argparse.Namespace) -> RunConfig:
@@ -57,9 +126,9 @@ def _again(arguments: argparse.Namespace) -> str:
     return shlex.join(words)
 
 
-def view(*, plain: bool) -> View:
+def _view(arguments: argparse.Namespace) -> View:
     """The live view in a terminal, one line per round elsewhere."""
-    if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+    if arguments.plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         from adloco_p2p.views.plain import PlainView
 
         return PlainView(sys.stdout)

@@ -136,6 +136,8 @@ class RunConfig:
     mode: Literal["adloco", "diloco", "localsgd"] = "adloco"
     """Names a preset of the sections below; what the file says itself wins over the preset."""
     protocol: Annotated[int, Ge(PROTOCOL_VERSION), Le(PROTOCOL_VERSION)] = PROTOCOL_VERSION
+    author: Annotated[str, MaxLen(64)] = ""
+    """Who started the run, as a PeerID. `adloco-peer start` fills it in, so that two runs of one file are two runs."""
     seed: NaturalInt = 42
     model: ModelConfig = field(default_factory=ModelConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)

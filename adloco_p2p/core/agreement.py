@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from adloco_p2p.core.events import Broadcast, Effect
+from adloco_p2p.core.events import Broadcast, Effect, PeerBack, PeerGone, ReportHeard
 from adloco_p2p.core.types import PeerId, Report, RoundPlan
 
 
@@ -19,13 +19,16 @@ class Decided:
     plan: RoundPlan
 
 
-Outcome = Decided | Effect
+Outcome = Decided | PeerGone | PeerBack | ReportHeard | Effect
+"""What agreeing leads to: facts for the peer, and effects that keep their place among them."""
 
 
 class Agreement(Protocol):
-    """Called by `Peer` only, never blocks. `next_deadline` is the instant at which `tick` wants to be called, or none."""
+    """Called by `Peer` only, never blocks."""
 
-    next_deadline: float | None
+    @property
+    def next_deadline(self) -> float | None:
+        """The instant at which `tick` wants to be called, or none."""
 
     def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
         """Begin after `plans`, the last of which is the newest known; `reports` are those it has not used."""
@@ -68,7 +71,7 @@ class Gathering:
         if not isinstance(message, Report) or message.peer != sender:
             return []
         self._reports[message.round, message.peer] = message
-        return self._advance()
+        return [ReportHeard(report=message), *self._advance()]
 
     def tick(self, now: float) -> list[Outcome]:
         del now

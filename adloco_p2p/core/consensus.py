@@ -20,14 +20,14 @@ Small swarms hear every ack and vote themselves: final after one and a half roun
 proposer, and what it says is passed on to a few peers each, so that the messages per peer stay the same.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import inf
 
 from adloco_p2p.core import canonical
 from adloco_p2p.core.agreement import Decided
 from adloco_p2p.core.events import Broadcast, Effect, Persist, Send
+from adloco_p2p.core.histories import HistorySwitched, OtherHistory, switch_between
 from adloco_p2p.core.ledger import (
     REPORT_LAG,
     Decide,
@@ -35,7 +35,6 @@ from adloco_p2p.core.ledger import (
     chain,
     change_of,
     check_certificate,
-    check_entry,
     check_value,
     electors,
     is_majority,
@@ -73,6 +72,8 @@ from adloco_p2p.core.messages import (
     Vote,
     Voted,
 )
+from adloco_p2p.core.report_pool import ReportPool
+from adloco_p2p.core.slot import Slot, slot_after
 from adloco_p2p.core.types import MAX_ROSTER, Digest, PeerId, Report, RoundPlan
 
 MAX_VALUES = 64
@@ -85,61 +86,7 @@ ENTRY_BUDGET = 256
 """Ledger entries in one message times the size of the roster stays below this, or it is one entry."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistorySwitched:
-    """Two histories met, and the other one counts. What was trained since the fork is merged by its samples."""
-
-    fork: Digest
-    """The last plan that both have."""
-    lost: tuple[LedgerEntry, ...]
-    won: tuple[LedgerEntry, ...]
-    lost_samples: int
-    """Proven since the fork."""
-    won_samples: int
-
-
 Outcome = Decided | HistorySwitched | Effect
-
-
-@dataclass(slots=True, kw_only=True)
-class Slot:
-    """What a peer knows of the successor of one plan."""
-
-    parent: RoundPlan
-    digest: Digest
-    roster: tuple[PeerId, ...]
-    order: tuple[PeerId, ...]
-    """Proposers, by hash."""
-    promised: Ballot | None = None
-    accepted: tuple[Ballot, Digest] | None = None
-    voted: Digest | None = None
-    values: dict[Digest, Value] = field(default_factory=dict)
-    plans: dict[Digest, RoundPlan | str] = field(default_factory=dict)
-    """Of checked values; a text says what is wrong."""
-    proposals: dict[PeerId, tuple[Proposal, Digest]] = field(default_factory=dict)
-    """The highest of each proposer, with the digest of its value."""
-    refused: dict[Ballot, None] = field(default_factory=dict)
-    """Ballots that leave out a peer which lives for us."""
-    sources: dict[Digest, PeerId] = field(default_factory=dict)
-    """Who can supply what a value lacks."""
-    acks: dict[PeerId, Ack] = field(default_factory=dict)
-    chosen: dict[PeerId, Chosen] = field(default_factory=dict)
-    votes: dict[PeerId, Vote] = field(default_factory=dict)
-    finals: dict[Digest, Certificate] = field(default_factory=dict)
-    ballot: Ballot | None = None
-    """Our own attempt."""
-    absent: tuple[PeerId, ...] = ()
-    promises: dict[PeerId, Promise] = field(default_factory=dict)
-    has_proposed: bool = False
-    ready_at: float | None = None
-    majority_at: float | None = None
-    first_at: float | None = None
-    active_at: float | None = None
-    """When a ballot was last begun or heard of."""
-    patience_seconds: float = 0.0
-    """How long that ballot gets."""
-    orphaned_at: float | None = None
-    """Since when nobody of the roster lives, as seen by a peer that is not on it."""
 
 
 class Consensus:
@@ -156,6 +103,8 @@ class Consensus:
         draw: Callable[[], float],
     ) -> None:
         self.me = me
+        self.ledger: Ledger
+        self.slot: Slot
         self.members = members
         self.timing = members.timing
         self._sign = sign
@@ -163,13 +112,12 @@ class Consensus:
         self._decide = decide
         self._draw = draw
         self._out: list[Outcome] = []
-        self._reports: dict[Digest, SignedReport] = {}
+        self._reports = ReportPool(verify)
         self._held_now: dict[PeerId, Digest] | None = None
         """What `_held` says, until something changes it."""
         self._announced: dict[PeerId, Digest] | None = None
-        self._reporters: dict[int, dict[PeerId, list[Digest]]] = {}
         self._early: dict[tuple[PeerId, str], tuple[PeerId, SlotMessage]] = {}
-        self._branch: list[LedgerEntry] = []
+        self._other = OtherHistory(decide, verify)
         self._helped: dict[PeerId, float] = {}
 
     # --- entry points ------------------------------------------------------------------------------------------------
@@ -188,7 +136,7 @@ class Consensus:
         self._last_now = now
         unsigned = SignedReport(report=report, signature="")
         signed = replace(unsigned, signature=self._sign(unsigned.payload))
-        self._keep_report(signed)
+        self._keep_reports([signed])
         supply = Supply(parent=self.slot.digest, reports=(signed,))
         if self._is_direct:
             self._emit(Broadcast(message=supply))
@@ -267,20 +215,15 @@ class Consensus:
     # --- the slot ----------------------------------------------------------------------------------------------------
 
     def _open_slot(self, now: float) -> None:
-        parent, digest = self.ledger.plans[-1], self.ledger.digests[-1]
-        roster = roster_of(parent)
-        order = sorted(roster, key=lambda peer: hashlib.sha256(f"{digest}:{peer}".encode("ascii")).digest())
-        self.slot = Slot(parent=parent, digest=digest, roster=roster, order=tuple(order))
+        self.slot = slot_after(self.ledger.plans[-1], self.ledger.digests[-1])
+        roster, reported = self.slot.roster, self.ledger.reported
+        next_round = self.slot.parent.round + 1
+        reporters = roster if reported is None else (*roster, *roster_of(reported))
+        self._reports.move(range(next_round - REPORT_LAG, next_round + 1), reporters)
         self._held_now = None
         self._is_member = self.me in roster
         self._is_direct = len(roster) <= self.timing.direct_limit
-        self.members.set_roster(digest, roster, now)
-        oldest = parent.round + 1 - REPORT_LAG
-        for round in sorted(self._reporters):
-            if round < oldest:
-                for digests in self._reporters.pop(round).values():
-                    for old in digests:
-                        self._reports.pop(old, None)
+        self.members.set_roster(self.slot.digest, roster, now)
         early, self._early = self._early, {}
         for sender, message in early.values():
             self._on_slot_message(sender, message, now)
@@ -299,8 +242,7 @@ class Consensus:
                     digest = canonical.digest_once(value)
                     slot.promised, slot.accepted = ballot, (ballot, digest)
                     slot.values[digest] = value
-                    for signed in reports:
-                        self._keep_report(signed)
+                    self._keep_reports(reports)
                 case Voted(parent=parent, value=voted) if parent == slot.digest:
                     slot.voted = voted
 
@@ -337,37 +279,20 @@ class Consensus:
 
     # --- reports -----------------------------------------------------------------------------------------------------
 
-    def _keep_report(self, signed: SignedReport) -> None:
-        """Two different reports of one peer and round are kept, so that a value with either can be checked."""
-        report, head = signed.report, self.slot.parent.round
-        if not head + 1 - REPORT_LAG <= report.round <= head + 1:
-            return
-        digests = self._reporters.setdefault(report.round, {}).setdefault(report.peer, [])
-        digest = canonical.digest_once(signed)
-        if digest in digests or len(digests) >= 2 or len(self._reporters[report.round]) > MAX_ROSTER:
-            return
-        if self._verify(report.peer, signed.payload, signed.signature):
-            digests.append(digest)
-            self._reports[digest] = signed
-            self._held_now = None
+    def _keep_reports(self, reports: Iterable[SignedReport]) -> None:
+        for signed in reports:
+            if self._reports.keep(signed):
+                self._held_now = None
 
     def _held(self) -> dict[PeerId, Digest]:
-        """The reports that the next plan could use: one per peer, the first that came, sorted by peer."""
+        """The reports that the next plan could use: one per peer, sorted by peer."""
         if self._held_now is None:
-            self._held_now = self._gather()
+            reported = self.ledger.reported
+            members = frozenset(roster_of(reported)) if reported is not None else frozenset()
+            round = self.slot.parent.round + 1 - REPORT_LAG
+            held = self._reports.about(round, self.ledger.digests[-REPORT_LAG]) if reported is not None else {}
+            self._held_now = {peer: digest for peer, digest in held.items() if peer in members}
         return self._held_now
-
-    def _gather(self) -> dict[PeerId, Digest]:
-        reported = self.ledger.reported
-        if reported is None:
-            return {}
-        plan = self.ledger.digests[-REPORT_LAG]
-        members = frozenset(roster_of(reported))
-        return {
-            peer: digests[0]
-            for peer, digests in sorted(self._reporters.get(reported.round, {}).items())
-            if digests and peer in members and self._reports[digests[0]].report.plan == plan
-        }
 
     def _have(self) -> int:
         reported = self.ledger.reported
@@ -479,7 +404,7 @@ class Consensus:
             departed=slot.absent,
             plan=Digest(""),
         )
-        reports = tuple(self._reports[digest].report for digest in value.reports)
+        reports = tuple(signed.report for signed in self._reports.get(value.reports))
         plan = self._decide(slot.parent, reports, change_of(value))
         value = replace(value, plan=canonical.digest_once(plan))
         self._keep_value(value, self.me)
@@ -548,7 +473,7 @@ class Consensus:
         slot = self.slot
         assert slot.promised is None or proposal.ballot >= slot.promised
         slot.promised, slot.accepted = proposal.ballot, (proposal.ballot, digest)
-        reports = tuple(self._reports[report] for report in proposal.value.reports)
+        reports = self._reports.get(proposal.value.reports)
         self._emit(Persist(record=Accepted(ballot=proposal.ballot, value=proposal.value, reports=reports)))
         ack = Ack(parent=slot.digest, ballot=proposal.ballot, value=digest)
         slot.acks[self.me] = ack
@@ -641,7 +566,7 @@ class Consensus:
     def _append_value(self, digest: Digest, certificate: Certificate, now: float) -> None:
         plan, value = self._plan_of(digest), self.slot.values[digest]
         assert isinstance(plan, RoundPlan)
-        reports = tuple(self._reports[report] for report in value.reports)
+        reports = self._reports.get(value.reports)
         self._append(LedgerEntry(plan=plan, value=value, reports=reports, certificate=certificate), now)
 
     def _certificates(self) -> dict[Digest, Certificate]:
@@ -666,7 +591,7 @@ class Consensus:
         """Write it down, then act on it."""
         self._emit(Persist(record=entry))
         self.ledger.append(entry)
-        self._branch = []
+        self._other.forget()
         self._open_slot(now)
         self._emit(Decided(plan=entry.plan))
 
@@ -692,7 +617,7 @@ class Consensus:
             return "it does not follow its parent"
         slot.plans[digest] = check_value(
             value,
-            [self._reports[report] for report in value.reports],
+            self._reports.get(value.reports),
             parent=slot.parent,
             reported=self.ledger.reported,
             decide=self._decide,
@@ -770,7 +695,7 @@ class Consensus:
         self._emit(Send(peer=sender, message=Promise(parent=slot.digest, ballot=message.ballot, accepted=slot.accepted)))
         own = self._held().get(self.me)
         if own is not None and not self._is_direct:
-            self._emit(Send(peer=sender, message=Supply(parent=slot.digest, reports=(self._reports[own],))))
+            self._emit(Send(peer=sender, message=Supply(parent=slot.digest, reports=self._reports.get([own]))))
 
     def _on_promise(self, sender: PeerId, message: Promise) -> None:
         slot = self.slot
@@ -858,14 +783,13 @@ class Consensus:
     def _on_pull(self, sender: PeerId, message: Pull) -> None:
         held = self._held()
         wanted = [*message.reports, *(held[peer] for peer in message.reporters if peer in held)]
-        reports = tuple(self._reports[digest] for digest in wanted if digest in self._reports)
+        reports = self._reports.get(wanted)
         value = self.slot.values.get(message.value) if message.value is not None else None
         if reports or value is not None:
             self._emit(Send(peer=sender, message=Supply(parent=message.parent, value=value, reports=reports)))
 
     def _on_supply(self, message: Supply) -> None:
-        for signed in message.reports:
-            self._keep_report(signed)
+        self._keep_reports(message.reports)
         if message.value is not None and message.parent == self.slot.digest:
             digest = self._keep_value(message.value, self.slot.sources.get(canonical.digest_once(message.value), self.me))
             self._ask_for(digest, self.slot.sources[digest])
@@ -907,8 +831,7 @@ class Consensus:
                 self._ask_for(digest, sender)
 
     def _pull_entries(self) -> PullEntries:
-        tips = tuple(entry.value.plan for entry in self._branch[-1:])
-        return PullEntries(trail=(*tips, *self.ledger.trail())[:MAX_TRAIL])
+        return PullEntries(trail=(*self._other.tip, *self.ledger.trail())[:MAX_TRAIL])
 
     def _on_pull_entries(self, sender: PeerId, message: PullEntries) -> None:
         common = next((digest for digest in message.trail if digest in self.ledger.position), None)
@@ -927,54 +850,24 @@ class Consensus:
         for entry in message.entries:
             if entry.value.plan in self.ledger.position:
                 continue
-            if entry.value.parent == self.ledger.digests[-1] and not self._branch:
-                if self._wrong_after(self.ledger, entry):
+            if entry.value.parent == self.ledger.digests[-1] and not self._other.tip:
+                if self._other.is_wrong(self.ledger, entry):
                     return
                 self._append(entry, now)
-            elif not self._follow_branch(entry, now):
+                continue
+            other = self._other.follow(self.ledger, entry)
+            if other is None:
                 return
-        is_more = self._branch or self.ledger.head != before
-        if is_more:
+            if other.head.rank > self.ledger.head.rank:
+                self._switch(other, now)
+        if self._other.tip or self.ledger.head != before:
             self._emit(Send(peer=sender, message=self._pull_entries()))
 
-    def _follow_branch(self, entry: LedgerEntry, now: float) -> bool:
-        """Whether the entry continues the other history that we are collecting, or begins one."""
-        tip = self._branch[-1].value.plan if self._branch else None
-        if entry.value.parent != tip:
-            if entry.value.parent not in self.ledger.position:
-                self._branch = []
-                return False
-            self._branch = []
-        fork = self._branch[0].value.parent if self._branch else entry.value.parent
-        other = self.ledger.truncated(fork)
-        for earlier in self._branch:
-            other.append(earlier)
-        if self._wrong_after(other, entry):
-            self._branch = []
-            return False
-        other.append(entry)
-        self._branch.append(entry)
-        if other.head.rank > self.ledger.head.rank:
-            self._switch(fork, other, now)
-        return True
-
-    def _wrong_after(self, ledger: Ledger, entry: LedgerEntry) -> str:
-        return check_entry(entry, parent=ledger.plans[-1], reported=ledger.reported, decide=self._decide, verify=self._verify)
-
-    def _switch(self, fork: Digest, other: Ledger, now: float) -> None:
-        position = self.ledger.position[fork]
-        lost = tuple(self.ledger.entries[position:])
-        won = tuple(other.entries[position:])
-        base = self.ledger.samples[position]
-        switched = HistorySwitched(
-            fork=fork,
-            lost=lost,
-            won=won,
-            lost_samples=self.ledger.samples[-1] - base,
-            won_samples=other.samples[-1] - base,
-        )
-        self._emit(*(Persist(record=entry) for entry in won))
-        self.ledger, self._branch = other, []
+    def _switch(self, other: Ledger, now: float) -> None:
+        switched = switch_between(self.ledger, other)
+        self._emit(*(Persist(record=entry) for entry in switched.won))
+        self.ledger = other
+        self._other.forget()
         self._learn_rosters()
         self._open_slot(now)
         self._emit(switched)

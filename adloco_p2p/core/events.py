@@ -4,7 +4,7 @@
 before the next begins, so Persist before Send is a guarantee. Long ones are handed over; their end comes back as an event.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from adloco_p2p.core.types import (
@@ -35,6 +35,12 @@ class Totals:
     bytes_received: int = 0
     seconds: float = 0.0
     """Wall time in which the peer ran."""
+
+    def __add__(self, other: "Totals") -> "Totals":
+        return Totals(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)})
+
+    def __sub__(self, other: "Totals") -> "Totals":
+        return Totals(**{item.name: getattr(self, item.name) - getattr(other, item.name) for item in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +188,13 @@ class Commanded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportHeard:
+    """A signed report of another peer has come in."""
+
+    report: Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerGone:
     """Membership holds the peer for dead, or it said goodbye."""
 
@@ -247,6 +260,13 @@ class Transition:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropInstance:
     """This peer hosts the instance no longer: free its memory, if it is still there."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscardRound:
+    """Forget unfinished work: local parameters return to the outer parameters, if the instance is here."""
 
     instance: InstanceId
 
@@ -369,6 +389,7 @@ Effect = (
     | Persist
     | Transition
     | DropInstance
+    | DiscardRound
     | RunInner
     | Average
     | CancelAverage

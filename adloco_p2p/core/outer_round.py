@@ -32,6 +32,7 @@ from adloco_p2p.core.events import (
     RepairAverage,
     RunInner,
     Send,
+    Totals,
 )
 from adloco_p2p.core.patience import Patience
 from adloco_p2p.core.rules import NaturalInt
@@ -300,6 +301,17 @@ class OuterRound:
             half_batch=result.half_batch if result else None,
             digest=self.applied.digest,
             state_digest=self.applied.state_digest,
+        )
+
+    def totals(self) -> Totals:
+        """What the round adds to the peer's totals, once it is done."""
+        report = self.report()
+        assert self.average is not None
+        return Totals(
+            samples=report.samples,
+            tokens=report.tokens,
+            bytes_sent=self.average.bytes_sent,
+            bytes_received=self.average.bytes_received,
         )
 
     # --- attempts ----------------------------------------------------------------------------------------------------

@@ -10,6 +10,9 @@ How rounds follow each other. plan(r) is known before round r begins (it was agr
 boundary before round r OPENS once plan(r) is there; where it forks, merges, needs foreign state, or where a probe of round
 r - 1 is due, all hosted instances must have ended round r - 1 first. Otherwise each instance goes on by itself: while one
 is still being averaged the next one computes.
+
+How a peer that was away comes back. A known plan(r + 2) says that round r is over. A peer that is a little behind takes the
+averages of such rounds from the others without training; one that is far behind jumps to the present and fetches the state.
 """
 
 from collections.abc import Sequence
@@ -21,6 +24,7 @@ from adloco_p2p.core.events import (
     AverageFailed,
     AverageFinished,
     Commanded,
+    DiscardRound,
     DropInstance,
     Durable,
     Effect,
@@ -37,6 +41,7 @@ from adloco_p2p.core.events import (
     Probe,
     Probed,
     Received,
+    ReportHeard,
     SaveCheckpoint,
     SaveInstance,
     Started,
@@ -62,6 +67,8 @@ from adloco_p2p.core.types import (
 
 ROUNDS_KEPT = 2
 """Finished rounds whose averages this peer still vouches for, so that a late host can catch up."""
+PLANS_KEPT = 8
+"""Rounds whose plans this peer still knows."""
 FETCH_RETRY_SECONDS = 2.0
 """A failed state transfer is tried again after so long."""
 
@@ -104,7 +111,10 @@ class Peer:
         self._final_loss: float | None = None
         self._own_reports: dict[int, Report] = {}
         self._peer_states: dict[tuple[int, InstanceId], dict[PeerId, Digest]] = {}
-        self._saved: dict[InstanceId, int] = {}
+        self._stale: dict[InstanceId, None] = {}
+        """Instances whose state is here but of an older boundary: the last resort where nobody else has any."""
+        self._saved: dict[int, dict[InstanceId, None]] = {}
+        """Boundary -> instances that were saved there."""
         self._checkpointed = -1
         self._patience = Patience()
         self._gone: dict[PeerId, None] = {}
@@ -151,21 +161,20 @@ class Peer:
                 return [Log(name="probe", fields={"round": event.round, **canonical.to_plain(event.verdict)})]
             case StateFetched():
                 self._fetching.pop(event.instance, None)
+                self._stale.pop(event.instance, None)
                 self._held[event.instance] = event.round
                 return [self._fetch_warning(event.instance, "the state is here", active=False)]
             case FetchFailed():
-                self._fetching[event.instance] = now + FETCH_RETRY_SECONDS
-                return [self._fetch_warning(event.instance, event.reason, active=True)]
+                return self._fetch_failed(event, now)
             case Commanded():
                 if self._stop_after is None:
                     self._stop_after = max([self._opened, *(key[0] for key in self._rounds)])
                 return [Log(name="stopping", fields={"reason": f"asked; ends after round {self._stop_after}"})]
-            case PeerGone():
-                self._gone[event.peer] = None
-                return self._roster_changed(now)
-            case PeerBack():
-                self._gone.pop(event.peer, None)
-                return self._roster_changed(now)
+            case ReportHeard():
+                self._note_states(event.report)
+                return []
+            case PeerGone() | PeerBack():
+                return self._roster_changed(event, now)
 
     def _start(self, event: Started, now: float) -> list[Effect]:
         durable = event.durable
@@ -176,7 +185,7 @@ class Peer:
         self._opened = durable.round - 1
         self._checkpointed = durable.round
         self._held = dict.fromkeys(durable.held, durable.round)
-        self._saved = dict(self._held)
+        self._saved = {durable.round: dict.fromkeys(durable.held)}
         for plan in durable.plans:
             self._remember(plan)
         for report in durable.reports:
@@ -186,16 +195,14 @@ class Peer:
                     self._verdicts[report.round] = report.verdict
             self._note_states(report)
         effects: list[Effect] = [self._plan_log(plan) for plan in durable.plans if plan.round >= durable.round]
-        return effects + self._outcomes(self._agreement.start(durable.plans, durable.reports, now))
+        return effects + self._outcomes(self._agreement.start(durable.plans, durable.reports, now), now)
 
     def _receive(self, event: Received, now: float) -> list[Effect]:
         message = event.message
         if isinstance(message, (AverageDigest, AttemptFailed, AttemptStart)):
             outer = self._rounds.get((message.round, message.instance))
             return outer.received(event.sender, message, now, self._gone) if outer else []
-        if isinstance(message, Report) and message.peer == event.sender:
-            self._note_states(message)
-        return self._outcomes(self._agreement.receive(event.sender, message, now))
+        return self._outcomes(self._agreement.receive(event.sender, message, now), now)
 
     def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -204,7 +211,7 @@ class Peer:
         for instance, instant in sorted(self._fetching.items()):
             if instant is not None and instant <= now:
                 del self._fetching[instance]
-        return effects + self._outcomes(self._agreement.tick(now))
+        return effects + self._outcomes(self._agreement.tick(now), now)
 
     def _step(
         self, event: InnerFinished | AverageFinished | AverageFailed | OuterApplied | Evaluated, now: float
@@ -229,32 +236,61 @@ class Peer:
             effects += self._round_done(outer)
         return effects
 
-    def _roster_changed(self, now: float) -> list[Effect]:
-        effects: list[Effect] = []
+    def _roster_changed(self, event: PeerGone | PeerBack, now: float) -> list[Effect]:
+        if isinstance(event, PeerGone):
+            self._gone[event.peer] = None
+        else:
+            self._gone.pop(event.peer, None)
+        name = "left" if isinstance(event, PeerGone) else "returned"
+        effects: list[Effect] = [Log(name=name, fields={"peer": event.peer})]
         for key in sorted(self._rounds):
             effects += self._rounds[key].roster_changed(now, self._gone)
         return effects
 
-    def _outcomes(self, outcomes: Sequence[Outcome]) -> list[Effect]:
+    def _outcomes(self, outcomes: Sequence[Outcome], now: float) -> list[Effect]:
         effects: list[Effect] = []
         for outcome in outcomes:
-            if isinstance(outcome, Decided):
-                self._remember(outcome.plan)
-                effects.append(self._plan_log(outcome.plan))
-            else:
-                effects.append(outcome)
+            match outcome:
+                case Decided(plan=plan):
+                    self._remember(plan)
+                    effects.append(self._plan_log(plan))
+                case PeerGone() | PeerBack():
+                    effects += self._roster_changed(outcome, now)
+                case ReportHeard(report=report):
+                    self._note_states(report)
+                case _:
+                    effects.append(outcome)
         return effects
 
     # --- what has become possible ------------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> list[Effect]:
-        effects = self._report_rounds(now)
+        effects = self._catch_up()
+        effects += self._report_rounds(now)
         effects += self._save(now)
         if self._is_stopped:
             return effects
         effects += self._open_boundary()
         effects += self._fetch_missing()
         return effects + self._start_rounds(now)
+
+    def _catch_up(self) -> list[Effect]:
+        """Where the swarm is far ahead, give up what is under way and jump to the round that computes now."""
+        newest = max(self._plans)
+        present = newest - 1
+        if present - (self._opened + 1) < ROUNDS_KEPT + 1 or self._opening is not None:
+            return []
+        if not any(seat.peer != self.me and seat.peer not in self._gone for seat in self._plans[newest].roster):
+            return []  # nobody is ahead of us: the plans are of rounds that only we know, and we do them again
+        effects: list[Effect] = []
+        for key in sorted(self._rounds):
+            if not self._rounds[key].is_done:
+                effects += [*self._rounds[key].abandon(), DiscardRound(instance=key[1])]
+        self._stale.update(dict.fromkeys(sorted(self._held)))
+        self._rounds, self._held, self._fetching = {}, {}, {}
+        fields = {"from_round": self._opened + 1, "to_round": present}
+        self._opened = present - 1
+        return [*effects, Log(name="jumped", fields=dict(fields))]
 
     def _open_boundary(self) -> list[Effect]:
         """Open the boundary before the next round, through a transition where the plan asks for one."""
@@ -263,7 +299,8 @@ class Peer:
         if plan is None or self._opening is not None or (self._stop_after is not None and boundary > self._stop_after):
             return []
         before = self._plans.get(boundary - 1)
-        mine, mine_before = self._mine(plan), self._mine(before) if before is not None else []
+        mine = self._mine(plan)
+        mine_before = [] if before is None else [i for i in self._mine(before) if self._takes_part(i, before.round)]
         has_probe = before is not None and self._probes(before)
         needs_all = plan.forks or plan.merges or plan.is_last or has_probe or any(i not in mine for i in mine_before)
         arrived = [instance for instance in mine_before if self._stands_at(instance, boundary)]
@@ -308,7 +345,8 @@ class Peer:
         plan = self._plans.get(boundary)
         wanted: list[tuple[InstanceId, int]] = []
         if self._opened in self._plans:
-            wanted += [(i, self._opened) for i in self._mine(self._plans[self._opened]) if i not in self._held]
+            opened = self._mine(self._plans[self._opened])
+            wanted += [(i, self._opened) for i in opened if i not in self._held and self._opening is None]
         if plan is not None and self._opening is None:
             wanted += [(i, boundary) for i in self._sources(plan) if i not in self._held]
         probing = self._plans.get(self._opened)
@@ -316,16 +354,39 @@ class Peer:
             wanted += [(i, boundary) for i in probing.probe.sources if i not in self._held]
         effects: list[Effect] = []
         for instance, at in wanted:
-            states = self._peer_states.get((at - 1, instance), {})
-            if instance in self._fetching or not states:
-                continue
-            named = sorted(states.values())
-            digest = max(sorted(set(named)), key=named.count)
-            donors = tuple(sorted(peer for peer, state in states.items() if state == digest and peer != self.me))
-            if donors:
+            digest, donors = self._known_state(instance, at)
+            if instance not in self._fetching and digest is not None and donors:
                 self._fetching[instance] = None
                 effects.append(FetchState(instance=instance, round=at, digest=digest, from_peers=donors))
         return effects
+
+    def _known_state(self, instance: InstanceId, boundary: int) -> tuple[Digest | None, tuple[PeerId, ...]]:
+        """Root of the instance's state at a boundary, as the agreed plan says or most hosts report, and who should have it."""
+        states = self._peer_states.get((boundary - 1, instance), {})
+        named = sorted(states.values())
+        digest = max(sorted(set(named)), key=named.count) if named else None
+        hosts: list[PeerId] = []
+        for number in (boundary - 1, boundary, boundary + 1):
+            plan = self._plans.get(number)
+            for item in plan.instances if plan is not None else ():
+                if item.instance == instance:
+                    hosts += [share.peer for share in item.hosts if share.samples > 0]
+                    if number == boundary + 1 and item.state_digest is not None:
+                        digest = item.state_digest
+        holders = [peer for peer in hosts if states.get(peer, digest) == digest and peer != self.me and peer not in self._gone]
+        return digest, tuple(sorted(set(holders)))
+
+    def _fetch_failed(self, event: FetchFailed, now: float) -> list[Effect]:
+        warning = self._fetch_warning(event.instance, event.reason, active=True)
+        _, donors = self._known_state(event.instance, event.round)
+        if donors or event.instance not in self._stale:
+            self._fetching[event.instance] = now + FETCH_RETRY_SECONDS
+            return [warning]
+        # Everybody who had it is gone. What is here, older as it is, is all that is left of the instance.
+        self._fetching.pop(event.instance, None)
+        self._stale.pop(event.instance)
+        self._held[event.instance] = event.round
+        return [warning, DiscardRound(instance=event.instance)]
 
     def _start_rounds(self, now: float) -> list[Effect]:
         plan = self._plans.get(self._opened)
@@ -343,6 +404,7 @@ class Peer:
                     plan_digest=self._digests[plan.round],
                     instance=instance,
                     patience=self._patience,
+                    is_late=max(self._plans) >= plan.round + 2 and self._has_company(plan, instance),
                 )
                 self._rounds[key] = outer
                 effects += outer.start(now, progress_end=progress_end)
@@ -351,16 +413,8 @@ class Peer:
     def _round_done(self, outer: OuterRound) -> list[Effect]:
         """One instance ended its round: count it, write it down, save it where due."""
         self._held[outer.instance] = outer.round + 1
-        report = outer.report()
-        assert outer.average is not None
-        sent, received = outer.average.bytes_sent, outer.average.bytes_received
-        self._totals = replace(
-            self._totals,
-            samples=self._totals.samples + report.samples,
-            tokens=self._totals.tokens + report.tokens,
-            bytes_sent=self._totals.bytes_sent + sent,
-            bytes_received=self._totals.bytes_received + received,
-        )
+        report, totals = outer.report(), outer.totals()
+        self._totals += totals
         plan = outer.instance_plan
         fields: dict[str, object] = {
             "round": outer.round,
@@ -377,8 +431,8 @@ class Peer:
             "hosts": list(report.contributors),
             "digest": report.digest,
             "seconds": {phase: round(seconds, 6) for phase, seconds in outer.seconds.items()},
-            "bytes_sent": sent,
-            "bytes_received": received,
+            "bytes_sent": totals.bytes_sent,
+            "bytes_received": totals.bytes_received,
         }
         effects: list[Effect] = [Log(name="round", fields=fields)]
         if self.cadence.saves(outer.round + 1) or self._stop_after is not None:
@@ -388,7 +442,11 @@ class Peer:
     def _report_rounds(self, now: float) -> list[Effect]:
         """Report a round once all hosted instances, and the probe if there is one, have ended it."""
         effects: list[Effect] = []
-        for number in sorted({key[0] for key in self._rounds}):
+        numbers = {key[0] for key in self._rounds}
+        current = self._plans.get(self._opened)
+        if current is not None and not current.is_last and not self._mine(current) and self._has_seat(current):
+            numbers.add(self._opened)  # a member without an instance says that it is there
+        for number in sorted(numbers):
             plan = self._plans[number]
             outers = [self._rounds.get((number, instance)) for instance in self._mine(plan)]
             done = [outer for outer in outers if outer is not None and outer.is_done]
@@ -423,28 +481,29 @@ class Peer:
         self._own_reports[plan.round] = report
         self._note_states(report)
         self._forget(before=plan.round - ROUNDS_KEPT)
-        return self._outcomes(self._agreement.submit(report, now))
+        return self._outcomes(self._agreement.submit(report, now), now)
 
     # --- saving and stopping -----------------------------------------------------------------------------------------
 
     def _save(self, now: float) -> list[Effect]:
-        """Complete a checkpoint when all hosted instances were saved at one boundary; stop where that was the aim."""
-        boundary = self._opened + 1
+        """Complete every checkpoint of which all hosted instances are saved, also where one of them is already a round
+        further; stop where that was the aim."""
+        effects: list[Effect] = []
+        for boundary in sorted(number + 1 for number in self._own_reports if number in self._plans):
+            is_due = self._checkpointed < boundary and self.cadence.saves(boundary)
+            if is_due and all(instance in self._saved.get(boundary, {}) for instance in self._mine(self._plans[boundary - 1])):
+                effects += self._checkpoint(boundary, now)
         plan = self._plans.get(self._opened)
         if plan is None or self._opening is not None:
-            return []
+            return effects
         if plan.is_last:
-            return self._finish(plan, now)
-        mine = self._mine(plan)
-        is_over = self._opened in self._own_reports and all(self._stands_at(instance, boundary) for instance in mine)
-        is_stop = self._stop_after is not None and self._opened >= self._stop_after
-        if not is_over:
-            return []
-        effects: list[Effect] = []
-        if self._checkpointed < boundary and (self.cadence.saves(boundary) or is_stop):
-            effects += [self._save_instance(i, boundary) for i in mine if self._saved.get(i) != boundary]
-            effects += self._checkpoint(boundary, now)
-        if is_stop:
+            return effects + self._finish(plan, now)
+        boundary, mine = plan.round + 1, self._mine(plan)
+        is_over = plan.round in self._own_reports and all(self._stands_at(instance, boundary) for instance in mine)
+        if is_over and self._stop_after is not None and plan.round >= self._stop_after:
+            if self._checkpointed < boundary:
+                effects += [self._save_instance(i, boundary) for i in mine if i not in self._saved.get(boundary, {})]
+                effects += self._checkpoint(boundary, now)
             self._is_stopped = True
             effects.append(Stop(reason=f"stopped before round {boundary}", is_finished=False))
         return effects
@@ -456,27 +515,32 @@ class Peer:
         if mine and loss is None:
             return []
         effects: list[Effect] = [self._save_instance(instance, plan.round) for instance in mine]
-        self._checkpointed = plan.round - 1
         effects += self._checkpoint(plan.round, now, is_finished=True)
         fields: dict[str, object] = {"round": plan.round, "heldout_loss": loss, **canonical.to_plain(self._total(now))}
         self._is_stopped = True
         return [*effects, Log(name="finished", fields=fields), Stop(reason="the run is complete", is_finished=True)]
 
     def _checkpoint(self, boundary: int, now: float, *, is_finished: bool = False) -> list[Effect]:
+        """Everything as it was at the boundary, for the instances that were saved there."""
         self._checkpointed = boundary
+        totals = self._total(now)
+        for (number, _), outer in self._rounds.items():
+            if number >= boundary and outer.is_done:  # done again after a resume, so not counted yet
+                totals -= outer.totals()
         plans = tuple(self._plans[number] for number in sorted(self._plans) if number >= boundary - 1)
         durable = Durable(
             round=boundary,
             plans=plans,
             reports=tuple(report for number, report in sorted(self._own_reports.items()) if number >= boundary - 2),
-            held=tuple(sorted(instance for instance, at in self._held.items() if at == boundary)),
-            totals=self._total(now),
+            held=tuple(sorted(self._saved.get(boundary, {}))),
+            totals=totals,
             is_finished=is_finished,
         )
+        self._saved = {saved: instances for saved, instances in self._saved.items() if saved > boundary}
         return [SaveCheckpoint(durable=durable), Log(name="checkpoint", fields={"round": boundary})]
 
     def _save_instance(self, instance: InstanceId, boundary: int) -> SaveInstance:
-        self._saved[instance] = boundary
+        self._saved.setdefault(boundary, {})[instance] = None
         return SaveInstance(instance=instance, round=boundary)
 
     def _total(self, now: float) -> Totals:
@@ -494,9 +558,21 @@ class Peer:
         needed += [fork.source for fork in plan.forks if any(target in mine for target in fork.targets)]
         return sorted(set(needed))
 
+    def _has_seat(self, plan: RoundPlan) -> bool:
+        return any(seat.peer == self.me for seat in plan.roster)
+
     def _probes(self, plan: RoundPlan) -> bool:
         """Hosts of the target measure a possible merge."""
         return plan.probe is not None and plan.probe.target in self._mine(plan)
+
+    def _takes_part(self, instance: InstanceId, number: int) -> bool:
+        """Whether this peer has, or will have, the instance's state after round `number`."""
+        return instance in self._held or instance in self._fetching or (number, instance) in self._rounds
+
+    def _has_company(self, plan: RoundPlan, instance: InstanceId) -> bool:
+        """Somebody else alive trains the instance in this round."""
+        shares = plan.instance(instance).hosts
+        return any(share.samples > 0 and share.peer != self.me and share.peer not in self._gone for share in shares)
 
     def _stands_at(self, instance: InstanceId, boundary: int) -> bool:
         return self._held.get(instance) == boundary
@@ -518,8 +594,9 @@ class Peer:
         self._digests[plan.round] = canonical.digest(plan)
 
     def _forget(self, *, before: int) -> None:
-        self._plans = {number: plan for number, plan in self._plans.items() if number >= before}
-        self._digests = {number: value for number, value in self._digests.items() if number >= before}
+        oldest_plan = min(before, max(self._plans) - PLANS_KEPT)
+        self._plans = {number: plan for number, plan in self._plans.items() if number >= oldest_plan}
+        self._digests = {number: value for number, value in self._digests.items() if number >= oldest_plan}
         self._rounds = {key: outer for key, outer in self._rounds.items() if key[0] >= before}
         self._own_reports = {number: report for number, report in self._own_reports.items() if number >= before}
         self._verdicts = {number: verdict for number, verdict in self._verdicts.items() if number >= before}

@@ -16,6 +16,7 @@ from adloco_p2p.core.events import (
     Broadcast,
     CancelAverage,
     Commanded,
+    DiscardRound,
     DropInstance,
     Effect,
     Evaluate,
@@ -96,9 +97,13 @@ class Node:
         """End the round's work cleanly, save and stop."""
         self.post(Commanded(command="stop"))
 
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on `post` is allowed: events wait until `run` takes them."""
+        self._loop = loop
+
     async def run(self, started: Started) -> Stop:
         """Run until the core stops. Raises what ended the node otherwise; the device thread never outlives it."""
-        self._loop = asyncio.get_running_loop()
+        self.attach(asyncio.get_running_loop())
         self._worker.start()
         event: Event | BaseException = started
         try:
@@ -116,6 +121,7 @@ class Node:
             for task in [*self._tasks]:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.to_thread(self._worker.stop, timeout_seconds=WORKER_STOP_SECONDS)
 
     async def _next_event(self) -> Event | BaseException:
         deadline = self.peer.next_deadline
@@ -163,6 +169,7 @@ class Node:
                 | ApplyOuter()
                 | Transition()
                 | DropInstance()
+                | DiscardRound()
                 | Probe()
                 | Evaluate()
                 | SaveInstance()

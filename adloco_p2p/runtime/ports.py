@@ -44,7 +44,11 @@ class Engine(Protocol):
 
     def transition(self, forks: Sequence[Fork], merges: Sequence[Merge]) -> None: ...
 
-    def drop(self, instance: InstanceId) -> None: ...
+    def drop(self, instance: InstanceId) -> None:
+        """Forget the instance, if it is here."""
+
+    def discard(self, instance: InstanceId) -> None:
+        """Forget unfinished inner steps, if the instance is here."""
 
     def probe_merge(self, merge: Merge) -> ProbeVerdict: ...
 

@@ -11,6 +11,7 @@ from typing import SupportsFloat
 
 from adloco_p2p.core.events import (
     ApplyOuter,
+    DiscardRound,
     DropInstance,
     Evaluate,
     Evaluated,
@@ -28,7 +29,9 @@ from adloco_p2p.core.events import (
 from adloco_p2p.core.types import InstanceId
 from adloco_p2p.runtime.ports import Checkpoints, Engine, StateExchange, Vector
 
-DeviceEffect = RunInner | ApplyOuter | Transition | DropInstance | Probe | Evaluate | SaveInstance | SaveCheckpoint
+DeviceEffect = (
+    RunInner | ApplyOuter | Transition | DropInstance | DiscardRound | Probe | Evaluate | SaveInstance | SaveCheckpoint
+)
 PROGRESS_SECONDS = 0.5
 """Least time between two progress events."""
 
@@ -114,6 +117,9 @@ class DeviceWorker:
                 return TransitionApplied(round=number)
             case DropInstance(instance=instance):
                 self._engine.drop(instance)
+                return None
+            case DiscardRound(instance=instance):
+                self._engine.discard(instance)
                 return None
             case Probe(round=number, merge=merge):
                 return Probed(round=number, verdict=self._engine.probe_merge(merge))

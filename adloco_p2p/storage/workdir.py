@@ -2,8 +2,9 @@
 
 lock               held while the process lives; its process id is inside
 run.json           the run's configuration in canonical form; its SHA-256 is the run's id
+manifest.bin       the same, signed by the run's author: what joiners are given
 identity.key       this peer's private key: whoever has it is this peer
-addresses.json     where other peers were found last time
+peers.json         where other peers were found last time
 journal.bin        votes and final plans (`journal.py`)
 events.jsonl       what happened, one line each (`event_log.py`)
 checkpoints/       the state at round boundaries (`checkpoint.py`)
@@ -68,6 +69,16 @@ class Workdir:
     @property
     def run_path(self) -> Path:
         return self.path / "run.json"
+
+    @property
+    def manifest_path(self) -> Path:
+        return self.path / "manifest.bin"
+
+    def save_manifest(self, data: bytes) -> None:
+        """Keep the signed manifest, to serve it to joiners. Raises StorageError."""
+        with reported(self.manifest_path):
+            if not self.manifest_path.exists():
+                replace_file(self.manifest_path, data)
 
     @property
     def identity_path(self) -> Path:

@@ -150,8 +150,9 @@ class Hosting:
         self.discard(instance)
 
     def discard(self, instance: InstanceId) -> None:
-        """Local parameters return to the outer parameters. AdamW's moments keep what the steps taught them."""
-        self._get(instance).return_to_outer()
+        """Local parameters return to the outer parameters, if the instance is here. AdamW's moments keep what they learned."""
+        if instance in self._instances:
+            self._instances[instance].return_to_outer()
         self._pseudo_gradients.pop(instance, None)
 
     def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:

@@ -46,7 +46,8 @@ class Emulator:
         check_available(congestion_control)
         with tempfile.TemporaryDirectory(prefix="linkemu-") as directory, _allowed(congestion_control):
             binary = Path(directory) / "linkemu"
-            built = subprocess.run(["gcc", "-O2", "-std=c11", "-o", binary, SOURCE], capture_output=True, text=True)
+            command = ["gcc", "-O2", "-std=c11", "-o", binary, SOURCE]
+            built = subprocess.run(command, check=False, capture_output=True, text=True)
             if built.returncode:
                 raise LaboratoryUnavailable(f"gcc cannot build the emulator: {built.stderr}")
             # a session of its own: Ctrl-C is for the program that made the laboratory, which takes it down in order

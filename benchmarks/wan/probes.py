@@ -1,9 +1,9 @@
 """Small programs that measure a link from inside a laboratory; standard library only, so that they start quickly.
 
 python -m benchmarks.wan.probes echo PORT                           answer datagrams for ever
-python -m benchmarks.wan.probes ping ADDRESS PORT COUNT SECONDS     datagrams at an interval -> {"sent", "rtt_seconds": [...]}
+python -m benchmarks.wan.probes ping ADDRESS PORT COUNT SECONDS     send datagrams at an interval
 python -m benchmarks.wan.probes sink PORT                           swallow TCP connections for ever
-python -m benchmarks.wan.probes stream ADDRESS PORT SECONDS FLOWS   fill TCP connections -> {"mbit"}: what the sink had read
+python -m benchmarks.wan.probes stream ADDRESS PORT SECONDS FLOWS   fill TCP connections; the rate is what the sink has read
 
 `stream` begins to count after a third of its time: slow start is not what it measures.
 """
@@ -16,6 +16,7 @@ import threading
 import time
 
 LAST_ANSWER_SECONDS = 0.5
+TELL_SECONDS = 0.05
 MBIT = 125_000
 
 
@@ -48,7 +49,7 @@ def ping(address: str, port: int, count: int, interval_seconds: float) -> None:
             time.sleep(max(0.0, begun + number * interval_seconds - time.monotonic()))
             client.send(struct.pack("!qd", number, time.monotonic()))
         listener.join()
-    print(json.dumps({"sent": count, "answered": sorted(rtts), "rtt_seconds": list(rtts.values())}))
+    print(json.dumps({"answered": sorted(rtts), "rtt_seconds": list(rtts.values())}))
 
 
 def sink(port: int) -> None:
@@ -64,11 +65,14 @@ def _swallow(connection: socket.socket) -> None:
     buffer, total = bytearray(1 << 18), 0
     with connection:
         told = time.monotonic()
-        while count := connection.recv_into(buffer):
-            total += count
-            if (now := time.monotonic()) - told > 0.05:
-                connection.send(struct.pack("!dq", now, total))
-                told = now
+        try:
+            while count := connection.recv_into(buffer):
+                total += count
+                if (now := time.monotonic()) - told > TELL_SECONDS:
+                    connection.send(struct.pack("!dq", now, total))
+                    told = now
+        except (ConnectionResetError, BrokenPipeError):
+            return  # the sender has measured enough
 
 
 def stream(address: str, port: int, seconds: float, flows: int) -> None:
@@ -90,11 +94,13 @@ def _fill(address: str, port: int, seconds: float, rates: list[float]) -> None:
             while record := connection.recv(16, socket.MSG_WAITALL):
                 heard.append(struct.unpack("!dq", record))
 
-        listener = threading.Thread(target=listen, daemon=True)
+        listener = threading.Thread(target=listen)
         listener.start()
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             connection.send(data)
+        connection.shutdown(socket.SHUT_RDWR)  # what is still queued here does not matter
+        listener.join()
         counted = [record for record in heard if record[0] >= end - seconds * 2 / 3]  # one clock: it is one machine
     (first, before), (last, after) = counted[0], counted[-1]
     rates.append((after - before) / (last - first) / MBIT)

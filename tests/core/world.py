@@ -18,6 +18,7 @@ from adloco_p2p.core.events import (
     AverageFinished,
     Broadcast,
     CancelAverage,
+    DiscardRound,
     DropInstance,
     Durable,
     Effect,
@@ -259,6 +260,8 @@ class World:
                 self.on_device(name, 0.01, lambda host: Probed(round=number, verdict=verdict))
             case Transition():
                 self.on_device(name, 0.01, lambda host: self.transition(host, effect))
+            case DiscardRound():
+                pass
             case DropInstance(instance=instance):
                 self.on_device(name, 0.0, lambda host: host.states.pop(instance, None) and None)
             case SaveInstance(instance=instance, round=number):

@@ -1,35 +1,51 @@
-"""What can go wrong inside a process, arranged from within it: it dies at an exact place, or its disk fills up."""
+"""What can go wrong inside a process, arranged from within it: a signal at an exact place, work that hangs, a full disk."""
 
 import importlib
 import os
 import resource
 import signal
+import threading
+from collections.abc import Callable
 from typing import Any
 
 
-def die_at(place: str, call: str, when: str) -> None:
-    """`kill -9` oneself `before` or `after` the given call (counted from 1) of the function `module:Class.name`."""
-    module, _, path = place.partition(":")
-    owner = importlib.import_module(module)
-    *parts, name = path.split(".")
-    for part in parts:
-        owner = getattr(owner, part)
-    original, left = getattr(owner, name), int(call)
+def signal_at(place: str, call: str, when: str, name: str) -> None:
+    """Send oneself the signal `before` or `after` the given call (counted from 1) of the function `module:Class.name`."""
 
-    def replacement(*arguments: Any, **options: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left == 0 and when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = original(*arguments, **options)
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
+    def send() -> None:
+        os.kill(os.getpid(), signal.Signals[name])
 
-    setattr(owner, name, replacement)
+    _at(place, int(call), send, is_before=when == "before")
+
+
+def hang_at(place: str, call: str) -> None:
+    """The given call never comes back."""
+    _at(place, int(call), lambda: threading.Event().wait(), is_before=True)
 
 
 def limit_files(size_bytes: str) -> None:
     """No file grows beyond this: to the writer, much like a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(size_bytes), resource.RLIM_INFINITY))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+
+def _at(place: str, call: int, deed: Callable[[], object], *, is_before: bool) -> None:
+    module, _, path = place.partition(":")
+    owner = importlib.import_module(module)
+    *parts, name = path.split(".")
+    for part in parts:
+        owner = getattr(owner, part)
+    original, calls = getattr(owner, name), 0
+
+    def replacement(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        is_now = calls == call
+        if is_now and is_before:
+            deed()
+        result = original(*arguments, **options)
+        if is_now and not is_before:
+            deed()
+        return result
+
+    setattr(owner, name, replacement)

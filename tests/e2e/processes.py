@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-DETERMINISTIC = ("--peer-set", "deterministic=true", "num_threads=1")
+MACHINE = ("--plain", "--peer-set", "deterministic=true", "num_threads=1", "max_micro_batch=4")
+"""Bit-identical repetition; and micro-batches small enough that the growing batch needs several."""
 ROUNDS = 6
 LAST_SECONDS = 120
 """A process that has not ended by then never will."""
@@ -53,6 +54,7 @@ def write_config(folder: Path) -> Path:
         "inner": {"learning_rate": 1e-2, "warmup_steps": 4},
         "work": {"inner_steps": 4, "rounds": ROUNDS},
         "instances": {"count": 3, "fork_round": 1},
+        "batch": {"eta": 0.05, "max_batch": 12},
         "merge": {"period_rounds": 2, "first_round": 2, "guard_tolerance": 10.0},
         "evaluation": {"rows": 8},
     }
@@ -88,7 +90,7 @@ def finish(process: subprocess.Popen[str]) -> Ended:
 _PRELOADED = ["adloco_p2p.cli", "adloco_p2p.commands.train", "adloco_p2p.runtime.alone", "datasets", "transformers.models.llama"]
 
 
-def warm() -> multiprocessing.context.ForkServerContext:
+def _warm() -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     return context
@@ -96,22 +98,24 @@ def warm() -> multiprocessing.context.ForkServerContext:
 
 def run(arguments: Sequence[object], *, folder: Path, fault: tuple[str, ...] = ()) -> Ended:
     """The command in a warm process, to its end. `fault` is a function of `faults.py` and its arguments, called first."""
-    process = begin_warm(arguments, folder=folder, fault=fault)
+    output, errors = folder / "output", folder / "errors"
+    process = begin_warm(arguments, output=output, errors=errors, fault=fault)
     process.join(LAST_SECONDS)
     assert process.exitcode is not None, "it never ended"
-    return Ended(code=process.exitcode, output=(folder / "output").read_text(), errors=(folder / "errors").read_text())
+    return Ended(code=process.exitcode, output=output.read_text(), errors=errors.read_text())
 
 
-def begin_warm(arguments: Sequence[object], *, folder: Path, fault: tuple[str, ...] = ()) -> ForkServerProcess:
-    process = warm().Process(target=_main, args=([*map(str, arguments)], str(folder), fault))
+def begin_warm(
+    arguments: Sequence[object], *, output: Path, errors: Path, fault: tuple[str, ...] = ()
+) -> ForkServerProcess:
+    process = _warm().Process(target=_main, args=([*map(str, arguments)], str(output), str(errors), fault))
     process.start()
     return process
 
 
-def _main(arguments: list[str], folder: str, fault: tuple[str, ...]) -> None:
-    for number, name in ((1, "output"), (2, "errors")):
-        descriptor = os.open(f"{folder}/{name}", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-        os.dup2(descriptor, number)
+def _main(arguments: list[str], output: str, errors: str, fault: tuple[str, ...]) -> None:
+    for number, path in ((1, output), (2, errors)):
+        os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
     os.environ.update(ENVIRONMENT)
     if fault:
         import faults

@@ -1,0 +1,66 @@
+"""Two histories that met: the other one is collected, entry by checked entry, until it outranks our own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from adloco_p2p.core.ledger import Decide, Ledger, check_entry
+from adloco_p2p.core.messages import LedgerEntry, Verify
+from adloco_p2p.core.types import Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySwitched:
+    """Two histories met, and the other one counts. What was trained since the fork is merged by its samples."""
+
+    fork: Digest
+    """The last plan that both have."""
+    lost: tuple[LedgerEntry, ...]
+    won: tuple[LedgerEntry, ...]
+    lost_samples: int
+    """Proven since the fork."""
+    won_samples: int
+
+
+class OtherHistory:
+    """At most one is collected at a time; another one starts over."""
+
+    def __init__(self, decide: Decide, verify: Verify) -> None:
+        self._decide = decide
+        self._verify = verify
+        self._ledger: Ledger | None = None
+
+    @property
+    def tip(self) -> Sequence[Digest]:
+        """The end of what was collected, if anything was."""
+        return self._ledger.digests[-1:] if self._ledger is not None else ()
+
+    def forget(self) -> None:
+        self._ledger = None
+
+    def follow(self, own: Ledger, entry: LedgerEntry) -> Ledger | None:
+        """Take the entry if it is valid and continues what is collected, or leaves our own ledger somewhere. The ledger it
+        then ends; none where it was of no use."""
+        if self._ledger is None or entry.value.parent != self._ledger.digests[-1]:
+            self._ledger = own.truncated(entry.value.parent) if entry.value.parent in own.position else None
+        if self._ledger is None or self.is_wrong(self._ledger, entry):
+            self._ledger = None
+            return None
+        self._ledger.append(entry)
+        return self._ledger
+
+    def is_wrong(self, ledger: Ledger, entry: LedgerEntry) -> bool:
+        """Whether the entry is no valid next one."""
+        parent, reported = ledger.plans[-1], ledger.reported
+        return bool(check_entry(entry, parent=parent, reported=reported, decide=self._decide, verify=self._verify))
+
+
+def switch_between(own: Ledger, other: Ledger) -> HistorySwitched:
+    """What a change from the one to the other costs and brings."""
+    common = sum(ours == theirs for ours, theirs in zip(own.digests, other.digests, strict=False)) - 1
+    return HistorySwitched(
+        fork=own.digests[common],
+        lost=tuple(own.entries[common:]),
+        won=tuple(other.entries[common:]),
+        lost_samples=own.samples[-1] - own.samples[common],
+        won_samples=other.samples[-1] - own.samples[common],
+    )

@@ -1,0 +1,58 @@
+"""What a peer knows of one slot: the successor of one plan."""
+
+import hashlib
+from dataclasses import dataclass, field
+
+from adloco_p2p.core.ledger import roster_of
+from adloco_p2p.core.messages import Ack, Ballot, Certificate, Chosen, Promise, Proposal, Value, Vote
+from adloco_p2p.core.types import Digest, PeerId, RoundPlan
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """Mutable; `Consensus` owns it. What must survive a crash is `promised`, `accepted` and `voted`."""
+
+    parent: RoundPlan
+    digest: Digest
+    roster: tuple[PeerId, ...]
+    order: tuple[PeerId, ...]
+    """Proposers, by hash."""
+    promised: Ballot | None = None
+    accepted: tuple[Ballot, Digest] | None = None
+    voted: Digest | None = None
+    values: dict[Digest, Value] = field(default_factory=dict)
+    plans: dict[Digest, RoundPlan | str] = field(default_factory=dict)
+    """Of checked values; a text says what is wrong."""
+    sources: dict[Digest, PeerId] = field(default_factory=dict)
+    """Who can supply what a value lacks."""
+    proposals: dict[PeerId, tuple[Proposal, Digest]] = field(default_factory=dict)
+    """The highest of each proposer, with the digest of its value."""
+    refused: dict[Ballot, None] = field(default_factory=dict)
+    """Ballots that leave out a peer which lives for us."""
+    acks: dict[PeerId, Ack] = field(default_factory=dict)
+    chosen: dict[PeerId, Chosen] = field(default_factory=dict)
+    votes: dict[PeerId, Vote] = field(default_factory=dict)
+    finals: dict[Digest, Certificate] = field(default_factory=dict)
+    ballot: Ballot | None = None
+    """Our own attempt."""
+    absent: tuple[PeerId, ...] = ()
+    promises: dict[PeerId, Promise] = field(default_factory=dict)
+    has_proposed: bool = False
+    first_at: float | None = None
+    """When the first report was there that is waited for, ..."""
+    majority_at: float | None = None
+    """... those of a majority, ..."""
+    ready_at: float | None = None
+    """... and enough to propose a value."""
+    active_at: float | None = None
+    """When a ballot was last begun or heard of."""
+    patience_seconds: float = 0.0
+    """How long that ballot gets."""
+    orphaned_at: float | None = None
+    """Since when nobody of the roster lives, as seen by a peer that is not on it."""
+
+
+def slot_after(parent: RoundPlan, digest: Digest) -> Slot:
+    roster = roster_of(parent)
+    order = sorted(roster, key=lambda peer: hashlib.sha256(f"{digest}:{peer}".encode("ascii")).digest())
+    return Slot(parent=parent, digest=digest, roster=roster, order=tuple(order))

@@ -1,0 +1,28 @@
+"""A peer that only helps others to find each other: the DHT, and a relay for those behind NATs."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.errors import SwarmError
+from adloco_p2p.runtime import signals
+from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.swarm.host import Host
+
+
+async def serve(*, workdir: Workdir, config: PeerConfig, initial_peers: Sequence[str], say: Callable[[str], None]) -> None:
+    """Until the user stops it. Raises SwarmError where the daemon ends by itself."""
+    host = await Host.start(workdir=workdir.path, config=config, initial_peers=initial_peers)
+    try:
+        stopped = asyncio.Event()
+        signals.install(asyncio.get_running_loop(), stopped.set)
+        say(await host.describe_reachability())
+        say(f"initial peers: {' '.join(await host.addresses())}")
+        ended = asyncio.create_task(host.wait_until_dead())
+        asked = asyncio.create_task(stopped.wait())
+        await asyncio.wait([ended, asked], return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            raise SwarmError("the p2p daemon ended; start again")
+        ended.cancel()
+    finally:
+        await host.stop()

@@ -1,0 +1,175 @@
+"""The swarm room's pieces in the shape of the runtime's ports."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import torch
+
+from adloco_p2p import codec
+from adloco_p2p.core import canonical, messages, outer_round
+from adloco_p2p.core.types import Digest, InstanceId, PeerId
+from adloco_p2p.errors import StorageError
+from adloco_p2p.numerics.digest import tensor_digest
+from adloco_p2p.numerics.grad_stats import pseudo_gradient_statistics
+from adloco_p2p.runtime.ports import AveragedVector
+from adloco_p2p.storage.journal import Journal
+from adloco_p2p.swarm.averaging import Averager
+from adloco_p2p.swarm.gossip_wire import GossipWire
+from adloco_p2p.swarm.memory import MemoryAverage
+from adloco_p2p.swarm.state_transfer import StateFetcher, StateServer
+
+KINDS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        messages.Heartbeat,
+        messages.Probe,
+        messages.Leave,
+        messages.Prepare,
+        messages.Promise,
+        messages.Refusal,
+        messages.Proposal,
+        messages.Ack,
+        messages.Chosen,
+        messages.Vote,
+        messages.Final,
+        messages.Pull,
+        messages.Supply,
+        messages.PullEntries,
+        messages.Entries,
+        outer_round.AverageDigest,
+        outer_round.AttemptFailed,
+        outer_round.AttemptStart,
+    )
+}
+"""Messages by their names on the wire."""
+RECORDS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        messages.Incarnation,
+        messages.Promised,
+        messages.Accepted,
+        messages.Voted,
+        messages.LedgerEntry,
+    )
+}
+"""Records by their names in the journal."""
+MAX_RECORD_BYTES = 64 << 20
+MAX_SENDS = 256
+"""Messages on their way; further ones are dropped, as a full network would."""
+FETCH_SECONDS = 600.0
+"""For one attempt to fetch an instance's state; what arrived is kept for the next one."""
+DRAIN_SECONDS = 3.0
+
+
+class NetworkMessenger:
+    """Sends in the background, each message once."""
+
+    def __init__(self, wire: GossipWire, *, roster: Callable[[], Sequence[PeerId]]) -> None:
+        self._wire = wire
+        self._roster = roster
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    def send(self, peer: PeerId, message: object) -> None:
+        self._begin(self._wire.send(peer, message))
+
+    def broadcast(self, message: object) -> None:
+        self._begin(self._wire.broadcast(self._roster(), message))
+
+    async def drain(self) -> None:
+        """Give what is on its way a moment to arrive."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=DRAIN_SECONDS)
+
+    def _begin(self, work) -> None:  # type: ignore[no-untyped-def]
+        if len(self._tasks) >= MAX_SENDS:
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class NetworkAveraging:
+    """A host that is alone needs no network; everybody else meets in the averager."""
+
+    def __init__(self, averager: Averager, *, num_parameters: int) -> None:
+        self._averager = averager
+        self._num_parameters = num_parameters
+
+    async def average(
+        self, *, key: Digest, weights: tuple[tuple[PeerId, int], ...], vector: torch.Tensor, timeout_seconds: float
+    ) -> AveragedVector:
+        if len(weights) == 1:
+            return MemoryAverage(
+                vector=vector,
+                digest=tensor_digest(vector),
+                contributors=(weights[0][0],),
+                statistics=pseudo_gradient_statistics(vector, vector),
+            )
+        return await self._averager.average(key=key, weights=weights, vector=vector, timeout_seconds=timeout_seconds)
+
+    async def repair(
+        self,
+        *,
+        key: Digest,
+        digest: Digest,
+        contributors: tuple[PeerId, ...],
+        from_peers: tuple[PeerId, ...],
+        timeout_seconds: float,
+    ) -> AveragedVector:
+        return await self._averager.repair(
+            key=key,
+            digest=digest,
+            from_peers=from_peers,
+            size=self._num_parameters,
+            contributors=contributors,
+            timeout_seconds=timeout_seconds,
+        )
+
+
+class NetworkStates:
+    """Serves copies, so that training never waits for a download."""
+
+    def __init__(self, server: StateServer, fetcher: StateFetcher, *, num_parameters: int) -> None:
+        self._server = server
+        self._fetcher = fetcher
+        self._num_parameters = num_parameters
+        self._loop = asyncio.get_running_loop()
+        self._partial: dict[InstanceId, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[torch.Tensor]) -> None:
+        outer, momentum = (vector.clone() for vector in state)
+        self._loop.call_soon_threadsafe(self._server.offer, instance, round, digest, outer, momentum)
+
+    async def fetch(
+        self, *, instance: InstanceId, round: int, digest: Digest, from_peers: tuple[PeerId, ...]
+    ) -> Sequence[torch.Tensor]:
+        size = self._num_parameters
+        outer, momentum = self._partial.setdefault(instance, (torch.zeros(size), torch.zeros(size)))
+        await self._fetcher.fetch(
+            instance, round, digest, from_peers, outer=outer, momentum=momentum, timeout_seconds=FETCH_SECONDS
+        )
+        return self._partial.pop(instance)
+
+
+class NetworkJournal:
+    """The consensus' memory: what must not be forgotten by a crash."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def append(self, record: object) -> None:
+        self._journal.append(canonical.encode([type(record).__name__, canonical.encode(record).decode("ascii")]))
+
+
+def read_journal(journal: Journal) -> list[object]:
+    """Every record, oldest first. Raises StorageError."""
+    return [_record(data, where=str(journal.path)) for data in journal.read()]
+
+
+def _record(data: bytes, *, where: str) -> object:
+    name, content = codec.decode(tuple[str, str], data, max_bytes=2 * MAX_RECORD_BYTES)
+    if name not in RECORDS:
+        raise StorageError(f"{where}: a record of unknown kind {name!r}; written by another version?")
+    value: object = codec.decode(RECORDS[name], content.encode("ascii"), max_bytes=MAX_RECORD_BYTES)
+    return value

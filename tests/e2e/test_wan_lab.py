@@ -1,0 +1,109 @@
+"""Two hosts with emulated links: the links are as asked, and nothing is left when the laboratory ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+import psutil
+import pytest
+
+from benchmarks.wan.check import PAYLOAD, ping, serve, stream
+from benchmarks.wan.emulator import Emulator, LaboratoryUnavailable
+from benchmarks.wan.lab import Laboratory, Link
+
+ROOT = Path(__file__).parents[2]
+LINKS = [Link(name=name, up_mbit=20, down_mbit=50, delay_ms=10) for name in ("a", "b")]
+INTERRUPTED = """
+import subprocess, sys, threading
+from benchmarks.wan.lab import Laboratory
+from tests.e2e.test_wan_lab import LINKS
+with Laboratory(LINKS) as lab:
+    lab.popen("a", ["sleep", "1000"])
+    print(*[lab._emulator.pid, *lab._inside()], flush=True)
+    threading.Event().wait()
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _permitted() -> None:
+    try:
+        Emulator(["10.77.0.1,1e6,1e6,0,0,0,1e5"], congestion_control="cubic", seed=1).stop()
+    except LaboratoryUnavailable as error:
+        pytest.skip(str(error))
+
+
+def exists(pid: int) -> bool:
+    """Not counting the dead whom nobody has asked about yet."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def namespaces() -> set[str]:
+    """Of every process there is."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/ns/net"):
+        try:
+            found.add(os.readlink(entry))
+        except OSError:
+            continue  # it has ended
+    return found
+
+
+def test_a_link_has_the_delay_and_the_rate_it_was_given() -> None:
+    with Laboratory(LINKS) as lab:
+        serve(lab, "b")
+        answers = ping(lab, "a", "b", count=20)
+        mbit = stream(lab, "a", "b", seconds=2)
+        counters = lab.counters()
+    assert 0.040 <= median(answers["rtt_seconds"]) < 0.044
+    assert mbit == pytest.approx(20 * PAYLOAD, rel=0.1)
+    assert counters["b"].received_bytes == pytest.approx(20 * 125_000 * 2, rel=0.3)
+    assert counters["a"].lost == counters["b"].lost == counters["a"].cut == 0
+
+
+def test_nothing_is_left_after_an_error() -> None:
+    files = set(Path(tempfile.gettempdir()).glob("linkemu-*"))
+    with pytest.raises(ZeroDivisionError), Laboratory(LINKS) as lab:
+        # one that ignores requests to end, and its child, which nobody waits for
+        stubborn = lab.popen("a", ["sh", "-c", "trap '' TERM; sleep 1000 & echo started; wait"], stdout=subprocess.PIPE)
+        stubborn.stdout.readline()
+        inside, inodes = lab._inside(), {f"net:[{inode}]" for inode in lab._emulator.inodes}
+        assert stubborn.pid in inside and len(inside) == 2 and inodes & namespaces()
+        raise ZeroDivisionError
+    assert not any(exists(pid) for pid in [*inside, lab._emulator.pid])
+    assert not inodes & namespaces()
+    assert set(Path(tempfile.gettempdir()).glob("linkemu-*")) <= files
+
+
+def test_nothing_is_left_after_an_interrupt() -> None:
+    with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as lab:
+        pids = [int(word) for word in lab.stdout.readline().split()]
+        assert len(pids) == 2 and all(exists(pid) for pid in pids)
+        lab.send_signal(signal.SIGINT)
+        _, errors = lab.communicate(timeout=20)
+    assert errors.strip().endswith(b"KeyboardInterrupt")
+    assert not any(exists(pid) for pid in pids)
+
+
+def test_two_laboratories_do_not_hear_each_other() -> None:
+    """They have the same names and addresses."""
+    with Laboratory(LINKS) as one, Laboratory(LINKS) as other:
+        serve(one, "b")
+        assert len(ping(one, "a", "b", count=5)["answered"]) == 5
+        assert ping(other, "a", "b", count=5)["answered"] == []
+        one.partition([["a"], ["b"]])
+        assert ping(one, "a", "b", count=5)["answered"] == []
+        assert one.counters()["a"].cut == 5
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(LaboratoryUnavailable, match=r"root, for network namespaces.*gcc.*nsenter"), Laboratory(LINKS):
+        pass
