@@ -61,6 +61,18 @@ def _parser() -> argparse.ArgumentParser:
     _network(join)
     join.set_defaults(verb="train:join")
 
+    swarm = verbs.add_parser("swarm", help="a whole swarm on this machine: real processes on loopback")
+    _config(swarm)
+    _workdir(swarm)
+    swarm.add_argument("--peers", type=_positive, required=True, metavar="N", help="how many peers")
+    swarm.add_argument("--rounds", type=_positive, metavar="R", help="outer rounds of the run")
+    swarm.add_argument("--export", type=Path, metavar="DIR", help="write the model there at the end")
+    swarm.add_argument(
+        "--peer-set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change a setting of every peer"
+    )
+    swarm.add_argument("--plain", action="store_true", help="one line per round instead of the live view")
+    swarm.set_defaults(verb="swarm:swarm")
+
     bootstrap = verbs.add_parser("bootstrap", help="help peers to find each other, and relay; train nothing")
     _workdir(bootstrap)
     bootstrap.add_argument("--initial-peers", nargs="+", action="extend", default=[], metavar="ADDR", help="other peers")

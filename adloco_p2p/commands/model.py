@@ -70,15 +70,20 @@ def load_model(saved: Saved, instance: InstanceId) -> "transformers.PreTrainedMo
 
 def export(arguments: argparse.Namespace) -> int:
     """A directory with weights, configuration and tokenizer, as `AutoModelForCausalLM` and `AutoTokenizer` load it."""
+    write_export(arguments.workdir, arguments.output, instance=arguments.instance)
+    return 0
+
+
+def write_export(workdir: Path, output: Path, *, instance: int | None) -> None:
+    """Write the last checkpoint's model into a new or empty directory. Raises ConfigError and StorageError."""
     from adloco_p2p.data.tokenizer import open_tokenizer
 
-    saved = open_saved(arguments.workdir)
-    output: Path = arguments.output
+    saved = open_saved(workdir)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"--output {output}: exists and is not empty; name a new directory")
-    instance = saved.instance(arguments.instance)
+    chosen = saved.instance(instance)
     tokenizer = open_tokenizer(saved.run.tokenizer)
-    model = load_model(saved, instance)
+    model = load_model(saved, chosen)
     model.generation_config.eos_token_id = tokenizer.end_of_document
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -87,8 +92,7 @@ def export(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise StorageError(f"--output {output}: {error.strerror or error}") from error
     others = f" (of {len(saved.instances)} unmerged instances)" if len(saved.instances) > 1 else ""
-    say(f"{output}: instance {instance}{others} after round {saved.round} of {saved.run.work.rounds}")
-    return 0
+    say(f"{output}: instance {chosen}{others} after round {saved.round} of {saved.run.work.rounds}")
 
 
 def evaluate(arguments: argparse.Namespace) -> int:

@@ -30,17 +30,19 @@ def start(arguments: argparse.Namespace) -> int:
     try:
         run = replace(run, author=Identity.load_or_create(workdir.identity_path).peer_id)
         workdir.adopt(run)  # before anything slow: a directory of another run is refused at once
-        if _is_complete(arguments.workdir):
+        if is_complete(arguments.workdir):
             say(f"this run is complete: {run.work.rounds} rounds are done")
             return 0
         if arguments.offline:
-            local = open_local(workdir=workdir, run=run, peer_config=config, view=_view(arguments), say=say)
+            local = open_local(workdir=workdir, run=run, peer_config=config, view=open_view(plain=arguments.plain), say=say)
             try:
                 stop = asyncio.run(train_alone(local))
             finally:
                 local.close()
         else:
-            stop = asyncio.run(start_run(workdir=workdir, run=run, config=config, view=_view(arguments), say=say))
+            stop = asyncio.run(
+                start_run(workdir=workdir, run=run, config=config, view=open_view(plain=arguments.plain), say=say)
+            )
     finally:
         workdir.close()
     return _ended(stop, arguments, again=_again(arguments))
@@ -55,7 +57,9 @@ def join(arguments: argparse.Namespace) -> int:
     meeting = Meeting(initial_peers=tuple(arguments.initial_peers), run=arguments.run)
     workdir = Workdir.open(arguments.workdir)
     try:
-        stop = asyncio.run(join_run(workdir=workdir, meeting=meeting, config=config, view=_view(arguments), say=say))
+        stop = asyncio.run(
+            join_run(workdir=workdir, meeting=meeting, config=config, view=open_view(plain=arguments.plain), say=say)
+        )
     finally:
         workdir.close()
     again = f"adloco-peer join --initial-peers {' '.join(arguments.initial_peers)} --workdir {arguments.workdir}"
@@ -84,7 +88,7 @@ def _ended(stop: Stop, arguments: argparse.Namespace, *, again: str) -> int:
     return 0
 
 
-def _is_complete(workdir: Path) -> bool:
+def is_complete(workdir: Path) -> bool:
     from adloco_p2p.commands.model import open_saved
     from adloco_p2p.errors import ConfigError, StorageError
 
@@ -92,7 +96,7 @@ def _is_complete(workdir: Path) -> bool:
         saved = open_saved(workdir)
     except (ConfigError, StorageError):
         return False  # no checkpoint yet, or none that can be used: whoever opens it for training says so
-    return saved.round >= saved.run.work.rounds
+    return saved.durable.is_finished
 
 
 def _peer_config(arguments: argparse.Namespace) -> PeerConfig:
@@ -122,13 +126,13 @@ def _again(arguments: argparse.Namespace) -> str:
     words += ["--set", *arguments.set] if arguments.set else []
     words += ["--peer-config", str(arguments.peer_config)] if arguments.peer_config else []
     words += ["--peer-set", *arguments.peer_set] if arguments.peer_set else []
-    words += ["--plain"] if arguments.plain else []
+    words += [flag for flag, is_on in (("--offline", arguments.offline), ("--plain", arguments.plain)) if is_on]
     return shlex.join(words)
 
 
-def _view(arguments: argparse.Namespace) -> View:
+def open_view(*, plain: bool) -> View:
     """The live view in a terminal, one line per round elsewhere."""
-    if arguments.plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+    if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
         from adloco_p2p.views.plain import PlainView
 
         return PlainView(sys.stdout)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from adloco_p2p.core.events import Broadcast, Effect, PeerBack, PeerGone, ReportHeard
+from adloco_p2p.core.histories import HistorySwitched
 from adloco_p2p.core.types import PeerId, Report, RoundPlan
 
 
@@ -19,7 +20,7 @@ class Decided:
     plan: RoundPlan
 
 
-Outcome = Decided | PeerGone | PeerBack | ReportHeard | Effect
+Outcome = Decided | HistorySwitched | PeerGone | PeerBack | ReportHeard | Effect
 """What agreeing leads to: facts for the peer, and effects that keep their place among them."""
 
 

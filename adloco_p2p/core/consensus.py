@@ -25,9 +25,9 @@ from dataclasses import replace
 from math import inf
 
 from adloco_p2p.core import canonical
-from adloco_p2p.core.agreement import Decided
-from adloco_p2p.core.events import Broadcast, Effect, Persist, Send
-from adloco_p2p.core.histories import HistorySwitched, OtherHistory, switch_between
+from adloco_p2p.core.agreement import Decided, Outcome
+from adloco_p2p.core.events import Broadcast, Persist, Send
+from adloco_p2p.core.histories import OtherHistory, switch_between
 from adloco_p2p.core.ledger import (
     REPORT_LAG,
     Decide,
@@ -84,9 +84,6 @@ REPORTERS_FIRST = 3
 """Proposers that get every report at once in a large swarm."""
 ENTRY_BUDGET = 256
 """Ledger entries in one message times the size of the roster stays below this, or it is one entry."""
-
-
-Outcome = Decided | HistorySwitched | Effect
 
 
 class Consensus:
@@ -423,7 +420,8 @@ class Consensus:
         self._tell(proposal)  # which is the proposer's ack, too
 
     def _inherit(self, now: float) -> bool:
-        """When the whole roster has died, the first of those who wanted to join goes on alone and admits the others."""
+        """When the whole roster has died, the first of those who were on it before goes on alone and admits the others. Who
+        never was on it has nothing to go on with, and may just not have reached anybody yet."""
         slot = self.slot
         if any(not self.members.is_absent(peer, now) for peer in slot.roster):
             slot.orphaned_at = None
@@ -433,7 +431,8 @@ class Consensus:
         if now < slot.orphaned_at + self.members.lease_seconds:  # until the join requests have got around
             return False
         heirs = sorted([self.members.join_request(), *self.members.candidates(now)], key=lambda join: join.peer)
-        if heirs[0].peer != self.me:
+        members = self.ledger.members()
+        if self.me != next((join.peer for join in heirs if join.peer in members), None):
             return False
         slot.absent, slot.ballot = slot.roster, Ballot(attempt=1, peer=self.me)
         value = self._value_of(heirs[:MAX_JOINS])
@@ -645,7 +644,7 @@ class Consensus:
         if message.parent != self.slot.digest:
             self._on_other_slot(sender, message, now)
             return
-        if sender not in self.slot.roster and not isinstance(message, Pull):
+        if self.slot.parent.is_last or (sender not in self.slot.roster and not isinstance(message, Pull)):
             return
         match message:
             case Prepare():
@@ -678,7 +677,7 @@ class Consensus:
                 self._send_entries(sender, message.parent)
             return
         key = (sender, type(message).__name__)
-        if key in self._early or len(self._early) < MAX_EARLY:
+        if sender in self.slot.roster and (key in self._early or len(self._early) < MAX_EARLY):
             self._early[key] = (sender, message)
         if now - self._helped.get(sender, -inf) >= self.timing.heartbeat_seconds / 4:
             self._helped[sender] = now

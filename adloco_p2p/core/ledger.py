@@ -242,6 +242,10 @@ class Ledger:
         """A copy that ends with this plan."""
         return Ledger(self.plans[0], self.entries[: self.position[digest]])
 
+    def members(self) -> frozenset[PeerId]:
+        """Everybody who ever was on a roster."""
+        return frozenset(seat.peer for plan in self.plans for seat in plan.roster)
+
     def after(self, digest: Digest, limit: int) -> tuple[LedgerEntry, ...]:
         position = self.position[digest]
         return tuple(self.entries[position : position + limit])

@@ -52,6 +52,7 @@ from adloco_p2p.core.events import (
     Transition,
     TransitionApplied,
 )
+from adloco_p2p.core.histories import HistorySwitched
 from adloco_p2p.core.outer_round import AttemptFailed, AttemptStart, AverageDigest, OuterRound
 from adloco_p2p.core.patience import Patience
 from adloco_p2p.core.types import (
@@ -185,7 +186,6 @@ class Peer:
         self._opened = durable.round - 1
         self._checkpointed = durable.round
         self._held = dict.fromkeys(durable.held, durable.round)
-        self._saved = {durable.round: dict.fromkeys(durable.held)}
         for plan in durable.plans:
             self._remember(plan)
         for report in durable.reports:
@@ -254,6 +254,8 @@ class Peer:
                 case Decided(plan=plan):
                     self._remember(plan)
                     effects.append(self._plan_log(plan))
+                case HistorySwitched(won=won):
+                    effects += self._rewrite([entry.plan for entry in won])
                 case PeerGone() | PeerBack():
                     effects += self._roster_changed(outcome, now)
                 case ReportHeard(report=report):
@@ -282,15 +284,27 @@ class Peer:
             return []
         if not any(seat.peer != self.me and seat.peer not in self._gone for seat in self._plans[newest].roster):
             return []  # nobody is ahead of us: the plans are of rounds that only we know, and we do them again
+        return self._jump(present)
+
+    def _jump(self, present: int) -> list[Effect]:
+        """Give up what is under way and go on at the boundary before `present`, with state from others."""
         effects: list[Effect] = []
         for key in sorted(self._rounds):
             if not self._rounds[key].is_done:
                 effects += [*self._rounds[key].abandon(), DiscardRound(instance=key[1])]
         self._stale.update(dict.fromkeys(sorted(self._held)))
         self._rounds, self._held, self._fetching = {}, {}, {}
-        fields = {"from_round": self._opened + 1, "to_round": present}
+        fields: dict[str, object] = {"from_round": self._opened + 1, "to_round": present}
         self._opened = present - 1
-        return [*effects, Log(name="jumped", fields=dict(fields))]
+        return [*effects, Log(name="jumped", fields=fields)]
+
+    def _rewrite(self, plans: Sequence[RoundPlan]) -> list[Effect]:
+        """Take the other history over, and its state."""
+        self._plans = {number: plan for number, plan in self._plans.items() if number < plans[0].round}
+        self._own_reports = {number: report for number, report in self._own_reports.items() if number < plans[0].round}
+        for plan in plans:
+            self._remember(plan)
+        return [*self._jump(max(0, plans[-1].round - 1)), *(self._plan_log(plan) for plan in plans)]
 
     def _open_boundary(self) -> list[Effect]:
         """Open the boundary before the next round, through a transition where the plan asks for one."""
@@ -554,7 +568,8 @@ class Peer:
     def _sources(self, plan: RoundPlan) -> list[InstanceId]:
         """Instances whose state this peer needs at the boundary before `plan` to carry its transition out."""
         mine = self._mine(plan)
-        needed = [source for merge in plan.merges if merge.target in mine for source in merge.sources]
+        needed = list(mine) if plan.is_last else []
+        needed += [source for merge in plan.merges if merge.target in mine for source in merge.sources]
         needed += [fork.source for fork in plan.forks if any(target in mine for target in fork.targets)]
         return sorted(set(needed))
 

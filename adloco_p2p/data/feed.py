@@ -6,6 +6,7 @@ import numpy as np
 
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.core.types import InstanceId, PeerId
+from adloco_p2p.data.baseline import unigram_entropy
 from adloco_p2p.data.indexing import IndexedRows, index_rows
 from adloco_p2p.data.packing import TokenRows
 from adloco_p2p.data.sampling import SampleOrder, permute, round_keys
@@ -14,6 +15,9 @@ from adloco_p2p.data.streaming import StreamedFeed
 from adloco_p2p.data.tokenizer import open_tokenizer
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import Batch, Feed
+
+BASELINE_ROWS = 2048
+"""Training rows that token frequencies are counted in."""
 
 
 def open_feed(run: RunConfig, *, cache_dir: Path | None) -> Feed:
@@ -51,6 +55,13 @@ class IndexedFeed:
         heldout = self.rows.heldout
         places = np.arange(min(num_rows, heldout.num_rows), dtype=np.int64)
         return heldout.gather(permute(places, size=heldout.num_rows, keys=round_keys(self._seed, "heldout")))
+
+    def unigram_entropy(self, num_rows: int) -> float:
+        """What held-out losses over `num_rows` must beat (`baseline.py`), from a sample of the training rows."""
+        training = self.rows.training
+        places = np.arange(min(BASELINE_ROWS, training.num_rows), dtype=np.int64)
+        sample = training.gather(permute(places, size=training.num_rows, keys=round_keys(self._seed, "baseline")))
+        return unigram_entropy(sample, self.heldout(num_rows), vocab_size=self.vocab_size)
 
     def state(self, instance: InstanceId) -> dict[str, object]:  # noqa: ARG002
         return {}

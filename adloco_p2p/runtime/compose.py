@@ -15,7 +15,7 @@ from adloco_p2p.core.events import Durable
 from adloco_p2p.core.peer import Cadence
 from adloco_p2p.core.round_plan import genesis
 from adloco_p2p.core.types import MAX_INSTANCES, Capacity, InstanceId, PeerId, RoundPlan
-from adloco_p2p.data.feed import open_feed
+from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.runtime.sink import Sink, View
 from adloco_p2p.storage.checkpoint import CheckpointStore
 from adloco_p2p.storage.event_log import EventLog
@@ -134,8 +134,8 @@ def open_local(
             "parameters": engine.num_parameters,
             "device": str(engine.device),
             "micro_batch_limit": engine.micro_batch_limit,
-            "unigram_entropy": None,
-            "corpus_tokens": None,
+            "unigram_entropy": feed.unigram_entropy(run.evaluation.rows) if isinstance(feed, IndexedFeed) else None,
+            "corpus_tokens": feed.rows.training.num_tokens if isinstance(feed, IndexedFeed) else None,
             "resumed_round": latest.round if latest else None,
         },
     )

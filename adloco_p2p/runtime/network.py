@@ -9,13 +9,10 @@ from adloco_p2p import codec
 from adloco_p2p.core import canonical, messages, outer_round
 from adloco_p2p.core.types import Digest, InstanceId, PeerId
 from adloco_p2p.errors import StorageError
-from adloco_p2p.numerics.digest import tensor_digest
-from adloco_p2p.numerics.grad_stats import pseudo_gradient_statistics
 from adloco_p2p.runtime.ports import AveragedVector
 from adloco_p2p.storage.journal import Journal
 from adloco_p2p.swarm.averaging import Averager
 from adloco_p2p.swarm.gossip_wire import GossipWire
-from adloco_p2p.swarm.memory import MemoryAverage
 from adloco_p2p.swarm.state_transfer import StateFetcher, StateServer
 
 KINDS: dict[str, type] = {
@@ -90,7 +87,7 @@ class NetworkMessenger:
 
 
 class NetworkAveraging:
-    """A host that is alone needs no network; everybody else meets in the averager."""
+    """Also for a host that is alone: what it keeps is what a joiner fetches to catch up."""
 
     def __init__(self, averager: Averager, *, num_parameters: int) -> None:
         self._averager = averager
@@ -99,13 +96,6 @@ class NetworkAveraging:
     async def average(
         self, *, key: Digest, weights: tuple[tuple[PeerId, int], ...], vector: torch.Tensor, timeout_seconds: float
     ) -> AveragedVector:
-        if len(weights) == 1:
-            return MemoryAverage(
-                vector=vector,
-                digest=tensor_digest(vector),
-                contributors=(weights[0][0],),
-                statistics=pseudo_gradient_statistics(vector, vector),
-            )
         return await self._averager.average(key=key, weights=weights, vector=vector, timeout_seconds=timeout_seconds)
 
     async def repair(

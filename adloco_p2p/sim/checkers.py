@@ -14,7 +14,7 @@
 from collections.abc import Sequence
 
 from adloco_p2p.core import canonical
-from adloco_p2p.core.consensus import HistorySwitched
+from adloco_p2p.core.histories import HistorySwitched
 from adloco_p2p.core.ledger import Decide, proven_samples
 from adloco_p2p.core.membership import Timing
 from adloco_p2p.core.messages import (

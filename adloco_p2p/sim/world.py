@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from adloco_p2p.core import canonical
-from adloco_p2p.core.agreement import Decided
-from adloco_p2p.core.consensus import HistorySwitched
+from adloco_p2p.core.agreement import Decided, Outcome
 from adloco_p2p.core.events import Broadcast, Persist, Send
-from adloco_p2p.core.gossip_agreement import GossipAgreement, Outcome
+from adloco_p2p.core.gossip_agreement import GossipAgreement
+from adloco_p2p.core.histories import HistorySwitched
 from adloco_p2p.core.membership import Timing
 from adloco_p2p.core.messages import Ack, Promise, Proposal, SignedReport, Supply, Vote
 from adloco_p2p.core.round_plan import genesis, next_plan
@@ -100,7 +100,7 @@ class World:
         self.reported: dict[int, list[float]] = {}
         """Round -> when its reports were submitted."""
         self.decided: dict[int, list[float]] = {}
-        """Round of a plan -> when peers decided it."""
+        """Round of a plan -> when peers that it counts had it."""
         self.switched_at: list[float] = []
         self.machines: dict[PeerId, Machine] = {}
         self.rules = Rules(
@@ -139,8 +139,10 @@ class World:
             if self.events > MAX_EVENTS:
                 raise Violation("too many events")
             act()
-        if not self.is_over() and any(machine.agreement is not None for machine in self.machines.values()):
-            heads = {p: m.agreement.ledger.head.round for p, m in self.machines.items() if m.agreement is not None}
+        alive = {peer: machine.agreement for peer, machine in self.machines.items() if machine.agreement is not None}
+        is_anybody_left = any(peer in agreement.ledger.members() for peer, agreement in alive.items())
+        if is_anybody_left and not self.is_over():
+            heads = {peer: agreement.ledger.head.round for peer, agreement in alive.items()}
             raise Violation(f"no progress: {PATIENCE_SECONDS:.0f} s after the last fault the ledgers end at {heads}")
 
     @property
@@ -260,7 +262,8 @@ class World:
                     self.checkers.decided(machine.peer, plan)
                     self.note(machine.peer, f"decides round {plan.round}, roster of {len(plan.roster)}")
                     machine.plans[plan.round] = plan
-                    self.decided.setdefault(plan.round, []).append(self.time)
+                    if any(seat.peer == machine.peer for seat in plan.roster):
+                        self.decided.setdefault(plan.round, []).append(self.time)
                 case HistorySwitched():
                     self._switch(machine, outcome)
             chance = self.faults.crash_targets if is_telling else self.faults.crash_chance

@@ -212,7 +212,6 @@ class Averager:
                 size=size,
                 encoded=fetch.encoded,
                 parts=fetch.parts,
-                members=frozenset(from_peers) | frozenset(contributors),
             )
             traffic = fetch.bytes_sent, fetch.bytes_received
         self._results.keep(key, result)
@@ -312,7 +311,6 @@ class Averager:
             size=agreement.size,
             encoded=butterfly.encoded,
             parts=tuple((part.num_bytes, digest) for part, digest in zip(parts, butterfly.part_digests, strict=True)),
-            members=frozenset(agreement.members),
         )
         self._results.keep(agreement.key, result)
         return result

@@ -41,8 +41,6 @@ class EncodedResult:
     """uint8 [size * codec.bytes_per_value]; never written to again."""
     parts: tuple[tuple[int, bytes], ...]
     """Bytes and SHA-256 of every part, in order."""
-    members: frozenset[PeerId]
-    """Who may fetch it."""
 
     def part(self, index: int) -> memoryview:
         first = sum(num_bytes for num_bytes, _ in self.parts[:index])
@@ -102,9 +100,9 @@ async def serve_repair(
 ) -> None:
     """Be a donor until the fetcher closes or is idle. Raises StreamLost, RemoteProtocolError or TimeoutError."""
     result = store.find(hello.key)
-    if result is None or stream.peer not in result.members:
-        # One answer for both: a stranger does not learn what is held here.
-        stream.send(FrameKind.VERDICT, refusal("no such result for you").encode())
+    if result is None:
+        # Who can name the digest has it from a host; joiners that had no part in the average need it too.
+        stream.send(FrameKind.VERDICT, refusal("no such result here").encode())
         await stream.flushed()
         return
     stream.send(FrameKind.VERDICT, GO.encode())

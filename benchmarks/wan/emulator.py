@@ -46,7 +46,7 @@ class Emulator:
         check_available(congestion_control)
         with tempfile.TemporaryDirectory(prefix="linkemu-") as directory, _allowed(congestion_control):
             binary = Path(directory) / "linkemu"
-            command = ["gcc", "-O2", "-std=c11", "-o", binary, SOURCE]
+            command = ["gcc", "-O2", "-std=c11", "-o", str(binary), str(SOURCE)]
             built = subprocess.run(command, check=False, capture_output=True, text=True)
             if built.returncode:
                 raise LaboratoryUnavailable(f"gcc cannot build the emulator: {built.stderr}")

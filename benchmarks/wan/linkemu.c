@@ -28,7 +28,6 @@
 #include <net/if.h>
 #include <poll.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -36,7 +35,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -364,7 +362,8 @@ int main(int argc, char **argv) {
         polled[1 + i] = (struct pollfd){.fd = host->device, .events = POLLIN};
     }
     prctl(PR_SET_TIMERSLACK, 1ul);
-    setpriority(PRIO_PROCESS, 0, -15); /* a link does not wait for the programs that use it; where refused, `late` will tell */
+    /* A link does not wait for the programs that use it. Where this is refused, the counter `late` will tell. */
+    sched_setscheduler(0, SCHED_RR, &(struct sched_param){.sched_priority = 1});
     setlinebuf(stdout);
     for (int i = 0; i < num_hosts; i++) printf("%d%c", hosts[i].namespace, i + 1 < num_hosts ? ' ' : '\n');
     for (bool is_open = true; is_open;) {

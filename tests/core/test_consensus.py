@@ -8,10 +8,10 @@ from typing import TypeVar
 import pytest
 
 from adloco_p2p.core import canonical
-from adloco_p2p.core.agreement import Decided
-from adloco_p2p.core.consensus import HistorySwitched
+from adloco_p2p.core.agreement import Decided, Outcome
 from adloco_p2p.core.events import Broadcast, Persist, Send
-from adloco_p2p.core.gossip_agreement import GossipAgreement, Outcome
+from adloco_p2p.core.gossip_agreement import GossipAgreement
+from adloco_p2p.core.histories import HistorySwitched
 from adloco_p2p.core.ledger import check_entry, verify_ledger
 from adloco_p2p.core.membership import Timing
 from adloco_p2p.core.messages import (
@@ -356,4 +356,29 @@ def test_the_journal_brings_back_the_ledger(size: int) -> None:
     outcomes = again.start((swarm.genesis,), (), NOW)
     assert again.ledger.head == swarm.peers[name].ledger.head
     assert [o.plan.round for o in outcomes if isinstance(o, Decided)] == [1, 2]
-    assert [o.record for o in outcomes if isinstance(o, Persist)][0] == Incarnation(number=2)
+    assert next(o.record for o in outcomes if isinstance(o, Persist)) == Incarnation(number=2)
+
+
+def test_when_the_roster_died_a_former_member_goes_on_and_a_mere_newcomer_does_not() -> None:
+    swarm = Swarm(3)
+    former, newcomer = swarm.order[2], peer(7)
+    others = [name for name in swarm.peers if name != former]
+    swarm.deliver(to=others)
+    swarm.pass_time(15, among=others)
+    for name in others:
+        swarm.report(name, 0)
+    swarm.pass_time(3, among=others)
+    told = Entries(entries=tuple(swarm.peers[others[0]].ledger.entries))
+    swarm.take(former, swarm.peers[former].receive(others[0], told, NOW))
+    assert former not in [seat.peer for seat in swarm.peers[former].ledger.plans[-1].roster]
+    swarm.peers[newcomer] = agreement(newcomer, swarm.genesis, records=swarm.journals[former])
+    swarm.journals[newcomer], swarm.plans[newcomer] = [], []
+    swarm.take(newcomer, swarm.peers[newcomer].start((swarm.genesis,), (), swarm.now))
+    swarm.mail.clear()
+
+    swarm.pass_time(30, among=[newcomer])
+    assert swarm.peers[newcomer].ledger.head.round == 2
+    swarm.pass_time(30, among=[former])
+    last = swarm.peers[former].ledger.plans[-1]
+    assert last.round >= 3 and [seat.peer for seat in last.roster] == [former]
+    assert verify_ledger(swarm.genesis, swarm.peers[former].ledger.entries, decide, verify) == []

@@ -133,7 +133,7 @@ def test_a_farewell_counts_at_once_travels_on_and_can_be_taken_back_by_a_later_l
 def test_a_forged_farewell_is_not_believed() -> None:
     made, liar = member(A), member(B)
     (goodbye,) = liar.leave(1.0)
-    assert isinstance(goodbye, Broadcast)
+    assert isinstance(goodbye, Broadcast) and isinstance(goodbye.message, Leave)
     made.handle(B, replace(goodbye.message, peer=C), 1.1)
     assert made.lease_valid(C, 1.1)
 

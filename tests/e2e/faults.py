@@ -1,9 +1,13 @@
-"""What can go wrong inside a process, arranged from within it: a signal at an exact place, work that hangs, a full disk."""
+"""What can go wrong inside a process, arranged from within it: a signal at an exact place, work that hangs, a full disk.
+
+python faults.py FUNCTION ARGUMENT... -- ADLOCO_PEER_ARGUMENT...
+"""
 
 import importlib
 import os
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +28,10 @@ def hang_at(place: str, call: str) -> None:
 
 
 def limit_files(size_bytes: str) -> None:
-    """No file grows beyond this: to the writer, much like a full disk."""
+    """No file grows beyond this: to the writer, much like a full disk.
+
+    python faults.py FUNCTION ARGUMENT... -- ADLOCO_PEER_ARGUMENT...
+    """
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(size_bytes), resource.RLIM_INFINITY))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
@@ -49,3 +56,11 @@ def _at(place: str, call: int, deed: Callable[[], object], *, is_before: bool) -
         return result
 
     setattr(owner, name, replacement)
+
+
+if __name__ == "__main__":
+    end = sys.argv.index("--")
+    globals()[sys.argv[1]](*sys.argv[2:end])
+    from adloco_p2p.cli import main
+
+    raise SystemExit(main(sys.argv[end + 1 :]))

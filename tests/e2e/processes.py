@@ -12,13 +12,17 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import faults
 import yaml
 
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-MACHINE = ("--plain", "--peer-set", "deterministic=true", "num_threads=1", "max_micro_batch=4")
+CONNECTED = ("--plain", "--peer-set", "deterministic=true", "num_threads=1", "max_micro_batch=4")
 """Bit-identical repetition; and micro-batches small enough that the growing batch needs several."""
+MACHINE = ("--offline", *CONNECTED)
+REPOSITORY = Path(__file__).parents[2]
+FAULTS = Path(__file__).with_name("faults.py")
 ROUNDS = 6
-LAST_SECONDS = 120
+LAST_SECONDS = 60
 """A process that has not ended by then never will."""
 WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan")
 
@@ -63,22 +67,24 @@ def write_config(folder: Path) -> Path:
     return config
 
 
-def begin(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """`adloco-peer ARGUMENTS`, with pipes; the caller waits for it."""
-    command = [sys.executable, "-m", "adloco_p2p", *map(str, arguments)]
+def begin(*arguments: object, fault: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """`adloco-peer ARGUMENTS` with pipes; the caller waits for it. `fault`: see `run`."""
+    start = ["-m", "adloco_p2p"] if not fault else [str(FAULTS), *fault, "--"]
     return subprocess.Popen(
-        command,
-        env={**os.environ, **ENVIRONMENT},
+        [sys.executable, *start, *map(str, arguments)],
+        env={**os.environ, **ENVIRONMENT, "PYTHONPATH": str(REPOSITORY)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,
     )
 
 
 def finish(process: subprocess.Popen[str]) -> Ended:
-    output, errors = process.communicate(timeout=LAST_SECONDS)
+    try:
+        output, errors = process.communicate(timeout=LAST_SECONDS)
+    finally:
+        process.kill()
     return Ended(code=process.returncode, output=output, errors=errors)
 
 
@@ -87,7 +93,7 @@ def finish(process: subprocess.Popen[str]) -> Ended:
 # Importing torch and transformers costs seconds. A fork server imports them once; each child is a process of its own, with
 # its own pid to kill, that calls the same `main` as the command.
 
-_PRELOADED = ["adloco_p2p.cli", "adloco_p2p.commands.train", "adloco_p2p.runtime.alone", "datasets", "transformers.models.llama"]
+_PRELOADED = ["adloco_p2p.cli", "adloco_p2p.runtime.compose", "datasets", "transformers.models.llama"]
 
 
 def _warm() -> multiprocessing.context.ForkServerContext:
@@ -101,13 +107,12 @@ def run(arguments: Sequence[object], *, folder: Path, fault: tuple[str, ...] = (
     output, errors = folder / "output", folder / "errors"
     process = begin_warm(arguments, output=output, errors=errors, fault=fault)
     process.join(LAST_SECONDS)
-    assert process.exitcode is not None, "it never ended"
+    process.kill()
+    assert process.exitcode is not None, f"it never ended: {output.read_text()}"
     return Ended(code=process.exitcode, output=output.read_text(), errors=errors.read_text())
 
 
-def begin_warm(
-    arguments: Sequence[object], *, output: Path, errors: Path, fault: tuple[str, ...] = ()
-) -> ForkServerProcess:
+def begin_warm(arguments: Sequence[object], *, output: Path, errors: Path, fault: tuple[str, ...] = ()) -> ForkServerProcess:
     process = _warm().Process(target=_main, args=([*map(str, arguments)], str(output), str(errors), fault))
     process.start()
     return process
@@ -118,8 +123,6 @@ def _main(arguments: list[str], output: str, errors: str, fault: tuple[str, ...]
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC), number)
     os.environ.update(ENVIRONMENT)
     if fault:
-        import faults
-
         getattr(faults, fault[0])(*fault[1:])
     from adloco_p2p.cli import main
 

@@ -49,7 +49,7 @@ def namespaces() -> set[str]:
     found = set()
     for entry in Path("/proc").glob("[0-9]*/ns/net"):
         try:
-            found.add(os.readlink(entry))
+            found.add(str(entry.readlink()))
         except OSError:
             continue  # it has ended
     return found
@@ -68,17 +68,24 @@ def test_a_link_has_the_delay_and_the_rate_it_was_given() -> None:
 
 
 def test_nothing_is_left_after_an_error() -> None:
-    files = set(Path(tempfile.gettempdir()).glob("linkemu-*"))
-    with pytest.raises(ZeroDivisionError), Laboratory(LINKS) as lab:
+    directories = set(Path(tempfile.gettempdir()).glob("linkemu-*"))
+    seen: list[int] = []
+    inodes: set[str] = set()
+
+    def fail(lab: Laboratory) -> None:
         # one that ignores requests to end, and its child, which nobody waits for
         stubborn = lab.popen("a", ["sh", "-c", "trap '' TERM; sleep 1000 & echo started; wait"], stdout=subprocess.PIPE)
         stubborn.stdout.readline()
-        inside, inodes = lab._inside(), {f"net:[{inode}]" for inode in lab._emulator.inodes}
-        assert stubborn.pid in inside and len(inside) == 2 and inodes & namespaces()
+        seen.extend([*lab._inside(), lab._emulator.pid])
+        inodes.update(f"net:[{inode}]" for inode in lab._emulator.inodes)
+        assert stubborn.pid in seen and len(seen) == 3 and inodes & namespaces()
         raise ZeroDivisionError
-    assert not any(exists(pid) for pid in [*inside, lab._emulator.pid])
+
+    with pytest.raises(ZeroDivisionError), Laboratory(LINKS) as lab:
+        fail(lab)
+    assert not any(exists(pid) for pid in seen)
     assert not inodes & namespaces()
-    assert set(Path(tempfile.gettempdir()).glob("linkemu-*")) <= files
+    assert set(Path(tempfile.gettempdir()).glob("linkemu-*")) <= directories
 
 
 def test_nothing_is_left_after_an_interrupt() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from adloco_p2p.core.consensus import Consensus, Outcome
+from adloco_p2p.core.agreement import Outcome
+from adloco_p2p.core.consensus import Consensus
 from adloco_p2p.core.events import Persist
 from adloco_p2p.core.gossip_agreement import GossipAgreement
 from adloco_p2p.core.ledger import roster_of

@@ -1,0 +1,187 @@
+"""A whole swarm on one machine: real processes on loopback, one workdir each, one view over all of them.
+
+The parent trains nothing: it starts the first peer, gives its address to the others, follows their event files, passes Ctrl-C
+on, and exports the model at the end.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from adloco_p2p.commands import model
+from adloco_p2p.commands.saying import say
+from adloco_p2p.commands.train import is_complete, open_view
+from adloco_p2p.config.load import load_run
+from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.runtime.sink import View
+
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+START_SECONDS = 120.0
+"""For the first peer to listen; a cold machine imports slowly."""
+POLL_SECONDS = 0.2
+STOP_SECONDS = 120.0
+"""For a peer to end its round after Ctrl-C."""
+_ADDRESSES = re.compile(r"^initial peers: (.+)$", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class Member:
+    """One peer process of the swarm."""
+
+    workdir: Path
+    process: subprocess.Popen[bytes]
+    log: Path
+    read_bytes: int = 0
+    events: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.events = self.workdir / "events.jsonl"
+        self.read_bytes = self.events.stat().st_size if self.events.exists() else 0
+
+    def new_events(self) -> Iterator[dict[str, Any]]:
+        """Whole lines that were written since the last call."""
+        if not self.events.exists():
+            return
+        if self.events.stat().st_size < self.read_bytes:
+            self.read_bytes = 0  # rewound at a resume
+        with self.events.open("rb") as file:
+            file.seek(self.read_bytes)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self.read_bytes += len(whole)
+        for line in whole.splitlines():
+            yield json.loads(line)
+
+    def last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
+        return lines[-1] if lines else "it said nothing"
+
+
+def swarm(arguments: argparse.Namespace) -> int:
+    """Start the peers, watch them, end with one model."""
+    overrides = [*arguments.set, *([f"work.rounds={arguments.rounds}"] if arguments.rounds else [])]
+    run = load_run(arguments.config, overrides).value  # mistakes show before any process starts
+    if arguments.export is not None and arguments.export.exists() and any(arguments.export.iterdir()):
+        raise ConfigError(f"--export {arguments.export}: exists and is not empty; name a new directory")
+    threads = max(1, (os.cpu_count() or 1) // arguments.peers)
+    common = ["--plain", "--host-maddrs", LOOPBACK, "--peer-set", f"num_threads={threads}", *arguments.peer_set]
+    config = [str(arguments.config)] if arguments.config is not None else []
+    settings = ["--set", *overrides] if overrides else []
+    members: list[Member] = []
+    with _Interrupts(members):
+        try:
+            first = arguments.workdir / "peer-0"
+            members.append(_spawn(["start", *config, *settings, "--workdir", str(first), *common], first, threads))
+            addresses = _wait_for_addresses(members[0])
+            for index in range(1, arguments.peers):
+                workdir = arguments.workdir / f"peer-{index}"
+                join = ["join", "--initial-peers", *addresses, "--workdir", str(workdir), *common]
+                members.append(_spawn(join, workdir, threads))
+            say(f"{arguments.peers} peers of {run.name}, {threads} threads each, in {arguments.workdir}")
+            _follow(members, open_view(plain=arguments.plain))
+        finally:
+            _end(members)
+    failed = [member for member in members if member.process.returncode != 0]
+    for member in failed:
+        say(f"{member.workdir.name} ended with exit code {member.process.returncode}: {member.last_words()}")
+    finished = [member for member in members if is_complete(member.workdir)]
+    if not finished:
+        say(f"saved; go on with the same command in {arguments.workdir}")
+        return 0 if not failed else 3
+    if arguments.export is not None:
+        model.write_export(finished[0].workdir, arguments.export, instance=None)
+    else:
+        say(f"done. Write the model: adloco-peer export --workdir {finished[0].workdir} --output DIR")
+    return 0 if not failed else 3
+
+
+def _spawn(arguments: list[str], workdir: Path, threads: int) -> Member:
+    workdir.mkdir(parents=True, exist_ok=True)
+    log = workdir / "output.log"
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
+    with log.open("wb") as output:
+        return Member(workdir=workdir, process=_process(arguments, output, environment), log=log)
+
+
+def _process(arguments: list[str], output: IO[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "adloco_p2p", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,  # Ctrl-C reaches the parent alone, which passes it on
+    )
+
+
+def _wait_for_addresses(first: Member) -> list[str]:
+    """What the first peer prints for others to copy. Raises SwarmError."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        match = _ADDRESSES.search(first.log.read_text(errors="replace"))
+        if match:
+            return match[1].split()
+        if first.process.poll() is not None:
+            raise SwarmError(f"the first peer did not start: {first.last_words()}")
+        time.sleep(POLL_SECONDS)
+    raise SwarmError(f"the first peer does not listen after {START_SECONDS:.0f} s; see {first.log}")
+
+
+def _follow(members: list[Member], view: View) -> None:
+    """Show the first peer's view until every process has ended."""
+    view.start()
+    try:
+        while any(member.process.poll() is None for member in members):
+            for event in members[0].new_events():
+                view.update(event)
+            time.sleep(POLL_SECONDS)
+        for event in members[0].new_events():
+            view.update(event)
+    finally:
+        view.stop()
+
+
+def _end(members: list[Member]) -> None:
+    """No process outlives the command."""
+    for member in members:
+        if member.process.poll() is None:
+            member.process.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + STOP_SECONDS
+    for member in members:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            member.process.wait(max(0.0, deadline - time.monotonic()))
+        if member.process.poll() is None:
+            member.process.kill()
+            member.process.wait()
+
+
+class _Interrupts:
+    """Ctrl-C and SIGTERM go to every member, each time; the parent waits for them."""
+
+    def __init__(self, members: list[Member]) -> None:
+        self._members = members
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._pass_on)
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _pass_on(self, number: int, frame: object) -> None:
+        del frame
+        for member in self._members:
+            if member.process.poll() is None:
+                member.process.send_signal(number)

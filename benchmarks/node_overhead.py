@@ -1,0 +1,152 @@
+"""What the node costs: whole rounds through the event loop, plans, gradient statistics, averaging alone, outer step, digests,
+events and a checkpoint, against a bare PyTorch loop that does the same inner steps on the same rows. The sides take turns.
+
+python -m benchmarks.node_overhead            the embedded default's model on one CPU thread; about a minute
+"""
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.config.run import EvaluationConfig, RunConfig
+from adloco_p2p.core.agreement import Gathering
+from adloco_p2p.core.events import Durable, Started
+from adloco_p2p.core.peer import Cadence, Peer
+from adloco_p2p.core.round_plan import genesis, next_plan
+from adloco_p2p.core.rules import BatchRules, InstanceRules, WorkRules
+from adloco_p2p.core.types import Capacity, InstanceId, PeerId
+from adloco_p2p.data.feed import open_feed
+from adloco_p2p.numerics.batch import Feed
+from adloco_p2p.runtime.alone import NothingToJournal
+from adloco_p2p.runtime.compose import Checkpoints
+from adloco_p2p.runtime.loop import Node, Ports
+from adloco_p2p.runtime.sink import Sink
+from adloco_p2p.storage.checkpoint import CheckpointStore
+from adloco_p2p.storage.event_log import EventLog
+from adloco_p2p.swarm.memory import MemorySwarm
+from adloco_p2p.training.hosting import Hosting
+from adloco_p2p.training.model import build_model
+
+ME = PeerId("peer")
+ONE = InstanceId(0)
+ROUNDS = 1
+TURNS = 4
+"""Rounds of each side. The fastest are compared, since other processes only ever slow one down."""
+BATCHES = (4, 8)
+TARGET = 1.03
+
+
+@dataclass(frozen=True)
+class Seconds:
+    wall: float
+    processor: float
+
+
+class Unseen:
+    """A view that shows nothing."""
+
+    def start(self) -> None: ...
+
+    def update(self, event: dict[str, object]) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunConfig(
+            work=WorkRules(rounds=ROUNDS),
+            instances=InstanceRules(count=1, start="same"),
+            evaluation=EvaluationConfig(period_rounds=0, rows=1),  # the bare loop does not evaluate
+        )
+        feed = open_feed(run, cache_dir=Path(folder))
+        engine = Hosting(run, PeerConfig(device="cpu", num_threads=1), ME, feed)
+        steps = run.work.inner_steps * ROUNDS
+        sys.stdout.write(f"{engine.num_parameters} parameters, {run.data.sequence_length} tokens, {steps} inner steps a turn\n")
+        sys.stdout.write("batch   bare s   node s  node/bare   bare cpu s  node cpu s  node/bare\n")
+        for batch in BATCHES:
+            bare, node = _take_turns(replace(run, batch=BatchRules(initial_batch=batch)), feed, engine, Path(folder))
+            wall, processor = node.wall / bare.wall, node.processor / bare.processor
+            sys.stdout.write(
+                f"{batch:5d}  {bare.wall:7.2f}  {node.wall:7.2f}  {wall:9.3f}"
+                f"   {bare.processor:10.2f}  {node.processor:10.2f}  {processor:9.3f}\n"
+            )
+    sys.stdout.write(f"target: at most {TARGET}\n")
+
+
+def _take_turns(run: RunConfig, feed: Feed, engine: Hosting, folder: Path) -> tuple[Seconds, Seconds]:
+    """The fastest turn of the bare loop, and of the node."""
+    bare, node = [], []
+    for turn in range(TURNS):
+        bare.append(_timed(_bare_turn(run, feed)))
+        node.append(_timed(_node_turn(run, engine, folder / f"{run.batch.initial_batch}-{turn}")))
+    return tuple(
+        Seconds(wall=min(turn.wall for turn in turns), processor=min(turn.processor for turn in turns))
+        for turns in (bare, node)
+    )  # type: ignore[return-value]
+
+
+def _timed(work: Callable[[], object]) -> Seconds:
+    wall, processor = time.perf_counter(), time.process_time()
+    work()
+    return Seconds(wall=time.perf_counter() - wall, processor=time.process_time() - processor)
+
+
+def _bare_turn(run: RunConfig, feed: Feed) -> Callable[[], object]:
+    """Zero gradients, forward, backward, clip, step: what everybody writes."""
+    module = build_model(run.model, vocab_size=feed.vocab_size, sequence_length=feed.sequence_length, seed=1)
+    module.train()
+    inner = run.inner
+    adamw = torch.optim.AdamW(
+        module.parameters(), lr=1e-4, betas=inner.betas, eps=inner.eps, weight_decay=inner.weight_decay, fused=True
+    )
+    stream = feed.open(instance=ONE, peer=ME, round=0, first_sample=0)
+
+    def work() -> None:
+        for _ in range(run.work.inner_steps * ROUNDS):
+            rows = stream.take(run.batch.initial_batch)
+            adamw.zero_grad()
+            module(input_ids=rows.input_ids, labels=rows.labels).loss.backward()
+            torch.nn.utils.clip_grad_norm_(module.parameters(), inner.clip_norm)
+            adamw.step()
+
+    return work
+
+
+def _node_turn(run: RunConfig, engine: Hosting, folder: Path) -> Callable[[], object]:
+    """A run of its own, from the genesis plan to the last checkpoint."""
+    folder.mkdir()
+    capacity = Capacity(samples_per_second=0.0, micro_batch_limit=engine.micro_batch_limit, max_instances=1)
+    plan = genesis(run.digest, [(ME, capacity)], run.rules)
+    engine.start([ONE])
+    port = MemorySwarm().port(ME)
+    ports = Ports(
+        engine=engine,
+        checkpoints=Checkpoints(store=CheckpointStore.open(folder / "checkpoints", run=run.digest, kept=2)),
+        averaging=port,
+        messenger=port,
+        states=port,
+        journal=NothingToJournal(),
+        events=Sink(log=EventLog.open(folder / "events.jsonl"), view=Unseen()),
+    )
+    durable = Durable(round=0, plans=(plan,), held=(ONE,))
+
+    def work() -> None:
+        agreement = Gathering(decide=lambda before, reports: next_plan(before, reports, run.rules))
+        peer = Peer(me=ME, cadence=Cadence(rounds=ROUNDS, evaluation_period=0, checkpoint_period=1), agreement=agreement)
+        stop = asyncio.run(Node(peer=peer, ports=ports).run(Started(durable=durable, capacity=capacity)))
+        assert stop.is_finished
+
+    return work
+
+
+if __name__ == "__main__":
+    main()

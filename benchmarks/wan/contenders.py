@@ -1,0 +1,275 @@
+"""One peer of one contender, in its namespace: started by `averaging.py`, which it tells what happens, a line at a time.
+
+Every contender is a context manager that yields a function for one round, and whatever has to be done before each. A vector
+is full of the peer's rank plus one, so that everybody knows what the mean must be, on the first round and on all later ones.
+"""
+
+import asyncio
+import contextlib
+import json
+import multiprocessing as mp
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from benchmarks.averaging_loopback import cpu_seconds, dial, split
+
+INTERFACE = "link0"
+RAW_PORT, GLOO_PORT = 7201, 7202
+CHUNK_BYTES = 1 << 17
+PART_BYTES = 1 << 20
+ROUND_SECONDS = 120.0
+"""No contender gives up before the benchmark itself does."""
+MATCHMAKING_SECONDS = 3.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What `averaging.py` asks of a peer, as JSON in its first argument."""
+
+    contender: str
+    rank: int
+    addresses: list[str]
+    """Of all peers, by rank."""
+    size: int
+    """float32 values of the vector."""
+    rounds: int
+    shares: list[float]
+    """How much of the vector each peer reduces; they add up to 1."""
+    up_mbit: float
+
+    @property
+    def num_peers(self) -> int:
+        return len(self.addresses)
+
+    @property
+    def address(self) -> str:
+        return self.addresses[self.rank]
+
+    @property
+    def listen(self) -> list[str]:
+        return [f"/ip4/{self.address}/tcp/0"]
+
+    def vector(self) -> torch.Tensor:
+        return torch.full((self.size,), self.rank + 1.0)
+
+    def check(self, *tensors: torch.Tensor) -> None:
+        mean = torch.tensor((self.num_peers + 1) / 2)
+        assert all(torch.allclose(tensor, mean) for tensor in tensors), "this is not the mean"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    prepare: Callable[[], None] = lambda: None
+    average: Callable[[], None]
+    check: Callable[[], None] = lambda: None
+
+
+class Director:
+    """The benchmark at the other end of our pipes."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "w", buffering=1)
+        os.dup2(2, 1)  # libraries print to standard output as they like
+
+    def tell(self, kind: str, value: Any = None) -> Any:
+        """Wait until all peers have told the same; everybody's values, by rank."""
+        self._out.write(json.dumps({"kind": kind, "value": value}) + "\n")
+        line = sys.stdin.readline()
+        if not line:
+            sys.exit("the benchmark has ended")
+        return json.loads(line)
+
+
+@contextmanager
+def ours(task: Task, director: Director) -> Iterator[Ways]:
+    from hivemind.p2p import P2P
+
+    from adloco_p2p.core import canonical
+    from adloco_p2p.core.types import PeerId
+    from adloco_p2p.swarm.averaging import Averager
+
+    with asyncio.Runner() as runner:
+
+        async def start() -> tuple[P2P, Averager]:
+            p2p = await P2P.create(host_maddrs=task.listen)
+            averager = Averager(p2p, part_bytes=PART_BYTES)
+            await averager.start()
+            return p2p, averager
+
+        p2p, averager = runner.run(start())
+        addresses = director.tell("share", [str(address) for address in runner.run(p2p.get_visible_maddrs())])
+        runner.run(dial_lower_ranks(p2p, addresses, task.rank))
+        weights = tuple((PeerId(peer), 1) for peer in director.tell("share", p2p.peer_id.to_base58()))
+        vector = task.vector()
+        out, count = torch.empty_like(vector), 0
+
+        async def average() -> None:
+            nonlocal count
+            count += 1
+            key = canonical.digest(f"round {count}")
+            shares = tuple(task.shares)
+            await averager.average(
+                key=key, weights=weights, shares=shares, vector=vector, out=out, timeout_seconds=ROUND_SECONDS
+            )
+            await averager.settled()  # the loop must go on until the slower ones have their result
+            averager.forget(key)
+
+        yield Ways(average=lambda: runner.run(average()), check=lambda: task.check(out))
+        runner.run(averager.stop())
+        runner.run(p2p.shutdown())
+
+
+async def dial_lower_ranks(p2p: Any, addresses: list[list[str]], rank: int) -> None:
+    """One of each two dials: daemons that dial each other at the same instant, from the ports they listen on, end up with one
+    TCP connection on which both begin the handshake, and both fail."""
+    await dial(p2p, [address for peer in addresses[:rank] for address in peer])
+
+
+@contextmanager
+def stock(task: Task, director: Director) -> Iterator[Ways]:
+    import hivemind
+    from hivemind.averaging.control import AveragingStage
+    from hivemind.utils import get_dht_time
+
+    dht = hivemind.DHT(host_maddrs=task.listen, start=True) if task.rank == 0 else None
+    (first, *_) = director.tell("share", [str(address) for address in dht.get_visible_maddrs()] if dht else None)
+    dht = dht or hivemind.DHT(initial_peers=first, host_maddrs=task.listen, start=True)
+    addresses = director.tell("share", [str(address) for address in dht.get_visible_maddrs()])
+
+    async def connect(dht: Any) -> None:
+        p2p = await dht.replicate_p2p()
+        await dial_lower_ranks(p2p, addresses, task.rank)
+        await p2p.shutdown()
+
+    asyncio.run(connect(dht))
+    averager = hivemind.DecentralizedAverager(
+        [torch.full((piece,), task.rank + 1.0) for piece in split(task.size, 10)],
+        dht,
+        prefix="wan",
+        target_group_size=task.num_peers,
+        min_group_size=task.num_peers,
+        min_matchmaking_time=MATCHMAKING_SECONDS,
+        part_size_bytes=PART_BYTES,
+        bandwidth=task.up_mbit,
+        sender_timeout=ROUND_SECONDS,
+        reducer_timeout=2 * ROUND_SECONDS,
+        start=True,
+    )
+    controls: list[Any] = []
+
+    def prepare() -> None:
+        when = get_dht_time() + MATCHMAKING_SECONDS + 0.5
+        control = averager.step(wait=False, require_trigger=True, timeout=ROUND_SECONDS, scheduled_time=when)
+        while control.stage != AveragingStage.AWAITING_TRIGGER and not control.done():
+            time.sleep(0.01)
+        controls.append(control)
+
+    def average() -> None:
+        control = controls.pop()
+        control.allow_allreduce()
+        assert len(control.result(timeout=ROUND_SECONDS)) == task.num_peers
+
+    def check() -> None:
+        with averager.get_tensors() as tensors:
+            task.check(*tensors)
+
+    yield Ways(prepare=prepare, average=average, check=check)
+    averager.shutdown()
+    dht.shutdown()
+
+
+@contextmanager
+def gloo(task: Task, director: Director) -> Iterator[Ways]:  # noqa: ARG001
+    import torch.distributed as dist
+
+    os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
+    where = f"tcp://{task.addresses[0]}:{GLOO_PORT}"
+    dist.init_process_group("gloo", init_method=where, rank=task.rank, world_size=task.num_peers)
+    vector = task.vector()
+
+    def average() -> None:
+        dist.all_reduce(vector)
+        vector.div_(task.num_peers)
+
+    yield Ways(average=average, check=lambda: task.check(vector))
+    dist.destroy_process_group()
+
+
+@contextmanager
+def raw(task: Task, director: Director) -> Iterator[Ways]:
+    """The bytes of a butterfly with these shares, over plain sockets, all at once: nothing is computed or waited for."""
+
+    def due(source: int, target: int) -> int:
+        """Bytes: the part that the target reduces, and the result of what the source has reduced."""
+        return round(4 * task.size * (task.shares[source] + task.shares[target]))
+
+    data = bytes(CHUNK_BYTES)
+    others = [rank for rank in range(task.num_peers) if rank != task.rank]
+    incoming: dict[int, socket.socket] = {}
+    with contextlib.ExitStack() as undo:
+        server = undo.enter_context(socket.create_server((task.address, RAW_PORT), backlog=task.num_peers))
+        director.tell("share")
+        outgoing = {rank: socket.create_connection((task.addresses[rank], RAW_PORT)) for rank in others}
+        for _ in others:
+            connection, (address, _) = server.accept()
+            incoming[task.addresses.index(address)] = connection
+        for connection in (*outgoing.values(), *incoming.values()):
+            undo.enter_context(connection)
+
+        def send(rank: int) -> None:
+            left = due(task.rank, rank)
+            while left:
+                left -= outgoing[rank].send(data[:left] if left < len(data) else data)
+
+        def receive(rank: int) -> None:
+            left, room = due(rank, task.rank), memoryview(bytearray(CHUNK_BYTES))
+            while left:
+                got = incoming[rank].recv_into(room[: min(left, len(room))])
+                if not got:
+                    raise ConnectionError(f"peer {rank} has closed its connection")
+                left -= got
+
+        def average() -> None:
+            threads = [threading.Thread(target=work, args=(rank,)) for work in (send, receive) for rank in others]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        yield Ways(average=average)
+
+
+CONTENDERS = {"raw": raw, "gloo": gloo, "hivemind": stock, "ours": ours}
+
+
+def main() -> None:
+    task = Task(**json.loads(sys.argv[1]))
+    director = Director()
+    torch.set_num_threads(1)
+    mp.set_start_method("fork", force=True)  # hivemind's averager works with no other
+    with CONTENDERS[task.contender](task, director) as ways:
+        for _ in range(task.rounds):
+            director.tell("prepare")
+            ways.prepare()
+            cpu = cpu_seconds()
+            director.tell("begin")
+            begun = time.monotonic()
+            ways.average()
+            seconds = time.monotonic() - begun
+            director.tell("done")
+            director.tell("round", {"seconds": seconds, "cpu_seconds": cpu_seconds() - cpu})
+            ways.check()
+        director.tell("end")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""What a machine can check of the house rules: direction of imports, plain sources, nothing dead, nothing forgotten."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+PACKAGE = REPOSITORY / "adloco_p2p"
+GENERATED = PACKAGE / "v1"
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if GENERATED not in path.parents)
+SCRIPTS = sorted(path for folder in ("tests", "benchmarks", "proto") for path in (REPOSITORY / folder).rglob("*.py"))
+PROSE = sorted(path for pattern in ("*.md", "*.toml", "*.yaml", "*.proto") for path in REPOSITORY.rglob(pattern))
+UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX|HA" + r"CK)\b")
+PURE = {
+    "__future__",
+    "abc",
+    "annotated_types",
+    "bisect",
+    "collections",
+    "dataclasses",
+    "enum",
+    "fractions",
+    "functools",
+    "hashlib",
+} | {
+    "heapq",
+    "itertools",
+    "json",
+    "math",
+    "operator",
+    "statistics",
+    "types",
+    "typing",
+}
+"""What the core may import besides itself and the errors."""
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"), str(path))
+
+
+def modules_of(path: Path) -> Iterator[str]:
+    """Absolute names of what a file imports, anywhere in it; for `from a import b` both `a` and `a.b`."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module is not None, f"{path}: relative import"
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def name_of(path: Path) -> str:
+    """Dotted name of a module of the package."""
+    parts = path.relative_to(REPOSITORY).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(REPOSITORY))
+
+
+def calls_of(path: Path) -> Iterator[str]:
+    """Dotted names of what a file calls, as written."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+
+
+def test_imports_go_in_one_direction() -> None:
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    checked = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=120)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_files_are_plain_and_finished() -> None:
+    for path in [*SOURCES, *SCRIPTS, *PROSE]:
+        content = path.read_bytes()
+        assert content.isascii(), f"{shown(path)}: not ASCII"
+        assert b"\r" not in content and b"\t" not in content, f"{shown(path)}: carriage return or tab"
+        found = UNFINISHED.search(content.decode("ascii"))
+        assert found is None, f"{shown(path)}: {found}"
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *SCRIPTS], ids=shown)
+def test_no_shortcuts(path: Path) -> None:
+    for node in ast.walk(tree_of(path)):
+        where = f"{shown(path)}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.ExceptHandler):
+            assert node.type is not None, f"{where}: bare except"
+        if isinstance(node, ast.Assert):
+            assert not isinstance(node.test, ast.Constant), f"{where}: an assertion that decides nothing"
+        if isinstance(node, ast.ImportFrom):
+            assert all(name.name != "*" for name in node.names), f"{where}: import *"
+
+
+def test_the_core_is_pure() -> None:
+    for path in sorted((PACKAGE / "core").glob("*.py")):
+        for module in modules_of(path):
+            root = module.partition(".")[0]
+            is_own = module.startswith(("adloco_p2p.core", "adloco_p2p.errors"))
+            assert is_own or root in PURE, f"{shown(path)}: imports {module}"
+        for call in calls_of(path):
+            assert call not in ("open", "print", "input", "hash"), f"{shown(path)}: calls {call}"
+
+
+def test_no_call_that_a_room_may_not_make() -> None:
+    for path in SOURCES:
+        for call in calls_of(path):
+            assert call not in ("eval", "exec", "pickle.load", "pickle.loads", "os.system"), f"{shown(path)}: {call}"
+            if call == "time.time":
+                assert path.parent.name in ("runtime", "swarm", "views"), (
+                    f"{shown(path)}: the wall clock is read by the shell only"
+                )
+            if call.startswith("random.") and "random" in modules_of(path) and path.parent.name != "sim":
+                assert call in ("random.Random", "random.SystemRandom"), f"{shown(path)}: {call} draws from a global state"
+            if call == "torch.load":
+                raise AssertionError(f"{shown(path)}: tensors are read with safetensors")
+
+
+def test_every_package_is_in_the_wheel() -> None:
+    folders = {name_of(path) for path in PACKAGE.rglob("__init__.py")}
+    assert folders | {"adloco_p2p.configs"} == set(PROJECT["tool"]["setuptools"]["packages"])
+    with_code = {path.parent for path in PACKAGE.rglob("*.py")}
+    assert all((folder / "__init__.py").exists() for folder in with_code)
+
+
+def test_every_module_is_used() -> None:
+    """Imported by another one, named by the command line, or an entry point. Its own tests do not count."""
+    users = {path: path.stem.removeprefix("test_") for path in [*SOURCES, *SCRIPTS]}
+    imported = {
+        module
+        for path, own in users.items()
+        for module in modules_of(path)
+        if path in SOURCES or not module.endswith(f".{own}")
+    }
+    verbs = re.findall(r'verb="(\w+):\w+"', (PACKAGE / "cli.py").read_text())
+    entries = {f"adloco_p2p.commands.{verb}" for verb in verbs} | {"adloco_p2p.__main__"}
+    packages = {name_of(path) for path in PACKAGE.rglob("__init__.py")}
+    unused = {name_of(path) for path in SOURCES} - imported - entries - packages
+    assert not unused, sorted(unused)
+
+
+def test_every_import_is_required() -> None:
+    names = {"grpcio": "grpc", "protobuf": "google", "pyyaml": "yaml", "annotated-types": "annotated_types"}
+    required = {re.split(r"[<>=]", entry)[0] for entry in PROJECT["project"]["dependencies"]}
+    modules = {names.get(name, name) for name in required}
+    imported = {module.partition(".")[0] for path in [*SOURCES, *sorted(GENERATED.glob("*.py"))] for module in modules_of(path)}
+    assert imported - set(sys.stdlib_module_names) - {"adloco_p2p"} <= modules
