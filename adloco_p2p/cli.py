@@ -114,6 +114,30 @@ def _parser() -> argparse.ArgumentParser:
     _json(plan)
     plan.set_defaults(verb="inspect:plan")
 
+    ledger = verbs.add_parser("ledger", help="the agreed plans of the run; `ledger verify` recomputes and checks them all")
+    ledger.add_argument("action", nargs="?", choices=["verify"], help="check every link, signature and decision")
+    _workdir(ledger)
+    _json(ledger)
+    ledger.set_defaults(verb="ledger:show")
+
+    explain = verbs.add_parser("explain", help="why a round was planned as it was")
+    explain.add_argument("round", type=int, metavar="ROUND")
+    _workdir(explain)
+    explain.set_defaults(verb="ledger:explain")
+
+    simulate = verbs.add_parser("simulate", help="run the agreement in a simulated swarm and check its promises")
+    simulate.add_argument("--peers", type=_positive, required=True, metavar="N")
+    simulate.add_argument("--rounds", type=_positive, default=5, metavar="R")
+    simulate.add_argument("--seeds", default="1-10", metavar="A-B", help="one run per seed (default 1-10)")
+    simulate.add_argument("--loss", type=float, default=0.0, metavar="F", help="fraction of messages that are lost")
+    simulate.add_argument(
+        "--churn", type=float, default=0.0, metavar="F", help="joiners, and as many leavers, per peer and minute"
+    )
+    simulate.add_argument("--partition", type=float, default=0.0, metavar="SECONDS", help="cut the swarm in two for so long")
+    simulate.add_argument("--liars", type=float, default=0.0, metavar="F", help="fraction of peers that lie in their reports")
+    _json(simulate)
+    simulate.set_defaults(verb="ledger:simulate")
+
     config = verbs.add_parser("config", help="show a configuration with the origin of every setting")
     config_verbs = config.add_subparsers(title="verbs", required=True, metavar="VERB")
     show = config_verbs.add_parser("show", help="every setting, its value, its origin, its meaning")

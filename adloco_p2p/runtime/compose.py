@@ -13,18 +13,15 @@ from adloco_p2p.config.peer import PeerConfig
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.core.events import Durable
 from adloco_p2p.core.peer import Cadence
-from adloco_p2p.core.round_plan import genesis
-from adloco_p2p.core.types import MAX_INSTANCES, Capacity, InstanceId, PeerId, RoundPlan
+from adloco_p2p.core.types import Capacity, InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed, open_feed
+from adloco_p2p.runtime.agreement import genesis_of
 from adloco_p2p.runtime.sink import Sink, View
 from adloco_p2p.storage.checkpoint import CheckpointStore
 from adloco_p2p.storage.event_log import EventLog
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.identity import Identity
 from adloco_p2p.training.hosting import Hosting
-
-UNKNOWN_CAPACITY = Capacity(samples_per_second=0.0, micro_batch_limit=1 << 20, max_instances=MAX_INSTANCES)
-"""Of a peer that has not reported yet; its device worker keeps to its own limit anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +37,6 @@ class Checkpoints:
 
     def complete(self, durable: Durable) -> None:
         self.store.complete(durable, {})
-
-
-def genesis_of(run: RunConfig) -> RoundPlan:
-    """The first plan, which everybody computes from the run's configuration: its author alone, of unknown capacity."""
-    return genesis(run.digest, [(PeerId(run.author), UNKNOWN_CAPACITY)], run.rules)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 
@@ -10,7 +11,7 @@ from adloco_p2p.core import canonical, messages, outer_round
 from adloco_p2p.core.types import Digest, InstanceId, PeerId
 from adloco_p2p.errors import StorageError
 from adloco_p2p.runtime.ports import AveragedVector
-from adloco_p2p.storage.journal import Journal
+from adloco_p2p.storage.journal import Journal, read_records
 from adloco_p2p.swarm.averaging import Averager
 from adloco_p2p.swarm.gossip_wire import GossipWire
 from adloco_p2p.swarm.state_transfer import StateFetcher, StateServer
@@ -152,9 +153,9 @@ class NetworkJournal:
         self._journal.append(canonical.encode([type(record).__name__, canonical.encode(record).decode("ascii")]))
 
 
-def read_journal(journal: Journal) -> list[object]:
-    """Every record, oldest first. Raises StorageError."""
-    return [_record(data, where=str(journal.path)) for data in journal.read()]
+def journal_records(path: Path) -> list[object]:
+    """Every record of the journal at `path`, oldest first. Raises StorageError."""
+    return [_record(data, where=str(path)) for data in read_records(path)]
 
 
 def _record(data: bytes, *, where: str) -> object:

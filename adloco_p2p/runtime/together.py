@@ -15,11 +15,11 @@ from adloco_p2p.core.events import Received, Started, Stop
 from adloco_p2p.core.gossip_agreement import GossipAgreement
 from adloco_p2p.core.membership import Timing
 from adloco_p2p.core.peer import Peer
-from adloco_p2p.core.round_plan import next_plan
-from adloco_p2p.core.types import Digest, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.core.types import Digest, PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime import signals
-from adloco_p2p.runtime.compose import LocalPeer, genesis_of, open_local
+from adloco_p2p.runtime.agreement import decide_by, genesis_of, is_signed, signature
+from adloco_p2p.runtime.compose import LocalPeer, open_local
 from adloco_p2p.runtime.loop import Node, Ports
 from adloco_p2p.runtime.network import (
     KINDS,
@@ -27,7 +27,7 @@ from adloco_p2p.runtime.network import (
     NetworkJournal,
     NetworkMessenger,
     NetworkStates,
-    read_journal,
+    journal_records,
 )
 from adloco_p2p.runtime.sink import View
 from adloco_p2p.storage.journal import Journal
@@ -36,7 +36,6 @@ from adloco_p2p.swarm.averaging import Averager
 from adloco_p2p.swarm.discovery import Discovery, RunRecord, SignedManifest
 from adloco_p2p.swarm.gossip_wire import GossipWire, fetch_manifest
 from adloco_p2p.swarm.host import Host
-from adloco_p2p.swarm.identity import verify
 from adloco_p2p.swarm.link import format_link, split_initial_peers
 from adloco_p2p.swarm.state_transfer import StateFetcher, StateServer
 
@@ -48,8 +47,6 @@ DISCOVERY_SECONDS = 30.0
 """How long a joiner looks for a run before it gives up."""
 LINGER_SECONDS = 5.0
 """After the end of the run a peer still serves what slower ones may ask for."""
-CONTEXT = "consensus"
-"""What the consensus signs means nothing elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,25 +166,14 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest) -> Stop
     discovery = Discovery(host.dht, host.identity)
     contacts = await _acquaint(host, discovery, run.digest)
     journal = Journal.open(local.workdir.journal_path)
-    rules = run.rules
-
-    def decide(parent: RoundPlan, reports: Sequence[Report], change: RosterChange) -> RoundPlan:
-        return next_plan(parent, reports, rules, roster=change)
-
-    def is_signed(peer: PeerId, payload: bytes, signature: str) -> bool:
-        try:
-            return verify(peer, CONTEXT, payload, bytes.fromhex(signature))
-        except ValueError:
-            return False
-
     agreement = GossipAgreement(
         me,
         genesis=genesis_of(run),
-        records=read_journal(journal),
+        records=journal_records(journal.path),
         contacts=contacts,
         capacity=local.capacity,
-        decide=decide,
-        sign=lambda payload: host.identity.sign(CONTEXT, payload).hex(),
+        decide=decide_by(run.rules),
+        sign=lambda payload: signature(host.identity, payload),
         verify=is_signed,
         draw=random.Random(os.urandom(16)).random,
         timing=Timing(),

@@ -82,10 +82,7 @@ class Journal:
 
     def read(self) -> Iterator[bytes]:
         """Every record, oldest first. Raises StorageError."""
-        with reported(self.path):
-            content = self.path.read_bytes()[: self.size_bytes]
-        for start, end in _records(content, len(MAGIC)):
-            yield content[start + _HEADER.size : end]
+        return read_records(self.path)
 
     def rewrite(self, records: Iterable[bytes]) -> None:
         """Replace all records at once: after a crash there are the old ones or the new ones. Raises StorageError."""
@@ -100,6 +97,15 @@ class Journal:
 
     def close(self) -> None:
         self._file.close()
+
+
+def read_records(path: Path) -> Iterator[bytes]:
+    """Every record of a journal that another process may be writing: nothing is locked or mended. Raises StorageError."""
+    with reported(path):
+        content = path.read_bytes()
+    end_of_records = _end_of_records(path, content)
+    for start, end in _records(content[:end_of_records], len(MAGIC)):
+        yield content[start + _HEADER.size : end]
 
 
 def _frame(record: bytes) -> bytes:

@@ -29,6 +29,7 @@ PART_BYTES = 1 << 20
 ROUND_SECONDS = 120.0
 """No contender gives up before the benchmark itself does."""
 MATCHMAKING_SECONDS = 3.5
+REDIAL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,8 @@ class Task:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
     prepare: Callable[[], None] = lambda: None
-    average: Callable[[], None]
+    average: Callable[[], float]
+    """Seconds until the result was here; returns when nobody needs this peer any more."""
     check: Callable[[], None] = lambda: None
 
 
@@ -112,16 +114,17 @@ def ours(task: Task, director: Director) -> Iterator[Ways]:
         vector = task.vector()
         out, count = torch.empty_like(vector), 0
 
-        async def average() -> None:
+        async def average() -> float:
             nonlocal count
             count += 1
             key = canonical.digest(f"round {count}")
             shares = tuple(task.shares)
-            await averager.average(
+            averaged = await averager.average(
                 key=key, weights=weights, shares=shares, vector=vector, out=out, timeout_seconds=ROUND_SECONDS
             )
             await averager.settled()  # the loop must go on until the slower ones have their result
             averager.forget(key)
+            return averaged.seconds
 
         yield Ways(average=lambda: runner.run(average()), check=lambda: task.check(out))
         runner.run(averager.stop())
@@ -130,8 +133,19 @@ def ours(task: Task, director: Director) -> Iterator[Ways]:
 
 async def dial_lower_ranks(p2p: Any, addresses: list[list[str]], rank: int) -> None:
     """One of each two dials: daemons that dial each other at the same instant, from the ports they listen on, end up with one
-    TCP connection on which both begin the handshake, and both fail."""
-    await dial(p2p, [address for peer in addresses[:rank] for address in peer])
+    TCP connection on which both begin the handshake; both fail, and refuse to dial again for some seconds. Hivemind's DHT,
+    joined by all peers at once, does just that; then there is nothing to do but to try until it works."""
+    from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
+
+    for peer in addresses[:rank]:
+        while True:
+            try:
+                await dial(p2p, peer)
+            except ControlFailure as error:
+                print(error, file=sys.stderr)
+                await asyncio.sleep(REDIAL_SECONDS)
+            else:
+                break
 
 
 @contextmanager
@@ -173,10 +187,11 @@ def stock(task: Task, director: Director) -> Iterator[Ways]:
             time.sleep(0.01)
         controls.append(control)
 
-    def average() -> None:
-        control = controls.pop()
+    def average() -> float:
+        begun, control = time.monotonic(), controls.pop()
         control.allow_allreduce()
         assert len(control.result(timeout=ROUND_SECONDS)) == task.num_peers
+        return time.monotonic() - begun
 
     def check() -> None:
         with averager.get_tensors() as tensors:
@@ -196,9 +211,11 @@ def gloo(task: Task, director: Director) -> Iterator[Ways]:  # noqa: ARG001
     dist.init_process_group("gloo", init_method=where, rank=task.rank, world_size=task.num_peers)
     vector = task.vector()
 
-    def average() -> None:
+    def average() -> float:
+        begun = time.monotonic()
         dist.all_reduce(vector)
         vector.div_(task.num_peers)
+        return time.monotonic() - begun
 
     yield Ways(average=average, check=lambda: task.check(vector))
     dist.destroy_process_group()
@@ -238,12 +255,14 @@ def raw(task: Task, director: Director) -> Iterator[Ways]:
                     raise ConnectionError(f"peer {rank} has closed its connection")
                 left -= got
 
-        def average() -> None:
+        def average() -> float:
+            begun = time.monotonic()
             threads = [threading.Thread(target=work, args=(rank,)) for work in (send, receive) for rank in others]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
+            return time.monotonic() - begun
 
         yield Ways(average=average)
 
@@ -262,9 +281,7 @@ def main() -> None:
             ways.prepare()
             cpu = cpu_seconds()
             director.tell("begin")
-            begun = time.monotonic()
-            ways.average()
-            seconds = time.monotonic() - begun
+            seconds = ways.average()
             director.tell("done")
             director.tell("round", {"seconds": seconds, "cpu_seconds": cpu_seconds() - cpu})
             ways.check()
