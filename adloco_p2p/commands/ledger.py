@@ -167,9 +167,8 @@ def _explain_instance(item: InstancePlan, entry: LedgerEntry | None) -> None:
         for done in report.instances:
             if done.instance == item.instance and done.loss is not None:
                 heldout = "" if done.heldout_loss is None else f", held-out loss {done.heldout_loss:.4f}"
-                say(
-                    f"    {report.peer[-8:]} reported of round {report.round}: {done.samples} samples, loss {done.loss}{heldout}"
-                )
+                loss = f"{done.samples} samples, loss {done.loss:.4f}{heldout}"
+                say(f"    {report.peer[-8:]} reported of round {report.round}: {loss}")
 
 
 def _reports(entry: LedgerEntry | None) -> Sequence[Report]:

@@ -62,11 +62,10 @@ struct host {
 };
 
 struct packet {
-    struct packet *next_free;
     uint8_t source, target;
     bool is_queued_down; /* waits for the end of its transmission on the downlink */
     int length;
-    uint8_t bytes[MTU];
+    uint8_t bytes[];
 };
 
 struct entry {
@@ -81,7 +80,6 @@ static bool is_cut[MAX_HOSTS][MAX_HOSTS];
 static struct entry *heap; /* the earliest first */
 static size_t heap_size, heap_room;
 static uint64_t next_order;
-static struct packet *free_packets;
 
 static void die(const char *what) {
     fprintf(stderr, "linkemu: %s: %s\n", what, strerror(errno));
@@ -95,9 +93,8 @@ static double seconds_now(void) {
 }
 
 static struct timespec as_timespec(double seconds) {
-    if (seconds < 0) seconds = 0;
-    time_t whole = (time_t)seconds;
-    return (struct timespec){.tv_sec = whole, .tv_nsec = (long)((seconds - (double)whole) * 1e9)};
+    long nanoseconds = seconds > 0 ? (long)(seconds * 1e9) : 0;
+    return (struct timespec){.tv_sec = nanoseconds / 1000000000, .tv_nsec = nanoseconds % 1000000000};
 }
 
 /* splitmix64, as a number in [0, 1) */
@@ -140,21 +137,6 @@ static struct packet *take_earliest(void) {
     return packet;
 }
 
-static struct packet *new_packet(void) {
-    struct packet *packet = free_packets;
-    if (packet) {
-        free_packets = packet->next_free;
-    } else if (!(packet = malloc(sizeof *packet))) {
-        die("out of memory");
-    }
-    return packet;
-}
-
-static void release(struct packet *packet) {
-    packet->next_free = free_packets;
-    free_packets = packet;
-}
-
 /* ---- the links ---- */
 
 /* Join a queue that empties at `rate`; false if it is full. `free_at` becomes the time at which this packet has left. */
@@ -165,31 +147,31 @@ static bool enqueue(double *free_at, double now, double rate, double queue_bytes
     return true;
 }
 
-/* A packet that the host has sent. Keeps it, or returns false: it is gone. */
-static bool accept_packet(int source, struct packet *packet, double now) {
+/* A packet that the host has sent: schedule a copy, or count why not. */
+static void accept_packet(int source, const uint8_t *bytes, int length, double now) {
     struct host *from = &hosts[source];
-    uint32_t address;
-    if (packet->length < 20 || packet->bytes[0] >> 4 != 4) return false;
-    memcpy(&address, packet->bytes + 16, sizeof address);
     int target = 0;
-    while (target < num_hosts && hosts[target].address != address) target++;
-    if (target == num_hosts || target == source) return false;
+    if (length < 20 || bytes[0] >> 4 != 4) return; /* IPv4 only */
+    while (target < num_hosts && memcmp(&hosts[target].address, bytes + 16, 4)) target++;
+    if (target == num_hosts || target == source) return;
     from->counters.sent_packets++;
-    from->counters.sent_bytes += (uint64_t)packet->length;
+    from->counters.sent_bytes += (uint64_t)length;
     bool is_lost = draw(&from->loss_rng) < from->field[LOSS]; /* drawn for every packet, cut or not */
-    if (is_cut[source][target]) return from->counters.cut++, false;
-    if (is_lost) return from->counters.lost++, false;
-    if (!enqueue(&from->up_free, now, from->field[UP], from->field[QUEUE], packet->length)) {
-        return from->counters.up_dropped++, false;
+    if (is_cut[source][target]) {
+        from->counters.cut++;
+    } else if (is_lost) {
+        from->counters.lost++;
+    } else if (!enqueue(&from->up_free, now, from->field[UP], from->field[QUEUE], length)) {
+        from->counters.up_dropped++;
+    } else {
+        double jitter = from->field[JITTER] + hosts[target].field[JITTER];
+        double delay = from->field[DELAY] + hosts[target].field[DELAY] + (jitter > 0 ? jitter * draw(&from->jitter_rng) : 0);
+        struct packet *packet = malloc(sizeof *packet + (size_t)length);
+        if (!packet) die("out of memory");
+        *packet = (struct packet){.source = (uint8_t)source, .target = (uint8_t)target, .length = length};
+        memcpy(packet->bytes, bytes, (size_t)length);
+        schedule(packet, from->up_free + delay);
     }
-    packet->source = (uint8_t)source;
-    packet->target = (uint8_t)target;
-    packet->is_queued_down = false;
-    double jitter = from->field[JITTER] + hosts[target].field[JITTER];
-    double delay = from->field[DELAY] + hosts[target].field[DELAY];
-    if (jitter > 0) delay += jitter * draw(&from->jitter_rng);
-    schedule(packet, from->up_free + delay);
-    return true;
 }
 
 static void advance(struct packet *packet, double due, double now) {
@@ -208,22 +190,19 @@ static void advance(struct packet *packet, double due, double now) {
         to->counters.received_bytes += (uint64_t)packet->length;
         to->counters.late += now - due > LATE;
     }
-    release(packet);
+    free(packet);
 }
 
+/* True if there was anything. */
 static bool read_device(int source) {
-    bool is_busy = false;
     double now = seconds_now();
     for (int i = 0; i < READS_PER_TURN; i++) {
-        struct packet *packet = new_packet();
-        packet->length = (int)read(hosts[source].device, packet->bytes, MTU);
-        bool is_kept = packet->length > 0 && accept_packet(source, packet, now);
-        is_busy |= packet->length > 0;
-        bool is_empty = packet->length <= 0;
-        if (!is_kept) release(packet);
-        if (is_empty) break;
+        uint8_t bytes[MTU];
+        int length = (int)read(hosts[source].device, bytes, MTU);
+        if (length <= 0) return i > 0;
+        accept_packet(source, bytes, length, now);
     }
-    return is_busy;
+    return true;
 }
 
 /* ---- commands ---- */
@@ -302,36 +281,35 @@ static bool read_commands(void) {
 
 /* ---- beginning ---- */
 
-static void write_setting(const char *path, const char *value) {
-    int file = open(path, O_WRONLY | O_CLOEXEC);
-    if (file < 0 || write(file, value, strlen(value)) < 0) die(path);
-    close(file);
+static void configure(int control, unsigned long what, struct ifreq *request) {
+    if (ioctl(control, what, request)) die("an interface");
 }
 
-/* Enter a new namespace with an interface `link0` that has the host's address, and with loopback. */
+/* Enter a new namespace with loopback and an interface `link0` that has the host's address. */
 static void make_host(struct host *host, const char *congestion_control) {
     if (unshare(CLONE_NEWNET)) die("a new network namespace");
     if ((host->namespace = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC)) < 0) die("/proc/self/ns/net");
     if ((host->device = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC)) < 0) die("/dev/net/tun");
-    write_setting("/proc/sys/net/ipv4/tcp_congestion_control", congestion_control);
+    int setting = open("/proc/sys/net/ipv4/tcp_congestion_control", O_WRONLY | O_CLOEXEC);
+    if (setting < 0 || write(setting, congestion_control, strlen(congestion_control)) < 0) die(congestion_control);
+    close(setting);
     int control = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    struct ifreq request = {.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_NAPI}; /* NAPI: the receiver may join segments (GRO) */
-    strcpy(request.ifr_name, "link0");
-    if (ioctl(host->device, TUNSETIFF, &request)) die("a TUN device");
+    struct ifreq request = {.ifr_name = "link0", .ifr_flags = IFF_TUN | IFF_NO_PI | IFF_NAPI}; /* NAPI joins segments (GRO) */
+    configure(host->device, TUNSETIFF, &request);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = host->address};
     memcpy(&request.ifr_addr, &address, sizeof address);
-    if (ioctl(control, SIOCSIFADDR, &request)) die("the address of a host");
+    configure(control, SIOCSIFADDR, &request);
     address.sin_addr.s_addr = htonl(0xffff0000);
     memcpy(&request.ifr_netmask, &address, sizeof address);
-    if (ioctl(control, SIOCSIFNETMASK, &request)) die("a netmask");
+    configure(control, SIOCSIFNETMASK, &request);
     request.ifr_mtu = MTU;
-    if (ioctl(control, SIOCSIFMTU, &request)) die("the packet size");
+    configure(control, SIOCSIFMTU, &request);
     request.ifr_qlen = DEVICE_QUEUE; /* what is dropped is dropped here, where it is counted */
-    if (ioctl(control, SIOCSIFTXQLEN, &request)) die("a queue length");
+    configure(control, SIOCSIFTXQLEN, &request);
     request.ifr_flags = IFF_UP | IFF_RUNNING;
-    if (ioctl(control, SIOCSIFFLAGS, &request)) die("an interface");
+    configure(control, SIOCSIFFLAGS, &request);
     strcpy(request.ifr_name, "lo");
-    if (ioctl(control, SIOCSIFFLAGS, &request)) die("loopback");
+    configure(control, SIOCSIFFLAGS, &request);
     close(control);
 }
 
@@ -345,10 +323,8 @@ static void parse_host(struct host *host, char *text) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 4 || argc - 3 > MAX_HOSTS) {
-        fprintf(stderr, "usage: linkemu SEED CONGESTION_CONTROL ADDRESS,UP,DOWN,DELAY,JITTER,LOSS,QUEUE...\n");
-        return 2;
-    }
+    errno = EINVAL;
+    if (argc < 4 || argc - 3 > MAX_HOSTS) die("linkemu SEED CONGESTION_CONTROL ADDRESS,UP,DOWN,DELAY,JITTER,LOSS,QUEUE...");
     uint64_t seed = strtoull(argv[1], NULL, 10);
     struct pollfd polled[1 + MAX_HOSTS] = {{.fd = STDIN_FILENO, .events = POLLIN}};
     for (int i = 0; i < argc - 3; i++) {
