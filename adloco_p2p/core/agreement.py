@@ -18,6 +18,8 @@ class Decided:
     """A plan is final."""
 
     plan: RoundPlan
+    reports: tuple[Report, ...] = ()
+    """Those it was decided from, where they are known."""
 
 
 Outcome = Decided | HistorySwitched | PeerGone | PeerBack | ReportHeard | Effect
@@ -41,6 +43,9 @@ class Agreement(Protocol):
         """A message that is not about averaging."""
 
     def tick(self, now: float) -> list[Outcome]: ...
+
+    def leave(self, now: float) -> list[Outcome]:
+        """Say goodbye. Nothing is called afterwards."""
 
 
 Decide = Callable[[RoundPlan, Sequence[Report]], RoundPlan]
@@ -78,6 +83,10 @@ class Gathering:
         del now
         return []
 
+    def leave(self, now: float) -> list[Outcome]:
+        del now
+        return []
+
     def _advance(self) -> list[Outcome]:
         outcomes: list[Outcome] = []
         while self._head is not None and not self._head.is_last:
@@ -88,5 +97,5 @@ class Gathering:
                 break
             self._head = self._decide(self._head, present)
             self._reports = {key: report for key, report in self._reports.items() if key[0] >= wanted}
-            outcomes.append(Decided(plan=self._head))
+            outcomes.append(Decided(plan=self._head, reports=tuple(present)))
         return outcomes

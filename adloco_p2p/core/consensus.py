@@ -592,7 +592,7 @@ class Consensus:
         self.ledger.append(entry)
         self._other.forget()
         self._open_slot(now)
-        self._emit(Decided(plan=entry.plan))
+        self._emit(Decided(plan=entry.plan, reports=tuple(signed.report for signed in entry.reports)))
 
     # --- values ------------------------------------------------------------------------------------------------------
 

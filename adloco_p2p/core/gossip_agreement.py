@@ -52,8 +52,8 @@ class GossipAgreement:
         self._records = tuple(records)
         self._contacts = tuple(contacts)
         self._capacity = capacity
-        self._roster: tuple[PeerId, ...] = ()
         self._present: tuple[PeerId, ...] = ()
+        self._gone: dict[PeerId, None] = {}
 
     @property
     def ledger(self) -> Ledger:
@@ -73,8 +73,11 @@ class GossipAgreement:
         known = {canonical.digest(plan) for plan in plans}
         newest = max((plan.round for plan in plans), default=-1)
         ledger = Ledger(self._genesis, chain(self._records, self._genesis))
-        later = [plan for plan, digest in zip(ledger.plans, ledger.digests, strict=True) if digest not in known]
-        outcomes += [Decided(plan=plan) for plan in later if plan.round > newest]
+        outcomes += [
+            Decided(plan=entry.plan, reports=tuple(signed.report for signed in entry.reports))
+            for entry, digest in zip(ledger.entries, ledger.digests[1:], strict=True)
+            if digest not in known and entry.plan.round > newest
+        ]
         outcomes += self.consensus.start(self._genesis, self._records, now)
         self._records = ()
         for report in reports:
@@ -111,9 +114,10 @@ class GossipAgreement:
         return list(self.members.leave(now))
 
     def _changes(self, now: float) -> list[Outcome]:
-        """Members of the roster that stopped or began to count since the last call."""
-        roster, present = self.consensus.slot.roster, self.members.view(now)
-        gone = [peer for peer in self._present if peer in roster and peer not in present]
-        back = [peer for peer in present if peer in self._roster and peer not in self._present]
-        self._roster, self._present = roster, present
+        """Members that stopped to count since the last call, also those that a plan left out; and who counts again."""
+        present = self.members.view(now)
+        gone = [peer for peer in self._present if peer not in present and peer != self.me]
+        back = [peer for peer in present if peer in self._gone]
+        self._present = present
+        self._gone = {peer: None for peer in (*self._gone, *gone) if peer not in back}
         return [*(PeerGone(peer=peer) for peer in gone), *(PeerBack(peer=peer) for peer in back)]

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 from benchmarks.wan.emulator import LaboratoryUnavailable
@@ -97,7 +97,9 @@ def asymmetric() -> Iterator[Check]:
             out, _ = up.communicate(timeout=PROBE_SECONDS)
         yield near("one TCP flow up, 10 Mbit/s", "Mbit/s", 10 * PAYLOAD, json.loads(out)["mbit"], 0.7)
         full_ms = 50 + 1e3 * home.queue_kb * 1024 / (home.up_mbit * 125_000)
-        yield near("longest round trip, a full queue of 64 KiB", "ms", full_ms, 1e3 * max(full["rtt_seconds"]), 5)
+        # the flow fills its queue, loses a packet, slows down; the longest of all would tell about this machine's scheduler
+        longest_ms = 1e3 * quantiles(full["rtt_seconds"], n=20)[-1]
+        yield near("long round trips (95 %), a full queue of 64 KiB", "ms", full_ms, longest_ms, 10)
         lab.partition([["home", "third"], ["rented"]])
         yield near("answers from across a partition, of 40", "", 0, len(ping(lab, "home", "rented")["answered"]), 0)
         lab.heal()

@@ -189,6 +189,8 @@ static void advance(struct packet *packet, double due, double now) {
         to->counters.received_packets++;
         to->counters.received_bytes += (uint64_t)packet->length;
         to->counters.late += now - due > LATE;
+    } else {
+        to->counters.down_dropped++;
     }
     free(packet);
 }
@@ -263,20 +265,14 @@ static void obey(char *line) {
     printf(problem ? "error: %s\n" : "ok\n", problem);
 }
 
-/* Obey all complete lines of standard input; false at its end. */
+/* False at the end of input. Who asks waits for the answer and writes a line at once, so that no line comes in pieces. */
 static bool read_commands(void) {
-    static char buffer[LINE];
-    static size_t held;
-    ssize_t got = read(STDIN_FILENO, buffer + held, sizeof buffer - held);
-    if (got <= 0) return got < 0 && errno == EINTR;
-    held += (size_t)got;
-    for (char *end; (end = memchr(buffer, '\n', held));) {
-        *end = 0;
-        obey(buffer);
-        size_t used = (size_t)(end + 1 - buffer);
-        memmove(buffer, end + 1, held -= used);
-    }
-    return held < sizeof buffer;
+    char lines[LINE];
+    ssize_t got = read(STDIN_FILENO, lines, sizeof lines - 1);
+    if (got <= 0) return false;
+    lines[got] = 0;
+    for (char *rest = lines, *line; (line = strsep(&rest, "\n")) && *line;) obey(line);
+    return true;
 }
 
 /* ---- beginning ---- */

@@ -1,0 +1,138 @@
+"""Whole nodes in one process, over the memory swarm: what they train is what the method says, and the same everywhere."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
+
+import test_diloco_reference as plain
+from small_run import ONE, PEER, hosting, with_run
+
+from adloco_p2p.config.run import RunConfig
+from adloco_p2p.core.agreement import Gathering
+from adloco_p2p.core.events import Durable, Received, Started, Stop
+from adloco_p2p.core.peer import Cadence, Peer
+from adloco_p2p.core.round_plan import genesis, next_plan
+from adloco_p2p.core.rules import BatchRules, InstanceRules, MergeRules, SwitchRules, WorkRules
+from adloco_p2p.core.types import Capacity, InstanceId, PeerId, Report, RoundPlan
+from adloco_p2p.runtime.alone import NothingToJournal
+from adloco_p2p.runtime.loop import Node, Ports
+from adloco_p2p.swarm.memory import MemorySwarm
+from adloco_p2p.training.hosting import Hosting
+
+MICRO = 2
+
+
+class NoCheckpoints:
+    def save_instance(self, round: int, instance: InstanceId, tensors: object, meta: object) -> None: ...
+
+    def complete(self, durable: Durable) -> None: ...
+
+
+@dataclass
+class Rounds:
+    """The `round` events of one node: what it trained to which digest."""
+
+    digests: dict[tuple[object, object], object] = field(default_factory=dict)
+    merges: int = 0
+
+    def write(self, name: str, fields: dict[str, object]) -> None:
+        if name == "round":
+            key = (fields["round"], fields["instance"])
+            assert key not in self.digests
+            self.digests[key] = fields["digest"]
+        self.merges += name == "merge"
+
+
+@dataclass
+class Member:
+    me: PeerId
+    engine: Hosting
+    rounds: Rounds = field(default_factory=Rounds)
+
+
+def train(run: RunConfig, names: Sequence[PeerId]) -> list[Member]:
+    """All peers to the end of the run, in one event loop. Each takes micro-batches of two samples."""
+    torch.set_num_threads(1)
+    members = [Member(me=me, engine=hosting(run, peer=replace(PEER, max_micro_batch=MICRO), me=me)) for me in names]
+    capacity = Capacity(samples_per_second=0.0, micro_batch_limit=MICRO, max_instances=4)
+    plan = genesis(run.digest, [(member.me, capacity) for member in members], run.rules)
+    swarm = MemorySwarm()
+
+    def decide(before: RoundPlan, reports: Sequence[Report]) -> RoundPlan:
+        return next_plan(before, reports, run.rules)
+
+    async def one(member: Member) -> Stop:
+        held = tuple(item.instance for item in plan.instances if any(share.peer == member.me for share in item.hosts))
+        member.engine.start(held)
+        port = swarm.port(member.me)
+        node = Node(
+            peer=Peer(
+                me=member.me,
+                cadence=Cadence(rounds=run.work.rounds, evaluation_period=2, checkpoint_period=1),
+                agreement=Gathering(decide=decide),
+            ),
+            ports=Ports(
+                engine=member.engine,
+                checkpoints=NoCheckpoints(),
+                averaging=port,
+                messenger=port,
+                states=port,
+                journal=NothingToJournal(),
+                events=member.rounds,
+            ),
+        )
+        node.attach(asyncio.get_running_loop())
+        port.listen(lambda sender, message: node.post(Received(sender=sender, message=message)))
+        return await node.run(Started(durable=Durable(round=0, plans=(plan,), held=held), capacity=capacity))
+
+    async def together() -> None:
+        async with asyncio.timeout(120):
+            stops = await asyncio.gather(*(one(member) for member in members))
+        assert all(stop.is_finished for stop in stops)
+
+    asyncio.run(together())
+    return members
+
+
+def test_three_hosts_equal_the_plain_diloco_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "ROUNDS", 10)
+    run = with_run(
+        mode="diloco",
+        work=WorkRules(inner_steps=plain.STEPS, rounds=10, share="equal"),
+        instances=InstanceRules(count=1, start="same"),
+        batch=BatchRules(test="constant", initial_batch=12),
+        switch=SwitchRules(policy="always"),
+        merge=MergeRules(policy="none"),
+    )
+    members = train(run, plain.HOSTS)
+    expected = plain.reference((4, 4, 4), MICRO)
+    for member in members:
+        assert torch.equal(member.engine.state(ONE)[0], expected)
+        assert len(member.rounds.digests) == 10
+        assert member.rounds.digests == members[0].rounds.digests
+
+
+def test_two_peers_fork_and_merge_to_the_same_bits() -> None:
+    run = with_run(
+        work=WorkRules(inner_steps=4, rounds=8),
+        instances=InstanceRules(count=3, start="fork", fork_round=2),
+        batch=BatchRules(initial_batch=8, max_batch=16, eta=0.2),
+        merge=MergeRules(period_rounds=2, guard_tolerance=10.0),
+    )
+    first, second = train(run, [PeerId("peer-a"), PeerId("peer-b")])
+    shared = first.rounds.digests.keys() & second.rounds.digests.keys()
+    assert {number for number, _ in shared} >= {0, 1}
+    assert {key: first.rounds.digests[key] for key in shared} == {key: second.rounds.digests[key] for key in shared}
+    assert {number for number, _ in first.rounds.digests.keys() | second.rounds.digests.keys()} == set(range(8))
+    assert first.rounds.merges + second.rounds.merges >= 2
+    left = set(first.engine.hosted) | set(second.engine.hosted)
+    assert len(left) == 1
+    states = [member.engine.digests(instance) for member in (first, second) for instance in member.engine.hosted]
+    assert len(set(states)) == 1

@@ -1,0 +1,197 @@
+"""Rooms that train nothing: they note what is asked of them, and in which order. No torch."""
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from adloco_p2p.core.agreement import Gathering
+from adloco_p2p.core.events import Durable, InnerResult, RunInner, Started
+from adloco_p2p.core.peer import Cadence, Peer
+from adloco_p2p.core.round_plan import genesis, next_plan
+from adloco_p2p.core.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
+from adloco_p2p.core.types import Capacity, Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict
+from adloco_p2p.runtime.loop import Node, Ports
+
+ME = PeerId("peer")
+RUN = Digest("7" * 64)
+CAPACITY = Capacity(samples_per_second=0.0, micro_batch_limit=8, max_instances=8)
+
+
+def rules(*, rounds: int = 3, count: int = 1) -> Rules:
+    return Rules(
+        work=WorkRules(inner_steps=4, rounds=rounds),
+        instances=InstanceRules(count=count, start="same"),
+        batch=BatchRules(test="constant", initial_batch=8),
+        merge=MergeRules(policy="none", guard=False),
+    )
+
+
+def hashed(*parts: object) -> Digest:
+    return Digest(hashlib.sha256(repr(parts).encode()).hexdigest())
+
+
+@dataclass
+class Calls:
+    """What was asked for, by everybody, in order."""
+
+    names: list[str] = field(default_factory=list)
+    reactions: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """What happens just before a call is noted: an error, or a wait."""
+
+    def note(self, name: str, *details: object) -> None:
+        called = " ".join(map(str, (name, *details)))
+        if called in self.reactions:
+            self.reactions[called]()
+        self.names.append(called)
+
+
+@dataclass
+class FakeEngine:
+    calls: Calls
+    is_endless: bool = False
+    """Inner steps go on until somebody stops them."""
+    was_stopped: threading.Event = field(default_factory=threading.Event)
+
+    def run_inner(
+        self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: Callable[[int, float, int], None]
+    ) -> InnerResult | None:
+        self.calls.note("run_inner", effect.plan.instance, effect.round)
+        while self.is_endless:
+            if should_stop():
+                self.was_stopped.set()
+                return None
+        return InnerResult(
+            samples=effect.share.samples,
+            tokens=effect.share.samples * 10,
+            inner_steps=effect.share.inner_steps,
+            batch_samples=effect.share.effective_batch,
+            accumulation_steps=1,
+            loss=2.0,
+            seconds=1.0,
+            half_batch=None,
+            micro_batch_limit=8,
+        )
+
+    def pseudo_gradient(self, instance: InstanceId) -> str:
+        return f"pseudo-gradient {instance}"
+
+    def apply_outer(self, instance: InstanceId, averaged: str) -> None:
+        assert averaged == f"average of pseudo-gradient {instance}"
+        self.calls.note("apply_outer", instance)
+
+    def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
+        return hashed("outer", instance), hashed("state", instance)
+
+    def state(self, instance: InstanceId) -> Sequence[str]:
+        return ("outer", "momentum")
+
+    def adopt(self, instance: InstanceId, outer: str, momentum: str) -> None:
+        self.calls.note("adopt", instance)
+
+    def transition(self, forks: Sequence[Fork], merges: Sequence[Merge]) -> None:
+        self.calls.note("transition")
+
+    def drop(self, instance: InstanceId) -> None:
+        self.calls.note("drop", instance)
+
+    def discard(self, instance: InstanceId) -> None:
+        self.calls.note("discard", instance)
+
+    def probe_merge(self, merge: Merge) -> ProbeVerdict:
+        raise AssertionError("no merge is probed here")
+
+    def evaluate(self, instance: InstanceId) -> float:
+        self.calls.note("evaluate", instance)
+        return 2.0
+
+    def snapshot(self, instance: InstanceId) -> tuple[dict[str, str], dict[str, object]]:
+        self.calls.note("snapshot", instance)
+        return {}, {}
+
+
+@dataclass
+class FakeCheckpoints:
+    calls: Calls
+
+    def save_instance(self, round: int, instance: InstanceId, tensors: dict[str, str], meta: dict[str, object]) -> None:
+        self.calls.note("save_instance", round, instance)
+
+    def complete(self, durable: Durable) -> None:
+        self.calls.note("complete", durable.round, *durable.held)
+
+
+@dataclass(frozen=True)
+class FakeAverage:
+    vector: str
+    digest: Digest
+    contributors: tuple[PeerId, ...]
+    statistics: None = None
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
+@dataclass
+class FakeNetwork:
+    """Averaging, messenger, states and journal of a peer alone."""
+
+    calls: Calls
+
+    async def average(
+        self, *, key: Digest, weights: tuple[tuple[PeerId, int], ...], vector: str, timeout_seconds: float
+    ) -> FakeAverage:
+        self.calls.note("average", vector)
+        return FakeAverage(f"average of {vector}", hashed(key), tuple(peer for peer, _ in weights))
+
+    def send(self, peer: PeerId, message: object) -> None:
+        raise AssertionError(f"nobody to send to: {peer}")
+
+    def broadcast(self, message: object) -> None:
+        self.calls.note("broadcast", type(message).__name__)
+
+    def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[str]) -> None:
+        self.calls.note("offer", instance, round)
+
+    def append(self, record: object) -> None:
+        raise AssertionError(f"nothing to journal: {record}")
+
+
+@dataclass
+class FakeEvents:
+    events: list[tuple[str, dict[str, object]]] = field(default_factory=list)
+
+    def write(self, name: str, fields: dict[str, object]) -> None:
+        self.events.append((name, fields))
+
+    def rounds(self) -> list[tuple[object, object]]:
+        return [(fields["round"], fields["instance"]) for name, fields in self.events if name == "round"]
+
+
+@dataclass
+class FakePeer:
+    """A node whose every room is a fake."""
+
+    rules: Rules
+    calls: Calls = field(default_factory=Calls)
+    events: FakeEvents = field(default_factory=FakeEvents)
+
+    def __post_init__(self) -> None:
+        network = FakeNetwork(self.calls)
+        self.engine = FakeEngine(self.calls)
+        agreement = Gathering(decide=lambda plan, reports: next_plan(plan, reports, self.rules))
+        cadence = Cadence(rounds=self.rules.work.rounds, evaluation_period=1, checkpoint_period=1)
+        self.node = Node(
+            peer=Peer(me=ME, cadence=cadence, agreement=agreement),
+            ports=Ports(
+                engine=self.engine,
+                checkpoints=FakeCheckpoints(self.calls),
+                averaging=network,
+                messenger=network,
+                states=network,
+                journal=network,
+                events=self.events,
+            ),
+        )
+        plan = genesis(RUN, [(ME, CAPACITY)], self.rules)
+        held = tuple(item.instance for item in plan.instances)
+        self.started = Started(durable=Durable(round=0, plans=(plan,), held=held), capacity=CAPACITY)

@@ -1,0 +1,114 @@
+"""The event loop and the device thread with fake rooms: order, ends, errors."""
+
+import asyncio
+import threading
+
+import pytest
+from fakes import FakeEngine, FakePeer, rules
+
+from adloco_p2p.core.events import Stop
+from adloco_p2p.core.types import InstanceId
+from adloco_p2p.errors import DeviceError, StorageError
+
+
+def run(peer: FakePeer) -> Stop:
+    stop = asyncio.run(peer.node.run(peer.started))
+    device_threads()
+    return stop
+
+
+def device_threads() -> None:
+    assert [thread.name for thread in threading.enumerate() if thread.name == "device"] == []
+
+
+def test_effects_are_performed_in_order() -> None:
+    peer = FakePeer(rules(rounds=2))
+    assert run(peer).is_finished
+    assert peer.events.rounds() == [(0, 0), (1, 0)]
+    device = [name for name in peer.calls.names if not name.startswith(("broadcast", "average"))]
+    first = ["run_inner 0 0", "apply_outer 0", "offer 0 1", "evaluate 0", "snapshot 0", "save_instance 1 0", "complete 1 0"]
+    second = ["run_inner 0 1", "apply_outer 0", "offer 0 2", "evaluate 0", "snapshot 0", "save_instance 2 0", "complete 2 0"]
+    last = ["transition", "evaluate 0", "snapshot 0", "save_instance 2 0", "complete 2 0"]
+    assert device == ["transition", *first, "transition", *second, *last]
+    averaged = peer.calls.names.index("average pseudo-gradient 0")
+    assert peer.calls.names.index("run_inner 0 0") < averaged < peer.calls.names.index("apply_outer 0")
+
+
+def test_every_boundary_is_saved_though_one_instance_is_ahead_of_the_other() -> None:
+    peer = FakePeer(rules(rounds=6, count=2))
+    assert run(peer).is_finished
+    assert sorted(peer.events.rounds()) == [(number, instance) for number in range(6) for instance in range(2)]
+    completed = [name for name in peer.calls.names if name.startswith("complete")]
+    assert completed[:6] == [f"complete {boundary} 0 1" for boundary in range(1, 7)]
+
+
+def test_a_failure_of_the_device_ends_the_node_with_it() -> None:
+    peer = FakePeer(rules())
+
+    def fail() -> None:
+        raise DeviceError("one sample does not fit")
+
+    peer.calls.reactions["run_inner 0 1"] = fail
+    with pytest.raises(DeviceError, match="one sample does not fit"):
+        run(peer)
+    device_threads()
+    assert peer.events.rounds() == [(0, 0)]
+
+
+def test_a_failed_checkpoint_ends_the_node_also_at_the_very_end() -> None:
+    peer = FakePeer(rules(rounds=1))
+    full = StorageError("the disk is full")
+
+    def fail() -> None:
+        if peer.calls.names.count("complete 1 0") == 1:  # the second one is the last
+            raise full
+
+    peer.calls.reactions["complete 1 0"] = fail
+    with pytest.raises(StorageError) as caught:
+        run(peer)
+    assert caught.value is full
+    device_threads()
+
+
+def test_a_stop_waits_for_the_checkpoint() -> None:
+    peer = FakePeer(rules(rounds=50))
+    is_saving, may_save = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        is_saving.set()
+        assert may_save.wait(10)
+
+    peer.calls.reactions["run_inner 0 2"] = peer.node.command_stop
+    peer.calls.reactions["complete 3 0"] = wait
+
+    async def scenario() -> Stop:
+        running = asyncio.create_task(peer.node.run(peer.started))
+        await asyncio.to_thread(is_saving.wait, 10)
+        assert not running.done()
+        assert "complete 3 0" not in peer.calls.names
+        may_save.set()
+        return await running
+
+    stop = asyncio.run(scenario())
+    assert not stop.is_finished
+    assert peer.calls.names[-1] == "complete 3 0"
+    assert peer.events.rounds() == [(0, 0), (1, 0), (2, 0)]
+    assert [name for name, _ in peer.events.events][-2:] == ["checkpoint", "stopped"]
+
+
+def test_an_error_of_the_loop_interrupts_the_inner_steps() -> None:
+    peer = FakePeer(rules())
+    peer.engine.is_endless = True
+    peer.calls.reactions["run_inner 0 0"] = lambda: peer.node.post(StorageError("the journal is full"))
+    with pytest.raises(StorageError, match="the journal is full"):
+        run(peer)
+    assert peer.engine.was_stopped.is_set()
+    device_threads()
+
+
+def test_the_buffers_belong_to_their_instances() -> None:
+    """The fake engine refuses the average of another instance's pseudo-gradient."""
+    peer = FakePeer(rules(count=3))
+    assert run(peer).is_finished
+    with pytest.raises(AssertionError):
+        FakeEngine(peer.calls).apply_outer(InstanceId(1), "average of pseudo-gradient 2")
