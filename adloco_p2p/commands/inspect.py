@@ -71,12 +71,12 @@ def plan(arguments: argparse.Namespace) -> int:
     )
     for item in estimates:
         say(
-            f"  {item.method:<10} {item.rounds:>8} rounds  {item.bytes_per_peer / 1e6:>12,.1f} MB per peer and direction"
+            f"  {item.method:<48} {item.rounds:>8} rounds  {item.bytes_per_peer / 1e6:>12,.1f} MB per peer and direction"
             f"  {item.transfer_seconds:>10,.0f} s of transfer  ({item.basis})"
         )
     if happened is not None:
         sent, samples = happened["bytes_sent"] / 1e6, happened["samples"]
-        say(f"  happened   {happened['rounds']:>8} rounds  {sent:>12,.1f} MB sent by this peer for {samples} samples")
+        say(f"  {'what happened':<48} {happened['rounds']:>8} rounds  {sent:>12,.1f} MB sent by this peer for {samples} samples")
     return 0
 
 

@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -232,6 +233,7 @@ def main() -> None:
     parser.add_argument("--congestion-control", default="cubic", choices=get_args(CongestionControl))
     parser.add_argument("--seed", type=int, default=1, help="which packets are lost")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the laboratory is taken down in that case too
     args.out.mkdir(parents=True, exist_ok=True)
     settings = f"{args.millions:g}M float32, {args.congestion_control}, at most {args.rounds} rounds, {os.cpu_count()} cores"
     print(f"{settings}\n{HEAD}", flush=True)

@@ -5,14 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports huggingface_hub, which reads it once
 
 from tests.data.files import DOCUMENTS, WRITERS
-
-settings.register_profile("no deadline", deadline=None)  # seconds on a shared machine say nothing about the code
-settings.load_profile("no deadline")
 
 
 @pytest.fixture
