@@ -13,6 +13,8 @@ from pathlib import Path
 
 from adloco_p2p.errors import AdlocoError, ConfigError
 
+EXIT_BROKEN_PIPE = 141
+"""Whoever read the output is gone; what a shell reports of a process that SIGPIPE ended."""
 DESCRIPTION = "Train a language model together, without a server: a volunteer node for AdLoCo runs."
 
 
@@ -34,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("adloco-peer: stopped", file=sys.stderr)  # noqa: T201
         return 130
     except BrokenPipeError:
-        return 0
+        return EXIT_BROKEN_PIPE
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -126,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.set_defaults(verb="ledger:explain")
 
     simulate = verbs.add_parser("simulate", help="run the agreement in a simulated swarm and check its promises")
-    simulate.add_argument("--peers", type=_positive, required=True, metavar="N")
+    simulate.add_argument("--peers", type=_positive, nargs="+", required=True, metavar="N", help="swarm size, or several")
     simulate.add_argument("--rounds", type=_positive, default=5, metavar="R")
     simulate.add_argument("--seeds", default="1-10", metavar="A-B", help="one run per seed (default 1-10)")
     simulate.add_argument("--loss", type=float, default=0.0, metavar="F", help="fraction of messages that are lost")

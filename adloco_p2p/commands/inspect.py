@@ -76,7 +76,8 @@ def plan(arguments: argparse.Namespace) -> int:
         )
     if happened is not None:
         sent, samples = happened["bytes_sent"] / 1e6, happened["samples"]
-        say(f"  {'what happened':<48} {happened['rounds']:>8} rounds  {sent:>12,.1f} MB sent by this peer for {samples} samples")
+        rounds = happened["rounds"]
+        say(f"  {'what happened':<48} {rounds:>8} rounds  {sent:>12,.1f} MB sent by this peer for {samples} samples")
     return 0
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from adloco_p2p.commands.saying import say
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.core import canonical
-from adloco_p2p.core.ledger import chain, verify_ledger
+from adloco_p2p.core.ledger import chain, unconnected, verify_ledger
 from adloco_p2p.core.messages import LedgerEntry
-from adloco_p2p.core.types import InstancePlan, Report, RoundPlan
+from adloco_p2p.core.types import MAX_ROSTER, InstancePlan, Report, RoundPlan
 from adloco_p2p.errors import ConfigError, StorageError
 
 _SEEDS = re.compile(r"(\d+)(?:-(\d+))?")
@@ -26,8 +26,9 @@ def show(arguments: argparse.Namespace) -> int:
     """One plan a line, or the verdict of `verify`."""
     if arguments.action == "verify":
         return verify(arguments)
-    run, entries = _read(arguments.workdir)
+    run, records = _read(arguments.workdir)
     genesis = _genesis(run)
+    entries = chain(records, genesis)
     for plan, entry in [(genesis, None), *((entry.plan, entry) for entry in entries)]:
         if arguments.json:
             say(json.dumps(_document(plan, entry)))
@@ -44,8 +45,11 @@ def verify(arguments: argparse.Namespace) -> int:
     """Recompute every decision, check every signature."""
     from adloco_p2p.runtime.agreement import decide_by, is_signed
 
-    run, entries = _read(arguments.workdir)
-    problems = verify_ledger(_genesis(run), entries, decide_by(run.rules), is_signed)
+    run, records = _read(arguments.workdir)
+    genesis = _genesis(run)
+    entries = chain(records, genesis)
+    problems = verify_ledger(genesis, entries, decide_by(run.rules), is_signed)
+    problems += [f"round {entry.plan.round}: it follows no plan of this ledger" for entry in unconnected(records, genesis)]
     for problem in problems:
         say(problem)
     if problems:
@@ -58,8 +62,10 @@ def verify(arguments: argparse.Namespace) -> int:
 
 def explain(arguments: argparse.Namespace) -> int:
     """Why a round was planned as it was, in words and numbers."""
-    run, entries = _read(arguments.workdir)
-    plans = {plan.round: plan for plan in (_genesis(run), *(entry.plan for entry in entries))}
+    run, records = _read(arguments.workdir)
+    genesis = _genesis(run)
+    entries = chain(records, genesis)
+    plans = {plan.round: plan for plan in (genesis, *(entry.plan for entry in entries))}
     plan = plans.get(arguments.round)
     if plan is None:
         raise ConfigError(f"ROUND {arguments.round}: the ledger knows rounds 0 to {max(plans)}")
@@ -91,24 +97,29 @@ def simulate(arguments: argparse.Namespace) -> int:
     from adloco_p2p.sim.run import simulate as run_seeds
     from adloco_p2p.sim.run import summary
 
-    match = _SEEDS.fullmatch(arguments.seeds)
-    if match is None:
-        raise ConfigError(f"--seeds {arguments.seeds}: one number, or two as in 1-100")
-    first, last = int(match[1]), int(match[2] or match[1])
-    for name, value, limit in (("loss", arguments.loss, 0.5), ("liars", arguments.liars, 0.5), ("churn", arguments.churn, 1.0)):
-        if not 0 <= value <= limit:
-            raise ConfigError(f"--{name} {value}: from 0 to {limit} is accepted")
-    results = list(
-        run_seeds(
-            peers=arguments.peers,
+    seeds = _seeds(arguments.seeds)
+    limits = {"loss": 0.5, "liars": 0.5, "churn": 1.0, "partition": 3600.0}
+    problems = [
+        f"--{name} {getattr(arguments, name):g}: from 0 to {limit:g} is accepted"
+        for name, limit in limits.items()
+        if not 0 <= getattr(arguments, name) <= limit
+    ]
+    problems += [f"--peers {peers}: at most {MAX_ROSTER}" for peers in arguments.peers if peers > MAX_ROSTER]
+    if problems:
+        raise ConfigError(*problems)
+    results = [
+        result
+        for peers in arguments.peers
+        for result in run_seeds(
+            peers=peers,
             rounds=arguments.rounds,
-            seeds=range(first, last + 1),
+            seeds=seeds,
             loss=arguments.loss,
             churn=arguments.churn,
             partition_seconds=arguments.partition,
             liars=arguments.liars,
         )
-    )
+    ]
     if arguments.json:
         say(json.dumps([canonical.to_plain(result) for result in results]))
     else:
@@ -116,11 +127,19 @@ def simulate(arguments: argparse.Namespace) -> int:
     return EXIT_BROKEN if any(result.violation is not None for result in results) else 0
 
 
+def _seeds(text: str) -> range:
+    match = _SEEDS.fullmatch(text)
+    seeds = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+    if not seeds:
+        raise ConfigError(f"--seeds {text}: one number, or a first and a last one as in 1-100")
+    return seeds
+
+
 # --- inside ----------------------------------------------------------------------------------------------------------
 
 
-def _read(workdir: Path) -> tuple[RunConfig, list[LedgerEntry]]:
-    """The run and its agreed plans after the first, as this peer wrote them down."""
+def _read(workdir: Path) -> tuple[RunConfig, list[object]]:
+    """The run, and everything that this peer wrote down for the agreement."""
     from adloco_p2p.runtime.network import journal_records
     from adloco_p2p.storage.workdir import read_run
 
@@ -129,7 +148,7 @@ def _read(workdir: Path) -> tuple[RunConfig, list[LedgerEntry]]:
         raise ConfigError(f"--workdir {workdir}: no run lies here")
     if not (workdir / "journal.bin").exists():
         raise StorageError(f"{workdir}: no journal; a run that was trained with --offline keeps no ledger")
-    return run, chain(journal_records(workdir / "journal.bin"), _genesis(run))
+    return run, journal_records(workdir / "journal.bin")
 
 
 def _genesis(run: RunConfig) -> RoundPlan:

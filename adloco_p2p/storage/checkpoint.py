@@ -24,14 +24,15 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from adloco_p2p import codec
 from adloco_p2p.core import canonical
 from adloco_p2p.core.events import Durable
 from adloco_p2p.core.types import Digest, InstanceId
 from adloco_p2p.errors import RemoteProtocolError, StorageError
-from adloco_p2p.storage.disk import reported, sync_directory, sync_file, write_synced
+from adloco_p2p.storage.disk import reported, sync_directory, write_synced
+from adloco_p2p.storage.tensor_file import write_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -118,16 +119,11 @@ class CheckpointStore:
         aside = self._aside(round)
         with reported(aside):
             aside.mkdir(exist_ok=True)
-            path = aside / _tensor_file(instance)
-            try:
-                save_file(tensors, path)
-            except SafetensorError as error:  # the library's word for every failed write
-                raise StorageError(f"{path}: cannot be written, is the disk full? ({error})") from error
-            sync_file(path)
-            write_synced(aside / _meta_file(instance), canonical.encode(meta))
             files = self._written.setdefault(round, {})
-            for name in (_tensor_file(instance), _meta_file(instance)):
-                files[name] = _measure(aside / name)
+            size, sha256 = write_tensors(aside / _tensor_file(instance), tensors)
+            files[_tensor_file(instance)] = FileRecord(size_bytes=size, sha256=sha256)
+            write_synced(aside / _meta_file(instance), canonical.encode(meta))
+            files[_meta_file(instance)] = _measure(aside / _meta_file(instance))
 
     def complete(self, durable: Durable, extra: dict[str, Any]) -> None:
         """Make the unfinished checkpoint of `durable.round` the newest one, then remove what is too old.

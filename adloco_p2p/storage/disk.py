@@ -41,15 +41,6 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def sync_file(path: Path) -> None:
-    """The file's content survives a loss of power from here on. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def write_all(file: FileIO, content: bytes) -> None:
     """Unbuffered writes may stop early, on a full disk for one; go on until all is out. Raises OSError."""
     while content:

@@ -82,7 +82,7 @@ class Journal:
 
     def read(self) -> Iterator[bytes]:
         """Every record, oldest first. Raises StorageError."""
-        return read_records(self.path)
+        return read_records(self.path, size_bytes=self.size_bytes)
 
     def rewrite(self, records: Iterable[bytes]) -> None:
         """Replace all records at once: after a crash there are the old ones or the new ones. Raises StorageError."""
@@ -99,10 +99,13 @@ class Journal:
         self._file.close()
 
 
-def read_records(path: Path) -> Iterator[bytes]:
-    """Every record of a journal that another process may be writing: nothing is locked or mended. Raises StorageError."""
+def read_records(path: Path, *, size_bytes: int | None = None) -> Iterator[bytes]:
+    """Every record in the first `size_bytes` of a journal, which another process may be writing: nothing is locked or mended.
+
+    Raises StorageError.
+    """
     with reported(path):
-        content = path.read_bytes()
+        content = path.read_bytes()[:size_bytes]
     end_of_records = _end_of_records(path, content)
     for start, end in _records(content[:end_of_records], len(MAGIC)):
         yield content[start + _HEADER.size : end]
