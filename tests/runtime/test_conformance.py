@@ -1,0 +1,252 @@
+"""One suite for the runtime's swarm ports, on the fake in memory and on hivemind's P2P: what the loop may rely on."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from hivemind.p2p import P2P
+
+from adloco_p2p.core import canonical
+from adloco_p2p.core.outer_round import AttemptFailed
+from adloco_p2p.core.types import Digest, InstanceId, PeerId
+from adloco_p2p.errors import AverageFailed, StateTransferFailed
+from adloco_p2p.numerics.digest import state_digest
+from adloco_p2p.runtime.network import KINDS, NetworkAveraging, NetworkMessenger, NetworkStates
+from adloco_p2p.runtime.ports import Averaging, Messenger, StateExchange
+from adloco_p2p.swarm.averaging import Averager
+from adloco_p2p.swarm.gossip_wire import GossipWire
+from adloco_p2p.swarm.memory import MemorySwarm
+from adloco_p2p.swarm.state_transfer import StateFetcher, StateServer
+
+SIZE = 5_000
+RUN = canonical.digest("conformance")
+INSTANCE = InstanceId(2)
+
+
+class Inbox(list[tuple[PeerId, object]]):
+    """What a member heard, and a way to wait for more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._news = asyncio.Event()
+
+    def hear(self, sender: PeerId, message: object) -> None:
+        self.append((sender, message))
+        self._news.set()
+
+    async def until(self, wanted: tuple[PeerId, object]) -> None:
+        """The test's own timeout bounds it."""
+        while wanted not in self:
+            self._news.clear()
+            await self._news.wait()
+
+
+@dataclass
+class Member:
+    """One peer as the loop sees it."""
+
+    me: PeerId
+    averaging: Averaging
+    messenger: Messenger
+    states: StateExchange
+    inbox: Inbox = field(default_factory=Inbox)
+
+
+Swarm = Callable[[], contextlib.AbstractAsyncContextManager[list[Member]]]
+
+
+@contextlib.asynccontextmanager
+async def in_memory() -> AsyncIterator[list[Member]]:
+    swarm = MemorySwarm()
+    members = []
+    for name in ("a", "b", "c"):
+        port = swarm.port(PeerId(name))
+        member = Member(me=port.me, averaging=port, messenger=port, states=port)
+        port.listen(member.inbox.hear)
+        members.append(member)
+    yield members
+
+
+@contextlib.asynccontextmanager
+async def on_hivemind() -> AsyncIterator[list[Member]]:
+    async with contextlib.AsyncExitStack() as stack:
+        members: list[Member] = []
+        known: list[Any] = []
+        for _ in range(3):
+            p2p = await P2P.create(initial_peers=known, startup_timeout=60)
+            stack.push_async_callback(p2p.shutdown)
+            known += await p2p.get_visible_maddrs()
+            members.append(await _on_network(p2p, stack, lambda: [member.me for member in members]))
+        yield members
+
+
+async def _on_network(p2p: P2P, stack: contextlib.AsyncExitStack, roster: Callable[[], list[PeerId]]) -> Member:
+    inbox = Inbox()
+
+    async def on_message(sender: PeerId, message: object) -> None:
+        inbox.hear(sender, message)
+
+    me = PeerId(p2p.peer_id.to_base58())
+    wire = GossipWire(p2p, run=RUN, me=me, kinds=KINDS, on_message=on_message, on_refused=lambda peer, reason: None)
+    averager = Averager(p2p, part_bytes=4096)
+    server = StateServer(p2p, run=RUN)
+    for service in (wire, averager, server):
+        await service.start()
+        stack.push_async_callback(service.stop)
+    pump = asyncio.get_running_loop().create_task(wire.pump())
+    stack.callback(pump.cancel)
+    return Member(
+        me=me,
+        averaging=NetworkAveraging(averager, num_parameters=SIZE),
+        messenger=NetworkMessenger(wire, roster=roster),
+        states=NetworkStates(server, StateFetcher(p2p, run=RUN), num_parameters=SIZE),
+        inbox=inbox,
+    )
+
+
+@pytest.fixture(params=[in_memory, on_hivemind], ids=["memory", "hivemind"])
+def swarm(request: pytest.FixtureRequest) -> Swarm:
+    return request.param
+
+
+def vector(seed: int) -> torch.Tensor:
+    return torch.randn(SIZE, generator=torch.Generator().manual_seed(seed))
+
+
+async def average(members: list[Member], key: Digest, weights: tuple[int, ...], *, timeout_seconds: float = 20.0) -> list[Any]:
+    pairs = tuple((member.me, weight) for member, weight in zip(members, weights, strict=True))
+    pairs = tuple(sorted(pairs))
+    tasks = [
+        member.averaging.average(key=key, weights=pairs, vector=vector(index), timeout_seconds=timeout_seconds)
+        for index, member in enumerate(members)
+    ]
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def play(swarm: Swarm, scenario: Callable[[list[Member]], Coroutine[Any, Any, None]]) -> None:
+    async def whole() -> None:
+        async with swarm() as members, asyncio.timeout(60):
+            await scenario(members)
+
+    asyncio.run(whole())
+
+
+def test_all_members_get_the_same_bytes_and_they_are_the_weighted_mean(swarm: Swarm) -> None:
+    async def scenario(members: list[Member]) -> None:
+        results = await average(members, canonical.digest("mean"), (1, 2, 5))
+        wanted = (vector(0).double() + 2 * vector(1).double() + 5 * vector(2).double()) / 8
+        assert len({result.digest for result in results}) == 1
+        assert all(torch.equal(result.vector, results[0].vector) for result in results)
+        torch.testing.assert_close(results[0].vector.double(), wanted, rtol=0, atol=1e-6)
+        for index, result in enumerate(results):
+            assert result.contributors == tuple(sorted(member.me for member in members))
+            assert result.statistics.own_sqnorm == pytest.approx(float(vector(index).double().square().sum()), rel=1e-6)
+            assert result.statistics.averaged_sqnorm == pytest.approx(float(wanted.square().sum()), rel=1e-5)
+            inner = float((vector(index).double() * wanted).sum())
+            assert result.statistics.inner_product == pytest.approx(inner, rel=1e-4, abs=1e-3)
+
+    play(swarm, scenario)
+
+
+def test_one_member_alone_gets_its_own_vector(swarm: Swarm) -> None:
+    async def scenario(members: list[Member]) -> None:
+        (result,) = await average(members[:1], canonical.digest("alone"), (7,))
+        assert torch.equal(result.vector, vector(0))
+        assert result.contributors == (members[0].me,)
+
+    play(swarm, scenario)
+
+
+def test_a_missing_member_fails_the_attempt_for_all_and_is_named(swarm: Swarm) -> None:
+    async def scenario(members: list[Member]) -> None:
+        pairs = tuple(sorted((member.me, 1) for member in members))
+        key = canonical.digest("missing")
+        tasks = [
+            member.averaging.average(key=key, weights=pairs, vector=vector(index), timeout_seconds=1.0)
+            for index, member in enumerate(members[:2])
+        ]
+        for failed in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(failed, AverageFailed)
+            assert members[2].me in failed.suspects
+
+    play(swarm, scenario)
+
+
+def test_survivors_average_under_a_new_key(swarm: Swarm) -> None:
+    async def scenario(members: list[Member]) -> None:
+        failed = await average(members[:2] + members[2:], canonical.digest("first"), (1, 1, 1))
+        assert not any(isinstance(result, BaseException) for result in failed)
+        results = await average(members[:2], canonical.digest("second"), (1, 1))
+        assert len({result.digest for result in results}) == 1
+        assert results[0].contributors == tuple(sorted(member.me for member in members[:2]))
+
+    play(swarm, scenario)
+
+
+def test_who_had_no_part_fetches_the_average_by_its_digest(swarm: Swarm) -> None:
+    async def scenario(members: list[Member]) -> None:
+        results = await average(members[:2], canonical.digest("repair"), (1, 1))
+        holders = tuple(member.me for member in members[:2])
+        fetched = await members[2].averaging.repair(
+            key=canonical.digest("repair"),
+            digest=results[0].digest,
+            contributors=tuple(sorted(holders)),
+            from_peers=holders,
+            timeout_seconds=20.0,
+        )
+        assert torch.equal(fetched.vector, results[0].vector)
+        assert fetched.digest == results[0].digest
+        with pytest.raises(AverageFailed):
+            await members[2].averaging.repair(
+                key=canonical.digest("nothing"),
+                digest=canonical.digest("never averaged"),
+                contributors=holders,
+                from_peers=holders,
+                timeout_seconds=5.0,
+            )
+
+    play(swarm, scenario)
+
+
+def test_state_is_fetched_as_it_was_offered_whatever_happened_since(swarm: Swarm) -> None:
+    async def scenario(members: list[Member]) -> None:
+        outer, momentum = vector(10), vector(11)
+        digest = state_digest(outer, momentum)
+        members[0].states.offer(INSTANCE, 4, digest, (outer, momentum))
+        wanted = outer.clone(), momentum.clone()
+        outer.zero_()  # training goes on; what is offered is a copy
+        await asyncio.sleep(0)
+        fetched = await members[1].states.fetch(instance=INSTANCE, round=4, digest=digest, from_peers=(members[0].me,))
+        assert all(torch.equal(got, want) for got, want in zip(fetched, wanted, strict=True))
+
+    play(swarm, scenario)
+
+
+def test_state_that_nobody_offers_is_an_error_that_says_so(swarm: Swarm) -> None:
+    async def scenario(members: list[Member]) -> None:
+        with pytest.raises(StateTransferFailed):
+            await members[1].states.fetch(
+                instance=INSTANCE, round=4, digest=canonical.digest("nothing"), from_peers=(members[0].me,)
+            )
+
+    play(swarm, scenario)
+
+
+def test_messages_reach_the_named_peer_and_broadcasts_everybody_else(swarm: Swarm) -> None:
+    async def scenario(members: list[Member]) -> None:
+        message = AttemptFailed(instance=INSTANCE, round=1, attempt=0, suspects=())
+        members[0].messenger.send(members[1].me, message)
+        await members[1].inbox.until((members[0].me, message))
+        other = AttemptFailed(instance=INSTANCE, round=2, attempt=0, suspects=())
+        members[2].messenger.broadcast(other)
+        for member in members[:2]:
+            await member.inbox.until((members[2].me, other))
+        assert members[1].inbox == [(members[0].me, message), (members[2].me, other)]
+        assert members[2].inbox == []
+        members[0].messenger.send(PeerId("12D3KooWDVTotndyLdMRbGdWzMTDhEcmeN4iMiKg3puoVxqnLty6"), message)  # nobody; no error
+
+    play(swarm, scenario)
