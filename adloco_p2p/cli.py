@@ -47,6 +47,14 @@ def _parser() -> argparse.ArgumentParser:
     _config(start)
     _workdir(start)
     start.add_argument("--rounds", type=_positive, metavar="R", help="outer rounds of the run (short for --set work.rounds=R)")
+    start.add_argument(
+        "--initial-peers",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="ADDR",
+        help="make the run known through these peers, such as a bootstrap",
+    )
     start.add_argument("--offline", action="store_true", help="no network: nobody can join")
     _machine(start)
     _network(start)

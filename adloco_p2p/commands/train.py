@@ -41,7 +41,14 @@ def start(arguments: argparse.Namespace) -> int:
                 local.close()
         else:
             stop = asyncio.run(
-                start_run(workdir=workdir, run=run, config=config, view=open_view(plain=arguments.plain), say=say)
+                start_run(
+                    workdir=workdir,
+                    run=run,
+                    initial_peers=tuple(arguments.initial_peers),
+                    config=config,
+                    view=open_view(plain=arguments.plain),
+                    say=say,
+                )
             )
     finally:
         workdir.close()
@@ -122,6 +129,7 @@ def _again(arguments: argparse.Namespace) -> str:
     words = ["adloco-peer", "start"]
     words += [str(arguments.config)] if arguments.config else []
     words += ["--workdir", str(arguments.workdir)]
+    words += ["--initial-peers", *arguments.initial_peers] if arguments.initial_peers else []
     words += ["--rounds", str(arguments.rounds)] if arguments.rounds else []
     words += ["--set", *arguments.set] if arguments.set else []
     words += ["--peer-config", str(arguments.peer_config)] if arguments.peer_config else []

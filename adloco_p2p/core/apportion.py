@@ -2,12 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from math import ceil, floor, fsum
+from statistics import median_high, median_low
 
 from adloco_p2p.core.rules import WorkRules
 from adloco_p2p.core.types import MAX_HOSTS, InstanceId, PeerId
 
 MIN_HOSTS = 2
 """Hosts that an instance gets however small its batch is: one alone has no second copy and no pseudo-gradient statistic."""
+FASTEST_CLAIM = 16.0
+"""A speed counts for at most this many times the median one: what a liar gains, and beyond which a truly fast host waits."""
+SLOWEST_CLAIM = 1 / 256
+"""A speed counts for at least this fraction of the median one, so that nobody can make the swarm expect a round of years."""
 
 
 def largest_remainder(total: int, weights: Sequence[float], *, caps: Sequence[int] | None = None) -> list[int]:
@@ -89,6 +94,20 @@ def _fill(
             hosts[instance].append(peer)
             room[peer] -= 1
     return {instance: tuple(sorted(hosts[instance])) for instance in sorted(counts)}
+
+
+def credible_speeds(speeds: Sequence[float]) -> list[float]:
+    """Claimed samples per second, as far as they are believed; 0 (unknown) stays 0.
+
+    As long as most of the known speeds are honest, a claim moves a share by no more than the two factors. Of two claims
+    nobody can tell which one lies: then too the larger is at most FASTEST_CLAIM times the smaller.
+    """
+    known = [speed for speed in speeds if speed > 0.0]
+    if not known:
+        return list(speeds)
+    slowest = SLOWEST_CLAIM * median_high(known)
+    fastest = FASTEST_CLAIM * median_low([max(speed, slowest) for speed in known])
+    return [min(max(speed, slowest), fastest) if speed > 0.0 else 0.0 for speed in speeds]
 
 
 def share_batch(batch: int, speeds: Sequence[float], work: WorkRules) -> list[tuple[int, int]]:

@@ -26,7 +26,7 @@ from math import inf
 
 from adloco_p2p.core import canonical
 from adloco_p2p.core.agreement import Decided, Outcome
-from adloco_p2p.core.events import Broadcast, Persist, Send
+from adloco_p2p.core.events import Broadcast, Persist, ReportHeard, Send
 from adloco_p2p.core.histories import OtherHistory, switch_between
 from adloco_p2p.core.ledger import (
     REPORT_LAG,
@@ -280,6 +280,8 @@ class Consensus:
         for signed in reports:
             if self._reports.keep(signed):
                 self._held_now = None
+                if signed.report.peer != self.me:
+                    self._emit(ReportHeard(report=signed.report))
 
     def _held(self) -> dict[PeerId, Digest]:
         """The reports that the next plan could use: one per peer, sorted by peer."""

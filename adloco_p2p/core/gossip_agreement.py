@@ -10,7 +10,7 @@ from dataclasses import replace
 from adloco_p2p.core import canonical
 from adloco_p2p.core.agreement import Decided, Outcome
 from adloco_p2p.core.consensus import Consensus
-from adloco_p2p.core.events import PeerBack, PeerGone, Persist, ReportHeard
+from adloco_p2p.core.events import PeerBack, PeerGone, Persist
 from adloco_p2p.core.ledger import Decide, Ledger, chain
 from adloco_p2p.core.membership import Membership, Timing
 from adloco_p2p.core.messages import (
@@ -22,7 +22,6 @@ from adloco_p2p.core.messages import (
     PullEntries,
     Sign,
     SlotMessage,
-    Supply,
     Verify,
 )
 from adloco_p2p.core.types import Capacity, PeerId, Report, RoundPlan
@@ -97,8 +96,6 @@ class GossipAgreement:
         if isinstance(message, Heartbeat | Probe | Leave):
             outcomes += self.members.handle(sender, message, now)
         self.members.observe(now)
-        if isinstance(message, Supply):
-            outcomes += [ReportHeard(report=item.report) for item in message.reports if item.report.peer == sender]
         if isinstance(message, Heartbeat | PullEntries | Entries | SlotMessage):
             outcomes += self.consensus.receive(sender, message, now)
         elif isinstance(message, Leave):

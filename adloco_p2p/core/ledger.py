@@ -16,7 +16,7 @@ from adloco_p2p.core.messages import (
     Verify,
     Vote,
 )
-from adloco_p2p.core.types import MAX_ROSTER, Digest, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.core.types import MAX_ROSTER, Digest, InstanceId, PeerId, Report, RosterChange, RoundPlan
 
 Decide = Callable[[RoundPlan, Sequence[Report], RosterChange], RoundPlan]
 """parent, reports sorted by peer, change of the roster -> the next plan."""
@@ -183,15 +183,15 @@ def verify_ledger(genesis: RoundPlan, entries: Sequence[LedgerEntry], decide: De
 
 
 def proven_samples(reported: RoundPlan | None, reports: Sequence[SignedReport]) -> int:
-    """Samples that signed reports prove, each host's claim capped at what the plan gave it."""
+    """Samples that signed reports prove, each host's claim capped at what the plan gave it and counted once."""
     if reported is None:
         return 0
     given = {(plan.instance, share.peer): share.samples for plan in reported.instances for share in plan.hosts}
-    return sum(
-        min(item.samples, given.get((item.instance, signed.report.peer), 0))
-        for signed in reports
-        for item in signed.report.instances
-    )
+    claimed: dict[tuple[InstanceId, PeerId], int] = {}
+    for signed in reports:
+        for item in signed.report.instances:
+            claimed.setdefault((item.instance, signed.report.peer), item.samples)
+    return sum(min(samples, given.get(key, 0)) for key, samples in claimed.items())
 
 
 def chain(records: Sequence[object], genesis: RoundPlan) -> list[LedgerEntry]:
@@ -207,6 +207,19 @@ def chain(records: Sequence[object], genesis: RoundPlan) -> list[LedgerEntry]:
             entries = [*entries[:length], record]
             position[record.value.plan] = length + 1
     return entries
+
+
+def unconnected(records: Sequence[object], genesis: RoundPlan) -> list[LedgerEntry]:
+    """Entries of a journal that follow no plan written down before them: `chain` leaves them out, an honest peer has none."""
+    known = {canonical.digest_once(genesis): None}
+    loose: list[LedgerEntry] = []
+    for record in records:
+        if isinstance(record, LedgerEntry):
+            if record.value.parent in known:
+                known[record.value.plan] = None
+            else:
+                loose.append(record)
+    return loose
 
 
 class Ledger:

@@ -16,7 +16,7 @@ from math import fsum
 from statistics import median
 
 from adloco_p2p.core import canonical
-from adloco_p2p.core.apportion import allocate_hosts, share_batch
+from adloco_p2p.core.apportion import allocate_hosts, credible_speeds, share_batch
 from adloco_p2p.core.batch_test import is_untestable, next_request, pool_round, window_length
 from adloco_p2p.core.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch, shortened
 from adloco_p2p.core.rules import Rules
@@ -323,7 +323,8 @@ def _seated(lines: Sequence[_Line], roster: Sequence[Seat], rules: Rules) -> tup
     """
     staying = [seat for seat in roster if not seat.capacity.is_leaving] or list(roster)
     limits = {seat.peer: seat.capacity.micro_batch_limit for seat in staying}
-    speeds = {seat.peer: float(median(seat.speeds)) if seat.speeds else 0.0 for seat in staying}
+    claimed = [float(median(seat.speeds)) if seat.speeds else 0.0 for seat in staying]
+    speeds = dict(zip([seat.peer for seat in staying], credible_speeds(claimed), strict=True))
     hosts = allocate_hosts(
         {line.plan.instance: line.plan.requested_batch for line in lines},
         {seat.peer: seat.capacity.max_instances for seat in staying},

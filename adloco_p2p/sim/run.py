@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from statistics import median
+from statistics import fmean, median
 
 from adloco_p2p.core.gossip_agreement import GossipAgreement
 from adloco_p2p.core.membership import Timing
@@ -13,6 +13,7 @@ from adloco_p2p.sim.world import AgreementFactory, World
 
 TRACE_LINES = 200
 """Last lines of the trace of a failing run that are shown."""
+BAR_WIDTH = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,8 @@ class Result:
     """One seed."""
 
     seed: int
+    peers: int
+    """At the start."""
     violation: str | None
     """What went wrong; none: every invariant held and the run came to its end."""
     rounds: tuple[RoundResult, ...]
@@ -133,6 +136,7 @@ def _result(seed: int, world: World, violation: str | None, trace: Sequence[str]
     size = sum(machine.bytes for machine in machines) / count
     return Result(
         seed=seed,
+        peers=len(world.genesis.roster),
         violation=violation,
         rounds=tuple(_round_result(round, times, world) for round, times in sorted(world.decided.items())),
         virtual_seconds=world.time,
@@ -160,28 +164,52 @@ def _round_result(round: int, times: Sequence[float], world: World) -> RoundResu
 
 
 def summary(results: Sequence[Result]) -> str:
-    """A few lines for a terminal, and the story of the first run that failed."""
+    """For a terminal: a line per swarm size, the rounds where there is one size, and the story of the first run that failed."""
     failed = [result for result in results if result.violation is not None]
-    medians = sorted(item.median_seconds for result in results for item in result.rounds)
-    lasts = sorted(item.last_seconds for result in results for item in result.rounds)
-    lines = [f"{len(results) - len(failed)} of {len(results)} seeds kept every promise"]
-    if medians:
-        lines += [
-            f"plans agreed           {len(medians)}",
-            f"seconds to agreement   {_at(medians, 0.5):.2f} for half of the peers, {_at(lasts, 0.5):.2f} for all (median)",
-            f"slowest plan           {medians[-1]:.2f} for half of the peers, {lasts[-1]:.2f} for all",
-        ]
-    if results:
-        messages = sum(result.messages_per_peer_and_second for result in results) / len(results)
-        size = sum(result.bytes_per_peer_and_second for result in results) / len(results)
-        lines += [
-            f"sent per peer          {messages:.1f} messages/s, {size / 1000:.1f} kB/s",
-            f"histories switched     {sum(result.histories_switched for result in results)}",
-        ]
-    for result in failed[:1]:
-        lines += [f"seed {result.seed} FAILED: {result.violation}", *result.trace]
+    lines = [f"{len(results) - len(failed)} of {len(results)} runs kept every promise"]
+    sizes = sorted({result.peers for result in results})
+    if any(result.rounds for result in results):
+        lines += ["", "seconds from the last report that a plan could use until peers had it (medians over plans)"]
+        lines.append(
+            f"{'peers':>6}{'plans':>8}{'half':>8}{'all':>8}{'slowest':>10}{'messages/s':>13}{'kB/s':>9}{'switches':>11}"
+        )
+        lines += [_size_line(peers, [result for result in results if result.peers == peers]) for peers in sizes]
+        lines.append("messages and kB sent per peer and second; switches: peers that changed to another history")
+    if len(sizes) == 1:
+        lines += _round_lines([item for result in results for item in result.rounds])
+    if failed:
+        first, others = failed[0], ", ".join(str(result.seed) for result in failed[1:])
+        lines += ["", f"seed {first.seed} with {first.peers} peers FAILED: {first.violation}", *first.trace]
+        lines += [f"seeds that failed too: {others}"] if others else []
     return "\n".join(lines)
 
 
-def _at(ordered: Sequence[float], part: float) -> float:
-    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+def _size_line(peers: int, results: Sequence[Result]) -> str:
+    rounds = [item for result in results for item in result.rounds]
+    if not rounds:
+        return f"{peers:>6}{0:>8}"
+    half, last = median(item.median_seconds for item in rounds), median(item.last_seconds for item in rounds)
+    slowest = max(item.last_seconds for item in rounds)
+    messages = fmean(result.messages_per_peer_and_second for result in results)
+    size = fmean(result.bytes_per_peer_and_second for result in results) / 1000
+    switches = sum(result.histories_switched for result in results)
+    return f"{peers:>6}{len(rounds):>8}{half:>8.2f}{last:>8.2f}{slowest:>10.2f}{messages:>13.1f}{size:>9.1f}{switches:>11}"
+
+
+def _round_lines(items: Sequence[RoundResult]) -> list[str]:
+    """One line per round, with a bar from the first peer that had the plan to the last."""
+    if not items:
+        return []
+    lines = ["", f"{'round':>6}{'peers':>8}{'half':>8}{'all':>8}   first peer to last (medians over seeds)"]
+    rounds = sorted({item.round for item in items})
+    same = {round: [item for item in items if item.round == round] for round in rounds}
+    longest = max(median(item.last_seconds for item in same[round]) for round in rounds)
+    for round in rounds:
+        first, half, last = (
+            median(getattr(item, name) for item in same[round]) for name in ("first_seconds", "median_seconds", "last_seconds")
+        )
+        scale = BAR_WIDTH / longest if longest > 0 else 0.0
+        bar = " " * int(first * scale) + "#" * max(1, int(last * scale) - int(first * scale))
+        peers = median(item.peers for item in same[round])
+        lines.append(f"{round:>6}{peers:>8g}{half:>8.2f}{last:>8.2f}   {bar}")
+    return lines

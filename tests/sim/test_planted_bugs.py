@@ -14,7 +14,7 @@ from adloco_p2p.core.gossip_agreement import GossipAgreement
 from adloco_p2p.core.ledger import roster_of
 from adloco_p2p.core.messages import Ballot, Vote
 from adloco_p2p.core.types import Digest, PeerId
-from adloco_p2p.sim.run import random_seed
+from adloco_p2p.sim.run import random_seed, summary
 
 
 class VotesTwiceAfterRestart(Consensus):
@@ -117,3 +117,14 @@ ENOUGH_SEEDS = 150
 def test_a_planted_bug_is_caught(bug: str) -> None:
     caught = next((seed for seed in range(ENOUGH_SEEDS) if random_seed(seed, factory=BUGS[bug]).violation), None)
     assert caught is not None, f"{bug}: not caught in {ENOUGH_SEEDS} seeds"
+
+
+def test_a_failing_run_tells_its_seed_and_its_story() -> None:
+    results = [random_seed(seed, factory=BUGS["reply before persisting"]) for seed in range(4)]
+    failed = [result for result in results if result.violation is not None]
+    assert len(failed) >= 2
+    lines = summary(results).splitlines()
+    assert lines[0] == f"{4 - len(failed)} of 4 runs kept every promise"
+    start = lines.index(f"seed {failed[0].seed} with {failed[0].peers} peers FAILED: {failed[0].violation}")
+    assert tuple(lines[start + 1 : -1]) == failed[0].trace != ()
+    assert lines[-1] == "seeds that failed too: " + ", ".join(str(result.seed) for result in failed[1:])

@@ -92,6 +92,10 @@ def test_the_messages_of_a_peer_do_not_grow_with_the_swarm() -> None:
     assert per_peer[64] < 1.2 * per_peer[32]
 
 
-def test_the_summary_counts_and_tells_the_story_of_a_failure() -> None:
+def test_the_summary_has_a_line_per_size_and_one_per_round() -> None:
     results = list(simulate(peers=4, rounds=2, seeds=range(2), round_seconds=2.0))
-    assert summary(results).startswith("2 of 2 seeds kept every promise")
+    lines = summary(results).splitlines()
+    assert lines[0] == "2 of 2 runs kept every promise"
+    numbers = [line.split() for line in lines[1:] if line.strip() and line.split()[0].isdigit()]
+    assert [line[:2] for line in numbers] == [["4", "4"], ["1", "4"], ["2", "4"]]
+    assert all(set(line[4]) == {"#"} for line in numbers[1:])
