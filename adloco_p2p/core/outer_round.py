@@ -26,6 +26,8 @@ from adloco_p2p.core.events import (
     CancelAverage,
     Effect,
     Evaluate,
+    Evaluated,
+    InnerFinished,
     InnerResult,
     Log,
     OuterApplied,
@@ -42,6 +44,8 @@ GRACE_SECONDS = 1.0
 """After a failed attempt, so long the leader of the retry listens for what the others saw."""
 TAKEOVER_SECONDS = 4.0
 """After so long without a word from it, the leader of the retry is passed over."""
+LONGEST_PAUSE_SECONDS = 32.0
+"""What fails again and again is tried less and less often, down to this."""
 RESEND_SECONDS = 2.0
 """A digest that did not lead to a commit is said again after so long."""
 REPAIR_SECONDS = 60.0
@@ -91,7 +95,7 @@ class AverageDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed:
-    """'My attempt ended without a result; these I waited for in vain.'"""
+    """'My attempt ended without a result; these I waited for in vain.' A sender that names itself will not contribute."""
 
     instance: InstanceId
     round: NaturalInt
@@ -155,12 +159,25 @@ class OuterRound:
         self._phase_since = 0.0
         self._ready_since = 0.0
         self._fruitless_repairs: dict[PeerId, None] = {}
+        self._num_repairs_failed = 0
+        self._resigned: dict[PeerId, None] = {}
+        """Contributors that said that they do not take part: nobody waits for their votes."""
 
     # --- what the peer calls -----------------------------------------------------------------------------------------
 
     @property
     def is_done(self) -> bool:
         return self.phase is Phase.DONE
+
+    @property
+    def is_waiting(self) -> bool:
+        """Nothing happens here unless others do something."""
+        return self.phase in (Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING, Phase.REPAIRING)
+
+    @property
+    def device_end(self) -> type | None:
+        """The event that will end what the device does for this round now."""
+        return {Phase.TRAINING: InnerFinished, Phase.APPLYING: OuterApplied, Phase.EVALUATING: Evaluated}.get(self.phase)
 
     @property
     def is_averaged(self) -> bool:
@@ -193,7 +210,7 @@ class OuterRound:
             return [*self._enter(Phase.RETRYING, now), *self._seek_commit(now, gone)]
         if self._pending is not None:
             self._attempt, self._members = self._pending.attempt, self._pending.members
-        return [*self._begin_attempt(now), *self._seek_commit(now, gone)]
+        return [*self._begin_attempt(now), *self.roster_changed(now, gone)]
 
     def average_finished(self, event: AverageFinished, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """An attempt, or a repair, gave a complete average."""
@@ -226,8 +243,9 @@ class OuterRound:
         )
         if self.phase is Phase.REPAIRING:
             self._fruitless_repairs.update(dict.fromkeys(event.suspects))
+            self._num_repairs_failed += 1
             effects = self._enter(Phase.RETRYING, now)
-            self.next_deadline = now + GRACE_SECONDS
+            self.next_deadline = now + _pause_seconds(self._num_repairs_failed - 1)
             return [log, *effects]
         suspects = tuple(sorted(peer for peer in event.suspects if peer != self.me))
         self._suspects.update(dict.fromkeys(suspects))
@@ -249,7 +267,7 @@ class OuterRound:
 
     def roster_changed(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """Somebody died or returned: an attempt that waits for a dead peer is given up, a commit may have become possible."""
-        lost = [peer for peer in self._members if peer in gone and peer != self.me]
+        lost = [peer for peer in self._members if (peer in gone or peer in self._resigned) and peer != self.me]
         effects: list[Effect] = []
         if self.phase is Phase.AVERAGING and lost:
             self._suspects.update(dict.fromkeys(lost))
@@ -267,6 +285,7 @@ class OuterRound:
             self.next_deadline = now + RESEND_SECONDS
             return [*self._tell(self._votes[self.me]), *self._seek_commit(now, gone)]
         if self.phase is Phase.RETRYING:
+            self._fruitless_repairs.clear()
             return [*self._retry(now, gone), *self._seek_commit(now, gone)]
         return []
 
@@ -337,8 +356,12 @@ class OuterRound:
     def _fail_attempt(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         self._failed[self.me] = self._attempt
         effects = self._enter(Phase.RETRYING, now)
-        self.next_deadline = now + (GRACE_SECONDS if self._leads(gone) else TAKEOVER_SECONDS)
+        self.next_deadline = now + self._wait_seconds(gone)
         return effects
+
+    def _wait_seconds(self, gone: Collection[PeerId]) -> float:
+        """After a failed attempt: the leader listens for a moment, the others give the leader its time."""
+        return _pause_seconds(self._attempt) + (0.0 if self._leads(gone) else TAKEOVER_SECONDS)
 
     def _survivors(self, gone: Collection[PeerId]) -> tuple[PeerId, ...]:
         return tuple(p for p in self.contributors if p == self.me or (p not in gone and p not in self._suspects))
@@ -384,8 +407,10 @@ class OuterRound:
         return [CancelAverage(instance=self.instance, round=self.round, attempt=self._attempt)]
 
     def _failure_received(self, sender: PeerId, message: AttemptFailed, now: float, gone: Collection[PeerId]) -> list[Effect]:
+        if sender in message.suspects:
+            self._resigned[sender] = None
         if self.me in self._votes:
-            return self._answer(sender)
+            return [*self._answer(sender), *self._seek_commit(now, gone)]
         self._failed[sender] = max(message.attempt, self._failed.get(sender, 0))
         new = [p for p in message.suspects if p in self.contributors and p != self.me]
         self._suspects.update(dict.fromkeys(new))
@@ -439,7 +464,7 @@ class OuterRound:
         """Apply my average if a majority holds it; fetch the one that a majority holds, or that will win, if mine differs."""
         if self.phase not in (Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING):
             return []
-        electorate = [peer for peer in self.contributors if peer == self.me or peer not in gone]
+        electorate = [peer for peer in self.contributors if peer == self.me or not (peer in gone or peer in self._resigned)]
         votes = {peer: self._votes[peer] for peer in electorate if peer in self._votes}
         if not votes:
             return []
@@ -464,9 +489,8 @@ class OuterRound:
                 return []
             chosen = min(tally)
         holders = tuple(peer for peer in tally[chosen] if peer != self.me and peer not in self._fruitless_repairs)
-        if not holders:
-            self._fruitless_repairs.clear()
-            self.next_deadline = now + RESEND_SECONDS
+        if not holders:  # they are asked again when the pause is over
+            self.next_deadline = now + max(RESEND_SECONDS, _pause_seconds(self._num_repairs_failed))
             return []
         return self._repair(votes[holders[0]], holders, now)
 
@@ -501,3 +525,8 @@ class OuterRound:
 
     def _phase_log(self) -> Log:
         return Log(name="phase", fields={"round": self.round, "instance": self.instance, "phase": self.phase.value})
+
+
+def _pause_seconds(num_failed: int) -> float:
+    """Before the next try, longer each time."""
+    return float(min(GRACE_SECONDS * 2.0 ** min(num_failed, 10), LONGEST_PAUSE_SECONDS))

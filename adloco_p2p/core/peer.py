@@ -12,9 +12,11 @@ r - 1 is due, all hosted instances must have ended round r - 1 first. Otherwise 
 is still being averaged the next one computes.
 
 How a peer that was away comes back. A known plan(r + 2) says that round r is over. A peer that is a little behind takes the
-averages of such rounds from the others without training; one that is far behind jumps to the present and fetches the state.
+averages of such rounds from the others without training; one that is far behind, or gets nowhere, or whose state is not the
+one that the others agree on, jumps to the present and fetches the state.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -44,6 +46,7 @@ from adloco_p2p.core.events import (
     ReportHeard,
     SaveCheckpoint,
     SaveInstance,
+    Send,
     Started,
     StateFetched,
     Stop,
@@ -52,6 +55,7 @@ from adloco_p2p.core.events import (
     Transition,
     TransitionApplied,
 )
+from adloco_p2p.core.farewell import Farewell, RunEnded
 from adloco_p2p.core.histories import HistorySwitched
 from adloco_p2p.core.outer_round import AttemptFailed, AttemptStart, AverageDigest, OuterRound
 from adloco_p2p.core.patience import Patience
@@ -72,6 +76,8 @@ PLANS_KEPT = 8
 """Rounds whose plans this peer still knows."""
 FETCH_RETRY_SECONDS = 2.0
 """A failed state transfer is tried again after so long."""
+ORPHAN_SECONDS = 30.0
+"""State that nobody who lives is known to have is waited for so long, before an older one is taken instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +97,15 @@ class Cadence:
         return boundary % self.checkpoint_period == 0 or boundary >= self.rounds
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fetch:
+    """State of an instance that this peer asked others for."""
+
+    boundary: int
+    retry_at: float | None = None
+    """None while under way."""
+
+
 class Peer:
     """Everything one volunteer's process decides about training. Consensus and membership live behind `agreement`."""
 
@@ -105,8 +120,18 @@ class Peer:
         """Instance -> the boundary at which its state stands."""
         self._opened = -1
         self._opening: int | None = None
-        self._fetching: dict[InstanceId, float | None] = {}
-        """Instance -> when to try again, or none while under way."""
+        self._skipped = -1
+        """Rounds up to this one happened without this peer: it landed behind them, or started there."""
+        self._fetching: dict[InstanceId, _Fetch] = {}
+        self._void: Counter[tuple[type, int, InstanceId | None]] = Counter()
+        """Ends of work on the device that was given up while under way: they come, and mean nothing any more."""
+        self._resigned: dict[tuple[int, InstanceId], None] = {}
+        """Rounds that others were told not to wait for us in."""
+        self._orphaned: dict[InstanceId, float] = {}
+        """Instances that this peer needs and nobody is known to have -> since when."""
+        self._waiting: tuple[int, int, float] | None = None
+        """Boundary, number of rounds done, since when this peer waits in a round that is over for the others."""
+        self._farewell = Farewell(me)
         self._verdicts: dict[int, ProbeVerdict] = {}
         self._probing: dict[int, None] = {}
         self._final_loss: float | None = None
@@ -128,7 +153,10 @@ class Peer:
     @property
     def next_deadline(self) -> float | None:
         deadlines = [self._agreement.next_deadline, *(outer.next_deadline for outer in self._rounds.values())]
-        deadlines += [instant for instant in self._fetching.values() if instant is not None]
+        deadlines += [fetch.retry_at for fetch in self._fetching.values()]
+        deadlines += [since + ORPHAN_SECONDS for since in self._orphaned.values()]
+        deadlines += [self._waiting[2] + self._patience_seconds] if self._waiting is not None else []
+        deadlines.append(self._farewell.next_deadline)
         return min((instant for instant in deadlines if instant is not None), default=None)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -146,6 +174,8 @@ class Peer:
     # --- one event ---------------------------------------------------------------------------------------------------
 
     def _take(self, event: Event, now: float) -> list[Effect]:
+        if self._is_void(event):
+            return []
         match event:
             case Started():
                 return self._start(event, now)
@@ -161,16 +191,11 @@ class Peer:
                 self._verdicts[event.round] = event.verdict
                 return [Log(name="probe", fields={"round": event.round, **canonical.to_plain(event.verdict)})]
             case StateFetched():
-                self._fetching.pop(event.instance, None)
-                self._stale.pop(event.instance, None)
-                self._held[event.instance] = event.round
-                return [self._fetch_warning(event.instance, "the state is here", active=False)]
+                return self._state_fetched(event)
             case FetchFailed():
                 return self._fetch_failed(event, now)
             case Commanded():
-                if self._stop_after is None:
-                    self._stop_after = max([self._opened, *(key[0] for key in self._rounds)])
-                return [Log(name="stopping", fields={"reason": f"asked; ends after round {self._stop_after}"})]
+                return self._asked_to_stop(now)
             case ReportHeard():
                 self._note_states(event.report)
                 return []
@@ -183,7 +208,7 @@ class Peer:
         self._started_at = now
         self._capacity = event.capacity
         self._totals = durable.totals
-        self._opened = durable.round - 1
+        self._opened = self._skipped = durable.round - 1
         self._checkpointed = durable.round
         self._held = dict.fromkeys(durable.held, durable.round)
         for plan in durable.plans:
@@ -201,16 +226,21 @@ class Peer:
         message = event.message
         if isinstance(message, (AverageDigest, AttemptFailed, AttemptStart)):
             outer = self._rounds.get((message.round, message.instance))
-            return outer.received(event.sender, message, now, self._gone) if outer else []
+            if outer is None:
+                return self._resign(event.sender, message)
+            return outer.received(event.sender, message, now, self._gone)
+        if isinstance(message, RunEnded):
+            return self._farewell.received(event.sender, message)
         return self._outcomes(self._agreement.receive(event.sender, message, now), now)
 
     def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for key in sorted(self._rounds):
             effects += self._rounds[key].tick(now, self._gone)
-        for instance, instant in sorted(self._fetching.items()):
-            if instant is not None and instant <= now:
+        for instance, fetch in sorted(self._fetching.items()):
+            if fetch.retry_at is not None and fetch.retry_at <= now:
                 del self._fetching[instance]
+        effects += self._farewell.tick(now, self._gone)
         return effects + self._outcomes(self._agreement.tick(now), now)
 
     def _step(
@@ -218,7 +248,8 @@ class Peer:
     ) -> list[Effect]:
         outer = self._rounds.get((event.round, event.instance))
         if outer is None:
-            if isinstance(event, Evaluated) and self._plans[event.round].is_last:
+            plan = self._plans.get(event.round)
+            if isinstance(event, Evaluated) and plan is not None and plan.is_last:
                 self._final_loss = event.heldout_loss
             return []
         match event:
@@ -251,11 +282,14 @@ class Peer:
         effects: list[Effect] = []
         for outcome in outcomes:
             match outcome:
-                case Decided(plan=plan):
+                case Decided(plan=plan, reports=reports):
                     self._remember(plan)
+                    for report in reports:
+                        self._note_states(report)
                     effects.append(self._plan_log(plan))
-                case HistorySwitched(won=won):
-                    effects += self._rewrite([entry.plan for entry in won])
+                    effects += self._check_own_state(plan)
+                case HistorySwitched():
+                    effects += self._rewrite(outcome)
                 case PeerGone() | PeerBack():
                     effects += self._roster_changed(outcome, now)
                 case ReportHeard(report=report):
@@ -267,21 +301,35 @@ class Peer:
     # --- what has become possible ------------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> list[Effect]:
-        effects = self._catch_up()
+        if self._farewell.has_begun:
+            return self._go(now)
+        effects = self._catch_up(now)
         effects += self._report_rounds(now)
         effects += self._save(now)
-        if self._is_stopped:
+        if self._farewell.has_begun:
             return effects
+        effects += self._fetch_missing(now)  # first: what is on its way takes part in the boundary
         effects += self._open_boundary()
-        effects += self._fetch_missing()
-        return effects + self._start_rounds(now)
+        effects += self._start_rounds(now)
+        return effects or self._stop_where_asked(now)
 
-    def _catch_up(self) -> list[Effect]:
-        """Where the swarm is far ahead, give up what is under way and jump to the round that computes now."""
+    def _catch_up(self, now: float) -> list[Effect]:
+        """Where the swarm is far ahead, or a little and we get nowhere, jump to the round that computes now."""
         newest = max(self._plans)
         present = newest - 1
-        if present - (self._opened + 1) < ROUNDS_KEPT + 1 or self._opening is not None:
+        behind = present - (self._opened + 1)
+        is_waiting = any(outer.is_waiting and key[0] < present for key, outer in self._rounds.items()) or (
+            0 <= self._opened < present and any(i not in self._held for i in self._mine_of(self._opened))
+        )
+        if not is_waiting:
+            self._waiting = None
+        num_done = sum(outer.is_done for outer in self._rounds.values())
+        if is_waiting and (self._waiting is None or self._waiting[:2] != (self._opened, num_done)):
+            self._waiting = (self._opened, num_done, now)
+        is_stuck = self._waiting is not None and now >= self._waiting[2] + self._patience_seconds
+        if self._opening is not None or not (behind > ROUNDS_KEPT or is_stuck):
             return []
+        self._waiting = None
         if not any(seat.peer != self.me and seat.peer not in self._gone for seat in self._plans[newest].roster):
             return []  # nobody is ahead of us: the plans are of rounds that only we know, and we do them again
         return self._jump(present)
@@ -289,22 +337,86 @@ class Peer:
     def _jump(self, present: int) -> list[Effect]:
         """Give up what is under way and go on at the boundary before `present`, with state from others."""
         effects: list[Effect] = []
-        for key in sorted(self._rounds):
-            if not self._rounds[key].is_done:
-                effects += [*self._rounds[key].abandon(), DiscardRound(instance=key[1])]
+        if self._opening is not None:
+            self._void[TransitionApplied, self._opening, None] += 1
+        for number in self._probing:
+            if number not in self._verdicts:
+                self._void[Probed, number, None] += 1
+        for key, outer in sorted(self._rounds.items()):
+            if not outer.is_done:
+                end = outer.device_end
+                if end is not None:
+                    self._void[end, key[0], key[1]] += 1
+                effects += [*outer.abandon(), DiscardRound(instance=key[1])]
+        for instance, fetch in sorted(self._fetching.items()):
+            if fetch.retry_at is None:
+                effects.append(DiscardRound(instance=instance))
         self._stale.update(dict.fromkeys(sorted(self._held)))
-        self._rounds, self._held, self._fetching = {}, {}, {}
+        self._rounds = {key: outer for key, outer in self._rounds.items() if outer.is_done}
+        self._held, self._fetching, self._probing, self._opening, self._waiting = {}, {}, {}, None, None
+        self._orphaned = {}
         fields: dict[str, object] = {"from_round": self._opened + 1, "to_round": present}
-        self._opened = present - 1
+        self._opened = self._skipped = present - 1
         return [*effects, Log(name="jumped", fields=fields)]
 
-    def _rewrite(self, plans: Sequence[RoundPlan]) -> list[Effect]:
+    def _rewrite(self, switched: HistorySwitched) -> list[Effect]:
         """Take the other history over, and its state."""
-        self._plans = {number: plan for number, plan in self._plans.items() if number < plans[0].round}
-        self._own_reports = {number: report for number, report in self._own_reports.items() if number < plans[0].round}
-        for plan in plans:
-            self._remember(plan)
-        return [*self._jump(max(0, plans[-1].round - 1)), *(self._plan_log(plan) for plan in plans)]
+        plans = [entry.plan for entry in switched.won]
+        first = plans[0].round
+        effects = self._jump(max(plans[-1].round - 1, min([first, *self._plans])))
+        self._plans = {number: plan for number, plan in self._plans.items() if number < first}
+        self._digests = {number: digest for number, digest in self._digests.items() if number < first}
+        self._own_reports = {number: report for number, report in self._own_reports.items() if number < first}
+        self._verdicts = {number: verdict for number, verdict in self._verdicts.items() if number < first}
+        self._peer_states = {key: states for key, states in self._peer_states.items() if key[0] < first}
+        self._rounds = {key: outer for key, outer in self._rounds.items() if key[0] < first}
+        self._saved = {boundary: saved for boundary, saved in self._saved.items() if boundary <= first}
+        self._checkpointed = min(self._checkpointed, first)
+        for entry in switched.won:
+            self._remember(entry.plan)
+            for signed in entry.reports:
+                self._note_states(signed.report)
+        return [*effects, *(self._plan_log(plan) for plan in plans)]
+
+    def _check_own_state(self, plan: RoundPlan) -> list[Effect]:
+        """Plans name the state that most hosts reported. Whoever has another one takes theirs."""
+        number = plan.round - 2
+        own = self._own_reports.get(number)
+        if own is None or number <= self._skipped or self._digests.get(number) != own.plan:
+            return []
+        agreed = {item.instance: item.state_digest for item in plan.instances}
+        for item in own.instances:
+            if agreed.get(item.instance) not in (None, item.state_digest):
+                message = f"the state of instance {item.instance} after round {number} differs from the others'; fetching theirs"
+                log = Log(name="warning", fields={"key": f"state {item.instance}", "message": message, "active": True})
+                return [log, *self._jump(max(plan.round - 1, self._opened))]
+        return []
+
+    def _step_back(self, instance: InstanceId, number: int) -> list[Effect]:
+        """Where the state has to be fetched while the others train the round, they do without our part."""
+        plan = self._plans[number]
+        if number > self._opened or instance not in self._mine(plan) or not self._has_company(plan, instance):
+            return []
+        shares = {share.peer: share.samples for share in plan.instance(instance).hosts}
+        if not shares[self.me] or (number, instance) in self._resigned:
+            return []
+        self._resigned[number, instance] = None
+        refusal = AttemptFailed(instance=instance, round=number, attempt=0, suspects=(self.me,))
+        return [Send(peer=peer, message=refusal) for peer in shares if peer != self.me]
+
+    def _resign(self, sender: PeerId, message: AverageDigest | AttemptFailed | AttemptStart) -> list[Effect]:
+        """Tell a host that waits for us that we cannot contribute: we have not got the state yet."""
+        plan = self._plans.get(message.round)
+        if plan is None or message.round > self._opened or message.instance in self._held:
+            return []
+        item = next((item for item in plan.instances if item.instance == message.instance), None)
+        shares = {share.peer: share.samples for share in item.hosts} if item is not None else {}
+        is_answer = message.is_answer if isinstance(message, AverageDigest) else sender in getattr(message, "suspects", ())
+        if is_answer or sender not in shares or not shares.get(self.me, 0):
+            return []
+        refusal = AttemptFailed(instance=message.instance, round=message.round, attempt=0, suspects=(self.me,))
+        self._resigned[message.round, message.instance] = None
+        return [Send(peer=sender, message=refusal)]
 
     def _open_boundary(self) -> list[Effect]:
         """Open the boundary before the next round, through a transition where the plan asks for one."""
@@ -312,7 +424,7 @@ class Peer:
         plan = self._plans.get(boundary)
         if plan is None or self._opening is not None or (self._stop_after is not None and boundary > self._stop_after):
             return []
-        before = self._plans.get(boundary - 1)
+        before = self._plans.get(boundary - 1) if boundary - 1 > self._skipped or boundary - 1 in self._own_reports else None
         mine = self._mine(plan)
         mine_before = [] if before is None else [i for i in self._mine(before) if self._takes_part(i, before.round)]
         has_probe = before is not None and self._probes(before)
@@ -353,26 +465,59 @@ class Peer:
             effects += [Evaluate(instance=instance, round=plan.round) for instance in mine]
         return effects
 
-    def _fetch_missing(self) -> list[Effect]:
+    def _fetch_missing(self, now: float) -> list[Effect]:
         """Ask for the state of instances that this peer now hosts, or needs for a merge, and does not have."""
-        boundary = self._opened + 1
-        plan = self._plans.get(boundary)
-        wanted: list[tuple[InstanceId, int]] = []
-        if self._opened in self._plans:
-            opened = self._mine(self._plans[self._opened])
-            wanted += [(i, self._opened) for i in opened if i not in self._held and self._opening is None]
-        if plan is not None and self._opening is None:
-            wanted += [(i, boundary) for i in self._sources(plan) if i not in self._held]
-        probing = self._plans.get(self._opened)
-        if probing is not None and self._probes(probing) and probing.probe is not None:
-            wanted += [(i, boundary) for i in probing.probe.sources if i not in self._held]
+        if self._opening is not None:
+            return []
+        wanted = {instance: at for instance, at in reversed(self._wanted()) if instance not in self._held}
+        self._orphaned = {instance: since for instance, since in self._orphaned.items() if instance in wanted}
         effects: list[Effect] = []
-        for instance, at in wanted:
+        for instance, at in sorted(wanted.items()):
             digest, donors = self._known_state(instance, at)
-            if instance not in self._fetching and digest is not None and donors:
-                self._fetching[instance] = None
+            if instance in self._fetching:
+                continue
+            if digest is not None and donors:
+                self._orphaned.pop(instance, None)
+                self._fetching[instance] = _Fetch(boundary=at)
                 effects.append(FetchState(instance=instance, round=at, digest=digest, from_peers=donors))
+                effects += self._step_back(instance, at)
+            elif self._orphaned.setdefault(instance, now) + ORPHAN_SECONDS <= now:
+                self._orphaned[instance] = now
+                effects += self._take_stale(instance, at)
         return effects
+
+    def _wanted(self) -> list[tuple[InstanceId, int]]:
+        """State that this peer needs: instance and boundary. Of two boundaries of one instance the first counts."""
+        boundary = self._opened + 1
+        plan, opened = self._plans.get(boundary), self._plans.get(self._opened)
+        wanted: list[tuple[InstanceId, int]] = []
+        if opened is not None and self._opened > self._skipped:
+            wanted += [(instance, self._opened) for instance in self._mine(opened)]
+            if self._probes(opened) and opened.probe is not None:
+                wanted += [(instance, boundary) for instance in opened.probe.sources]
+        if plan is not None:
+            wanted += [(instance, boundary) for instance in self._sources(plan)]
+        return wanted
+
+    def _take_stale(self, instance: InstanceId, boundary: int) -> list[Effect]:
+        """Everybody who had it is gone. What is here, older as it is, is all that is left of the instance."""
+        message = f"nobody has the state of instance {instance} before round {boundary}"
+        if instance not in self._stale:
+            return [self._fetch_warning(instance, f"{message}; waiting for a peer that has", active=True)]
+        del self._stale[instance]
+        self._orphaned.pop(instance, None)
+        self._held[instance] = boundary
+        warning = self._fetch_warning(instance, f"{message}; going on from an older one", active=True)
+        return [warning, DiscardRound(instance=instance)]
+
+    def _state_fetched(self, event: StateFetched) -> list[Effect]:
+        fetch = self._fetching.get(event.instance)
+        if fetch is None or fetch.boundary != event.round:
+            return []  # asked for before a jump
+        del self._fetching[event.instance]
+        self._stale.pop(event.instance, None)
+        self._held[event.instance] = event.round
+        return [self._fetch_warning(event.instance, "the state is here", active=False)]
 
     def _known_state(self, instance: InstanceId, boundary: int) -> tuple[Digest | None, tuple[PeerId, ...]]:
         """Root of the instance's state at a boundary, as the agreed plan says or most hosts report, and who should have it."""
@@ -391,34 +536,30 @@ class Peer:
         return digest, tuple(sorted(set(holders)))
 
     def _fetch_failed(self, event: FetchFailed, now: float) -> list[Effect]:
-        warning = self._fetch_warning(event.instance, event.reason, active=True)
-        _, donors = self._known_state(event.instance, event.round)
-        if donors or event.instance not in self._stale:
-            self._fetching[event.instance] = now + FETCH_RETRY_SECONDS
-            return [warning]
-        # Everybody who had it is gone. What is here, older as it is, is all that is left of the instance.
-        self._fetching.pop(event.instance, None)
-        self._stale.pop(event.instance)
-        self._held[event.instance] = event.round
-        return [warning, DiscardRound(instance=event.instance)]
+        fetch = self._fetching.get(event.instance)
+        if fetch is None or fetch.boundary != event.round:
+            return []
+        self._fetching[event.instance] = _Fetch(boundary=event.round, retry_at=now + FETCH_RETRY_SECONDS)
+        return [self._fetch_warning(event.instance, event.reason, active=True)]
 
     def _start_rounds(self, now: float) -> list[Effect]:
-        plan = self._plans.get(self._opened)
-        if plan is None or plan.is_last:
-            return []
+        """Every hosted instance goes on from where it stands, as far as boundaries are open."""
         effects: list[Effect] = []
-        following = self._plans.get(plan.round + 1)
-        progress_end = following.progress if following else min(1.0, (plan.round + 1) / self.cadence.rounds)
-        for instance in self._mine(plan):
-            key = (plan.round, instance)
-            if key not in self._rounds and self._stands_at(instance, plan.round):
+        for instance, number in sorted(self._held.items()):
+            key, plan = (number, instance), self._plans.get(number)
+            if plan is None or plan.is_last or number > self._opened or instance not in self._mine(plan):
+                continue
+            following = self._plans.get(number + 1)
+            progress_end = following.progress if following else min(1.0, (number + 1) / self.cadence.rounds)
+            if key not in self._rounds:
+                is_over = max(self._plans) >= number + 2 or key in self._resigned
                 outer = OuterRound(
                     me=self.me,
                     plan=plan,
                     plan_digest=self._digests[plan.round],
                     instance=instance,
                     patience=self._patience,
-                    is_late=max(self._plans) >= plan.round + 2 and self._has_company(plan, instance),
+                    is_late=is_over and self._has_company(plan, instance),
                 )
                 self._rounds[key] = outer
                 effects += outer.start(now, progress_end=progress_end)
@@ -512,15 +653,44 @@ class Peer:
             return effects
         if plan.is_last:
             return effects + self._finish(plan, now)
-        boundary, mine = plan.round + 1, self._mine(plan)
-        is_over = plan.round in self._own_reports and all(self._stands_at(instance, boundary) for instance in mine)
-        if is_over and self._stop_after is not None and plan.round >= self._stop_after:
+        return effects
+
+    def _asked_to_stop(self, now: float) -> list[Effect]:
+        if self._farewell.has_begun:
+            return self._goodbye(Stop(reason="the run is complete", is_finished=True), now)
+        if self._stop_after is None:
+            self._stop_after = max([self._opened, *(key[0] for key in self._rounds)])
+        return [Log(name="stopping", fields={"reason": f"asked; ends after round {self._stop_after}"})]
+
+    def _stop_where_asked(self, now: float) -> list[Effect]:
+        """Once nothing is under way and nothing more has begun; also where the others ended the run without us."""
+        is_busy = self._opening is not None or any(not outer.is_done for outer in self._rounds.values())
+        is_busy = is_busy or any(number not in self._verdicts for number in self._probing)
+        newest = self._plans[max(self._plans)]
+        is_arriving = self._opened == newest.round or any(fetch.retry_at is None for fetch in self._fetching.values())
+        if newest.is_last and not (is_busy or is_arriving) and self._farewell.are_all_done([seat.peer for seat in newest.roster], self._gone):
+            return self._goodbye(Stop(reason="the others ended the run before this peer had caught up", is_finished=False), now)
+        if self._stop_after is None or is_busy:
+            return []
+        effects: list[Effect] = []
+        plan, boundary = self._plans.get(self._opened), self._opened + 1
+        mine = self._mine(plan) if plan is not None else []
+        if self._opened in self._own_reports and all(self._stands_at(instance, boundary) for instance in mine):
             if self._checkpointed < boundary:
                 effects += [self._save_instance(i, boundary) for i in mine if i not in self._saved.get(boundary, {})]
                 effects += self._checkpoint(boundary, now)
-            self._is_stopped = True
-            effects.append(Stop(reason=f"stopped before round {boundary}", is_finished=False))
-        return effects
+            return effects + self._goodbye(Stop(reason=f"stopped before round {boundary}", is_finished=False), now)
+        return self._goodbye(Stop(reason="stopped; the last checkpoint stands", is_finished=False), now)
+
+    def _go(self, now: float) -> list[Effect]:
+        """The run is complete here: stay until the others have it too."""
+        if not self._farewell.is_over(now, self._gone):
+            return []
+        return self._goodbye(Stop(reason="the run is complete", is_finished=True), now)
+
+    def _goodbye(self, stop: Stop, now: float) -> list[Effect]:
+        self._is_stopped = True
+        return [*self._outcomes(self._agreement.leave(now), now), stop]
 
     def _finish(self, plan: RoundPlan, now: float) -> list[Effect]:
         """The last plan is applied: the run is over once its instance is evaluated."""
@@ -531,8 +701,7 @@ class Peer:
         effects: list[Effect] = [self._save_instance(instance, plan.round) for instance in mine]
         effects += self._checkpoint(plan.round, now, is_finished=True)
         fields: dict[str, object] = {"round": plan.round, "heldout_loss": loss, **canonical.to_plain(self._total(now))}
-        self._is_stopped = True
-        return [*effects, Log(name="finished", fields=fields), Stop(reason="the run is complete", is_finished=True)]
+        return [*effects, Log(name="finished", fields=fields), *self._farewell.begin([seat.peer for seat in plan.roster], now)]
 
     def _checkpoint(self, boundary: int, now: float, *, is_finished: bool = False) -> list[Effect]:
         """Everything as it was at the boundary, for the instances that were saved there."""
@@ -562,6 +731,28 @@ class Peer:
 
     # --- small things ------------------------------------------------------------------------------------------------
 
+    @property
+    def _patience_seconds(self) -> float:
+        return self._patience.timeout_seconds(expected_seconds=0.0)
+
+    def _is_void(self, event: Event) -> bool:
+        """The end of something that was given up. Work on the device ends in the order in which it was asked for."""
+        match event:
+            case InnerFinished() | OuterApplied() | Evaluated():
+                key: tuple[type, int, InstanceId | None] = (type(event), event.round, event.instance)
+            case TransitionApplied() | Probed():
+                key = (type(event), event.round, None)
+            case _:
+                return False
+        if not self._void[key]:
+            return False
+        self._void[key] -= 1
+        return True
+
+    def _mine_of(self, number: int) -> list[InstanceId]:
+        plan = self._plans.get(number)
+        return self._mine(plan) if plan is not None and number > self._skipped else []
+
     def _mine(self, plan: RoundPlan) -> list[InstanceId]:
         return [p.instance for p in plan.instances if any(share.peer == self.me for share in p.hosts)]
 
@@ -569,7 +760,10 @@ class Peer:
         """Instances whose state this peer needs at the boundary before `plan` to carry its transition out."""
         mine = self._mine(plan)
         needed = list(mine) if plan.is_last else []
-        needed += [source for merge in plan.merges if merge.target in mine for source in merge.sources]
+        for merge in plan.merges:
+            if merge.target in mine:
+                weighed = zip(merge.sources, merge.weights, strict=True)
+                needed += [source for source, weight in weighed if weight > 0.0 or source == merge.target]
         needed += [fork.source for fork in plan.forks if any(target in mine for target in fork.targets)]
         return sorted(set(needed))
 
@@ -616,6 +810,8 @@ class Peer:
         self._own_reports = {number: report for number, report in self._own_reports.items() if number >= before}
         self._verdicts = {number: verdict for number, verdict in self._verdicts.items() if number >= before}
         self._peer_states = {key: states for key, states in self._peer_states.items() if key[0] >= before}
+        self._resigned = {key: None for key in self._resigned if key[0] >= before}
+        self._probing = {number: None for number in self._probing if number >= before}
 
     def _plan_log(self, plan: RoundPlan) -> Log:
         plain = canonical.to_plain(plan)

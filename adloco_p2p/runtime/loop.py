@@ -79,6 +79,7 @@ class Node:
         self._inbox: asyncio.Queue[Event | BaseException] = asyncio.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._averagings: dict[tuple[InstanceId, int, int], asyncio.Task[None]] = {}
+        self._fetches: dict[InstanceId, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._worker = DeviceWorker(
             engine=ports.engine,
@@ -175,6 +176,8 @@ class Node:
                 | SaveInstance()
                 | SaveCheckpoint()
             ):
+                if isinstance(effect, DiscardRound):
+                    self._cancel_fetch(effect.instance)
                 self._worker.submit(effect)
             case Average() | RepairAverage():
                 key = (effect.instance, effect.round, effect.attempt)
@@ -184,9 +187,16 @@ class Node:
                 if task is not None:
                     task.cancel()
             case FetchState():
-                self._spawn(self._fetch(effect))
+                self._cancel_fetch(effect.instance)
+                self._fetches[effect.instance] = self._spawn(self._fetch(effect))
             case Stop():
                 raise AssertionError("a stop ends the list")
+
+    def _cancel_fetch(self, instance: InstanceId) -> None:
+        """State of an earlier boundary must not land after that of a later one."""
+        task = self._fetches.pop(instance, None)
+        if task is not None:
+            task.cancel()
 
     def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -215,7 +225,9 @@ class Node:
             self._inbox.put_nowait(failed)
             return
         finally:
-            self._averagings.pop((effect.instance, effect.round, effect.attempt), None)
+            key = (effect.instance, effect.round, effect.attempt)
+            if self._averagings.get(key) is asyncio.current_task():
+                del self._averagings[key]
         self._worker.put_average(effect.instance, averaged.vector)
         finished = AverageFinished(
             instance=effect.instance,

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from adloco_p2p import codec
-from adloco_p2p.core import canonical, messages, outer_round
+from adloco_p2p.core import canonical, farewell, messages, outer_round
 from adloco_p2p.core.types import Digest, InstanceId, PeerId
 from adloco_p2p.errors import StorageError
 from adloco_p2p.runtime.ports import AveragedVector
@@ -37,6 +37,7 @@ KINDS: dict[str, type] = {
         outer_round.AverageDigest,
         outer_round.AttemptFailed,
         outer_round.AttemptStart,
+        farewell.RunEnded,
     )
 }
 """Messages by their names on the wire."""

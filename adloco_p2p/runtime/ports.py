@@ -58,7 +58,7 @@ class Engine(Protocol):
 
 
 class Checkpoints(Protocol):
-    """Durable state. Called only from the device worker's thread."""
+    """Durable state. Called only from the device worker's second thread, in the order of the effects."""
 
     def save_instance(self, round: int, instance: InstanceId, tensors: dict[str, Vector], meta: dict[str, object]) -> None: ...
 

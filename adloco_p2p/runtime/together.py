@@ -42,11 +42,10 @@ from adloco_p2p.swarm.state_transfer import StateFetcher, StateServer
 ANNOUNCE_SECONDS = 40.0
 """A third of a record's lifetime."""
 ACQUAINT_SECONDS = 10.0
-"""How often newly announced peers are looked for."""
+"""How often newly announced peers are looked for; at first more often, while those who came at the same time announce
+themselves."""
 DISCOVERY_SECONDS = 30.0
 """How long a joiner looks for a run before it gives up."""
-LINGER_SECONDS = 5.0
-"""After the end of the run a peer still serves what slower ones may ask for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +58,20 @@ class Meeting:
     """Digest, or the beginning of one, where the DHT holds several runs."""
 
 
-async def start_run(*, workdir: Workdir, run: RunConfig, config: PeerConfig, view: View, say: Callable[[str], None]) -> Stop:
-    """Be the first peer of a run, or come back to it."""
-    host = await Host.start(workdir=workdir.path, config=config)
+async def start_run(
+    *,
+    workdir: Workdir,
+    run: RunConfig,
+    initial_peers: tuple[str, ...],
+    config: PeerConfig,
+    view: View,
+    say: Callable[[str], None],
+) -> Stop:
+    """Be the first peer of a run, or come back to it. `initial_peers` are others that make it known, such as a bootstrap."""
+    _, addresses = split_initial_peers(initial_peers)
+    host = await Host.start(
+        workdir=workdir.path, config=config, initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses]
+    )
     async with _ending(host):
         manifest = _load_manifest(workdir) or SignedManifest.sign(run, host.identity)
         return await _take_part(host, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say)
@@ -217,9 +227,11 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest) -> Stop
             await asyncio.sleep(ANNOUNCE_SECONDS)
 
     async def acquaint() -> None:
+        pause = ACQUAINT_SECONDS / 8
         while True:
-            await asyncio.sleep(ACQUAINT_SECONDS)
+            await asyncio.sleep(pause)
             await _acquaint(host, discovery, run.digest)
+            pause = min(2 * pause, ACQUAINT_SECONDS)
 
     async def watch_daemon() -> None:
         await host.wait_until_dead()
@@ -237,8 +249,6 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest) -> Stop
             with _in_background(node, [wire.pump(), announce(), acquaint(), watch_daemon()]):
                 stop = await node.run(Started(durable=durable, capacity=local.capacity))
                 await messenger.drain()
-                if stop.is_finished:
-                    await asyncio.sleep(LINGER_SECONDS)
         return stop
     finally:
         local.view.stop()

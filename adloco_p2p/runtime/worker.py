@@ -1,6 +1,7 @@
 """One thread per device: performs the training effects in order and posts an event at the end of each.
 
 The thread owns the engine and the buffers; the event loop owns everything else. Nothing ever lands inside an inner step.
+A second thread writes checkpoints, in order too, so that the device does not wait for the disk.
 """
 
 import queue
@@ -34,10 +35,12 @@ DeviceEffect = (
 )
 PROGRESS_SECONDS = 0.5
 """Least time between two progress events."""
+WRITES_WAITING = 1
+"""Copies of an instance's state that may wait for the disk; the device waits rather than fill the memory with them."""
 
 
 class DeviceWorker:
-    """`submit` from the event loop; `post`, `progress` and `fail` are called from the worker's thread."""
+    """`submit` from the event loop; `post`, `progress` and `fail` are called from the worker's threads."""
 
     def __init__(
         self,
@@ -59,10 +62,15 @@ class DeviceWorker:
         self._is_aborted = threading.Event()
         self._pseudo_gradients: dict[InstanceId, Vector] = {}
         self._averages: dict[InstanceId, Vector] = {}
-        self._thread = threading.Thread(target=self._run, name="device", daemon=True)
+        self._writes: queue.Queue[Callable[[], None] | None] = queue.Queue(WRITES_WAITING)
+        self._threads = [
+            threading.Thread(target=self._run, name="device", daemon=True),
+            threading.Thread(target=self._write, name="disk", daemon=True),
+        ]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, effect: DeviceEffect) -> None:
         self._jobs.put(effect)
@@ -80,10 +88,12 @@ class DeviceWorker:
         self._averages[instance] = averaged
 
     def stop(self, *, timeout_seconds: float) -> bool:
-        """End after the jobs that are queued. True if the thread ended in time."""
+        """End after the jobs that are queued, and the writing that they ask for. True if that was done in time."""
+        deadline = time.monotonic() + timeout_seconds
         self._jobs.put(None)
-        self._thread.join(timeout_seconds)
-        return not self._thread.is_alive()
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def abort(self) -> None:
         """Leave the inner steps under way at the next one and do nothing more."""
@@ -91,17 +101,27 @@ class DeviceWorker:
         self._jobs.put(None)
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None and not self._is_aborted.is_set():
-            try:
+        try:
+            while (job := self._jobs.get()) is not None and not self._is_aborted.is_set():
                 if callable(job):
                     job()
-                    continue
-                event = self._perform(job)
+                elif (event := self._perform(job)) is not None:
+                    self._post(event)
+        except BaseException as error:  # handed to the event loop, which ends the process
+            self._fail(error)
+        finally:
+            self._writes.put(None)
+
+    def _write(self) -> None:
+        is_failed = False
+        while (write := self._writes.get()) is not None:
+            if is_failed or self._is_aborted.is_set():
+                continue  # goes on taking, so that the device never waits for a place in the queue in vain
+            try:
+                write()
             except BaseException as error:  # handed to the event loop, which ends the process
+                is_failed = True
                 self._fail(error)
-                return
-            if event is not None:
-                self._post(event)
 
     def _perform(self, effect: DeviceEffect) -> Event | None:
         match effect:
@@ -127,10 +147,10 @@ class DeviceWorker:
                 return Evaluated(instance=instance, round=number, heldout_loss=self._engine.evaluate(instance))
             case SaveInstance(instance=instance, round=number):
                 tensors, meta = self._engine.snapshot(instance)
-                self._checkpoints.save_instance(number, instance, tensors, meta)
+                self._writes.put(lambda: self._checkpoints.save_instance(number, instance, tensors, meta))
                 return None
             case SaveCheckpoint(durable=durable):
-                self._checkpoints.complete(durable)
+                self._writes.put(lambda: self._checkpoints.complete(durable))
                 return None
 
     def _run_inner(self, effect: RunInner) -> Event | None:

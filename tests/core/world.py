@@ -7,10 +7,10 @@ averages can never show the same digest again.
 import hashlib
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from adloco_p2p.core.agreement import Agreement, Gathering
+from adloco_p2p.core.agreement import Agreement, Decided, Gathering, Outcome
 from adloco_p2p.core.events import (
     ApplyOuter,
     Average,
@@ -31,6 +31,7 @@ from adloco_p2p.core.events import (
     InnerResult,
     Log,
     OuterApplied,
+    PeerBack,
     PeerGone,
     Persist,
     Probe,
@@ -59,11 +60,13 @@ from adloco_p2p.core.types import (
     PeerId,
     ProbeVerdict,
     PseudoGradientStatistics,
+    Report,
     RoundPlan,
 )
 
 RUN = Digest("5" * 64)
 STALL_SECONDS = 5.0
+LEASE_SECONDS = 7.0
 
 
 def hashed(*parts: object) -> Digest:
@@ -86,6 +89,7 @@ class Host:
     past_states: dict[tuple[InstanceId, Digest], None] = field(default_factory=dict)
     device_free: float = 0.0
     is_alive: bool = True
+    frozen_until: float = 0.0
     stop: Stop | None = None
     durable: Durable | None = None
     saved: dict[tuple[int, InstanceId], Digest] = field(default_factory=dict)
@@ -153,6 +157,10 @@ class World:
         host = self.hosts[name]
         if not host.is_alive or host.stop is not None:
             return
+        if self.now < host.frozen_until:
+            if not isinstance(event, Ticked):
+                self.deliver(name, event, host.frozen_until - self.now)
+            return
         for effect in host.peer.handle(event, self.now):
             self.on_effect(name, effect)
             if not host.is_alive:
@@ -177,6 +185,16 @@ class World:
         self.hosts[name].is_alive = False
         for other in self.hosts:
             self.deliver(other, PeerGone(peer=name), notice_seconds)
+
+    def freeze(self, name: PeerId, seconds: float) -> None:
+        """The process stands still; what others say meanwhile waits for it. They count it as gone after a while."""
+        self.hosts[name].frozen_until = self.now + seconds
+        self.deliver(name, Ticked(), seconds)
+        if seconds > LEASE_SECONDS:
+            for other in self.hosts:
+                if other != name:
+                    self.deliver(other, PeerGone(peer=name), LEASE_SECONDS)
+                    self.deliver(other, PeerBack(peer=name), seconds + 0.5)
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -354,6 +372,93 @@ class World:
 
     def logged(self, name: PeerId, event: str) -> list[dict[str, object]]:
         return [log.fields for log in self.hosts[name].logs if log.name == event]
+
+
+GRACE_SECONDS = 2.0
+"""Once a majority has reported, the referee waits so long for the others."""
+
+
+@dataclass(frozen=True)
+class Ruling:
+    decided: Decided
+
+
+class Referee:
+    """Decides for all peers of a world, also without the reports of some: stands in for the vote."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rulings: list[Decided] = []
+        self.reports: dict[tuple[int, PeerId], Report] = {}
+        self._deadlines: dict[int, float] = {}
+
+    def agreement(self) -> Agreement:
+        return Refereed(self)
+
+    def take(self, report: Report) -> None:
+        self.reports[report.round, report.peer] = report
+        self.look()
+
+    def look(self) -> None:
+        while True:
+            head = self.rulings[-1].plan if self.rulings else self.world.genesis
+            if head.is_last:
+                return
+            wanted = head.round - 1
+            present = [
+                self.reports[wanted, seat.peer] for seat in head.roster if wanted >= 0 and (wanted, seat.peer) in self.reports
+            ]
+            if wanted >= 0 and len(present) < len(head.roster):
+                if 2 * len(present) <= len(head.roster):
+                    return
+                if wanted not in self._deadlines:
+                    self._deadlines[wanted] = self.world.now + GRACE_SECONDS
+                    self.world.at(GRACE_SECONDS, self.look)
+                if self.world.now < self._deadlines[wanted]:
+                    return
+            decided = Decided(plan=next_plan(head, present, self.world.rules), reports=tuple(present))
+            self.rulings.append(decided)
+            for name in self.world.hosts:
+                self.world.deliver(name, Received(sender=name, message=Ruling(decided)), 0.05)
+
+
+class Refereed:
+    """One peer's end of the referee."""
+
+    def __init__(self, referee: Referee) -> None:
+        self.next_deadline: float | None = None
+        self._referee = referee
+        self._newest = 0
+
+    def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
+        self._newest = plans[-1].round
+        self._referee.look()
+        return []
+
+    def submit(self, report: Report, now: float) -> list[Outcome]:
+        self._referee.take(report)
+        return []
+
+    def receive(self, sender: PeerId, message: object, now: float) -> list[Outcome]:
+        if not isinstance(message, Ruling) or message.decided.plan.round <= self._newest:
+            return []
+        self._newest = message.decided.plan.round
+        return [message.decided]
+
+    def tick(self, now: float) -> list[Outcome]:
+        return []
+
+    def leave(self, now: float) -> list[Outcome]:
+        return []
+
+
+class RefereedWorld(World):
+    """Rounds go on without a peer that is silent."""
+
+    def agreement(self) -> Agreement:
+        if not hasattr(self, "referee"):
+            self.referee = Referee(self)
+        return self.referee.agreement()
 
 
 def half_batch(batch_samples: int) -> HalfBatchStatistics | None:

@@ -11,8 +11,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
-import test_diloco_reference as plain
-from small_run import ONE, PEER, hosting, with_run
+import test_diloco_reference as plain  # type: ignore[import-not-found]
+from small_run import ONE, PEER, hosting, with_run  # type: ignore[import-not-found]
 
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.core.agreement import Gathering

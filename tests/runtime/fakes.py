@@ -143,6 +143,12 @@ class FakeNetwork:
         self.calls.note("average", vector)
         return FakeAverage(f"average of {vector}", hashed(key), tuple(peer for peer, _ in weights))
 
+    async def repair(self, *, from_peers: tuple[PeerId, ...], **details: object) -> FakeAverage:
+        raise AssertionError(f"nobody to fetch from: {from_peers}")
+
+    async def fetch(self, *, from_peers: tuple[PeerId, ...], **details: object) -> Sequence[str]:
+        raise AssertionError(f"nobody to fetch from: {from_peers}")
+
     def send(self, peer: PeerId, message: object) -> None:
         raise AssertionError(f"nobody to send to: {peer}")
 

@@ -18,18 +18,21 @@ def run(peer: FakePeer) -> Stop:
 
 
 def device_threads() -> None:
-    assert [thread.name for thread in threading.enumerate() if thread.name == "device"] == []
+    assert [thread.name for thread in threading.enumerate() if thread.name in ("device", "disk")] == []
 
 
 def test_effects_are_performed_in_order() -> None:
     peer = FakePeer(rules(rounds=2))
     assert run(peer).is_finished
     assert peer.events.rounds() == [(0, 0), (1, 0)]
-    device = [name for name in peer.calls.names if not name.startswith(("broadcast", "average"))]
-    first = ["run_inner 0 0", "apply_outer 0", "offer 0 1", "evaluate 0", "snapshot 0", "save_instance 1 0", "complete 1 0"]
-    second = ["run_inner 0 1", "apply_outer 0", "offer 0 2", "evaluate 0", "snapshot 0", "save_instance 2 0", "complete 2 0"]
-    last = ["transition", "evaluate 0", "snapshot 0", "save_instance 2 0", "complete 2 0"]
-    assert device == ["transition", *first, "transition", *second, *last]
+    device = [name for name in peer.calls.names if not name.startswith(("broadcast", "average", "save", "complete"))]
+    rounds = [
+        [f"run_inner 0 {number}", "apply_outer 0", f"offer 0 {number + 1}", "evaluate 0", "snapshot 0", "transition"]
+        for number in range(2)
+    ]
+    assert device == ["transition", *rounds[0], *rounds[1], "evaluate 0", "snapshot 0"]
+    disk = [name for name in peer.calls.names if name.startswith(("save", "complete"))]
+    assert disk == [name for boundary in (1, 2, 2) for name in (f"save_instance {boundary} 0", f"complete {boundary} 0")]
     averaged = peer.calls.names.index("average pseudo-gradient 0")
     assert peer.calls.names.index("run_inner 0 0") < averaged < peer.calls.names.index("apply_outer 0")
 
@@ -94,6 +97,18 @@ def test_a_stop_waits_for_the_checkpoint() -> None:
     assert peer.calls.names[-1] == "complete 3 0"
     assert peer.events.rounds() == [(0, 0), (1, 0), (2, 0)]
     assert [name for name, _ in peer.events.events][-2:] == ["checkpoint", "stopped"]
+
+
+def test_the_device_does_not_wait_for_the_disk() -> None:
+    peer = FakePeer(rules(rounds=4))
+    is_trained = threading.Event()
+    peer.calls.reactions["save_instance 1 0"] = lambda: wait_for(is_trained)
+    peer.calls.reactions["run_inner 0 1"] = is_trained.set
+    assert run(peer).is_finished
+
+
+def wait_for(event: threading.Event) -> None:
+    assert event.wait(10)
 
 
 def test_an_error_of_the_loop_interrupts_the_inner_steps() -> None:

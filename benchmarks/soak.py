@@ -1,0 +1,361 @@
+"""A swarm under churn: real processes that are killed, frozen and restarted at random, for minutes or hours.
+
+  python benchmarks/soak.py --peers 8 --minutes 60 --every 20 --workdir DIR
+
+Every SECONDS one peer, drawn at random, is killed with SIGKILL and started again, or stopped with SIGSTOP for 20 s, or asked
+to leave and started again. Printed at the end, and checked (exit code 1 where one fails):
+
+- rounds go on: never longer than --stuck seconds without one,
+- all hosts of an instance have the same digest after a round, or take the others' state within three rounds,
+- the memory of a peer that lives long enough grows by less than 5 % after the warm-up,
+- no process of a dead peer lives on, and nothing is left at the end.
+
+The run has more rounds than fit into the time; it is asked to stop at the end.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+FREEZE_SECONDS = 20.0
+LOOK_SECONDS = 0.25
+STOP_SECONDS = 60.0
+MEMORY_EVERY_SECONDS = 5.0
+MAX_GROWTH = 0.05
+INTERRUPTED = 130
+"""Of a peer that was asked to leave while it was starting."""
+REPAIR_ROUNDS = 3
+WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan")
+
+
+@dataclass
+class Peer:
+    """One peer of the swarm over all its lives."""
+
+    index: int
+    workdir: Path
+    command: list[str]
+    process: subprocess.Popen[bytes] | None = None
+    lives: int = 0
+    frozen_until: float | None = None
+    read_bytes: int = 0
+    rounds: dict[tuple[int, int], str] = field(default_factory=dict)
+    memory: list[tuple[float, int]] = field(default_factory=list)
+    """Seconds of this life, bytes resident."""
+    began: float = 0.0
+    growths: list[float] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
+
+    def start(self) -> None:
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        self.lives += 1
+        self.began, self.memory = time.monotonic(), []
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "adloco_p2p", *self.command, "--workdir", str(self.workdir)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> Path:
+        return self.workdir.with_suffix(".log")
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def new_rounds(self) -> Iterator[dict[str, Any]]:
+        """Round events since the last call."""
+        path = self.workdir / "events.jsonl"
+        if not path.exists():
+            return
+        if path.stat().st_size < self.read_bytes:
+            self.read_bytes = 0  # rewound to its last checkpoint
+        with path.open("rb") as file:
+            file.seek(self.read_bytes)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self.read_bytes += len(whole)
+        for line in whole.splitlines():
+            with contextlib.suppress(ValueError):  # a rewind fell between two looks
+                event = json.loads(line)
+                if event["event"] == "round":
+                    yield event
+
+    def measure(self) -> None:
+        if not self.is_alive or self.frozen_until is not None:
+            return
+        assert self.process is not None
+        with contextlib.suppress(psutil.Error):
+            self.memory.append((time.monotonic() - self.began, psutil.Process(self.process.pid).memory_info().rss))
+
+    def end_life(self, warm_seconds: float) -> None:
+        """Note how much memory grew between the end of the warm-up and now."""
+        warm = [size for seconds, size in self.memory if seconds >= warm_seconds]
+        if len(warm) >= 10:
+            fifth = max(1, len(warm) // 5)
+            first, last = sorted(warm[:fifth])[fifth // 2], sorted(warm[-fifth:])[fifth // 2]
+            self.growths.append(last / first - 1.0)
+        if self.process is not None and self.process.returncode is not None:
+            self.codes.append(self.process.returncode)
+
+
+def main() -> int:
+    arguments = _arguments()
+    seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 31)
+    say(f"seed {seed}, {arguments.peers} peers, {arguments.minutes:g} minutes, something every {arguments.every:g} s")
+    arguments.workdir.mkdir(parents=True)
+    soak = Soak(arguments, random.Random(seed))
+    try:
+        soak.run()
+    finally:
+        soak.stop()
+    return soak.judge()
+
+
+class Soak:
+    def __init__(self, arguments: argparse.Namespace, chance: random.Random) -> None:
+        self.arguments = arguments
+        self.chance = chance
+        self.folder: Path = arguments.workdir
+        self.peers: list[Peer] = []
+        self.deeds = dict.fromkeys(("kill", "freeze", "leave"), 0)
+        self.newest = -1
+        self.progress_at = time.monotonic()
+        self.longest_pause = 0.0
+        self.orphans: list[str] = []
+        self.restarts: dict[int, float] = {}
+        self.back_seconds: list[float] = []
+        self.is_ending = False
+
+    def run(self) -> None:
+        config = self._write_config()
+        common = ["--plain", "--host-maddrs", "/ip4/127.0.0.1/tcp/0", "--peer-set", "num_threads=1"]
+        first = Peer(0, self.folder / "peer-0", ["start", str(config), *common])
+        self.peers.append(first)
+        first.start()
+        addresses = self._addresses(first)
+        for index in range(1, self.arguments.peers):
+            peer = Peer(index, self.folder / f"peer-{index}", ["join", "--initial-peers", *addresses, *common])
+            self.peers.append(peer)
+            peer.start()
+        end = time.monotonic() + 60.0 * self.arguments.minutes
+        next_deed = time.monotonic() + self.arguments.every
+        next_memory = time.monotonic()
+        self.progress_at = time.monotonic()
+        while (now := time.monotonic()) < end:
+            self._look()
+            self._thaw(now)
+            if now >= next_memory:
+                next_memory = now + MEMORY_EVERY_SECONDS
+                for peer in self.peers:
+                    peer.measure()
+            if now >= next_deed:
+                next_deed = now + self.arguments.every
+                self._disturb(now)
+            time.sleep(LOOK_SECONDS)
+
+    def stop(self) -> None:
+        self.is_ending = True
+        for peer in self.peers:
+            if peer.frozen_until is not None:
+                peer.signal(signal.SIGCONT)
+            if peer.is_alive:
+                peer.signal(signal.SIGINT)
+        deadline = time.monotonic() + STOP_SECONDS
+        for peer in self.peers:
+            if peer.process is None:
+                continue
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                peer.process.wait(max(0.1, deadline - time.monotonic()))
+            if peer.process.poll() is None:
+                say(f"peer {peer.index} does not end {STOP_SECONDS:.0f} s after it was asked to")
+                peer.process.kill()
+                peer.process.wait()
+            peer.end_life(self.arguments.warm)
+        self._look()
+
+    def judge(self) -> int:
+        time.sleep(2.0)  # daemons see that their parents are gone
+        left = _processes_of(self.folder)
+        rounds: dict[tuple[int, int], dict[str, list[int]]] = {}
+        for peer in self.peers:
+            for key, digest in peer.rounds.items():
+                rounds.setdefault(key, {}).setdefault(digest, []).append(peer.index)
+        differing = {key: digests for key, digests in rounds.items() if len(digests) > 1}
+        unrepaired = [key for key in differing if self._is_unrepaired(key, rounds)]
+        growths = [growth for peer in self.peers for growth in peer.growths]
+        codes = sorted({code for peer in self.peers for code in peer.codes})
+        say(f"rounds {self.newest + 1}; longest time without one {self.longest_pause:.1f} s")
+        say(f"deeds {self.deeds}; lives {[peer.lives for peer in self.peers]}; exit codes {codes}")
+        back = sorted(self.back_seconds)
+        say(f"from restart to the next own round: {_spread(back)} s" if back else "nobody was restarted")
+        say(f"differing digests {len(differing)}, unrepaired {len(unrepaired)} {sorted(unrepaired)[:10]}")
+        say(f"memory growth after {self.arguments.warm:.0f} s of a life: {_spread([100 * g for g in growths])} %" if growths else
+            "no life was long enough to measure its memory")
+        say(f"orphans {len(self.orphans)}, processes left {len(left)}")
+        for line in [*self.orphans, *left]:
+            say(f"  {line}")
+        checks = {
+            "rounds go on": self.longest_pause <= self.arguments.stuck and self.newest >= 0,
+            "same digests": not unrepaired,
+            "memory": all(growth < MAX_GROWTH for growth in growths),
+            "no orphans": not self.orphans and not left,
+            "exit codes": all(code in (0, -signal.SIGKILL, INTERRUPTED) for code in codes),
+        }
+        for name, is_good in checks.items():
+            say(f"{'ok    ' if is_good else 'FAILED'}  {name}")
+        return 0 if all(checks.values()) else 1
+
+    def _is_unrepaired(self, key: tuple[int, int], rounds: dict[tuple[int, int], dict[str, list[int]]]) -> bool:
+        number, instance = key
+        later = [rounds.get((number + ahead, instance)) for ahead in range(1, REPAIR_ROUNDS + 1)]
+        seen = [digests for digests in later if digests]
+        return bool(seen) and all(len(digests) > 1 for digests in seen)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        for peer in self.peers:
+            for event in peer.new_rounds():
+                peer.rounds[event["round"], event["instance"]] = event["digest"]
+                if peer.index in self.restarts:
+                    self.back_seconds.append(now - self.restarts.pop(peer.index))
+                if event["round"] > self.newest:
+                    self.newest, self.progress_at = event["round"], now
+        self.longest_pause = max(self.longest_pause, now - self.progress_at)
+        for peer in self.peers:
+            if peer.process is not None and not peer.is_alive and not self.is_ending:
+                peer.end_life(self.arguments.warm)
+                say(f"peer {peer.index} ended by itself with {peer.codes[-1:]}; started again")
+                self._restart(peer)
+
+    def _thaw(self, now: float) -> None:
+        for peer in self.peers:
+            if peer.frozen_until is not None and now >= peer.frozen_until:
+                peer.frozen_until = None
+                peer.signal(signal.SIGCONT)
+
+    def _disturb(self, now: float) -> None:
+        able = [peer for peer in self.peers if peer.is_alive and peer.frozen_until is None]
+        if len(able) <= len(self.peers) // 2 + 1:
+            return  # a majority stays
+        peer, deed = self.chance.choice(able), self.chance.choice(sorted(self.deeds))
+        self.deeds[deed] += 1
+        say(f"round {self.newest}: {deed} peer {peer.index}")
+        assert peer.process is not None
+        if deed == "freeze":
+            peer.frozen_until = now + FREEZE_SECONDS
+            peer.signal(signal.SIGSTOP)
+            return
+        peer.signal(signal.SIGKILL if deed == "kill" else signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            peer.process.wait(STOP_SECONDS)
+        if peer.process.poll() is None:
+            say(f"peer {peer.index} does not leave; killed")
+            peer.process.kill()
+            peer.process.wait()
+        peer.end_life(self.arguments.warm)
+        if deed == "kill":
+            time.sleep(1.0)  # its daemon sees that its parent is gone
+            self.orphans += _processes_of(peer.workdir)
+        self._restart(peer)
+
+    def _restart(self, peer: Peer) -> None:
+        self.restarts[peer.index] = time.monotonic()
+        peer.start()
+
+    def _addresses(self, first: Peer) -> list[str]:
+        for _ in range(600):
+            match = re.search(r"^initial peers: (.+)$", first.log.read_text(errors="replace"), re.MULTILINE)
+            if match:
+                return match[1].split()
+            time.sleep(0.1)
+        raise SystemExit(f"the first peer does not listen; see {first.log}")
+
+    def _write_config(self) -> Path:
+        chance = random.Random(3)
+        paragraphs = [" ".join(chance.choice(WORDS) for _ in range(60)) for _ in range(400)]
+        (self.folder / "text.txt").write_text("\n\n".join(paragraphs))
+        architecture = {
+            "model_type": "llama",
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "tie_word_embeddings": True,
+        }
+        document = {
+            "name": "soak",
+            "model": {"architecture": architecture},
+            "data": {"source": "text", "path": str(self.folder / "text.txt"), "sequence_length": 64, "heldout_fraction": 0.2},
+            "work": {"inner_steps": self.arguments.inner_steps, "rounds": 100_000},
+            "instances": {"count": self.arguments.instances},
+            "batch": {"initial_batch": 32, "max_batch": 64},
+            "merge": {"policy": "none"},
+            "inner": {"learning_rate": 1e-3},
+        }
+        path = self.folder / "soak.yaml"
+        path.write_text(yaml.safe_dump(document))
+        return path
+
+
+def _processes_of(folder: Path) -> list[str]:
+    """Living processes, daemons among them, that work under the folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        line = " ".join(process.info["cmdline"] or ())
+        is_peer = "adloco_p2p" in line or "p2pd" in line
+        if is_peer and f"{folder}/" in f"{line}/" and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(line[:200])
+    return found
+
+
+def _spread(values: list[float]) -> str:
+    ordered = sorted(values)
+    return f"{ordered[0]:.1f} to {ordered[-1]:.1f}, median {ordered[len(ordered) // 2]:.1f}"
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="A swarm under churn.")
+    parser.add_argument("--peers", type=int, default=8)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--every", type=float, default=20.0, help="seconds between two deeds")
+    parser.add_argument("--instances", type=int, default=2)
+    parser.add_argument("--inner-steps", type=int, default=40)
+    parser.add_argument("--stuck", type=float, default=60.0, help="seconds without a round that count as stuck")
+    parser.add_argument("--warm", type=float, default=600.0, help="seconds of a life before its memory is watched")
+    parser.add_argument("--seed", type=int, help="of the deeds; printed")
+    parser.add_argument("--workdir", type=Path, required=True, help="new directory")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

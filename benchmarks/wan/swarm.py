@@ -1,0 +1,269 @@
+"""Does a swarm of real peers keep its promises over internet links?
+
+    python -m benchmarks.wan.swarm --out DIRECTORY [--profile lossy] [--peers 4] [--rounds 10] [--partition SECONDS]
+                                   [--congestion-control cubic] [--minutes 3]
+
+Every peer is `adloco-peer` in a network namespace of its own; the first one starts the run, the others join it. Afterwards
+the peers' own event files and ledgers are judged; the command ends with 1 where one of these is broken:
+
+- every round that was planned is completed, and every peer ends with the run, by itself and in time;
+- whoever completed the same plan has the same parameters after it;
+- nobody with a share in a plan is missing in its average without a reason in somebody's log;
+- all ledgers are equal, and hold what they promise (`adloco-peer ledger verify`).
+
+`--partition` cuts the first half of the peers from the second after a third of the rounds, and heals it.
+
+In the table, seconds are those of the slowest host of the round. `bytes` is what the host that sent most told of this round's
+average, over 2 (n - 1) / n times the encoded size, for n contributors. `late` is the share of packets that the emulator
+delivered over 2 ms late: more than a few per cent, and this machine was too slow for its task.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+
+from benchmarks.wan.emulator import LaboratoryUnavailable
+from benchmarks.wan.lab import CongestionControl, Laboratory, Link
+from benchmarks.wan.verdict import Life, Verdict, judge
+
+ROOT = Path(__file__).parents[2]
+LOOK_SECONDS = 0.1
+READ_SECONDS = 120.0
+"""For the ledger verbs after the run."""
+ADDRESSES = re.compile(r"^initial peers: (.+)$", re.MULTILINE)
+ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan", "link", "loss", "delay", "queue")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    title: str
+    link: Mapping[str, float]
+    last: Mapping[str, float] = field(default_factory=dict)
+    """What is different for the last peer."""
+
+    def links(self, num_peers: int) -> list[Link]:
+        names = [f"peer-{index}" for index in range(num_peers)]
+        others = [Link(name=name, **self.link) for name in names[:-1]]
+        return [*others, Link(name=names[-1], **{**self.link, **self.last})]
+
+
+CLEAN = {"up_mbit": 100.0, "down_mbit": 100.0, "delay_ms": 12.5}
+PROFILES = {
+    "clean": Profile(title="100 Mbit/s, 50 ms", link=CLEAN),
+    "lossy": Profile(title="100 Mbit/s, 50 ms, 1 % loss", link={**CLEAN, "loss": 0.01}),
+    "home": Profile(title="100 Mbit/s, 50 ms, one peer 10 up", link=CLEAN, last={"up_mbit": 10.0}),
+    "far": Profile(title="100 Mbit/s, 100 ms, 2 % loss", link={**CLEAN, "delay_ms": 25.0, "loss": 0.02}),
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """A peer process and what it leaves behind."""
+
+    name: str
+    workdir: Path
+    log: Path
+    process: subprocess.Popen[Any]
+
+    @property
+    def words(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def events(self) -> list[dict[str, Any]]:
+        path = self.workdir / "events.jsonl"
+        whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def num_rounds(self) -> int:
+        return sum(event["event"] == "round" for event in self.events())
+
+
+def write_config(folder: Path, *, rounds: int, inner_steps: int) -> Path:
+    """One instance of 0.35 million parameters, a fixed batch, a text of its own."""
+    words = random.Random(3)
+    paragraphs = [" ".join(words.choice(WORDS) for _ in range(60)) for _ in range(400)]
+    (folder / "text.txt").write_text("\n\n".join(paragraphs))
+    architecture = {"model_type": "llama", "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 3}
+    heads = {"num_attention_heads": 3, "num_key_value_heads": 3, "tie_word_embeddings": True}
+    document = {
+        "name": "wan",
+        "model": {"architecture": {**architecture, **heads}},
+        "data": {"source": "text", "path": str(folder / "text.txt"), "sequence_length": 64, "heldout_fraction": 0.1},
+        "inner": {"warmup_steps": 8},
+        "work": {"inner_steps": inner_steps, "rounds": rounds},
+        "instances": {"count": 1},
+        "batch": {"initial_batch": 32, "max_batch": 32},
+        "merge": {"policy": "none"},
+        "evaluation": {"rows": 16},
+    }
+    path = folder / "wan.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+# --- the run --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Course:
+    """What was done to the network, in unix seconds, and what went over it."""
+
+    begun: float
+    cut: float | None = None
+    healed: float | None = None
+    ended: float = 0.0
+    wire_bytes: dict[str, int] = field(default_factory=dict)
+    """IP packets that the host sent."""
+    lost_packets: int = 0
+    """By chance and at full queues."""
+    late_fraction: float = 0.0
+
+
+def begin(lab: Laboratory, out: Path, host: str, *arguments: object) -> Member:
+    workdir, log = out / host, out / f"{host}.log"
+    listen = f"/ip4/{lab.address(host)}/tcp/0"
+    common = ["--workdir", workdir, "--plain", "--peer-set", "num_threads=1", "--host-maddrs", listen]
+    command = [sys.executable, "-m", "adloco_p2p", *map(str, (*arguments, *common))]
+    options = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "env": {**os.environ, **ENVIRONMENT}, "cwd": ROOT}
+    with log.open("wb") as output:
+        return Member(name=host, workdir=workdir, log=log, process=lab.popen(host, command, stdout=output, **options))
+
+
+def conduct(args: argparse.Namespace, config: Path) -> tuple[Course, list[Member], list[str]]:
+    """Run the swarm to its end, or to the end of its time. Returns what went wrong with the processes, too."""
+    course = Course(begun=time.time())
+    deadline = time.monotonic() + 60 * args.minutes
+    links = PROFILES[args.profile].links(args.peers)
+    with Laboratory(links, congestion_control=args.congestion_control, seed=args.seed) as lab:
+        members = [begin(lab, args.out, lab.hosts[0], "start", config)]
+        while not (match := ADDRESSES.search(members[0].words)):
+            if members[0].process.poll() is not None or time.monotonic() > deadline:
+                return course, members, ["the first peer did not start"]
+            time.sleep(LOOK_SECONDS)
+        for host in lab.hosts[1:]:
+            members.append(begin(lab, args.out, host, "join", "--initial-peers", *match[1].split()))
+        while any(member.process.poll() is None for member in members) and time.monotonic() < deadline:
+            if args.partition:
+                disturb(lab, course, members, seconds=args.partition, after_rounds=args.rounds // 3)
+            time.sleep(LOOK_SECONDS)
+        course.ended = time.time()
+        codes = {member.name: member.process.poll() for member in members}
+        counters = lab.counters()
+    course.wire_bytes = {host: item.sent_bytes for host, item in counters.items()}
+    course.lost_packets = sum(item.lost + item.up_dropped + item.down_dropped for item in counters.values())
+    received = sum(item.received_packets for item in counters.values())
+    course.late_fraction = sum(item.late for item in counters.values()) / max(1, received)
+    problems = [f"{name} was not done after {args.minutes:g} minutes" for name, code in codes.items() if code is None]
+    problems += [f"{name} ended with exit code {code}; see its log" for name, code in codes.items() if code]
+    if args.partition and course.healed is None:
+        problems.append("the run was over before the partition was")
+    return course, members, problems
+
+
+def disturb(lab: Laboratory, course: Course, members: Sequence[Member], *, seconds: float, after_rounds: int) -> None:
+    """Cut once everybody trains, heal when it is time."""
+    if course.cut is None:
+        # a newcomer counts once it has done two rounds with the others
+        if members[0].num_rounds() >= after_rounds and all(member.num_rounds() >= 2 for member in members):
+            half = len(members) // 2
+            lab.partition([lab.hosts[:half], lab.hosts[half:]])
+            course.cut = time.time()
+    elif course.healed is None and time.time() >= course.cut + seconds:
+        lab.heal()
+        course.healed = time.time()
+
+
+def read_ledgers(members: Sequence[Member]) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+    """Every peer's plans, and what `ledger verify` holds against them."""
+    plans: dict[str, list[dict[str, Any]]] = {}
+    problems = []
+    for member in members:
+        command = [sys.executable, "-m", "adloco_p2p", "ledger"]
+        options: dict[str, Any] = {"cwd": ROOT, "text": True, "capture_output": True, "timeout": READ_SECONDS}
+        shown = subprocess.run([*command, "--json", "--workdir", member.workdir], check=False, **options)
+        plans[member.name] = [json.loads(line) for line in shown.stdout.splitlines()]
+        verified = subprocess.run([*command, "verify", "--workdir", member.workdir], check=False, **options)
+        if shown.returncode or verified.returncode:
+            said = (verified.stdout + verified.stderr + shown.stderr).strip()
+            problems.append(f"ledger of {member.name}: {said[:400]}")
+    return plans, problems
+
+
+# --- what is shown --------------------------------------------------------------------------------------------------------
+
+
+HEAD = "round shares in avg digests  train averaging retry+repair commit waiting  bytes"
+
+
+def show(verdict: Verdict, course: Course) -> None:
+    print(HEAD)
+    for done in verdict.rounds:
+        slow = done.slowest_seconds
+        again = slow.get("retrying", 0.0) + slow.get("repairing", 0.0)
+        times = [slow.get("training", 0.0), slow.get("averaging", 0.0)]
+        late = [again, slow.get("committing", 0.0), slow.get("waiting", 0.0)]
+        figures = "{:6.2f} {:9.2f} {:12.2f} {:6.2f} {:7.2f}".format(*times, *late)
+        ratio = "      " if done.bytes_ratio is None else f"{done.bytes_ratio:6.3f}"
+        counts = f"{done.round:5} {done.num_shares:6} {done.num_contributors:6} {done.num_digests:7}"
+        print(f"{counts} {figures} {ratio}")
+    for name, utilisation in verdict.utilisation.items():
+        used = "     -" if utilisation is None else f"{utilisation:6.1%}"
+        print(f"{name}: computing {used} of its time, {course.wire_bytes.get(name, 0) / 1e6:.1f} MB sent in all")
+    print(f"{course.ended - course.begun:.0f} s; {course.lost_packets} packets lost, {course.late_fraction:.1%} late")
+    if verdict.rejoined_seconds is not None:
+        print(f"one plan with everybody {verdict.rejoined_seconds:.1f} s after the partition healed")
+    for line in verdict.notes:
+        print(f"note: {line}")
+    for line in verdict.broken:
+        print(f"BROKEN: {line}")
+    print("every promise was kept" if not verdict.broken else f"{len(verdict.broken)} promises broken")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="new directory for swarm.json, the logs and the workdirs")
+    parser.add_argument("--profile", default="clean", choices=list(PROFILES))
+    parser.add_argument("--peers", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--inner-steps", type=int, default=48, help="how long a round computes")
+    parser.add_argument("--partition", type=float, default=0.0, metavar="SECONDS", help="cut half against half for so long")
+    parser.add_argument("--congestion-control", default="cubic", choices=get_args(CongestionControl))
+    parser.add_argument("--minutes", type=float, default=3.0, help="the swarm is ended after this time")
+    parser.add_argument("--seed", type=int, default=1, help="which packets are lost")
+    args = parser.parse_args()
+    if args.out.exists():
+        parser.error(f"--out {args.out}: exists; name a new directory")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the laboratory is taken down in that case too
+    args.out = args.out.resolve()
+    args.out.mkdir(parents=True)
+    cut = f", half against half for {args.partition:g} s" if args.partition else ""
+    settings = f"{args.peers} peers, {PROFILES[args.profile].title}, {args.congestion_control}{cut}"
+    print(settings, flush=True)
+    try:
+        course, members, problems = conduct(args, write_config(args.out, rounds=args.rounds, inner_steps=args.inner_steps))
+    except LaboratoryUnavailable as error:
+        sys.exit(str(error))
+    ledgers, more = read_ledgers(members)
+    lives = [Life(name=member.name, events=member.events()) for member in members]
+    verdict = judge(lives, ledgers, problems + more, rounds=args.rounds, healed=course.healed)
+    show(verdict, course)
+    document = {"settings": settings, "seed": args.seed, "course": asdict(course), **asdict(verdict)}
+    (args.out / "swarm.json").write_text(json.dumps(document, indent=1) + "\n")
+    return 1 if verdict.broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""What the event files and ledgers of a swarm say about its promises."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Event = dict[str, Any]
+BYTES_PER_VALUE = 4
+"""float32 on the wire."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """Everything that one peer wrote down."""
+
+    name: str
+    events: list[Event]
+
+    @property
+    def peer(self) -> str:
+        return next((str(event["peer"]) for event in self.events if event["event"] == "started"), "")
+
+    def named(self, *names: str) -> list[Event]:
+        return [event for event in self.events if event["event"] in names]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One plan of one instance, as the hosts that completed it tell."""
+
+    round: int
+    plan: str
+    instance: int
+    num_shares: int
+    """Hosts with a share in the plan."""
+    num_contributors: int
+    num_digests: int
+    """Different parameters after it."""
+    slowest_seconds: dict[str, float]
+    """By phase."""
+    bytes_ratio: float | None
+    """Most that a contributor sent, over 2 (n - 1) / n times the encoded size; none for a host alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    rounds: list[Round] = field(default_factory=list)
+    utilisation: dict[str, float | None] = field(default_factory=dict)
+    """Training over wall time, per peer, from the end of its first round in company to the end of its last."""
+    left_out: list[dict[str, Any]] = field(default_factory=list)
+    rejoined_seconds: float | None = None
+    notes: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Told:
+    """What is known of one plan of one instance."""
+
+    round: int
+    shares: frozenset[str]
+    done: list[tuple[Life, Event]] = field(default_factory=list)
+
+
+def judge(
+    lives: Sequence[Life],
+    ledgers: Mapping[str, list[dict[str, Any]]],
+    problems: Sequence[str],
+    *,
+    rounds: int,
+    healed: float | None,
+) -> Verdict:
+    """`problems` were found before; `healed` is when a partition was over, in unix seconds."""
+    told = _by_plan(lives)
+    names = {life.peer: life.name for life in lives}
+    verdict = Verdict(
+        utilisation={life.name: _utilisation(life) for life in lives},
+        rejoined_seconds=None if healed is None else _rejoined(lives, healed),
+        broken=list(problems),
+    )
+    parameters = next((e["parameters"] for life in lives for e in life.named("started")), 0)
+    for (plan, instance), item in sorted(told.items(), key=lambda pair: (pair[1].round, pair[0])):
+        if not item.done:
+            continue
+        verdict.rounds.append(_summary(item, plan, instance, parameters))
+        digests = {event["digest"] for _, event in item.done}
+        if len(digests) > 1:
+            verdict.broken.append(f"round {item.round}, instance {instance}: {len(digests)} different digests")
+        for peer in sorted(item.shares - {peer for _, event in item.done for peer in event["hosts"]}):
+            reasons = _reasons(lives, item, instance, peer)
+            name = names.get(peer, peer)
+            verdict.left_out.append({"round": item.round, "instance": instance, "peer": name, "reasons": reasons})
+            line = f"round {item.round}, instance {instance}: {name} has a share and is not in the average"
+            (verdict.notes if reasons else verdict.broken).append(f"{line}: {'; '.join(reasons) or 'nobody says why'}")
+    _judge_ledgers(verdict, ledgers, told, rounds=rounds)
+    for life in lives:
+        verdict.notes.extend(
+            f"{life.name} jumped from round {e['from_round']} to {e['to_round']}" for e in life.named("jumped")
+        )
+        if not life.named("finished"):
+            last = life.events[-1] if life.events else "nothing"
+            verdict.broken.append(f"{life.name} did not finish the run; its last event: {last}"[:400])
+    if healed is not None and verdict.rejoined_seconds is None:
+        verdict.broken.append("after the partition there was never a plan with everybody")
+    return verdict
+
+
+def _by_plan(lives: Sequence[Life]) -> dict[tuple[str, int], _Told]:
+    """Plan digest and instance -> who completed it. The plan of a round is the newest that the peer knew before."""
+    told: dict[tuple[str, int], _Told] = {}
+    for life in lives:
+        plans: dict[int, str] = {}
+        for event in life.events:
+            if event["event"] == "plan":
+                plans[event["round"]] = event["digest"]
+                for item in event["instances"]:
+                    shares = frozenset(host["peer"] for host in item["hosts"] if host["batch_samples"] * host["inner_steps"])
+                    told.setdefault((event["digest"], item["instance"]), _Told(event["round"], shares))
+            elif event["event"] == "round":
+                told[plans[event["round"]], event["instance"]].done.append((life, event))
+    return told
+
+
+def _summary(item: _Told, plan: str, instance: int, parameters: int) -> Round:
+    contributors = max((event["hosts"] for _, event in item.done), key=len)
+    slowest: dict[str, float] = {}
+    for _, event in item.done:
+        for phase, seconds in event["seconds"].items():
+            slowest[phase] = max(slowest.get(phase, 0.0), seconds)
+    count = len(contributors)
+    theory = 2 * (count - 1) / count * BYTES_PER_VALUE * parameters
+    return Round(
+        round=item.round,
+        plan=plan,
+        instance=instance,
+        num_shares=len(item.shares),
+        num_contributors=count,
+        num_digests=len({event["digest"] for _, event in item.done}),
+        slowest_seconds=slowest,
+        bytes_ratio=max(event["bytes_sent"] for _, event in item.done) / theory if theory else None,
+    )
+
+
+def _reasons(lives: Sequence[Life], item: _Told, instance: int, peer: str) -> list[str]:
+    """What anybody wrote of this round, or of the peer while the round went on."""
+    begun = min(event["time"] - sum(event["seconds"].values()) for _, event in item.done)
+    ended = max(event["time"] for _, event in item.done)
+    reasons: dict[str, None] = {}
+    for life in lives:
+        for event in life.named("average_failed", "average_retried"):
+            if (event["round"], event["instance"]) == (item.round, instance):
+                if event["event"] == "average_failed":
+                    reasons[f"{life.name} attempt {event['attempt']}: {event['reason']}"] = None
+                elif peer in event["without"]:
+                    reasons[f"{life.name} began attempt {event['attempt']} without it"] = None
+        for event in life.named("left"):
+            if event["peer"] == peer and begun <= event["time"] <= ended:
+                reasons[f"{life.name} saw it leave"] = None
+        if life.peer == peer:
+            jumps = [e for e in life.named("jumped") if e["from_round"] <= item.round <= e["to_round"]]
+            reasons.update({f"it jumped from round {e['from_round']} to {e['to_round']}": None for e in jumps})
+            warnings = [e for e in life.named("warning") if e.get("active") and begun <= e["time"] <= ended]
+            reasons.update({f"it warned: {e['message']}": None for e in warnings})
+    return list(reasons)
+
+
+def _utilisation(life: Life) -> float | None:
+    done = life.named("round")
+    while done and len(done[0]["hosts"]) < 2:
+        del done[0]
+    if len(done) < 2:
+        return None
+    training = sum(event["seconds"].get("training", 0.0) for event in done[1:])
+    return float(training / (done[-1]["time"] - done[0]["time"]))
+
+
+def _judge_ledgers(
+    verdict: Verdict, ledgers: Mapping[str, list[dict[str, Any]]], told: Mapping[tuple[str, int], _Told], *, rounds: int
+) -> None:
+    chains = {name: [plan["digest"] for plan in plans] for name, plans in ledgers.items()}
+    longest = max(chains, key=lambda name: len(chains[name]))
+    for name, chain in chains.items():
+        if chain != chains[longest]:
+            pairs = zip(chain, chains[longest], strict=False)
+            first = next((number for number, (a, b) in enumerate(pairs) if a != b), min(len(chain), len(chains[longest])))
+            verdict.broken.append(f"the ledgers of {name} and {longest} differ from round {first} on")
+    plans = ledgers[longest]
+    if not plans or not plans[-1]["is_last"] or plans[-1]["round"] != rounds:
+        verdict.broken.append(f"the longest ledger ends with round {plans[-1]['round'] if plans else None}, not {rounds}")
+    for plan in plans:
+        for item in plan["instances"] if not plan["is_last"] else ():
+            known = told.get((plan["digest"], item["instance"]))
+            if known is None or not known.done:
+                verdict.broken.append(f"round {plan['round']}, instance {item['instance']}: planned, and nobody completed it")
+
+
+def _rejoined(lives: Sequence[Life], healed: float) -> float | None:
+    """Seconds until all peers knew one plan in which everybody has a seat."""
+    everybody = {life.peer for life in lives}
+    heard: dict[str, dict[str, float]] = {}
+    for life in lives:
+        for event in life.named("plan"):
+            if event["time"] >= healed and everybody <= {seat["peer"] for seat in event["roster"]}:
+                heard.setdefault(event["digest"], {}).setdefault(life.name, event["time"])
+    complete = [max(times.values()) for times in heard.values() if len(times) == len(lives)]
+    return min(complete) - healed if complete else None

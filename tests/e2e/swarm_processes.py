@@ -1,0 +1,198 @@
+"""A swarm of real processes for the tests: peers that are started, watched through their event files, killed and frozen."""
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from processes import WORDS, begin_warm
+
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+NETWORK = ("--plain", "--peer-set", "num_threads=1", "--host-maddrs", LOOPBACK)
+PATIENCE_SECONDS = 90.0
+"""What has not happened by then never will, on a machine that does other things too."""
+LOOK_SECONDS = 0.02
+Event = dict[str, Any]
+
+
+def write_swarm_config(folder: Path, *, rounds: int, inner_steps: int = 60, name: str = "tiny") -> Path:
+    """One instance of 18,560 parameters with a fixed batch; words in random order, which are learned in a few rounds, so that
+    all later rounds end at nearly the same loss."""
+    folder.mkdir(parents=True, exist_ok=True)
+    words = random.Random(3)
+    paragraphs = [" ".join(words.choice(WORDS) for _ in range(60)) for _ in range(200)]
+    (folder / "text.txt").write_text("\n\n".join(paragraphs))
+    document = {
+        "name": name,
+        "seed": 5,
+        "model": {
+            "architecture": {
+                "model_type": "llama",
+                "hidden_size": 32,
+                "intermediate_size": 64,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "num_key_value_heads": 2,
+                "tie_word_embeddings": True,
+            }
+        },
+        "data": {"source": "text", "path": str(folder / "text.txt"), "sequence_length": 64, "heldout_fraction": 0.2},
+        "inner": {"learning_rate": 3e-3, "warmup_steps": 4},
+        "outer": {"kind": "average"},
+        "work": {"inner_steps": inner_steps, "rounds": rounds},
+        "instances": {"count": 1},
+        "batch": {"initial_batch": 32, "max_batch": 32},
+        "merge": {"policy": "none"},
+        "evaluation": {"rows": 16, "period_rounds": 1},
+    }
+    config = folder / f"{name}.yaml"
+    config.write_text(yaml.safe_dump(document))
+    return config
+
+
+@dataclass
+class PeerProcess:
+    """One `adloco-peer` process and its workdir. `verb` is its command line without what all have in common."""
+
+    workdir: Path
+    verb: tuple[object, ...]
+    process: ForkServerProcess = field(init=False)
+    started_at: float = field(init=False)
+    lives: int = 0
+
+    def start(self, *, fault: tuple[str, ...] = ()) -> "PeerProcess":
+        self.workdir.mkdir(parents=True, exist_ok=True)
+        self.lives += 1
+        self.started_at = time.time()
+        arguments = [*self.verb, "--workdir", self.workdir, *NETWORK]
+        if self.verb[0] == "bootstrap":
+            arguments.remove("--plain")
+        self.process = begin_warm(arguments, output=self.output_path, errors=self.errors_path, fault=fault)
+        return self
+
+    @property
+    def output_path(self) -> Path:
+        return self.workdir.with_name(f"{self.workdir.name}.{self.lives}.out")
+
+    @property
+    def errors_path(self) -> Path:
+        return self.workdir.with_name(f"{self.workdir.name}.{self.lives}.err")
+
+    @property
+    def words(self) -> str:
+        """Everything it said in this life."""
+        paths = (self.output_path, self.errors_path)
+        return "".join(path.read_text() for path in paths if path.exists())
+
+    @property
+    def events(self) -> list[Event]:
+        path = self.workdir / "events.jsonl"
+        if not path.exists():
+            return []
+        whole, _, _ = path.read_bytes().rpartition(b"\n")
+        return [json.loads(line) for line in whole.splitlines()]
+
+    @property
+    def events_of_this_life(self) -> list[Event]:
+        return [event for event in self.events if event["time"] >= self.started_at]
+
+    @property
+    def me(self) -> str:
+        return str(self.wait_for("started")["peer"])
+
+    def addresses(self) -> list[str]:
+        """What it prints for others to copy."""
+        return self.said(r"^initial peers: (.+)$").split()
+
+    def link(self) -> str:
+        return self.said(r"^join link: (.+)$")
+
+    def said(self, pattern: str) -> str:
+        """What the group of the pattern matches in what it says, once it has."""
+        found = wait(lambda: re.search(pattern, self.words, re.MULTILINE), f"{self.workdir.name} to say {pattern}", self)
+        return str(found[1])
+
+    def wait_for(self, name: str, *, seconds: float = PATIENCE_SECONDS, **wanted: object) -> Event:
+        """The first event of this life with the name and the fields; a field may be a function of the value."""
+
+        def look() -> Event | None:
+            return next((e for e in self.events_of_this_life if e["event"] == name and _fits(e, wanted)), None)
+
+        def look_until_dead() -> Event | None:
+            is_dead = self.process.exitcode is not None
+            found = look()
+            assert found or not is_dead, f"{self.workdir.name} ended without {name} {wanted}: {self.words[-3000:]}"
+            return found
+
+        return wait(look_until_dead, f"{name} {wanted} of {self.workdir.name}", self, seconds=seconds)
+
+    def end(self, *, seconds: float = PATIENCE_SECONDS) -> int:
+        """Its exit code, once it has ended by itself."""
+        self.process.join(seconds)
+        assert self.process.exitcode is not None, f"{self.workdir.name} did not end: {self.words[-3000:]}"
+        return self.process.exitcode
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+    def pause(self) -> contextlib.AbstractContextManager[None]:
+        return _paused(self)
+
+
+@contextlib.contextmanager
+def _paused(peer: PeerProcess) -> Iterator[None]:
+    peer.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        peer.signal(signal.SIGCONT)
+
+
+def wait(look: Callable[[], Any], what: str, *peers: PeerProcess, seconds: float = PATIENCE_SECONDS) -> Any:
+    """The first true thing that `look` returns."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = look()
+        if found:
+            return found
+        time.sleep(LOOK_SECONDS)
+    raise AssertionError(f"waited {seconds:.0f} s for {what}\n" + "\n".join(peer.words[-2000:] for peer in peers))
+
+
+def _fits(event: Event, wanted: dict[str, object]) -> bool:
+    return all(value(event[key]) if callable(value) else event.get(key) == value for key, value in wanted.items())
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of living processes that work under the folder: peers and their daemons."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        line = " ".join(process.info["cmdline"] or ())
+        if str(folder) in line and process.info["status"] != psutil.STATUS_ZOMBIE and process.pid != os.getpid():
+            found.append(line[:300])
+    return found
+
+
+def digests_by_round(peers: list[PeerProcess]) -> dict[tuple[int, int], set[str]]:
+    """Round and instance -> the outer parameters that hosts had after it: one digest, if all is well."""
+    found: dict[tuple[int, int], set[str]] = {}
+    for peer in peers:
+        for event in peer.events:
+            if event["event"] == "round":
+                found.setdefault((event["round"], event["instance"]), set()).add(event["digest"])
+    return found
