@@ -215,8 +215,11 @@ class Soak:
         back = sorted(self.back_seconds)
         say(f"from restart to the next own round: {_spread(back)} s" if back else "nobody was restarted")
         say(f"differing digests {len(differing)}, unrepaired {len(unrepaired)} {sorted(unrepaired)[:10]}")
-        say(f"memory growth after {self.arguments.warm:.0f} s of a life: {_spread([100 * g for g in growths])} %" if growths else
-            "no life was long enough to measure its memory")
+        say(
+            f"memory growth after {self.arguments.warm:.0f} s of a life: {_spread([100 * g for g in growths])} %"
+            if growths
+            else "no life was long enough to measure its memory"
+        )
         say(f"orphans {len(self.orphans)}, processes left {len(left)}")
         for line in [*self.orphans, *left]:
             say(f"  {line}")

@@ -147,7 +147,9 @@ def _read(workdir: Path) -> tuple[RunConfig, list[object]]:
     if run is None:
         raise ConfigError(f"--workdir {workdir}: no run lies here")
     if not (workdir / "journal.bin").exists():
-        raise StorageError(f"{workdir}: no journal; a run that was trained with --offline keeps no ledger")
+        raise StorageError(
+            f"{workdir}: no ledger yet; it begins with the first agreed plan (a run trained with --offline keeps none)"
+        )
     return run, journal_records(workdir / "journal.bin")
 
 

@@ -160,6 +160,8 @@ class OuterRound:
         self._ready_since = 0.0
         self._fruitless_repairs: dict[PeerId, None] = {}
         self._num_repairs_failed = 0
+        self._is_overdue = False
+        """A majority has had the average of the attempt under way for so long that ours is not worth waiting for."""
         self._resigned: dict[PeerId, None] = {}
         """Contributors that said that they do not take part: nobody waits for their votes."""
 
@@ -173,6 +175,11 @@ class OuterRound:
     def is_waiting(self) -> bool:
         """Nothing happens here unless others do something."""
         return self.phase in (Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING, Phase.REPAIRING)
+
+    @property
+    def is_deserted(self) -> bool:
+        """This host has work in the plan and only waits for what others make without it."""
+        return self.share.samples > 0 and not self.is_contributor and self.is_waiting
 
     @property
     def device_end(self) -> type | None:
@@ -218,7 +225,7 @@ class OuterRound:
         if not (is_current or self.phase is Phase.REPAIRING):
             return []
         self.average = event
-        if self.phase is Phase.AVERAGING:
+        if self.phase is Phase.AVERAGING and len(self._members) > 1:
             self._patience.observe(now - self._ready_since)
         vote = AverageDigest(
             instance=self.instance,
@@ -284,6 +291,9 @@ class OuterRound:
         if self.phase is Phase.COMMITTING:
             self.next_deadline = now + RESEND_SECONDS
             return [*self._tell(self._votes[self.me]), *self._seek_commit(now, gone)]
+        if self.phase is Phase.AVERAGING:
+            self._is_overdue = True
+            return self._seek_commit(now, gone)
         if self.phase is Phase.RETRYING:
             self._fruitless_repairs.clear()
             return [*self._retry(now, gone), *self._seek_commit(now, gone)]
@@ -350,7 +360,7 @@ class OuterRound:
             timeout_seconds=timeout,
         )
         effects = self._enter(Phase.AVERAGING, now)
-        self.next_deadline = None
+        self.next_deadline, self._is_overdue = None, False
         return [*effects, average]
 
     def _fail_attempt(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
@@ -488,6 +498,11 @@ class OuterRound:
             if self.phase is not Phase.RETRYING:
                 return []
             chosen = min(tally)
+        if self.phase is Phase.AVERAGING and chosen[0] == self._attempt and not self._is_overdue:
+            # The others serve us until we have it too; what is nearly here costs less than all of it once more.
+            if self.next_deadline is None:
+                self.next_deadline = now + max(RESEND_SECONDS, now - self._phase_since)
+            return []
         holders = tuple(peer for peer in tally[chosen] if peer != self.me and peer not in self._fruitless_repairs)
         if not holders:  # they are asked again when the pause is over
             self.next_deadline = now + max(RESEND_SECONDS, _pause_seconds(self._num_repairs_failed))

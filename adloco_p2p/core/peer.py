@@ -57,11 +57,12 @@ from adloco_p2p.core.events import (
 )
 from adloco_p2p.core.farewell import Farewell, RunEnded
 from adloco_p2p.core.histories import HistorySwitched
+from adloco_p2p.core.log_lines import fetch_warning, plan_line, round_line
 from adloco_p2p.core.outer_round import AttemptFailed, AttemptStart, AverageDigest, OuterRound
 from adloco_p2p.core.patience import Patience
+from adloco_p2p.core.plan_book import PlanBook
 from adloco_p2p.core.types import (
     Capacity,
-    Digest,
     Fork,
     InstanceId,
     PeerId,
@@ -72,8 +73,6 @@ from adloco_p2p.core.types import (
 
 ROUNDS_KEPT = 2
 """Finished rounds whose averages this peer still vouches for, so that a late host can catch up."""
-PLANS_KEPT = 8
-"""Rounds whose plans this peer still knows."""
 FETCH_RETRY_SECONDS = 2.0
 """A failed state transfer is tried again after so long."""
 ORPHAN_SECONDS = 30.0
@@ -113,8 +112,7 @@ class Peer:
         self.me = me
         self.cadence = cadence
         self._agreement = agreement
-        self._plans: dict[int, RoundPlan] = {}
-        self._digests: dict[int, Digest] = {}
+        self._book = PlanBook(me)
         self._rounds: dict[tuple[int, InstanceId], OuterRound] = {}
         self._held: dict[InstanceId, int] = {}
         """Instance -> the boundary at which its state stands."""
@@ -136,7 +134,6 @@ class Peer:
         self._probing: dict[int, None] = {}
         self._final_loss: float | None = None
         self._own_reports: dict[int, Report] = {}
-        self._peer_states: dict[tuple[int, InstanceId], dict[PeerId, Digest]] = {}
         self._stale: dict[InstanceId, None] = {}
         """Instances whose state is here but of an older boundary: the last resort where nobody else has any."""
         self._saved: dict[int, dict[InstanceId, None]] = {}
@@ -197,7 +194,7 @@ class Peer:
             case Commanded():
                 return self._asked_to_stop(now)
             case ReportHeard():
-                self._note_states(event.report)
+                self._book.note_states(event.report)
                 return []
             case PeerGone() | PeerBack():
                 return self._roster_changed(event, now)
@@ -212,14 +209,14 @@ class Peer:
         self._checkpointed = durable.round
         self._held = dict.fromkeys(durable.held, durable.round)
         for plan in durable.plans:
-            self._remember(plan)
+            self._book.remember(plan)
         for report in durable.reports:
             if report.peer == self.me:
                 self._own_reports[report.round] = report
                 if report.verdict is not None:
                     self._verdicts[report.round] = report.verdict
-            self._note_states(report)
-        effects: list[Effect] = [self._plan_log(plan) for plan in durable.plans if plan.round >= durable.round]
+            self._book.note_states(report)
+        effects: list[Effect] = [self._plan_line(plan) for plan in durable.plans if plan.round >= durable.round]
         return effects + self._outcomes(self._agreement.start(durable.plans, durable.reports, now), now)
 
     def _receive(self, event: Received, now: float) -> list[Effect]:
@@ -248,7 +245,7 @@ class Peer:
     ) -> list[Effect]:
         outer = self._rounds.get((event.round, event.instance))
         if outer is None:
-            plan = self._plans.get(event.round)
+            plan = self._book.get(event.round)
             if isinstance(event, Evaluated) and plan is not None and plan.is_last:
                 self._final_loss = event.heldout_loss
             return []
@@ -283,17 +280,17 @@ class Peer:
         for outcome in outcomes:
             match outcome:
                 case Decided(plan=plan, reports=reports):
-                    self._remember(plan)
+                    self._book.remember(plan)
                     for report in reports:
-                        self._note_states(report)
-                    effects.append(self._plan_log(plan))
+                        self._book.note_states(report)
+                    effects.append(self._plan_line(plan))
                     effects += self._check_own_state(plan)
                 case HistorySwitched():
                     effects += self._rewrite(outcome)
                 case PeerGone() | PeerBack():
                     effects += self._roster_changed(outcome, now)
                 case ReportHeard(report=report):
-                    self._note_states(report)
+                    self._book.note_states(report)
                 case _:
                     effects.append(outcome)
         return effects
@@ -303,7 +300,7 @@ class Peer:
     def _advance(self, now: float) -> list[Effect]:
         if self._farewell.has_begun:
             return self._go(now)
-        effects = self._catch_up(now)
+        effects = [*self._catch_up(now), *self._go_on_alone()]
         effects += self._report_rounds(now)
         effects += self._save(now)
         if self._farewell.has_begun:
@@ -315,8 +312,8 @@ class Peer:
 
     def _catch_up(self, now: float) -> list[Effect]:
         """Where the swarm is far ahead, or a little and we get nowhere, jump to the round that computes now."""
-        newest = max(self._plans)
-        present = newest - 1
+        newest = self._book.newest
+        present = newest.round - 1
         behind = present - (self._opened + 1)
         is_waiting = any(outer.is_waiting and key[0] < present for key, outer in self._rounds.items()) or (
             0 <= self._opened < present and any(i not in self._held for i in self._mine_of(self._opened))
@@ -330,9 +327,19 @@ class Peer:
         if self._opening is not None or not (behind > ROUNDS_KEPT or is_stuck):
             return []
         self._waiting = None
-        if not any(seat.peer != self.me and seat.peer not in self._gone for seat in self._plans[newest].roster):
+        if not self._book.has_others(newest, self._gone):
             return []  # nobody is ahead of us: the plans are of rounds that only we know, and we do them again
         return self._jump(present)
+
+    def _go_on_alone(self) -> list[Effect]:
+        """An average that was to come from others who are all gone: train the round after all."""
+        effects: list[Effect] = []
+        for key, outer in sorted(self._rounds.items()):
+            if self._is_deserted(outer) and not self._have_others_ended():
+                effects += outer.abandon()
+                del self._rounds[key]
+                self._resigned.pop(key, None)
+        return effects
 
     def _jump(self, present: int) -> list[Effect]:
         """Give up what is under way and go on at the boundary before `present`, with state from others."""
@@ -363,39 +370,43 @@ class Peer:
         """Take the other history over, and its state."""
         plans = [entry.plan for entry in switched.won]
         first = plans[0].round
-        effects = self._jump(max(plans[-1].round - 1, min([first, *self._plans])))
-        self._plans = {number: plan for number, plan in self._plans.items() if number < first}
-        self._digests = {number: digest for number, digest in self._digests.items() if number < first}
+        effects = self._jump(max(plans[-1].round - 1, min([first, *self._book.plans])))
+        self._book.cut(at=first)
         self._own_reports = {number: report for number, report in self._own_reports.items() if number < first}
         self._verdicts = {number: verdict for number, verdict in self._verdicts.items() if number < first}
-        self._peer_states = {key: states for key, states in self._peer_states.items() if key[0] < first}
         self._rounds = {key: outer for key, outer in self._rounds.items() if key[0] < first}
         self._saved = {boundary: saved for boundary, saved in self._saved.items() if boundary <= first}
         self._checkpointed = min(self._checkpointed, first)
         for entry in switched.won:
-            self._remember(entry.plan)
+            self._book.remember(entry.plan)
             for signed in entry.reports:
-                self._note_states(signed.report)
-        return [*effects, *(self._plan_log(plan) for plan in plans)]
+                self._book.note_states(signed.report)
+        return [*effects, *(self._plan_line(plan) for plan in plans)]
 
     def _check_own_state(self, plan: RoundPlan) -> list[Effect]:
         """Plans name the state that most hosts reported. Whoever has another one takes theirs."""
         number = plan.round - 2
         own = self._own_reports.get(number)
-        if own is None or number <= self._skipped or self._digests.get(number) != own.plan:
+        if own is None or number <= self._skipped or self._book.digests.get(number) != own.plan:
             return []
         agreed = {item.instance: item.state_digest for item in plan.instances}
         for item in own.instances:
             if agreed.get(item.instance) not in (None, item.state_digest):
-                message = f"the state of instance {item.instance} after round {number} differs from the others'; fetching theirs"
+                message = (
+                    f"the state of instance {item.instance} after round {number} differs from the others'; fetching theirs"
+                )
                 log = Log(name="warning", fields={"key": f"state {item.instance}", "message": message, "active": True})
                 return [log, *self._jump(max(plan.round - 1, self._opened))]
         return []
 
     def _step_back(self, instance: InstanceId, number: int) -> list[Effect]:
         """Where the state has to be fetched while the others train the round, they do without our part."""
-        plan = self._plans[number]
-        if number > self._opened or instance not in self._mine(plan) or not self._has_company(plan, instance):
+        plan = self._book.plans[number]
+        if (
+            number > self._opened
+            or instance not in self._book.mine(plan)
+            or not self._book.has_company(plan, instance, self._gone)
+        ):
             return []
         shares = {share.peer: share.samples for share in plan.instance(instance).hosts}
         if not shares[self.me] or (number, instance) in self._resigned:
@@ -406,7 +417,7 @@ class Peer:
 
     def _resign(self, sender: PeerId, message: AverageDigest | AttemptFailed | AttemptStart) -> list[Effect]:
         """Tell a host that waits for us that we cannot contribute: we have not got the state yet."""
-        plan = self._plans.get(message.round)
+        plan = self._book.get(message.round)
         if plan is None or message.round > self._opened or message.instance in self._held:
             return []
         item = next((item for item in plan.instances if item.instance == message.instance), None)
@@ -421,20 +432,20 @@ class Peer:
     def _open_boundary(self) -> list[Effect]:
         """Open the boundary before the next round, through a transition where the plan asks for one."""
         boundary = self._opened + 1
-        plan = self._plans.get(boundary)
+        plan = self._book.get(boundary)
         if plan is None or self._opening is not None or (self._stop_after is not None and boundary > self._stop_after):
             return []
-        before = self._plans.get(boundary - 1) if boundary - 1 > self._skipped or boundary - 1 in self._own_reports else None
-        mine = self._mine(plan)
-        mine_before = [] if before is None else [i for i in self._mine(before) if self._takes_part(i, before.round)]
-        has_probe = before is not None and self._probes(before)
+        before = self._book.get(boundary - 1) if boundary - 1 > self._skipped or boundary - 1 in self._own_reports else None
+        mine = self._book.mine(plan)
+        mine_before = [] if before is None else [i for i in self._book.mine(before) if self._takes_part(i, before.round)]
+        has_probe = before is not None and self._book.probes(before)
         needs_all = plan.forks or plan.merges or plan.is_last or has_probe or any(i not in mine for i in mine_before)
         arrived = [instance for instance in mine_before if self._stands_at(instance, boundary)]
         if len(arrived) < (len(mine_before) if needs_all else min(1, len(mine_before))):
             return []
         if has_probe and boundary - 1 not in self._verdicts:
             return []
-        if not all(self._stands_at(instance, boundary) for instance in self._sources(plan)):
+        if not all(self._stands_at(instance, boundary) for instance in self._book.sources(plan)):
             return []
         forks = tuple(
             Fork(source=fork.source, targets=tuple(target for target in fork.targets if target in mine))
@@ -447,8 +458,8 @@ class Peer:
 
     def _transition_applied(self, event: TransitionApplied) -> list[Effect]:
         assert event.round == self._opening
-        plan = self._plans[event.round]
-        mine = self._mine(plan)
+        plan = self._book.plans[event.round]
+        mine = self._book.mine(plan)
         effects: list[Effect] = []
         for fork in plan.forks:
             self._held.update(dict.fromkeys((target for target in fork.targets if target in mine), event.round))
@@ -473,7 +484,7 @@ class Peer:
         self._orphaned = {instance: since for instance, since in self._orphaned.items() if instance in wanted}
         effects: list[Effect] = []
         for instance, at in sorted(wanted.items()):
-            digest, donors = self._known_state(instance, at)
+            digest, donors = self._book.known_state(instance, at, self._gone)
             if instance in self._fetching:
                 continue
             if digest is not None and donors:
@@ -481,7 +492,9 @@ class Peer:
                 self._fetching[instance] = _Fetch(boundary=at)
                 effects.append(FetchState(instance=instance, round=at, digest=digest, from_peers=donors))
                 effects += self._step_back(instance, at)
-            elif self._orphaned.setdefault(instance, now) + ORPHAN_SECONDS <= now:
+                continue
+            effects += self._step_back(instance, at)
+            if self._orphaned.setdefault(instance, now) + ORPHAN_SECONDS <= now:
                 self._orphaned[instance] = now
                 effects += self._take_stale(instance, at)
         return effects
@@ -489,25 +502,25 @@ class Peer:
     def _wanted(self) -> list[tuple[InstanceId, int]]:
         """State that this peer needs: instance and boundary. Of two boundaries of one instance the first counts."""
         boundary = self._opened + 1
-        plan, opened = self._plans.get(boundary), self._plans.get(self._opened)
+        plan, opened = self._book.get(boundary), self._book.get(self._opened)
         wanted: list[tuple[InstanceId, int]] = []
         if opened is not None and self._opened > self._skipped:
-            wanted += [(instance, self._opened) for instance in self._mine(opened)]
-            if self._probes(opened) and opened.probe is not None:
+            wanted += [(instance, self._opened) for instance in self._book.mine(opened)]
+            if self._book.probes(opened) and opened.probe is not None:
                 wanted += [(instance, boundary) for instance in opened.probe.sources]
         if plan is not None:
-            wanted += [(instance, boundary) for instance in self._sources(plan)]
+            wanted += [(instance, boundary) for instance in self._book.sources(plan)]
         return wanted
 
     def _take_stale(self, instance: InstanceId, boundary: int) -> list[Effect]:
         """Everybody who had it is gone. What is here, older as it is, is all that is left of the instance."""
         message = f"nobody has the state of instance {instance} before round {boundary}"
         if instance not in self._stale:
-            return [self._fetch_warning(instance, f"{message}; waiting for a peer that has", active=True)]
+            return [fetch_warning(instance, f"{message}; waiting for a peer that has", active=True)]
         del self._stale[instance]
         self._orphaned.pop(instance, None)
         self._held[instance] = boundary
-        warning = self._fetch_warning(instance, f"{message}; going on from an older one", active=True)
+        warning = fetch_warning(instance, f"{message}; going on from an older one", active=True)
         return [warning, DiscardRound(instance=instance)]
 
     def _state_fetched(self, event: StateFetched) -> list[Effect]:
@@ -517,49 +530,33 @@ class Peer:
         del self._fetching[event.instance]
         self._stale.pop(event.instance, None)
         self._held[event.instance] = event.round
-        return [self._fetch_warning(event.instance, "the state is here", active=False)]
-
-    def _known_state(self, instance: InstanceId, boundary: int) -> tuple[Digest | None, tuple[PeerId, ...]]:
-        """Root of the instance's state at a boundary, as the agreed plan says or most hosts report, and who should have it."""
-        states = self._peer_states.get((boundary - 1, instance), {})
-        named = sorted(states.values())
-        digest = max(sorted(set(named)), key=named.count) if named else None
-        hosts: list[PeerId] = []
-        for number in (boundary - 1, boundary, boundary + 1):
-            plan = self._plans.get(number)
-            for item in plan.instances if plan is not None else ():
-                if item.instance == instance:
-                    hosts += [share.peer for share in item.hosts if share.samples > 0]
-                    if number == boundary + 1 and item.state_digest is not None:
-                        digest = item.state_digest
-        holders = [peer for peer in hosts if states.get(peer, digest) == digest and peer != self.me and peer not in self._gone]
-        return digest, tuple(sorted(set(holders)))
+        return [fetch_warning(event.instance, "the state is here", active=False)]
 
     def _fetch_failed(self, event: FetchFailed, now: float) -> list[Effect]:
         fetch = self._fetching.get(event.instance)
         if fetch is None or fetch.boundary != event.round:
             return []
         self._fetching[event.instance] = _Fetch(boundary=event.round, retry_at=now + FETCH_RETRY_SECONDS)
-        return [self._fetch_warning(event.instance, event.reason, active=True)]
+        return [fetch_warning(event.instance, event.reason, active=True)]
 
     def _start_rounds(self, now: float) -> list[Effect]:
         """Every hosted instance goes on from where it stands, as far as boundaries are open."""
         effects: list[Effect] = []
         for instance, number in sorted(self._held.items()):
-            key, plan = (number, instance), self._plans.get(number)
-            if plan is None or plan.is_last or number > self._opened or instance not in self._mine(plan):
+            key, plan = (number, instance), self._book.get(number)
+            if plan is None or plan.is_last or number > self._opened or instance not in self._book.mine(plan):
                 continue
-            following = self._plans.get(number + 1)
+            following = self._book.get(number + 1)
             progress_end = following.progress if following else min(1.0, (number + 1) / self.cadence.rounds)
             if key not in self._rounds:
-                is_over = max(self._plans) >= number + 2 or key in self._resigned
+                is_over = self._book.newest.round >= number + 2 or key in self._resigned
                 outer = OuterRound(
                     me=self.me,
                     plan=plan,
-                    plan_digest=self._digests[plan.round],
+                    plan_digest=self._book.digests[plan.round],
                     instance=instance,
                     patience=self._patience,
-                    is_late=is_over and self._has_company(plan, instance),
+                    is_late=is_over and self._book.has_company(plan, instance, self._gone),
                 )
                 self._rounds[key] = outer
                 effects += outer.start(now, progress_end=progress_end)
@@ -568,28 +565,8 @@ class Peer:
     def _round_done(self, outer: OuterRound) -> list[Effect]:
         """One instance ended its round: count it, write it down, save it where due."""
         self._held[outer.instance] = outer.round + 1
-        report, totals = outer.report(), outer.totals()
-        self._totals += totals
-        plan = outer.instance_plan
-        fields: dict[str, object] = {
-            "round": outer.round,
-            "instance": outer.instance,
-            "loss": report.loss,
-            "heldout_loss": outer.heldout_loss,
-            "requested_batch": plan.requested_batch,
-            "effective_batch": plan.effective_batch,
-            "accumulation_steps": report.accumulation_steps,
-            "mode": plan.mode,
-            "reason": plan.reason,
-            "samples": report.samples,
-            "tokens": report.tokens,
-            "hosts": list(report.contributors),
-            "digest": report.digest,
-            "seconds": {phase: round(seconds, 6) for phase, seconds in outer.seconds.items()},
-            "bytes_sent": totals.bytes_sent,
-            "bytes_received": totals.bytes_received,
-        }
-        effects: list[Effect] = [Log(name="round", fields=fields)]
+        self._totals += outer.totals()
+        effects: list[Effect] = [round_line(outer)]
         if self.cadence.saves(outer.round + 1) or self._stop_after is not None:
             effects.append(self._save_instance(outer.instance, outer.round + 1))
         return effects
@@ -598,16 +575,16 @@ class Peer:
         """Report a round once all hosted instances, and the probe if there is one, have ended it."""
         effects: list[Effect] = []
         numbers = {key[0] for key in self._rounds}
-        current = self._plans.get(self._opened)
-        if current is not None and not current.is_last and not self._mine(current) and self._has_seat(current):
+        current = self._book.get(self._opened)
+        if current is not None and not current.is_last and not self._book.mine(current) and self._book.has_seat(current):
             numbers.add(self._opened)  # a member without an instance says that it is there
         for number in sorted(numbers):
-            plan = self._plans[number]
-            outers = [self._rounds.get((number, instance)) for instance in self._mine(plan)]
+            plan = self._book.plans[number]
+            outers = [self._rounds.get((number, instance)) for instance in self._book.mine(plan)]
             done = [outer for outer in outers if outer is not None and outer.is_done]
             if number in self._own_reports or len(done) < len(outers):
                 continue
-            if self._probes(plan) and number not in self._verdicts:
+            if self._book.probes(plan) and number not in self._verdicts:
                 assert plan.probe is not None
                 is_ready = all(self._stands_at(source, number + 1) for source in plan.probe.sources)
                 if is_ready and number not in self._probing:
@@ -628,13 +605,13 @@ class Peer:
         report = Report(
             peer=self.me,
             round=plan.round,
-            plan=self._digests[plan.round],
+            plan=self._book.digests[plan.round],
             capacity=self._capacity,
             instances=tuple(outer.report() for outer in done),
             verdict=self._verdicts.get(plan.round),
         )
         self._own_reports[plan.round] = report
-        self._note_states(report)
+        self._book.note_states(report)
         self._forget(before=plan.round - ROUNDS_KEPT)
         return self._outcomes(self._agreement.submit(report, now), now)
 
@@ -644,11 +621,13 @@ class Peer:
         """Complete every checkpoint of which all hosted instances are saved, also where one of them is already a round
         further; stop where that was the aim."""
         effects: list[Effect] = []
-        for boundary in sorted(number + 1 for number in self._own_reports if number in self._plans):
+        for boundary in sorted(number + 1 for number in self._own_reports if number in self._book.plans):
             is_due = self._checkpointed < boundary and self.cadence.saves(boundary)
-            if is_due and all(instance in self._saved.get(boundary, {}) for instance in self._mine(self._plans[boundary - 1])):
+            if is_due and all(
+                instance in self._saved.get(boundary, {}) for instance in self._book.mine(self._book.plans[boundary - 1])
+            ):
                 effects += self._checkpoint(boundary, now)
-        plan = self._plans.get(self._opened)
+        plan = self._book.get(self._opened)
         if plan is None or self._opening is not None:
             return effects
         if plan.is_last:
@@ -664,23 +643,32 @@ class Peer:
 
     def _stop_where_asked(self, now: float) -> list[Effect]:
         """Once nothing is under way and nothing more has begun; also where the others ended the run without us."""
-        is_busy = self._opening is not None or any(not outer.is_done for outer in self._rounds.values())
+        under_way = [outer for outer in self._rounds.values() if not (outer.is_done or self._is_deserted(outer))]
+        is_busy = self._opening is not None or bool(under_way)
         is_busy = is_busy or any(number not in self._verdicts for number in self._probing)
-        newest = self._plans[max(self._plans)]
+        newest = self._book.newest
         is_arriving = self._opened == newest.round or any(fetch.retry_at is None for fetch in self._fetching.values())
-        if newest.is_last and not (is_busy or is_arriving) and self._farewell.are_all_done([seat.peer for seat in newest.roster], self._gone):
+        if not (is_busy or is_arriving) and self._have_others_ended():
             return self._goodbye(Stop(reason="the others ended the run before this peer had caught up", is_finished=False), now)
         if self._stop_after is None or is_busy:
             return []
         effects: list[Effect] = []
-        plan, boundary = self._plans.get(self._opened), self._opened + 1
-        mine = self._mine(plan) if plan is not None else []
+        plan, boundary = self._book.get(self._opened), self._opened + 1
+        mine = self._book.mine(plan) if plan is not None else []
         if self._opened in self._own_reports and all(self._stands_at(instance, boundary) for instance in mine):
             if self._checkpointed < boundary:
                 effects += [self._save_instance(i, boundary) for i in mine if i not in self._saved.get(boundary, {})]
                 effects += self._checkpoint(boundary, now)
             return effects + self._goodbye(Stop(reason=f"stopped before round {boundary}", is_finished=False), now)
         return self._goodbye(Stop(reason="stopped; the last checkpoint stands", is_finished=False), now)
+
+    def _have_others_ended(self) -> bool:
+        newest = self._book.newest
+        return newest.is_last and self._farewell.are_all_done([seat.peer for seat in newest.roster], self._gone)
+
+    def _is_deserted(self, outer: OuterRound) -> bool:
+        """It waits for an average of others, and they are all gone."""
+        return outer.is_deserted and not self._book.has_company(self._book.plans[outer.round], outer.instance, self._gone)
 
     def _go(self, now: float) -> list[Effect]:
         """The run is complete here: stay until the others have it too."""
@@ -695,7 +683,7 @@ class Peer:
     def _finish(self, plan: RoundPlan, now: float) -> list[Effect]:
         """The last plan is applied: the run is over once its instance is evaluated."""
         loss = self._final_loss
-        mine = self._mine(plan)
+        mine = self._book.mine(plan)
         if mine and loss is None:
             return []
         effects: list[Effect] = [self._save_instance(instance, plan.round) for instance in mine]
@@ -710,7 +698,7 @@ class Peer:
         for (number, _), outer in self._rounds.items():
             if number >= boundary and outer.is_done:  # done again after a resume, so not counted yet
                 totals -= outer.totals()
-        plans = tuple(self._plans[number] for number in sorted(self._plans) if number >= boundary - 1)
+        plans = tuple(self._book.plans[number] for number in sorted(self._book.plans) if number >= boundary - 1)
         durable = Durable(
             round=boundary,
             plans=plans,
@@ -750,38 +738,12 @@ class Peer:
         return True
 
     def _mine_of(self, number: int) -> list[InstanceId]:
-        plan = self._plans.get(number)
-        return self._mine(plan) if plan is not None and number > self._skipped else []
-
-    def _mine(self, plan: RoundPlan) -> list[InstanceId]:
-        return [p.instance for p in plan.instances if any(share.peer == self.me for share in p.hosts)]
-
-    def _sources(self, plan: RoundPlan) -> list[InstanceId]:
-        """Instances whose state this peer needs at the boundary before `plan` to carry its transition out."""
-        mine = self._mine(plan)
-        needed = list(mine) if plan.is_last else []
-        for merge in plan.merges:
-            if merge.target in mine:
-                weighed = zip(merge.sources, merge.weights, strict=True)
-                needed += [source for source, weight in weighed if weight > 0.0 or source == merge.target]
-        needed += [fork.source for fork in plan.forks if any(target in mine for target in fork.targets)]
-        return sorted(set(needed))
-
-    def _has_seat(self, plan: RoundPlan) -> bool:
-        return any(seat.peer == self.me for seat in plan.roster)
-
-    def _probes(self, plan: RoundPlan) -> bool:
-        """Hosts of the target measure a possible merge."""
-        return plan.probe is not None and plan.probe.target in self._mine(plan)
+        plan = self._book.get(number)
+        return self._book.mine(plan) if plan is not None and number > self._skipped else []
 
     def _takes_part(self, instance: InstanceId, number: int) -> bool:
         """Whether this peer has, or will have, the instance's state after round `number`."""
         return instance in self._held or instance in self._fetching or (number, instance) in self._rounds
-
-    def _has_company(self, plan: RoundPlan, instance: InstanceId) -> bool:
-        """Somebody else alive trains the instance in this round."""
-        shares = plan.instance(instance).hosts
-        return any(share.samples > 0 and share.peer != self.me and share.peer not in self._gone for share in shares)
 
     def _stands_at(self, instance: InstanceId, boundary: int) -> bool:
         return self._held.get(instance) == boundary
@@ -791,37 +753,13 @@ class Peer:
         contributors = outer.contributors
         return self.cadence.evaluates(outer.round) and contributors[outer.round % len(contributors)] == self.me
 
-    def _fetch_warning(self, instance: InstanceId, message: str, *, active: bool) -> Log:
-        return Log(name="warning", fields={"key": f"fetch {instance}", "message": message, "active": active})
-
-    def _note_states(self, report: Report) -> None:
-        for item in report.instances:
-            self._peer_states.setdefault((report.round, item.instance), {})[report.peer] = item.state_digest
-
-    def _remember(self, plan: RoundPlan) -> None:
-        self._plans[plan.round] = plan
-        self._digests[plan.round] = canonical.digest(plan)
+    def _plan_line(self, plan: RoundPlan) -> Log:
+        return plan_line(plan, self._book.digests[plan.round])
 
     def _forget(self, *, before: int) -> None:
-        oldest_plan = min(before, max(self._plans) - PLANS_KEPT)
-        self._plans = {number: plan for number, plan in self._plans.items() if number >= oldest_plan}
-        self._digests = {number: value for number, value in self._digests.items() if number >= oldest_plan}
+        self._book.forget(before=before)
         self._rounds = {key: outer for key, outer in self._rounds.items() if key[0] >= before}
         self._own_reports = {number: report for number, report in self._own_reports.items() if number >= before}
         self._verdicts = {number: verdict for number, verdict in self._verdicts.items() if number >= before}
-        self._peer_states = {key: states for key, states in self._peer_states.items() if key[0] >= before}
         self._resigned = {key: None for key in self._resigned if key[0] >= before}
         self._probing = {number: None for number in self._probing if number >= before}
-
-    def _plan_log(self, plan: RoundPlan) -> Log:
-        plain = canonical.to_plain(plan)
-        names = ("round", "reason", "expected_seconds", "is_last", "forks", "merges", "probe")
-        fields: dict[str, object] = {name: plain[name] for name in names}
-        fields["digest"] = self._digests[plan.round]
-        fields["roster"] = [
-            {"peer": s.peer, "samples_per_second": s.capacity.samples_per_second, "last_report": s.last_report}
-            for s in plan.roster
-        ]
-        shown = ("instance", "requested_batch", "effective_batch", "mode", "reason", "hosts")
-        fields["instances"] = [{name: item[name] for name in shown} for item in plain["instances"]]
-        return Log(name="plan", fields=fields)

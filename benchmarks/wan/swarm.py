@@ -7,7 +7,7 @@ Every peer is `adloco-peer` in a network namespace of its own; the first one sta
 the peers' own event files and ledgers are judged; the command ends with 1 where one of these is broken:
 
 - every round that was planned is completed, and every peer ends with the run, by itself and in time;
-- whoever completed the same plan has the same parameters after it;
+- whoever completed the same plan has the same parameters after it, each side of a cut for itself;
 - nobody with a share in a plan is missing in its average without a reason in somebody's log;
 - all ledgers are equal, and hold what they promise (`adloco-peer ledger verify`).
 
@@ -151,6 +151,7 @@ def conduct(args: argparse.Namespace, config: Path) -> tuple[Course, list[Member
         members = [begin(lab, args.out, lab.hosts[0], "start", config)]
         while not (match := ADDRESSES.search(members[0].words)):
             if members[0].process.poll() is not None or time.monotonic() > deadline:
+                course.ended = time.time()
                 return course, members, ["the first peer did not start"]
             time.sleep(LOOK_SECONDS)
         for host in lab.hosts[1:]:
@@ -258,7 +259,8 @@ def main() -> int:
         sys.exit(str(error))
     ledgers, more = read_ledgers(members)
     lives = [Life(name=member.name, events=member.events()) for member in members]
-    verdict = judge(lives, ledgers, problems + more, rounds=args.rounds, healed=course.healed)
+    partition = (course.cut, course.healed) if course.cut and course.healed else None
+    verdict = judge(lives, ledgers, problems + more, rounds=args.rounds, partition=partition)
     show(verdict, course)
     document = {"settings": settings, "seed": args.seed, "course": asdict(course), **asdict(verdict)}
     (args.out / "swarm.json").write_text(json.dumps(document, indent=1) + "\n")

@@ -68,14 +68,14 @@ def judge(
     problems: Sequence[str],
     *,
     rounds: int,
-    healed: float | None,
+    partition: tuple[float, float] | None,
 ) -> Verdict:
-    """`problems` were found before; `healed` is when a partition was over, in unix seconds."""
+    """`problems` were found before; `partition` is when it began and ended, in unix seconds."""
     told = _by_plan(lives)
     names = {life.peer: life.name for life in lives}
     verdict = Verdict(
         utilisation={life.name: _utilisation(life) for life in lives},
-        rejoined_seconds=None if healed is None else _rejoined(lives, healed),
+        rejoined_seconds=_rejoined(lives, partition[1]) if partition else None,
         broken=list(problems),
     )
     parameters = next((e["parameters"] for life in lives for e in life.named("started")), 0)
@@ -85,7 +85,9 @@ def judge(
         verdict.rounds.append(_summary(item, plan, instance, parameters))
         digests = {event["digest"] for _, event in item.done}
         if len(digests) > 1:
-            verdict.broken.append(f"round {item.round}, instance {instance}: {len(digests)} different digests")
+            is_split = partition is not None and _is_split(item, *partition)
+            line = f"round {item.round}, instance {instance}: {len(digests)} different digests"
+            (verdict.notes if is_split else verdict.broken).append(line + ", one on each side of the cut" * is_split)
         for peer in sorted(item.shares - {peer for _, event in item.done for peer in event["hosts"]}):
             reasons = _reasons(lives, item, instance, peer)
             name = names.get(peer, peer)
@@ -100,7 +102,7 @@ def judge(
         if not life.named("finished"):
             last = life.events[-1] if life.events else "nothing"
             verdict.broken.append(f"{life.name} did not finish the run; its last event: {last}"[:400])
-    if healed is not None and verdict.rejoined_seconds is None:
+    if partition and verdict.rejoined_seconds is None:
         verdict.broken.append("after the partition there was never a plan with everybody")
     return verdict
 
@@ -141,6 +143,14 @@ def _summary(item: _Told, plan: str, instance: int, parameters: int) -> Round:
     )
 
 
+def _is_split(item: _Told, cut: float, healed: float) -> bool:
+    """Whether the hosts could not talk: each side averaged by itself, and within a side all is equal."""
+    sides = {(tuple(event["hosts"]), event["digest"]) for _, event in item.done}
+    members = [peer for hosts, _ in sides for peer in hosts]
+    began = [event["time"] - sum(event["seconds"].values()) for _, event in item.done]
+    return len(members) == len(set(members)) and max(began) < healed and cut < min(event["time"] for _, event in item.done)
+
+
 def _reasons(lives: Sequence[Life], item: _Told, instance: int, peer: str) -> list[str]:
     """What anybody wrote of this round, or of the peer while the round went on."""
     begun = min(event["time"] - sum(event["seconds"].values()) for _, event in item.done)
@@ -161,7 +171,10 @@ def _reasons(lives: Sequence[Life], item: _Told, instance: int, peer: str) -> li
             reasons.update({f"it jumped from round {e['from_round']} to {e['to_round']}": None for e in jumps})
             warnings = [e for e in life.named("warning") if e.get("active") and begun <= e["time"] <= ended]
             reasons.update({f"it warned: {e['message']}": None for e in warnings})
-    return list(reasons)
+    text = "\n".join(reasons)
+    for other in lives:
+        text = text.replace(other.peer, other.name) if other.peer else text
+    return list(dict.fromkeys(text.split("\n"))) if text else []
 
 
 def _utilisation(life: Life) -> float | None:
@@ -175,7 +188,7 @@ def _utilisation(life: Life) -> float | None:
 
 
 def _judge_ledgers(
-    verdict: Verdict, ledgers: Mapping[str, list[dict[str, Any]]], told: Mapping[tuple[str, int], _Told], *, rounds: int
+    verdict: Verdict, ledgers: Mapping[str, list[dict[str, Any]]], told: dict[tuple[str, int], _Told], *, rounds: int
 ) -> None:
     chains = {name: [plan["digest"] for plan in plans] for name, plans in ledgers.items()}
     longest = max(chains, key=lambda name: len(chains[name]))
@@ -189,9 +202,15 @@ def _judge_ledgers(
         verdict.broken.append(f"the longest ledger ends with round {plans[-1]['round'] if plans else None}, not {rounds}")
     for plan in plans:
         for item in plan["instances"] if not plan["is_last"] else ():
-            known = told.get((plan["digest"], item["instance"]))
+            known = told.pop((plan["digest"], item["instance"]), None)
             if known is None or not known.done:
                 verdict.broken.append(f"round {plan['round']}, instance {item['instance']}: planned, and nobody completed it")
+    lost = [event for item in told.values() for _, event in item.done]
+    if lost:
+        samples = sum(event["samples"] for event in lost)
+        where = f"{len({(e['round'], e['digest']) for e in lost})} completed rounds with {samples} samples"
+        merged = sum(len(plan["merges"]) for plan in plans)
+        verdict.notes.append(f"{where} are of plans that are not in the ledger; the ledger has {merged} merges")
 
 
 def _rejoined(lives: Sequence[Life], healed: float) -> float | None:

@@ -1,5 +1,6 @@
 """Peers that freeze, differ, come late, go early or learn of another history: whole peers in virtual time."""
 
+import heapq
 
 import pytest
 
@@ -8,6 +9,7 @@ from adloco_p2p.core.agreement import Decided, Gathering, Outcome
 from adloco_p2p.core.events import (
     ApplyOuter,
     Average,
+    AverageFailed,
     Broadcast,
     Commanded,
     Durable,
@@ -51,8 +53,9 @@ def test_a_frozen_peer_holds_nobody_up_and_ends_with_the_others(frozen_at: float
     world.at(frozen_at, lambda: world.freeze(PEER3, seconds))
     world.run(until=300.0)
     same_states(world)
-    assert all(finished(host) for host in world.hosts.values())
+    assert all(finished(world.hosts[name]) for name in (PEER0, PEER1, PEER2))
     assert world.rounds_logged(PEER0)[-1][0] == 19
+    assert finished(world.hosts[PEER3]) is (seconds < 60.0)  # then the others had ended the run long before, and gone
 
 
 def test_a_peer_whose_state_differs_takes_that_of_the_others() -> None:
@@ -73,14 +76,16 @@ def test_a_peer_whose_state_differs_takes_that_of_the_others() -> None:
 
 
 def test_who_cannot_contribute_says_so_and_nobody_waits_for_its_vote() -> None:
-    """Of two contributors one has no state: the other one's average counts without it."""
-    world = RefereedWorld(rules=rules(rounds=4), num_peers=2)
+    """Of three contributors one has no state at first: the average of the others counts without it."""
+    world = RefereedWorld(rules=rules(rounds=8), num_peers=3)
     lacking = world.hosts[PEER1]
     lacking.peer._held.clear()
     world.queue = [item for item in world.queue if item[1] != 2]
     world.start(PEER1, Durable(round=0, plans=(world.genesis,)))
-    world.run(until=120.0)
-    assert world.logged(PEER0, "round")[0]["hosts"] == [PEER0]
+    world.run(until=60.0)
+    assert world.logged(PEER0, "round")[0]["hosts"] == [PEER0, PEER2]
+    assert not world.logged(PEER0, "average_failed")
+    assert PEER1 in world.logged(PEER0, "round")[-1]["hosts"]
     assert all(finished(host) for host in world.hosts.values())
 
 
@@ -161,8 +166,6 @@ def test_a_member_that_is_known_to_be_gone_is_not_waited_for() -> None:
 
 
 def _step(world: World) -> None:
-    import heapq
-
     world.now, _, action = heapq.heappop(world.queue)
     action()
 
@@ -261,7 +264,11 @@ def test_the_end_of_work_for_a_lost_history_means_nothing_for_the_new_one() -> N
     newest = next_plan(other, reports, whole)
     agreement.outcomes = [
         HistorySwitched(
-            fork=canonical.digest(plans[0]), lost=(), won=(_entry(other), _entry(newest, reports)), lost_samples=0, won_samples=0
+            fork=canonical.digest(plans[0]),
+            lost=(),
+            won=(_entry(other), _entry(newest, reports)),
+            lost_samples=0,
+            won_samples=0,
         )
     ]
     effects = peer.handle(Received(sender=PEER1, message="news"), 1.0)
@@ -302,8 +309,6 @@ def test_a_result_that_cannot_be_fetched_is_asked_for_less_and_less_often() -> N
 
 
 def _failed(effect: object) -> object:
-    from adloco_p2p.core.events import AverageFailed
-
     return AverageFailed(
         instance=effect.instance,  # type: ignore[attr-defined]
         round=effect.round,  # type: ignore[attr-defined]

@@ -191,10 +191,13 @@ class World:
         self.hosts[name].frozen_until = self.now + seconds
         self.deliver(name, Ticked(), seconds)
         if seconds > LEASE_SECONDS:
-            for other in self.hosts:
-                if other != name:
-                    self.deliver(other, PeerGone(peer=name), LEASE_SECONDS)
-                    self.deliver(other, PeerBack(peer=name), seconds + 0.5)
+            self.tell_others(name, PeerGone(peer=name), LEASE_SECONDS)
+            self.tell_others(name, PeerBack(peer=name), seconds + 0.5)
+
+    def tell_others(self, name: PeerId, event: Event, delay: float) -> None:
+        for other in self.hosts:
+            if other != name:
+                self.deliver(other, event, delay)
 
     # --- effects -----------------------------------------------------------------------------------------------------
 
@@ -237,6 +240,7 @@ class World:
                 self.fetch(name, effect)
             case Stop():
                 host.stop = effect
+                self.tell_others(name, PeerGone(peer=name), 0.1)
             case _:
                 self.on_device_effect(name, effect)
 

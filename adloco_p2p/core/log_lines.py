@@ -1,0 +1,50 @@
+"""The events that tell a run's story, as plain fields: what the event file and the views are made of."""
+
+from adloco_p2p.core import canonical
+from adloco_p2p.core.events import Log
+from adloco_p2p.core.outer_round import OuterRound
+from adloco_p2p.core.types import Digest, InstanceId, RoundPlan
+
+_PLAN_FIELDS = ("round", "reason", "expected_seconds", "is_last", "forks", "merges", "probe")
+_INSTANCE_FIELDS = ("instance", "requested_batch", "effective_batch", "mode", "reason", "hosts")
+
+
+def plan_line(plan: RoundPlan, digest: Digest) -> Log:
+    """An agreed plan."""
+    plain = canonical.to_plain(plan)
+    fields: dict[str, object] = {name: plain[name] for name in _PLAN_FIELDS}
+    fields["digest"] = digest
+    fields["roster"] = [
+        {"peer": s.peer, "samples_per_second": s.capacity.samples_per_second, "last_report": s.last_report} for s in plan.roster
+    ]
+    fields["instances"] = [{name: item[name] for name in _INSTANCE_FIELDS} for item in plain["instances"]]
+    return Log(name="plan", fields=fields)
+
+
+def round_line(outer: OuterRound) -> Log:
+    """One instance ended a round on this peer."""
+    report, totals, plan = outer.report(), outer.totals(), outer.instance_plan
+    fields: dict[str, object] = {
+        "round": outer.round,
+        "instance": outer.instance,
+        "loss": report.loss,
+        "heldout_loss": outer.heldout_loss,
+        "requested_batch": plan.requested_batch,
+        "effective_batch": plan.effective_batch,
+        "accumulation_steps": report.accumulation_steps,
+        "mode": plan.mode,
+        "reason": plan.reason,
+        "samples": report.samples,
+        "tokens": report.tokens,
+        "hosts": list(report.contributors),
+        "digest": report.digest,
+        "seconds": {phase: round(seconds, 6) for phase, seconds in outer.seconds.items()},
+        "bytes_sent": totals.bytes_sent,
+        "bytes_received": totals.bytes_received,
+    }
+    return Log(name="round", fields=fields)
+
+
+def fetch_warning(instance: InstanceId, message: str, *, active: bool) -> Log:
+    """The state of an instance cannot be had, or can again."""
+    return Log(name="warning", fields={"key": f"fetch {instance}", "message": message, "active": active})
