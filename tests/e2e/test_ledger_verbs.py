@@ -161,7 +161,7 @@ def test_directories_without_a_ledger(copy: Path, tmp_path: Path, capsys: pytest
     assert "no run lies here" in capsys.readouterr().err
     (copy / "journal.bin").unlink()
     assert main(["ledger", "--workdir", str(copy)]) == 4
-    assert "--offline keeps no ledger" in capsys.readouterr().err
+    assert "--offline keeps none" in capsys.readouterr().err
 
 
 # --- simulate --------------------------------------------------------------------------------------------------------

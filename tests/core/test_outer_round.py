@@ -1,0 +1,101 @@
+"""One round of one instance on one host, event by event."""
+
+from dataclasses import replace
+
+from adloco_p2p.core import canonical
+from adloco_p2p.core.events import (
+    ApplyOuter,
+    AverageFinished,
+    CancelAverage,
+    InnerResult,
+    RepairAverage,
+)
+from adloco_p2p.core.outer_round import AverageDigest, OuterRound, Phase
+from adloco_p2p.core.patience import Patience
+from adloco_p2p.core.round_plan import genesis
+from adloco_p2p.core.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
+from adloco_p2p.core.types import Capacity, Digest, InstanceId, PeerId, PseudoGradientStatistics
+
+RULES = Rules(
+    work=WorkRules(inner_steps=4, rounds=6),
+    instances=InstanceRules(count=1, start="same"),
+    batch=BatchRules(initial_batch=8),
+    merge=MergeRules(policy="none"),
+)
+CAPACITY = Capacity(samples_per_second=0.0, micro_batch_limit=8, max_instances=4)
+A, B, C, D = (PeerId(name) for name in "abcd")
+DIGEST = Digest("7" * 64)
+INSTANCE = InstanceId(0)
+
+
+def averaging(*peers: PeerId, patience: Patience) -> OuterRound:
+    """The round of the first peer, its inner steps done at 10 s."""
+    plan = genesis(Digest("5" * 64), [(peer, CAPACITY) for peer in peers], RULES)
+    outer = OuterRound(me=peers[0], plan=plan, plan_digest=canonical.digest(plan), instance=INSTANCE, patience=patience)
+    outer.start(0.0, progress_end=0.1)
+    share = outer.share
+    result = InnerResult(
+        samples=share.samples,
+        tokens=share.samples * 7,
+        inner_steps=share.inner_steps,
+        batch_samples=share.effective_batch,
+        accumulation_steps=1,
+        loss=3.0,
+        seconds=10.0,
+        half_batch=None,
+        micro_batch_limit=8,
+    )
+    outer.inner_finished(result, 10.0, ())
+    assert outer.phase is Phase.AVERAGING
+    return outer
+
+
+def finished(outer: OuterRound, *peers: PeerId) -> AverageFinished:
+    return AverageFinished(
+        instance=INSTANCE,
+        round=outer.round,
+        attempt=0,
+        digest=DIGEST,
+        contributors=peers,
+        statistics=PseudoGradientStatistics(own_sqnorm=1.0, inner_product=1.0, averaged_sqnorm=1.0),
+    )
+
+
+def vote(*peers: PeerId) -> AverageDigest:
+    return AverageDigest(instance=INSTANCE, round=0, attempt=0, contributors=peers, digest=DIGEST)
+
+
+def test_an_average_with_oneself_teaches_nothing_about_the_others() -> None:
+    patience = Patience()
+    alone = averaging(A, patience=patience)
+    assert any(isinstance(effect, ApplyOuter) for effect in alone.average_finished(finished(alone, A), 10.01, ()))
+    assert not patience.waits
+    together = averaging(A, B, patience=patience)
+    together.average_finished(finished(together, A, B), 12.5, ())
+    assert list(patience.waits) == [2.5]
+
+
+def test_an_average_that_is_nearly_here_is_waited_for_when_a_majority_has_it() -> None:
+    outer = averaging(A, B, C, D, patience=Patience())
+    effects = [effect for peer in (B, C, D) for effect in outer.received(peer, vote(A, B, C, D), 14.0, ())]
+    assert not any(isinstance(effect, (CancelAverage, RepairAverage)) for effect in effects)
+    assert outer.next_deadline == 18.0, "as long again as it has taken"
+    effects = outer.average_finished(finished(outer, A, B, C, D), 15.0, ())
+    assert any(isinstance(effect, ApplyOuter) for effect in effects)
+    assert outer.is_averaged
+
+
+def test_an_average_that_does_not_come_is_fetched_from_those_who_have_it() -> None:
+    outer = averaging(A, B, C, D, patience=Patience())
+    for peer in (B, C, D):
+        outer.received(peer, vote(A, B, C, D), 14.0, ())
+    effects = outer.tick(18.0, ())
+    assert any(isinstance(effect, CancelAverage) for effect in effects)
+    assert [effect.from_peers for effect in effects if isinstance(effect, RepairAverage)] == [(B, C, D)]
+
+
+def test_the_average_of_another_attempt_is_not_waited_for() -> None:
+    outer = averaging(A, B, C, D, patience=Patience())
+    later = replace(vote(B, C, D), attempt=1)
+    effects = [effect for peer in (B, C, D) for effect in outer.received(peer, later, 14.0, ())]
+    assert any(isinstance(effect, RepairAverage) for effect in effects)
