@@ -17,7 +17,12 @@ PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if GENERATED not in path.parents)
 SCRIPTS = sorted(path for folder in ("tests", "benchmarks", "proto") for path in (REPOSITORY / folder).rglob("*.py"))
-PROSE = sorted(path for pattern in ("*.md", "*.toml", "*.yaml", "*.proto") for path in REPOSITORY.rglob(pattern))
+PROSE = sorted(
+    path
+    for pattern in ("*.md", "*.toml", "*.yaml", "*.proto")
+    for path in REPOSITORY.rglob(pattern)
+    if not any(part.startswith(".") for part in path.relative_to(REPOSITORY).parts)  # environments lie in hidden folders
+)
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX|HA" + r"CK)\b")
 PURE = {
     "__future__",

@@ -66,7 +66,8 @@ def test_public_runs_pin_what_they_download(name: str) -> None:
 def test_the_baselines_differ_from_the_default_in_the_method_only(name: str, mode: str) -> None:
     default, baseline = load_run(None).value, load_run(Path(name)).value
     assert baseline.mode == mode
-    of_the_method = ("name", "mode", "batch.test", "batch.eta", "instances.", "merge.", "outer.")
+    growth = ("batch.test", "batch.eta", "batch.level", "batch.growth_cap", "batch.max_batch")
+    of_the_method = ("name", "mode", *growth, "instances.", "merge.", "outer.")
     for difference in differences(default, baseline):
         assert difference.startswith(of_the_method), difference
 
