@@ -1,5 +1,7 @@
 """Settings that are each fine and together are not: one row per sentence, and the nearest neighbour that is fine."""
 
+from pathlib import Path
+
 import pytest
 
 from adloco_p2p.config.load import combinations, load_peer, load_run
@@ -7,14 +9,14 @@ from adloco_p2p.config.peer import PeerConfig
 from adloco_p2p.config.run import OuterConfig, RunConfig
 from adloco_p2p.errors import ConfigError
 
-NEUTRAL = ["batch.level=outer", "merge.first_round=0"]
-"""What the shipped default sets and these rows assume to be unset."""
+BARE = Path(__file__).with_name("bare.yaml")
+"""A run of which the defaults are known, whatever the shipped one sets."""
 HUB = ["data.source=hub", "data.path=allenai/c4"]
 
 
 def problems_of(*overrides: str) -> tuple[str, ...]:
     with pytest.raises(ConfigError) as refusal:
-        load_run(None, [*NEUTRAL, *overrides])
+        load_run(BARE, overrides)
     return refusal.value.problems
 
 
@@ -89,7 +91,7 @@ def test_an_impossible_combination_is_explained(overrides: list[str], told: str)
     ],
 )
 def test_the_possible_neighbours_are_accepted(overrides: list[str]) -> None:
-    run = load_run(None, [*NEUTRAL, "work.rounds=40", "instances.count=3", *overrides]).value
+    run = load_run(BARE, ["work.rounds=40", "instances.count=3", *overrides]).value
     assert combinations(run) == []
 
 
