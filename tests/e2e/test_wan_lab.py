@@ -93,7 +93,10 @@ def test_nothing_is_left_after_an_interrupt() -> None:
         pids = [int(word) for word in lab.stdout.readline().split()]
         assert len(pids) == 2 and all(exists(pid) for pid in pids)
         lab.send_signal(signal.SIGINT)
-        _, errors = lab.communicate(timeout=20)
+        try:
+            _, errors = lab.communicate(timeout=20)
+        finally:
+            lab.kill()  # if it is still there; otherwise nothing happens
     assert errors.strip().endswith(b"KeyboardInterrupt")
     assert not any(exists(pid) for pid in pids)
 
