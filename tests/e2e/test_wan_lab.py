@@ -22,7 +22,8 @@ import subprocess, sys, threading
 from benchmarks.wan.lab import Laboratory
 from tests.e2e.test_wan_lab import LINKS
 with Laboratory(LINKS) as lab:
-    lab.popen("a", ["sleep", "1000"])
+    inside = lab.popen("a", ["sh", "-c", "echo started; exec sleep 1000"], stdout=subprocess.PIPE)
+    inside.stdout.readline()
     print(*[lab._emulator.pid, *lab._inside()], flush=True)
     threading.Event().wait()
 """
@@ -90,10 +91,10 @@ def test_nothing_is_left_after_an_error(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_nothing_is_left_after_an_interrupt() -> None:
     with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as lab:
-        pids = [int(word) for word in lab.stdout.readline().split()]
-        assert len(pids) == 2 and all(exists(pid) for pid in pids)
-        lab.send_signal(signal.SIGINT)
         try:
+            pids = [int(word) for word in lab.stdout.readline().split()]
+            assert len(pids) == 2 and all(exists(pid) for pid in pids)
+            lab.send_signal(signal.SIGINT)
             _, errors = lab.communicate(timeout=20)
         finally:
             lab.kill()  # if it is still there; otherwise nothing happens
