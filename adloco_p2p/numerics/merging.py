@@ -23,6 +23,8 @@ def weighted_average(
     taken = [(vector, float(weight)) for vector, weight in zip(vectors, weights, strict=True) if weight > 0]
     assert all(vector.shape == taken[0][0].shape and vector.dtype == torch.float32 for vector, _ in taken)
     result = torch.empty_like(taken[0][0]) if out is None else out
+    if len(taken) == 1:
+        return result.copy_(taken[0][0])
     for start in range(0, result.numel(), _CHUNK):
         part = slice(start, start + _CHUNK)
         summed = torch.zeros(result[part].shape, dtype=torch.float64)
