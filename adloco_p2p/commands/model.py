@@ -76,8 +76,11 @@ def export(arguments: argparse.Namespace) -> int:
 
 def write_export(workdir: Path, output: Path, *, instance: int | None) -> None:
     """Write the last checkpoint's model into a new or empty directory. Raises ConfigError and StorageError."""
+    import transformers
+
     from adloco_p2p.data.tokenizer import open_tokenizer
 
+    transformers.utils.logging.disable_progress_bar()
     saved = open_saved(workdir)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"--output {output}: exists and is not empty; name a new directory")
