@@ -14,9 +14,7 @@ from adloco_p2p.config.run import RunConfig
 from adloco_p2p.core.events import Durable
 from adloco_p2p.core.peer import Cadence
 from adloco_p2p.core.types import Capacity, InstanceId, PeerId
-from adloco_p2p.data.baseline import unigram_entropy
 from adloco_p2p.data.feed import IndexedFeed, open_feed
-from adloco_p2p.numerics.batch import Feed
 from adloco_p2p.runtime.agreement import genesis_of
 from adloco_p2p.runtime.sink import Sink, View
 from adloco_p2p.storage.checkpoint import CheckpointStore
@@ -24,9 +22,6 @@ from adloco_p2p.storage.event_log import EventLog
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.identity import Identity
 from adloco_p2p.training.hosting import Hosting
-
-ENTROPY_ROWS = 1000
-"""Training rows from which token frequencies are taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +131,3 @@ def open_local(
             "resumed_round": latest.round if latest else None,
         },
     )
-
-
-def _unigram_entropy(feed: Feed, run: RunConfig) -> float | None:
-    """What the model must beat, nats per token; none for streamed data, where looking would move the cursor."""
-    if not isinstance(feed, IndexedFeed):
-        return None
-    training = feed.open(instance=InstanceId(0), peer=PeerId("entropy"), round=0, first_sample=0).take(ENTROPY_ROWS)
-    return unigram_entropy(training, feed.heldout(run.evaluation.rows), vocab_size=feed.vocab_size)

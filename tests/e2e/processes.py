@@ -35,25 +35,33 @@ class Ended:
     errors: str
 
 
+TINY_MODEL = {
+    "architecture": {
+        "model_type": "llama",
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+    }
+}
+
+
+def write_text(folder: Path, *, num_paragraphs: int) -> None:
+    """`text.txt`: the same words in the same order every time."""
+    words = random.Random(3)
+    paragraphs = [" ".join(words.choice(WORDS) for _ in range(60)) for _ in range(num_paragraphs)]
+    (folder / "text.txt").write_text("\n\n".join(paragraphs))
+
+
 def write_config(folder: Path) -> Path:
     """A run over a small text of its own. Three instances after round 0, two after round 3, one at the end."""
-    words = random.Random(3)
-    paragraphs = [" ".join(words.choice(WORDS) for _ in range(60)) for _ in range(120)]
-    (folder / "text.txt").write_text("\n\n".join(paragraphs))
+    write_text(folder, num_paragraphs=120)
     document = {
         "name": "tiny",
         "seed": 5,
-        "model": {
-            "architecture": {
-                "model_type": "llama",
-                "hidden_size": 32,
-                "intermediate_size": 64,
-                "num_hidden_layers": 1,
-                "num_attention_heads": 2,
-                "num_key_value_heads": 2,
-                "tie_word_embeddings": True,
-            }
-        },
+        "model": TINY_MODEL,
         "data": {"source": "text", "path": str(folder / "text.txt"), "sequence_length": 32, "heldout_fraction": 0.2},
         "inner": {"learning_rate": 1e-2, "warmup_steps": 4},
         "work": {"inner_steps": 4, "rounds": ROUNDS},

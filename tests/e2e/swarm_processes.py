@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import random
 import re
 import signal
 import time
@@ -15,7 +14,7 @@ from typing import Any
 
 import psutil
 import yaml
-from processes import WORDS, begin_warm
+from processes import TINY_MODEL, begin_warm, write_text
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 NETWORK = ("--plain", "--peer-set", "num_threads=1", "--host-maddrs", LOOPBACK)
@@ -29,23 +28,11 @@ def write_swarm_config(folder: Path, *, rounds: int, inner_steps: int = 60, name
     """One instance of 18,560 parameters with a fixed batch; words in random order, which are learned in a few rounds, so that
     all later rounds end at nearly the same loss."""
     folder.mkdir(parents=True, exist_ok=True)
-    words = random.Random(3)
-    paragraphs = [" ".join(words.choice(WORDS) for _ in range(60)) for _ in range(200)]
-    (folder / "text.txt").write_text("\n\n".join(paragraphs))
+    write_text(folder, num_paragraphs=200)
     document = {
         "name": name,
         "seed": 5,
-        "model": {
-            "architecture": {
-                "model_type": "llama",
-                "hidden_size": 32,
-                "intermediate_size": 64,
-                "num_hidden_layers": 1,
-                "num_attention_heads": 2,
-                "num_key_value_heads": 2,
-                "tie_word_embeddings": True,
-            }
-        },
+        "model": TINY_MODEL,
         "data": {"source": "text", "path": str(folder / "text.txt"), "sequence_length": 64, "heldout_fraction": 0.2},
         "inner": {"learning_rate": 3e-3, "warmup_steps": 4},
         "outer": {"kind": "average"},
