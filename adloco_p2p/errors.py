@@ -1,4 +1,4 @@
-"""Every error of the node, by whose fault it is.
+"""Every error of the node, by whose fault it is. `error_codes.py` says of each code what caused it and what mends it.
 
 AdlocoError
   ConfigError                 the user's: every problem is listed; exit 2
@@ -12,21 +12,30 @@ AdlocoError
   DeviceError                 the machine's: even one sample does not fit the device
 """
 
+from adloco_p2p.error_codes import ERROR_CODES
+
 
 class AdlocoError(Exception):
-    """Base of all; `exit_code` is what the process ends with when the error reaches the user."""
+    """Base of all; `exit_code` is what the process ends with when the error reaches the user, `code` its entry in the table."""
 
     exit_code = 1
+    code = "E101"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code or self.code
+        assert self.code in ERROR_CODES and self.code[1] == str(self.exit_code), self.code
 
 
 class ConfigError(AdlocoError):
     """What the user wrote cannot be used. Holds every problem found, not only the first."""
 
     exit_code = 2
+    code = "E201"
 
-    def __init__(self, *problems: str) -> None:
+    def __init__(self, *problems: str, code: str | None = None) -> None:
         assert problems
-        super().__init__("\n".join(problems))
+        super().__init__("\n".join(problems), code=code)
         self.problems = problems
 
 
@@ -41,15 +50,21 @@ class LocalProtocolError(ProtocolError):
 class RemoteProtocolError(ProtocolError):
     """A remote peer sent what no honest peer of this run and version sends."""
 
+    exit_code = 3
+    code = "E313"
+
 
 class SwarmError(AdlocoError):
     """The network did not deliver; worth another try."""
 
     exit_code = 3
+    code = "E301"
 
 
 class AverageFailed(SwarmError):
     """An averaging attempt ended without a result; `suspects` are the peers that were waited for in vain."""
+
+    code = "E310"
 
     def __init__(self, reason: str, *, suspects: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
@@ -59,14 +74,18 @@ class AverageFailed(SwarmError):
 class StateTransferFailed(SwarmError):
     """The wanted state could not be fetched from any donor."""
 
+    code = "E311"
+
 
 class StorageError(AdlocoError):
     """Disk full, unreadable, or not ours. Nothing was overwritten."""
 
     exit_code = 4
+    code = "E401"
 
 
 class DeviceError(AdlocoError):
     """The device cannot do the smallest piece of work."""
 
     exit_code = 5
+    code = "E501"

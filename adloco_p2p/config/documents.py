@@ -50,22 +50,22 @@ def _parse_yaml(text: str, where: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{where}{line}: {error.problem or error.context}") from None
+        raise ConfigError(f"{where}{line}: {error.problem or error.context}", code="E202") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{where}: not readable as YAML: {error}") from None
+        raise ConfigError(f"{where}: not readable as YAML: {error}", code="E202") from None
     except ValueError as error:  # a number-like scalar that is none, such as 0o9 or a very long integer
-        raise ConfigError(f"{where}: {error}") from None
+        raise ConfigError(f"{where}: {error}", code="E202") from None
     except RecursionError:
-        raise ConfigError(f"{where}: nested too deeply") from None
+        raise ConfigError(f"{where}: nested too deeply", code="E202") from None
 
 
 def _parse_toml(text: str, where: str) -> Any:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where}: {error}") from None
+        raise ConfigError(f"{where}: {error}", code="E202") from None
     except RecursionError:
-        raise ConfigError(f"{where}: nested too deeply") from None
+        raise ConfigError(f"{where}: nested too deeply", code="E202") from None
 
 
 def shipped() -> dict[str, Traversable]:
@@ -106,19 +106,19 @@ def read_document(path: Path) -> dict[str, Any]:
     where = str(path)
     parse = {".yaml": _parse_yaml, ".yml": _parse_yaml, ".toml": _parse_toml}.get(path.suffix)
     if parse is None:
-        raise ConfigError(f"{where}: the name of a configuration file ends in .yaml, .yml or .toml")
+        raise ConfigError(f"{where}: the name of a configuration file ends in .yaml, .yml or .toml", code="E202")
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
         text = content.decode("utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{where}: there is no such file") from None
+        raise ConfigError(f"{where}: there is no such file", code="E202") from None
     except OSError as error:
-        raise ConfigError(f"{where}: cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{where}: cannot be read: {error.strerror}", code="E202") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{where}: not UTF-8 text (byte {error.start})") from None
+        raise ConfigError(f"{where}: not UTF-8 text (byte {error.start})", code="E202") from None
     if len(content) > MAX_FILE_BYTES:
-        raise ConfigError(f"{where}: longer than {MAX_FILE_BYTES} bytes, which no configuration is")
+        raise ConfigError(f"{where}: longer than {MAX_FILE_BYTES} bytes, which no configuration is", code="E202")
     return _as_sections(parse(text, where), where)
 
 
@@ -127,7 +127,9 @@ def _as_sections(document: Any, where: str) -> dict[str, Any]:
         return {}
     if not isinstance(document, dict):
         kind = "a list" if isinstance(document, list) else f"the single value {document!r}"
-        raise ConfigError(f"{where}: holds {kind}; a configuration is lines `name: value` and sections of such lines")
+        raise ConfigError(
+            f"{where}: holds {kind}; a configuration is lines `name: value` and sections of such lines", code="E202"
+        )
     return document
 
 
@@ -135,5 +137,5 @@ def parse_override(text: str) -> tuple[str, Any]:
     """`key.sub=value` as its key and its value; the value is read as YAML. Raises ConfigError."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise ConfigError(f"--set {text}: write it as key=value, such as work.inner_steps=64")
+        raise ConfigError(f"--set {text}: write it as key=value, such as work.inner_steps=64", code="E200")
     return key.strip(), _parse_yaml(value, f"--set {text}")

@@ -91,7 +91,8 @@ def _check_rows(run: RunConfig, rows: IndexedRows) -> None:
     length = run.data.sequence_length
     if rows.training.num_rows + rows.heldout.num_rows == 0:
         raise ConfigError(
-            f"{where} holds no text (data.text_column {run.data.text_column!r}); give documents that are not empty"
+            f"{where} holds no text (data.text_column {run.data.text_column!r}); give documents that are not empty",
+            code="E207",
         )
     problems: list[str] = []
     if rows.training.num_rows < run.batch.initial_batch:
@@ -105,4 +106,4 @@ def _check_rows(run: RunConfig, rows: IndexedRows) -> None:
             "or name a data.heldout_split of a hub data set"
         )
     if problems:
-        raise ConfigError(*problems)
+        raise ConfigError(*problems, code="E207")

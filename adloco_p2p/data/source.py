@@ -60,10 +60,11 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
             next(iter(dataset), {})
         )  # a stream may learn its columns from its first row only
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        raise ConfigError(_unreadable(data, split, error)) from error
+        raise ConfigError(_unreadable(data, split, error), code="E207") from error
     if columns and data.text_column not in columns:
         raise ConfigError(
-            f"data.text_column: no column {data.text_column!r} in {data.path}; it has {', '.join(sorted(columns))}"
+            f"data.text_column: no column {data.text_column!r} in {data.path}; it has {', '.join(sorted(columns))}",
+            code="E207",
         )
     return dataset.select_columns([data.text_column]) if columns else dataset
 
@@ -78,7 +79,9 @@ def text_of(value: object, column: str) -> str:
     """The text in a cell; empty where there is none. Raises ConfigError for a column that holds something else."""
     if value is None or isinstance(value, str):
         return value or ""
-    raise ConfigError(f"data.text_column: {column!r} holds {type(value).__name__}, not text; name a column of strings")
+    raise ConfigError(
+        f"data.text_column: {column!r} holds {type(value).__name__}, not text; name a column of strings", code="E207"
+    )
 
 
 def anonymous(texts: Iterable[str]) -> list[Document]:
@@ -93,7 +96,8 @@ def _local_files(data: DataConfig) -> list[str]:
     files = sorted(name for name in names if Path(name).is_file())
     if not files:
         raise ConfigError(
-            f"data.path: no file matches {data.path!r}, seen from {Path.cwd()}; give the path or glob of {data.source} files"
+            f"data.path: no file matches {data.path!r}, seen from {Path.cwd()}; give the path or glob of {data.source} files",
+            code="E207",
         )
     return files
 

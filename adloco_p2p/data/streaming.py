@@ -132,7 +132,8 @@ class StreamedFeed:
         if not len(rows):
             raise ConfigError(
                 f"data.heldout_fraction: {self._data.heldout_fraction} of {self._data.path!r} is less than one row of "
-                f"{self.sequence_length} tokens; raise it, give more text, or name a data.heldout_split of a hub data set"
+                f"{self.sequence_length} tokens; raise it, give more text, or name a data.heldout_split of a hub data set",
+                code="E207",
             )
         return rows
 
@@ -152,7 +153,8 @@ class StreamedRows:
         self._lanes = Lanes.over(dataset.num_shards)
         if cursor.turn >= len(self._lanes):
             raise StorageError(
-                f"the saved place in the data is lane {cursor.turn} of {len(self._lanes)}: the data have changed"
+                f"the saved place in the data is lane {cursor.turn} of {len(self._lanes)}: the data have changed",
+                code="E405",
             )
         self._leftover: TokenIds = np.array(cursor.leftover, dtype=smallest_dtype(tokenizer.vocab_size))
         self._lanes_without_text = 0
@@ -194,7 +196,8 @@ class StreamedRows:
             if self._lanes_without_text > len(self._lanes):
                 raise ConfigError(
                     f"data.path: {data.path!r} holds no text to train on (data.text_column {data.text_column!r}, "
-                    f"data.heldout_fraction {data.heldout_fraction}); give documents that are not empty"
+                    f"data.heldout_fraction {data.heldout_fraction}); give documents that are not empty",
+                    code="E207",
                 )
             self._leave_lane()
 
@@ -242,5 +245,5 @@ def _parse_cursor(state: dict[str, object], *, vocab_size: int) -> Cursor:
     except TypeError:
         is_sound = False
     if not is_sound:
-        raise StorageError("the saved place in the data is damaged; remove it and the stream begins anew")
+        raise StorageError("the saved place in the data is damaged; remove it and the stream begins anew", code="E405")
     return cursor

@@ -106,13 +106,15 @@ class PretrainedTokenizer:
         except (OSError, ValueError, ImportError) as error:
             raise ConfigError(
                 f"tokenizer.source: {config.source!r} (revision {revision!r}) cannot be loaded: {_first_line(error)}; "
-                "name a hub tokenizer that can be reached, a local directory with tokenizer.json, or bytes (no download)"
+                "name a hub tokenizer that can be reached, a local directory with tokenizer.json, or bytes (no download)",
+                code="E208",
             ) from error
         ends = (self._inner.eos_token_id, self._inner.sep_token_id)
         end_of_document = next((end for end in ends if end is not None), None)
         if end_of_document is None:
             raise ConfigError(
-                f"tokenizer.source: {config.source!r} has no end-of-text token; name one with an eos or sep token"
+                f"tokenizer.source: {config.source!r} has no end-of-text token; name one with an eos or sep token",
+                code="E208",
             )
         self.end_of_document: int = end_of_document
         self.vocab_size: int = len(self._inner)

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -20,6 +20,7 @@ _WHAT_TO_DO = {
     errno.EEXIST: "a file is in the way; choose another working directory",
     errno.EIO: "the disk reports an input/output error; check the hardware before going on",
 }
+_CODES = {errno.ENOSPC: "E402", errno.EDQUOT: "E402", errno.EACCES: "E403", errno.EPERM: "E403", errno.EROFS: "E403"}
 
 
 @contextmanager
@@ -29,7 +30,7 @@ def reported(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         advice = _WHAT_TO_DO.get(error.errno or 0, error.strerror or str(error))
-        raise StorageError(f"{path}: {advice}") from error
+        raise StorageError(f"{path}: {advice}", code=_CODES.get(error.errno or 0)) from error
 
 
 def sync_directory(path: Path) -> None:
@@ -47,17 +48,22 @@ def write_all(file: FileIO, content: bytes) -> None:
         content = content[file.write(content) :]
 
 
-def write_synced(path: Path, content: bytes) -> None:
+def write_synced(path: Path, pieces: Iterable[bytes]) -> None:
     """Write a file and sync it; a crash may leave a part of it. Raises OSError."""
     with path.open("wb") as file:
-        file.write(content)
+        file.writelines(pieces)
         file.flush()
         os.fsync(file.fileno())
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """The file holds the old or the new content completely, whenever the power goes. Raises OSError."""
+    replace_file_by_pieces(path, [content])
+
+
+def replace_file_by_pieces(path: Path, pieces: Iterable[bytes]) -> None:
+    """The same for content that is made while it is written. Raises OSError."""
     aside = path.with_name(path.name + ".tmp")
-    write_synced(aside, content)
+    write_synced(aside, pieces)
     os.replace(aside, path)  # noqa: PTH105 (one name for the operation that tests cut)
     sync_directory(path.parent)

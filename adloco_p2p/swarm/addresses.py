@@ -41,11 +41,11 @@ def parse_peer_address(text: str) -> PeerAddress:
     """The address of a peer, as users and join links give it. Raises ConfigError."""
     transport, separator, peer = text.strip().rpartition("/p2p/")
     if not separator:
-        raise ConfigError(f"{text!r}: ends without /p2p/PEER-ID; copy the whole line that the other peer printed")
+        raise ConfigError(f"{text!r}: ends without /p2p/PEER-ID; copy the whole line that the other peer printed", code="E206")
     if not _PEER_ID.fullmatch(peer):
-        raise ConfigError(f"{text!r}: {peer!r} is not a PeerID")
+        raise ConfigError(f"{text!r}: {peer!r} is not a PeerID", code="E206")
     if not transport or transport.endswith("/p2p"):
-        raise ConfigError(f"{text!r}: there is no address before /p2p/")
+        raise ConfigError(f"{text!r}: there is no address before /p2p/", code="E206")
     check_address(transport)
     return PeerAddress(transport=transport, peer=PeerId(peer))
 
@@ -60,7 +60,7 @@ def parse_peer_addresses(texts: Iterable[str]) -> tuple[PeerAddress, ...]:
         except ConfigError as error:
             problems.extend(error.problems)
     if problems:
-        raise ConfigError(*problems)
+        raise ConfigError(*problems, code="E206")
     return tuple(addresses)
 
 
@@ -68,7 +68,7 @@ def check_address(text: str) -> None:
     """Raises ConfigError unless `text` is an address to listen on, to announce or to dial, without a last /p2p/."""
     problem = _problem(text)
     if problem is not None:
-        raise ConfigError(f"{text!r}: {problem}; an address looks like /ip4/203.0.113.7/tcp/4001")
+        raise ConfigError(f"{text!r}: {problem}; an address looks like /ip4/203.0.113.7/tcp/4001", code="E206")
 
 
 def reach(address: str) -> Reach:

@@ -42,16 +42,18 @@ class Identity:
             _write_once(path, identity._encoded())
             return cls.load_or_create(path)
         except OSError as error:
-            raise StorageError(f"{path}: {error.strerror}") from error
+            raise StorageError(f"{path}: {error.strerror}", code="E406") from error
         if not stat.S_ISREG(info.st_mode):
-            raise StorageError(f"{path}: not a file; the identity of this peer is a key file")
+            raise StorageError(f"{path}: not a file; the identity of this peer is a key file", code="E406")
         mode = stat.S_IMODE(info.st_mode)
         if mode & 0o077:
-            raise StorageError(f"{path}: mode {mode:04o} lets others on this machine use the key; run: chmod 600 {path}")
+            raise StorageError(
+                f"{path}: mode {mode:04o} lets others on this machine use the key; run: chmod 600 {path}", code="E406"
+            )
         try:
             data = path.read_bytes()
         except OSError as error:
-            raise StorageError(f"{path}: {error.strerror}") from error
+            raise StorageError(f"{path}: {error.strerror}", code="E406") from error
         return cls(_decoded(data, path))
 
     def sign(self, context: str, payload: bytes) -> bytes:
@@ -115,11 +117,12 @@ def _decoded(data: bytes, path: Path) -> Ed25519PrivateKey:
     wanted = len(_PRIVATE_PREFIX) + 2 * _KEY_BYTES
     if len(data) != wanted or not data.startswith(_PRIVATE_PREFIX):
         raise StorageError(
-            f"{path}: not an Ed25519 identity ({len(data)} bytes). Restore it from a copy, or move it away for a new one"
+            f"{path}: not an Ed25519 identity ({len(data)} bytes). Restore it from a copy, or move it away for a new one",
+            code="E406",
         )
     key = Ed25519PrivateKey.from_private_bytes(data[len(_PRIVATE_PREFIX) : -_KEY_BYTES])
     if key.public_key().public_bytes_raw() != data[-_KEY_BYTES:]:
-        raise StorageError(f"{path}: damaged: its two halves do not belong together. Restore it from a copy")
+        raise StorageError(f"{path}: damaged: its two halves do not belong together. Restore it from a copy", code="E406")
     return key
 
 
@@ -147,4 +150,4 @@ def _write_once(path: Path, data: bytes) -> None:
         finally:
             os.close(directory)
     except OSError as error:
-        raise StorageError(f"{path}: cannot write the identity: {error.strerror}") from error
+        raise StorageError(f"{path}: cannot write the identity: {error.strerror}", code="E406") from error

@@ -37,19 +37,19 @@ def parse_link(text: str) -> JoinLink:
     """Raises ConfigError with everything that is wrong."""
     text = text.strip()
     if len(text) > MAX_LINK_CHARS:
-        raise ConfigError(f"the join link is longer than {MAX_LINK_CHARS} characters")
+        raise ConfigError(f"the join link is longer than {MAX_LINK_CHARS} characters", code="E206")
     try:
         parts = urlsplit(text)
         fields = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query), max_num_fields=MAX_ADDRESSES)
     except ValueError as error:
-        raise ConfigError(f"{text!r} is not a join link: {error}") from None
+        raise ConfigError(f"{text!r} is not a join link: {error}", code="E206") from None
     if parts.scheme != SCHEME or parts.path not in ("", "/") or parts.fragment:
-        raise ConfigError(f"{text!r} is not a join link; one looks like {SCHEME}://RUN?peer=ADDRESS")
+        raise ConfigError(f"{text!r} is not a join link; one looks like {SCHEME}://RUN?peer=ADDRESS", code="E206")
     if not _DIGEST.fullmatch(parts.netloc):
-        raise ConfigError(f"{text!r}: the run must be 64 hexadecimal digits in lower case")
+        raise ConfigError(f"{text!r}: the run must be 64 hexadecimal digits in lower case", code="E206")
     unknown = sorted({name for name, _ in fields} - {"peer"})
     if unknown:
-        raise ConfigError(f"{text!r}: unknown part {unknown[0]!r}")
+        raise ConfigError(f"{text!r}: unknown part {unknown[0]!r}", code="E206")
     return JoinLink(run=Digest(parts.netloc), peers=parse_peer_addresses(value for _, value in fields))
 
 
@@ -58,7 +58,7 @@ def split_initial_peers(texts: Sequence[str]) -> tuple[Digest | None, tuple[Peer
     links = [parse_link(text) for text in texts if is_link(text)]
     runs = sorted({link.run for link in links})
     if len(runs) > 1:
-        raise ConfigError(f"the join links lead to different runs: {', '.join(runs)}")
+        raise ConfigError(f"the join links lead to different runs: {', '.join(runs)}", code="E205")
     addresses = parse_peer_addresses(text for text in texts if not is_link(text))
     linked = [peer for link in links for peer in link.peers]
     return (runs[0] if runs else None), tuple(dict.fromkeys([*addresses, *linked]))

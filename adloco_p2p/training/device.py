@@ -16,15 +16,16 @@ def select_device(peer_config: PeerConfig) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"device: {name!r} is not a device; use auto, cpu, cuda or cuda:N") from None
+        raise ConfigError(f"device: {name!r} is not a device; use auto, cpu, cuda or cuda:N", code="E210") from None
     if device.type == "cpu":
         return torch.device("cpu")
     if device.type != "cuda":
-        raise ConfigError(f"device: {name!r} is not supported; use auto, cpu, cuda or cuda:N")
+        raise ConfigError(f"device: {name!r} is not supported; use auto, cpu, cuda or cuda:N", code="E210")
     index = device.index or 0
     if index >= torch.cuda.device_count():
         raise ConfigError(
-            f"device: {name!r} asked for, but torch sees {torch.cuda.device_count()} CUDA devices; use auto or cpu"
+            f"device: {name!r} asked for, but torch sees {torch.cuda.device_count()} CUDA devices; use auto or cpu",
+            code="E210",
         )
     return torch.device("cuda", index)
 

@@ -28,13 +28,14 @@ def heldout_loss(shell: ModelShell, parameters: torch.Tensor, rows: Batch, *, mi
         except torch.OutOfMemoryError as error:
             if micro_batch == 1:
                 raise DeviceError(
-                    f"one held-out row of {rows.input_ids.shape[1]} tokens does not fit {shell.device}"
+                    f"one held-out row of {rows.input_ids.shape[1]} tokens does not fit {shell.device}",
+                    code="E502",
                 ) from error
         micro_batch = max(1, micro_batch // 2)
         shell.free_cache()
     loss = float(total) / tokens
     if not math.isfinite(loss):
-        raise DeviceError("training has diverged: the held-out loss is not finite; lower inner.learning_rate")
+        raise DeviceError("training has diverged: the held-out loss is not finite; lower inner.learning_rate", code="E503")
     return loss
 
 

@@ -61,7 +61,9 @@ def run_inner_steps(
                 break
             except torch.OutOfMemoryError as error:
                 if micro_batch == 1:
-                    raise DeviceError(f"one sample of {rows.input_ids.shape[1]} tokens does not fit {shell.device}") from error
+                    raise DeviceError(
+                        f"one sample of {rows.input_ids.shape[1]} tokens does not fit {shell.device}", code="E502"
+                    ) from error
             # outside the handler, which would keep the failed attempt's tensors alive; the rows in hand are run again
             micro_batch = micro_batch_limit = max(1, micro_batch // 2)
             shell.free_cache()
@@ -79,7 +81,7 @@ def run_inner_steps(
         return None
     loss = float(loss_sum) / max(1, tokens)  # waits for the device
     if not math.isfinite(loss) or not math.isfinite(float(instance.local.sum())):
-        raise DeviceError("training has diverged: loss or parameters are not finite; lower inner.learning_rate")
+        raise DeviceError("training has diverged: loss or parameters are not finite; lower inner.learning_rate", code="E503")
     return InnerResult(
         samples=steps * share.effective_batch,
         tokens=tokens,

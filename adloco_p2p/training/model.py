@@ -32,12 +32,13 @@ def build_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, se
         if module.config.vocab_size < vocab_size:
             raise ConfigError(
                 f"model.pretrained: {model.pretrained} knows {module.config.vocab_size} tokens, the tokenizer has {vocab_size};"
-                " use the tokenizer that belongs to the model"
+                " use the tokenizer that belongs to the model",
+                code="E209",
             )
     longest = _longest_sequence(module.config)
     if longest is not None and longest < sequence_length:
         name = "model.architecture.max_position_embeddings" if model.pretrained is None else "model.pretrained"
-        raise ConfigError(f"{name}: the model reads {longest} tokens, data.sequence_length is {sequence_length}")
+        raise ConfigError(f"{name}: the model reads {longest} tokens, data.sequence_length is {sequence_length}", code="E209")
     # a pretrained model may be stored in 16 bits; parameters and optimizers are fp32
     return module.float()
 
@@ -48,13 +49,16 @@ def _architecture(architecture: dict[str, Scalar], *, vocab_size: int, sequence_
     model_type = arguments.pop("model_type", None)
     if not isinstance(model_type, str) or model_type not in transformers.CONFIG_MAPPING:
         raise ConfigError(
-            f"model.architecture.model_type: {model_type!r} is not a model type that transformers knows, such as llama"
+            f"model.architecture.model_type: {model_type!r} is not a model type that transformers knows, such as llama",
+            code="E209",
         )
     if "vocab_size" in arguments:
-        raise ConfigError(f"model.architecture.vocab_size: follows from the tokenizer ({vocab_size}); leave it out")
+        raise ConfigError(
+            f"model.architecture.vocab_size: follows from the tokenizer ({vocab_size}); leave it out", code="E209"
+        )
     unknown = [key for key in sorted(arguments) if not _is_known(model_type, key, arguments[key])]
     if unknown:
-        raise ConfigError(*(f"model.architecture.{key}: {model_type} has no such argument" for key in unknown))
+        raise ConfigError(*(f"model.architecture.{key}: {model_type} has no such argument" for key in unknown), code="E209")
     arguments.setdefault("max_position_embeddings", sequence_length)
     arguments["vocab_size"] = vocab_size
     # no special token of the class's own vocabulary; the model never sees one that the tokenizer does not make
@@ -62,7 +66,7 @@ def _architecture(architecture: dict[str, Scalar], *, vocab_size: int, sequence_
     try:
         return transformers.AutoConfig.for_model(model_type, **arguments)
     except Exception as error:  # each class of transformers has its own ways to refuse a user's value
-        raise ConfigError(f"model.architecture: {model_type} refuses it: {_one_line(error)}") from error
+        raise ConfigError(f"model.architecture: {model_type} refuses it: {_one_line(error)}", code="E209") from error
 
 
 def _is_known(model_type: str, key: str, value: Scalar) -> bool:
@@ -80,7 +84,7 @@ def _is_known(model_type: str, key: str, value: Scalar) -> bool:
 
 def _from_config(config: transformers.PretrainedConfig, seed: int) -> transformers.PreTrainedModel:
     if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise ConfigError(f"model.architecture.model_type: {config.model_type} is not a causal language model")
+        raise ConfigError(f"model.architecture.model_type: {config.model_type} is not a causal language model", code="E209")
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -88,7 +92,9 @@ def _from_config(config: transformers.PretrainedConfig, seed: int) -> transforme
         with torch.no_grad():  # two tokens find sizes that do not fit each other, here instead of in the first inner step
             module(input_ids=torch.zeros(1, 2, dtype=torch.int64), use_cache=False)
     except Exception as error:  # torch and transformers refuse impossible sizes with whatever error they happen to run into
-        raise ConfigError(f"model.architecture: cannot be built: {type(error).__name__}: {_one_line(error)}") from error
+        raise ConfigError(
+            f"model.architecture: cannot be built: {type(error).__name__}: {_one_line(error)}", code="E209"
+        ) from error
     return module
 
 
@@ -99,7 +105,7 @@ def _from_pretrained(source: str, revision: str | None) -> transformers.PreTrain
             source, revision=revision or "main", trust_remote_code=False, use_safetensors=True
         )
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model.pretrained: {source!r} cannot be loaded: {_one_line(error)}") from error
+        raise ConfigError(f"model.pretrained: {source!r} cannot be loaded: {_one_line(error)}", code="E209") from error
 
 
 def _longest_sequence(config: transformers.PretrainedConfig) -> int | None:

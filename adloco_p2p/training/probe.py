@@ -42,7 +42,7 @@ def probe_cpu(shell: ModelShell, *, sequence_length: int, vocab_size: int, budge
     fixed = one - per_sample + shell.gradient.nbytes
     fitting = (budget_bytes - fixed) // per_sample
     if fitting < 1:
-        raise DeviceError(f"memory_budget_bytes: {budget_bytes} given, one sample needs {fixed + per_sample}")
+        raise DeviceError(f"memory_budget_bytes: {budget_bytes} given, one sample needs {fixed + per_sample}", code="E502")
     return min(limit, fitting)
 
 
@@ -79,7 +79,9 @@ def probe_cuda(
         others = torch.empty(3 * num_parameters * (num_instances - 1), device=shell.device)  # parameters and moments
         instance = Instance(torch.zeros(num_parameters), momentum=None, inner=inner, device=shell.device)
     except torch.OutOfMemoryError as error:
-        raise DeviceError(f"max_instances: {num_instances} instances do not fit {shell.device}; host fewer") from error
+        raise DeviceError(
+            f"max_instances: {num_instances} instances do not fit {shell.device}; host fewer", code="E502"
+        ) from error
 
     def fits(num_samples: int) -> bool:
         rows = _synthetic_rows(num_samples, sequence_length, vocab_size)
@@ -104,7 +106,8 @@ def probe_cuda(
     if fitting < 1:
         raise DeviceError(
             f"one sample of {sequence_length} tokens does not fit {shell.device} beside {num_instances} instances;"
-            " raise memory_fraction or lower max_instances"
+            " raise memory_fraction or lower max_instances",
+            code="E502",
         )
     return fitting
 

@@ -15,7 +15,7 @@ def read_events(path: Path) -> list[Event]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: the events of the run cannot be read ({error})") from error
+        raise ConfigError(f"{path}: the events of the run cannot be read ({error})", code="E212") from error
     lines = text.splitlines()
     is_torn = not text.endswith("\n")
     events: list[Event] = []
@@ -24,9 +24,11 @@ def read_events(path: Path) -> list[Event]:
         if event is not None:
             events.append(event)
         elif not (is_torn and number == len(lines)):
-            raise ConfigError(f"{path}, line {number}: not an event (a JSON object with `event` and `time`): {line[:80]!r}")
+            raise ConfigError(
+                f"{path}, line {number}: not an event (a JSON object with `event` and `time`): {line[:80]!r}", code="E212"
+            )
     if not events:
-        raise ConfigError(f"{path}: holds no events; did the run start?")
+        raise ConfigError(f"{path}: holds no events; did the run start?", code="E212")
     return events
 
 

@@ -1,0 +1,358 @@
+"""What can go wrong, in one table: exit codes, and error codes with cause and remedy.
+
+`docs/errors.md` is generated from here (`python -m adloco_p2p.error_codes > docs/errors.md`), `adloco-peer explain-error CODE`
+prints one entry, every message to the user names its code. A code says whose fault it is by its first digit, which is the
+exit code. Codes are never reused; within a digit they have no order.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCode:
+    """One thing that can go wrong. In the texts `...` stands around commands; DIR is the working directory."""
+
+    title: str
+    cause: str
+    remedy: str
+
+
+EXIT_CODES = {
+    0: "done, or stopped on request with everything saved",
+    1: "a fault of the program: it has written a support bundle",
+    2: "what was asked for cannot be done: the command line, the configuration or the data",
+    3: "the network",
+    4: "the disk",
+    5: "this machine: device, memory, installed software",
+    130: "Ctrl-C before training began; while training: the second one",
+    141: "whoever read the output has gone",
+}
+
+ERROR_CODES = {
+    # --- 1: ours -----------------------------------------------------------------------------------------------------
+    "E101": ErrorCode(
+        "a fault of the program",
+        "Something happened that the program does not expect. The state on the disk is that of the last checkpoint.",
+        "Start again with the same command. Report it together with the support bundle that the message names;"
+        " `adloco-peer bundle --workdir DIR` writes a new one.",
+    ),
+    # --- 2: the user's -----------------------------------------------------------------------------------------------
+    "E200": ErrorCode(
+        "the command line is not understood",
+        "An unknown verb or option, a missing one, or a value that the option does not take.",
+        "`adloco-peer --help` lists the verbs, `adloco-peer VERB --help` the options of one.",
+    ),
+    "E201": ErrorCode(
+        "a setting is not accepted",
+        "A setting has an unknown name or a value out of range, or two settings contradict each other. All are listed.",
+        "`adloco-peer config show CONFIG` prints every setting with its value, origin and meaning; correct the file or"
+        " `--set KEY=VALUE`.",
+    ),
+    "E202": ErrorCode(
+        "a configuration file cannot be read",
+        "It is missing, unreadable, not YAML or TOML, or too long. Shipped configurations are named without a path.",
+        "Check the path: `adloco-peer config show default` shows what a configuration holds.",
+    ),
+    "E203": ErrorCode(
+        "the working directory belongs to another run",
+        "A working directory is bound to one run, because its state means nothing in another one.",
+        "Name a new directory with `--workdir`, or take the settings of the run that lies there.",
+    ),
+    "E204": ErrorCode(
+        "no run, or no checkpoint yet, in the working directory",
+        "The path is wrong, or the run has not finished its first round.",
+        "`adloco-peer start CONFIG --workdir DIR` makes a run; wait for its first round otherwise.",
+    ),
+    "E205": ErrorCode(
+        "which run is not clear",
+        "The peers that were reached know several runs, or the join links lead to several.",
+        "`adloco-peer join --initial-peers ADDR --workdir DIR --run ID`, with an id from the message.",
+    ),
+    "E206": ErrorCode(
+        "not an address or a join link",
+        "A part was lost while copying, most often the end `/p2p/...`.",
+        "Copy the whole line that the other peer printed and put it in quotes:"
+        " `adloco-peer join --initial-peers 'adloco://...' --workdir DIR`.",
+    ),
+    "E207": ErrorCode(
+        "the data cannot be used",
+        "The files or the data set are missing, unreachable, of another form, without the text column, or too small.",
+        "Correct `data.*` in the configuration; `adloco-peer config show CONFIG` explains each setting."
+        " `--set data.source=python` needs no download.",
+    ),
+    "E208": ErrorCode(
+        "the tokenizer cannot be used",
+        "It cannot be loaded from the hub or the directory, or has no end-of-text token.",
+        "Correct `tokenizer.source`; `--set tokenizer.source=bytes` needs no download.",
+    ),
+    "E209": ErrorCode(
+        "the model cannot be built",
+        "The architecture or its sizes are not known to `transformers`, do not fit each other, the tokenizer or the data.",
+        "Correct `model.*`; `adloco-peer plan CONFIG --samples 1000` builds the model without training it.",
+    ),
+    "E210": ErrorCode(
+        "no such device here",
+        "The setting `device` names a device that this machine, or the installed torch, does not have.",
+        "`--peer-set device=auto` takes what is there;"
+        " `python -c 'import torch; print(torch.cuda.is_available())'` shows whether torch sees a GPU.",
+    ),
+    "E211": ErrorCode(
+        "the output exists already",
+        "The directory to write is not empty, and nothing is overwritten.",
+        "Name a new directory, such as `--output DIR-2`.",
+    ),
+    "E212": ErrorCode(
+        "the events of the run cannot be read",
+        "`events.jsonl` is missing, empty or not an event file, or no round has finished.",
+        "Check `--workdir`; otherwise wait until the first round has finished.",
+    ),
+    "E220": ErrorCode(
+        "the control API is not for the network",
+        "Whoever reaches the address of the control API could stop the node, so it listens on this machine only.",
+        "`--peer-set control_address=auto` listens on a socket in the working directory; from another machine use ssh:"
+        " `ssh HOST adloco-peer status --workdir DIR`.",
+    ),
+    # --- 3: the network's --------------------------------------------------------------------------------------------
+    "E301": ErrorCode(
+        "the network did not deliver",
+        "Nobody answered in time.",
+        "Check the connection and start again with the same command; nothing is lost.",
+    ),
+    "E302": ErrorCode(
+        "none of the known peers can be used",
+        "All addresses that were given or remembered are dead, blocked by a firewall, or have changed. Each is listed with"
+        " its reason.",
+        "Ask for a current address or join link; on the other machine, open the port that it listens on.",
+    ),
+    "E303": ErrorCode(
+        "the run is not known there",
+        "Peers were reached, but none announces the run: its first peer is not up, or all its peers are gone.",
+        "Wait until the first peer runs, and check the id that was given with `--run`.",
+    ),
+    "E304": ErrorCode(
+        "nobody could give the run's configuration",
+        "The run is announced, but no peer that has it could be reached, or what they gave is not signed by its author.",
+        "Try again in a minute; if it goes on, ask the author whether the join link is right.",
+    ),
+    "E305": ErrorCode(
+        "the p2p daemon does not start",
+        "The network part (p2pd) could not start or listen, after several attempts.",
+        "The message ends with what it said. `--host-maddrs /ip4/0.0.0.0/tcp/0` lets it choose a free port.",
+    ),
+    "E306": ErrorCode(
+        "the p2p daemon ended",
+        "The network part (p2pd) was killed, often by the kernel for want of memory, or crashed.",
+        "Start again with the same command: the checkpoint stands. `sudo dmesg | tail` shows whether memory ran out.",
+    ),
+    "E307": ErrorCode(
+        "cannot listen there",
+        "Another program uses the port, or the address is not one of this machine.",
+        "`--host-maddrs /ip4/0.0.0.0/tcp/0` takes a free port; `ss -ltnp` shows who has the other one.",
+    ),
+    "E308": ErrorCode(
+        "the clock is off",
+        "This machine's clock differs too much from that of the other peers, so address records look expired.",
+        "`sudo timedatectl set-ntp true`, then start again.",
+    ),
+    "E309": ErrorCode(
+        "the identity is in use",
+        "Another process takes part with the same `identity.key`: the working directory was copied, or an old process"
+        " still runs on another machine.",
+        "Stop the other one, or give each process its own `--workdir`. Never copy `identity.key`.",
+    ),
+    "E310": ErrorCode(
+        "averaging failed",
+        "A peer of the round left, or was too slow. The attempt is repeated with the others.",
+        "Nothing to do; the message names whom it waited for.",
+    ),
+    "E311": ErrorCode(
+        "the state could not be fetched",
+        "No peer could serve the wanted state: donors left, or the state is older than what they keep.",
+        "Start again with the same command.",
+    ),
+    "E312": ErrorCode(
+        "a peer of the local swarm did not start",
+        "One of the processes that `swarm` starts ended or did not listen in time.",
+        "Read the log file that the message names.",
+    ),
+    "E313": ErrorCode(
+        "a message that does not belong here",
+        "A peer sent what no honest peer of this run and version sends.",
+        "Check that all peers run the same version: `pip show adloco-peer`.",
+    ),
+    "E350": ErrorCode(
+        "no node runs in this directory",
+        "A verb such as `adloco-peer status` asks the node that runs in the working directory, and none does: it was never"
+        " started there, has ended, or is still starting.",
+        "Check `--workdir`; start the node with `adloco-peer start` or `adloco-peer join`, and wait until it has said that it"
+        " started.",
+    ),
+    "E351": ErrorCode(
+        "the node does not answer",
+        "It runs but is suspended, or the machine is so busy that it has not answered for ten seconds.",
+        "`ps -o pid,stat,cmd -p $(cat DIR/lock)` shows a T where it is stopped; `kill -CONT $(cat DIR/lock)` lets it go on.",
+    ),
+    "E352": ErrorCode(
+        "this user may not control the node",
+        "Only who started the node can read the folder `control/` in its working directory, and the token in it.",
+        "Ask as the user who started the node.",
+    ),
+    "E353": ErrorCode(
+        "the control API cannot listen",
+        "The address that `control_address` names is taken by another program.",
+        "Choose another port with `--peer-set control_address=127.0.0.1:PORT`, 0 for any free one, or `auto` for a socket in"
+        " the working directory.",
+    ),
+    "E354": ErrorCode(
+        "the node speaks another version of the control API",
+        "The node was started by another version of adloco-peer than the one that asks.",
+        "Ask with the adloco-peer that started the node, or start the node again with this one.",
+    ),
+    "E355": ErrorCode(
+        "the node refuses",
+        "The node understood what was asked and said why it will not do it.",
+        "The message says what it would accept.",
+    ),
+    # what `doctor` finds
+    "E320": ErrorCode(
+        "an initial peer does not answer",
+        "Nothing listens at its address any more, a firewall is in between, or the peer is off. Others can take its place.",
+        "Ask for a current address or join link; on that machine, `ss -ltn` shows whether the port is open.",
+    ),
+    "E321": ErrorCode(
+        "this machine's clock is off",
+        "It differs by more than a minute from the clocks of other peers. The run does not mind; times in logs are wrong.",
+        "`sudo timedatectl set-ntp true`.",
+    ),
+    "E322": ErrorCode(
+        "nobody can connect to this machine",
+        "A NAT or a firewall lets in only what was asked for. The node takes part all the same, through connections that it"
+        " opens itself and, to others behind a NAT, by hole punching or relays, which takes up to some minutes.",
+        "Forward a TCP port of the router to this machine and pass it on:"
+        " `adloco-peer join ... --host-maddrs /ip4/0.0.0.0/tcp/31337 --announce-maddrs /ip4/PUBLIC-IP/tcp/31337`.",
+    ),
+    "E323": ErrorCode(
+        "the connection is slow",
+        "Less than one Mbit/s goes to or comes from the fastest peer that was asked: averaging a large model takes long.",
+        "Stop other traffic, use a cable instead of radio, then run `adloco-peer doctor --initial-peers ADDR` again.",
+    ),
+    "E324": ErrorCode(
+        "another version of the protocol",
+        "A peer that was reached speaks another version of the protocol: the two cannot train together.",
+        "`pip install --upgrade adloco-peer`, on whichever side is older.",
+    ),
+    # --- 4: the disk's -----------------------------------------------------------------------------------------------
+    "E401": ErrorCode(
+        "the disk does not do it",
+        "Reading or writing failed for the reason in the message.",
+        "Mend what the message says, then start again with the same command; nothing was overwritten.",
+    ),
+    "E402": ErrorCode(
+        "the disk is full",
+        "No space or quota is left.",
+        "`df -h DIR` shows it; free some space and start again with the same command, nothing was overwritten.",
+    ),
+    "E403": ErrorCode(
+        "not permitted",
+        "This user may not write there, or the file system is read-only.",
+        "`sudo chown -R $USER DIR`, or choose another `--workdir`.",
+    ),
+    "E404": ErrorCode(
+        "the working directory is in use",
+        "Another adloco-peer works in it; the message names its process id.",
+        "Stop that process, `kill -TERM PID`, or choose another `--workdir`.",
+    ),
+    "E405": ErrorCode(
+        "what was saved cannot be used",
+        "A file of the working directory is damaged, belongs to another run, or was written by another version.",
+        "Restore it from a copy, or choose a new `--workdir`: `join` fetches the state from the others.",
+    ),
+    "E406": ErrorCode(
+        "the identity cannot be used",
+        "`identity.key` is damaged, or others on this machine may read it.",
+        "`chmod 600 DIR/identity.key`; restore a damaged one from a copy, or move it away to become a new peer.",
+    ),
+    "E407": ErrorCode(
+        "there is no ledger",
+        "The ledger begins with the first agreed plan; a run trained with `--offline` keeps none.",
+        "Wait for the first round, or name the `--workdir` of a peer that was on the network.",
+    ),
+    "E420": ErrorCode(
+        "little space on the disk",
+        "Checkpoints, the data and the model need a few times the size of the model; writing fails when the disk is full.",
+        "`df -h DIR` shows it; free some space, or choose another `--workdir`.",
+    ),
+    # --- 5: this machine's -------------------------------------------------------------------------------------------
+    "E501": ErrorCode(
+        "the device cannot do the work",
+        "Not even the smallest piece of work fits this device.",
+        "`--peer-set device=cpu`, or take part with a larger machine.",
+    ),
+    "E502": ErrorCode(
+        "not enough memory",
+        "The model with its optimizer, or one sample, does not fit the memory that may be used.",
+        "`--max-instances 1`, or `--peer-set memory_fraction=0.9`; close other programs that use the GPU (`nvidia-smi`).",
+    ),
+    "E503": ErrorCode(
+        "training has diverged",
+        "Loss or parameters are not finite. The last checkpoint is sound.",
+        "The author has to lower `inner.learning_rate` and start a new run; with faulty memory or an overclocked GPU it"
+        " happens on one machine only.",
+    ),
+    "E520": ErrorCode(
+        "this Python is too old",
+        "Python 3.11 is the first one that is supported.",
+        "`sudo apt install python3.11 python3.11-venv`, then a new environment: `python3.11 -m venv .venv`.",
+    ),
+    "E521": ErrorCode(
+        "a package is missing or of another version",
+        "Something was installed or upgraded beside the node, or the installation was interrupted.",
+        "In the checkout: `pip install -c constraints.txt .`.",
+    ),
+    "E522": ErrorCode(
+        "there is a GPU, but torch does not see it",
+        "The driver is too old for the installed torch, the CPU build of torch is installed, or the container got no GPU.",
+        "`nvidia-smi` must work; then `pip install --force-reinstall torch`; in a container, start it with `--gpus all`.",
+    ),
+    "E523": ErrorCode(
+        "little memory",
+        "The default model needs about 1 GB beside the system; larger ones 20 bytes per parameter and instance.",
+        "Close other programs; `--max-instances 1` keeps the need small.",
+    ),
+}
+
+
+def explained(code: str) -> str:
+    """One entry, as `explain-error` prints it. Raises KeyError for a code that there is not."""
+    entry = ERROR_CODES[code]
+    return f"{code}: {entry.title} (exit code {code[1]})\ncause:  {entry.cause}\nremedy: {entry.remedy}"
+
+
+def as_markdown() -> str:
+    """The whole of docs/errors.md."""
+    lines = [
+        "# What can go wrong",
+        "",
+        "Generated from `adloco_p2p/error_codes.py`. `adloco-peer explain-error CODE` prints one entry.",
+        "",
+        "## Exit codes",
+        "",
+        "| exit code | meaning |",
+        "|---|---|",
+        *(f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()),
+        "",
+        "## Error codes",
+        "",
+        "The first digit is the exit code.",
+        "",
+        "| code | what | cause | remedy |",
+        "|---|---|---|---|",
+    ]
+    for code, entry in ERROR_CODES.items():
+        cells = (code, entry.title, entry.cause, entry.remedy)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(as_markdown(), end="")  # noqa: T201

@@ -1,0 +1,49 @@
+"""What must not leave the machine in a support bundle: keys, tokens, addresses, the user's name. Pure.
+
+By shape where secrets have one, by value where they are known. Replaces rather too much than too little: an `eos_token` of a
+tokenizer goes as well. PeerIDs stay, being public and needed to follow what happened.
+"""
+
+import ipaddress
+import re
+from collections.abc import Collection
+
+MIN_SECRET_CHARS = 6
+"""Shorter values would be found in every other word."""
+
+_SHAPES = (
+    (re.compile(r"adloco:[^\s\"'<>]+"), "<join link>"),
+    (re.compile(r"(?<=://)[^\s/@\"']+(?=@)"), "<credentials>"),
+    (re.compile(r"-----BEGIN [A-Z ]*KEY-----.*?(?:-----END [A-Z ]*KEY-----|\Z)", re.DOTALL), "<key>"),
+    (re.compile(r"(?i)\bbearer\s+[^\s\"',]+"), "<token>"),
+    (re.compile(r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abps]-|AKIA)[A-Za-z0-9_\-]{8,}"), "<token>"),
+    (re.compile(r"(?<=/)(ip4|ip6|dns|dns4|dns6|dnsaddr)/[^/\s\"',\\]+"), r"\1/<address>"),
+    (
+        re.compile(
+            r"(?i)(?<![a-z])((?:[a-z0-9]+_)*(?:token|secret|password|passwd|passphrase|api_?key|private_?key|authorization))"
+            r"(\\?[\"']?\s*[:=]\s*\\?[\"']?)([^\s\"',}\\<]{4,})"
+        ),
+        r"\1\2<secret>",
+    ),
+)
+_MAYBE_IP = re.compile(r"(?<![\w.:])(?:[0-9a-fA-F]{0,4}:[0-9a-fA-F:.]+(?![\w:])|(?:\d{1,3}\.){3}\d{1,3}(?!\w|\.\d))")
+
+
+def redacted(text: str, *, secrets: Collection[str], home: str) -> str:
+    """The text without anything that has the shape of a secret, without these secrets, and with `~` for `home`."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= MIN_SECRET_CHARS:
+            text = text.replace(secret, "<secret>")
+    for shape, replacement in _SHAPES:
+        text = shape.sub(replacement, text)
+    text = _MAYBE_IP.sub(lambda found: "<address>" if _is_address(found[0]) else found[0], text)
+    return text.replace(home, "~") if len(home) > 1 else text
+
+
+def _is_address(text: str) -> bool:
+    """An IP address that could lead somewhere: not `::2`, which is a slice more often than a host."""
+    try:
+        ipaddress.ip_address(text.rstrip("."))
+    except ValueError:
+        return False
+    return "." in text or sum(bool(group) for group in text.split(":")) > 1

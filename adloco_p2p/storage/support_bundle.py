@@ -1,0 +1,118 @@
+"""One zip file that lets somebody else understand what happened on this machine, and nothing that they must not have.
+
+crash.txt      how the last crash ended, if there was one
+about.json     versions, machine, command line
+run.json       the run's configuration
+events.jsonl   the end of what happened
+files.txt      names and sizes of what lies in the working directory
+
+Only these are ever read for it: never the identity, the journal, the address book, checkpoints or data. Each goes through
+`redaction.py`.
+"""
+
+import base64
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import traceback
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from adloco_p2p.storage.disk import replace_file, reported
+from adloco_p2p.storage.redaction import redacted
+
+MAX_TEXT_BYTES = 1 << 20
+"""Of one file inside; of a longer one the end is kept. So the bundle cannot exceed five of these."""
+MAX_FILES_LISTED = 1000
+BUNDLE = "support-bundle.zip"
+CRASH = "crash.txt"
+PACKAGES = ("adloco-peer", "torch", "hivemind", "transformers", "datasets", "numpy", "grpcio", "protobuf", "safetensors")
+_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSPHRASE|KEY|CREDENTIAL", re.IGNORECASE)
+
+
+def write_crash(workdir: Path, error: BaseException) -> Path:
+    """Keep how the program ended, and bundle it; returns where the bundle is. Raises StorageError."""
+    words = "".join(traceback.format_exception(error))
+    with reported(workdir):
+        workdir.mkdir(parents=True, exist_ok=True)
+        replace_file(workdir / CRASH, _clean(words, workdir).encode())
+    return write_bundle(workdir)
+
+
+def write_bundle(workdir: Path) -> Path:
+    """Bundle what lies in the working directory, in place of an earlier bundle. Raises StorageError."""
+    path = workdir / BUNDLE
+    aside = path.with_name(BUNDLE + ".tmp")
+    with reported(workdir):
+        with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as file:
+            for name, text in _contents(workdir):
+                file.writestr(name, _end_of(_clean(text, workdir).encode()))
+        aside.chmod(0o600)
+        aside.replace(path)
+    return path
+
+
+def _contents(workdir: Path) -> Iterator[tuple[str, str]]:
+    yield "about.json", json.dumps(_about(workdir), indent=1)
+    yield "files.txt", "\n".join(_files(workdir))
+    for name in (CRASH, "run.json", "events.jsonl"):
+        path = workdir / name
+        if path.is_file():
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - MAX_TEXT_BYTES))
+                yield name, file.read(MAX_TEXT_BYTES).decode("utf-8", "replace")
+
+
+def _about(workdir: Path) -> dict[str, object]:
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    driver = Path("/proc/driver/nvidia/version")
+    return {
+        "command": sys.argv,
+        "python": sys.version,
+        "system": platform.platform(),
+        "processors": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "disk_free_bytes": shutil.disk_usage(workdir).free,
+        "nvidia_driver": driver.read_text().splitlines()[0] if driver.is_file() else None,
+        "versions": versions,
+    }
+
+
+def _files(workdir: Path) -> list[str]:
+    listed = []
+    for path in sorted(workdir.rglob("*")):
+        with contextlib.suppress(OSError):  # a living node removes files meanwhile
+            if path.is_file():
+                listed.append(f"{path.stat().st_size:>14} {path.relative_to(workdir)}")
+    return listed[:MAX_FILES_LISTED]
+
+
+def _clean(text: str, workdir: Path) -> str:
+    return redacted(text, secrets=_known_secrets(workdir), home=str(Path.home()))
+
+
+def _known_secrets(workdir: Path) -> list[str]:
+    """Values that must not appear in whatever guise: the private key, the control token, secrets of the environment."""
+    secrets = [value for name, value in os.environ.items() if _SECRET_NAME.search(name)]
+    with contextlib.suppress(OSError):
+        key = (workdir / "identity.key").read_bytes()
+        for part in (key, key[-64:], key[-64:-32]):  # the file, seed and public half, the seed
+            secrets += [part.hex(), repr(part)[2:-1]]
+            secrets += [base64.b64encode(part).decode().rstrip("="), base64.urlsafe_b64encode(part).decode().rstrip("=")]
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        secrets.append(str(json.loads((workdir / "control" / "endpoint.json").read_bytes())["token"]))
+    return secrets
+
+
+def _end_of(content: bytes) -> bytes:
+    """Replacements may have made it longer."""
+    return content[-MAX_TEXT_BYTES:]

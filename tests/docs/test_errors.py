@@ -1,0 +1,91 @@
+"""The table of errors: complete, used, printed, and the page generated from it."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from adloco_p2p import error_codes, errors
+from adloco_p2p.cli import main
+from adloco_p2p.error_codes import ERROR_CODES, EXIT_CODES, as_markdown
+from adloco_p2p.errors import AdlocoError, ConfigError, StorageError
+
+REPOSITORY = Path(__file__).parents[2]
+TABLE = REPOSITORY / "adloco_p2p" / "error_codes.py"
+CODE = re.compile(r"(?<![\w#])E\d{3}\b")
+
+
+def codes_in_sources() -> dict[str, str]:
+    """Every string of the package outside the table that is a code, or an error message that begins with one, and where."""
+    found: dict[str, str] = {}
+    for path in sorted((REPOSITORY / "adloco_p2p").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if path != TABLE and isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found |= dict.fromkeys(CODE.findall(node.value), f"{path}:{node.lineno}")
+    return found
+
+
+def test_the_page_is_generated_from_the_table() -> None:
+    assert (REPOSITORY / "docs" / "errors.md").read_text() == as_markdown()
+
+
+def test_every_code_is_in_the_table_and_every_entry_is_used() -> None:
+    used = codes_in_sources()
+    assert not {code: where for code, where in used.items() if code not in ERROR_CODES}
+    assert not set(ERROR_CODES) - set(used)
+
+
+def test_entries_are_complete() -> None:
+    for code, entry in ERROR_CODES.items():
+        assert CODE.fullmatch(code) and int(code[1]) in EXIT_CODES
+        assert entry.title and entry.cause.endswith(".") and entry.remedy.endswith("."), code
+        assert entry.remedy.count("`") % 2 == 0, code
+
+
+def test_every_class_has_a_code_of_its_exit_code() -> None:
+    classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, AdlocoError)]
+    for kind in classes:
+        assert kind.code[1] == str(kind.exit_code) and kind.code in ERROR_CODES, kind
+
+
+def test_a_code_of_another_exit_code_is_our_mistake() -> None:
+    with pytest.raises(AssertionError):
+        StorageError("disk", code="E201")
+    with pytest.raises(AssertionError):
+        ConfigError("setting", code="E299")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["export", "--workdir", "nowhere", "--output", "model"], "E204"),
+        (["config", "show", "nowhere.yaml"], "E202"),
+        (["config", "show", "--set", "work.inner_steps=-1"], "E201"),
+        (["explain-error", "E999"], "E200"),
+    ],
+)
+def test_messages_carry_their_code(
+    words: list[str], code: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == int(code[1])
+    said = capsys.readouterr().err
+    assert said.startswith(f"adloco-peer: {code}: ") and said.endswith(f"adloco-peer explain-error {code}\n")
+
+
+def test_argparse_carries_a_code_too(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["export", "--workdir"])
+    assert ended.value.code == 2
+    assert "adloco-peer: E200: " in capsys.readouterr().err
+
+
+def test_explain_error_prints_cause_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain-error", "e302"]) == 0
+    said = capsys.readouterr().out
+    assert said == error_codes.explained("E302") + "\n"
+    assert "cause:" in said and "remedy:" in said
+    assert main(["explain-error"]) == 0
+    listed = capsys.readouterr().out
+    assert all(error_codes.explained(code) in listed for code in ERROR_CODES)

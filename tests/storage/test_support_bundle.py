@@ -1,0 +1,137 @@
+"""What a support bundle holds, and what it must never hold: planted secrets are looked for in every byte of it."""
+
+import base64
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from adloco_p2p.cli import main
+from adloco_p2p.commands import inspect
+from adloco_p2p.storage.redaction import redacted
+from adloco_p2p.storage.support_bundle import MAX_TEXT_BYTES, write_bundle, write_crash
+from adloco_p2p.swarm.identity import Identity
+
+TOKEN = "fJ2kQ0planted0control0token0aa8"
+ENVIRONMENT_SECRET = "planted-environment-secret"
+PLANTED = {
+    "hub token": "hf_plantedPlantedPlanted01",
+    "environment": ENVIRONMENT_SECRET,
+    "control token": TOKEN,
+    "IPv4": "198.51.100.23",
+    "IPv6": "2001:db8:77::1f",
+    "name in an address": "planted-host.example.org",
+    "password in a url": "plantedPassword7",
+    "setting": "plantedApiKey99",
+    "bearer": "plantedBearer123",
+}
+
+
+def plant(workdir: Path) -> list[str]:
+    """A working directory with secrets in every file that could ever be read; returns them as text."""
+    identity = Identity.load_or_create(workdir / "identity.key")
+    seed = (workdir / "identity.key").read_bytes()[-64:-32]
+    keys = [seed.hex(), base64.b64encode(seed).decode().rstrip("="), base64.urlsafe_b64encode(seed).decode().rstrip("=")]
+    (workdir / "control").mkdir()
+    (workdir / "control" / "endpoint.json").write_text(json.dumps({"address": "127.0.0.1:1", "token": TOKEN}))
+    said = " ".join(
+        [
+            f"use {PLANTED['hub token']}",
+            f"dial /ip4/{PLANTED['IPv4']}/tcp/1/p2p/{identity.peer_id}",
+            f"or {PLANTED['IPv4']}:31337 or [{PLANTED['IPv6']}]:80 or /ip6/{PLANTED['IPv6']}/udp/9",
+            f"/dns4/{PLANTED['name in an address']}/tcp/4",
+            f"adloco://{'a' * 64}?peer=/dns/{PLANTED['name in an address']}/tcp/1/p2p/{identity.peer_id}",
+            f"https://me:{PLANTED['password in a url']}@host/x",
+            f"api_key={PLANTED['setting']}",
+            f"Authorization: Bearer {PLANTED['bearer']}",
+            f"{TOKEN} {ENVIRONMENT_SECRET} {' '.join(keys)}",
+            f"{Path.home()}/planted",
+        ]
+    )
+    for name in ("run.json", "peers.json", "journal.bin"):
+        (workdir / name).write_text(json.dumps({"path": said, "token": PLANTED["setting"]}))
+    (workdir / "events.jsonl").write_text(json.dumps({"event": "refused", "time": 1.0, "reason": said}) + "\n")
+    return [*PLANTED.values(), *keys, f"{Path.home()}/planted", said]
+
+
+def everything_in(bundle: Path) -> dict[str, str]:
+    with zipfile.ZipFile(bundle) as file:
+        assert file.testzip() is None
+        return {name: file.read(name).decode() for name in file.namelist()}
+
+
+@pytest.fixture(autouse=True)
+def _secret_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", ENVIRONMENT_SECRET)
+    monkeypatch.setenv("HOME", "/home/planted-user")
+
+
+def test_no_planted_secret_is_in_it(tmp_path: Path) -> None:
+    secrets = plant(tmp_path)
+    bundle = write_crash(tmp_path, RuntimeError((tmp_path / "run.json").read_text()))
+    contents = everything_in(bundle)
+    assert set(contents) == {"about.json", "files.txt", "crash.txt", "run.json", "events.jsonl"}
+    texts = {**contents, "crash.txt on disk": (tmp_path / "crash.txt").read_text()}
+    for secret in secrets:
+        for name, text in texts.items():
+            assert secret not in text, f"{name} holds {secret}"
+    assert "RuntimeError" in contents["crash.txt"] and "refused" in contents["events.jsonl"]
+    assert "identity.key" in contents["files.txt"]  # that there is one may be known
+    assert bundle.stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_no_secret_stays() -> None:
+    text = (
+        '{"tokens":12345,"time":"12:34:56","tokenizer":"bytes","version":"2.13.0","maddr":"/ip4/10.0.0.7/tcp/4001","x":[1,2]}'
+    )
+    kept = redacted(text, secrets=["short"], home="/")
+    assert kept == text.replace("10.0.0.7", "<address>")
+    assert redacted("rows[::2] std::vector", secrets=[], home="/root") == "rows[::2] std::vector"
+
+
+def test_its_size_is_bounded(tmp_path: Path) -> None:
+    line = json.dumps({"event": "round", "time": 1.0, "noise": os.urandom(1000).hex()})
+    (tmp_path / "events.jsonl").write_text("\n".join([line] * (3 * MAX_TEXT_BYTES // len(line))) + "\nthe end\n")
+    contents = everything_in(write_bundle(tmp_path))
+    assert len(contents["events.jsonl"]) == MAX_TEXT_BYTES
+    assert contents["events.jsonl"].endswith("the end\n")
+
+
+def test_a_crash_is_one_line_and_one_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def report(arguments: object) -> int:
+        raise IndexError("nobody\nexpected this")
+
+    monkeypatch.setattr(inspect, "report", report)
+    assert main(["report", "--workdir", str(tmp_path / "new"), "--output", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err.splitlines()
+    bundle = tmp_path / "new" / "support-bundle.zip"
+    assert len(said) == 2
+    assert said[0].startswith("adloco-peer: E101: IndexError: nobody expected this (test_support_bundle.py:")
+    assert said[0].endswith(f"support bundle: {bundle}")
+    assert "IndexError" in everything_in(bundle)["crash.txt"]
+
+    bundle.unlink()
+    assert main(["bundle", "--workdir", str(tmp_path / "new")]) == 0
+    assert "IndexError" in everything_in(bundle)["crash.txt"]  # the last crash is still told
+
+
+def test_a_crash_where_nothing_can_be_written_shows_the_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def report(arguments: object) -> int:
+        raise IndexError("unexpected")
+
+    monkeypatch.setattr(inspect, "report", report)
+    (tmp_path / "file").touch()
+    assert main(["report", "--workdir", str(tmp_path / "file"), "--output", "x"]) == 1
+    said = capsys.readouterr().err
+    assert "Traceback" in said and "no support bundle" in said
+
+
+def test_a_bundle_of_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bundle", "--workdir", str(tmp_path / "nowhere")]) == 2
+    assert "E204" in capsys.readouterr().err
