@@ -19,12 +19,14 @@ from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
 from adloco_p2p.core.types import Digest, PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import AverageFailed, LocalProtocolError, RemoteProtocolError
+from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.averaging_wire import HANDLER, Hello, Purpose, Verdict, failure, refusal
 from adloco_p2p.swarm.butterfly import AveragingLimits, Butterfly
-from adloco_p2p.swarm.parts import Agreement, result_digest, statistics_of
+from adloco_p2p.swarm.parts import Agreement, result_digest, statistics_of, suitable_part_bytes
 from adloco_p2p.swarm.repair import EncodedResult, Fetch, ResultStore, serve_repair
+from adloco_p2p.swarm.stream_pool import IDLE_SECONDS, StreamPool
 from adloco_p2p.swarm.streams import FramedStream, FrameKind, Pace, StreamLost, open_stream
-from adloco_p2p.swarm.tensor_codec import codec_named
+from adloco_p2p.swarm.traffic import Meter
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,12 +52,15 @@ class Averaged:
     """Until the result was here; slower members may be served afterwards."""
     bytes_received: int
     seconds: float
+    upload_bytes_per_second: float
+    """What the uplink carried while this peer sent, as the receivers saw it; 0 where it sent nothing."""
 
 
 class Averager:
     """All averages of one peer. Belongs to the event loop in which `start` ran.
 
-    `part_bytes` and `codec` must be equal on all members. `pace` is awaited before every piece of at most 256 KiB is sent.
+    `part_bytes`, the most that a part may have, and `codec` must be equal on all members. `pace` says when data may be sent
+    and read.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class Averager:
         limits: AveragingLimits | None = None,
         pace: Pace | None = None,
         num_threads: int = 2,
+        meter: Meter | None = None,
     ) -> None:
         self._p2p = p2p
         self._own_peer = PeerId(p2p.peer_id.to_base58())
@@ -75,6 +81,7 @@ class Averager:
         self._limits = limits or AveragingLimits()
         self._pace = pace
         self._num_threads = num_threads
+        self._meter = meter or Meter()
         self._running: dict[Digest, Butterfly] = {}
         """Attempts that go on, or that still serve slower members."""
         self._begun = asyncio.Event()
@@ -87,6 +94,7 @@ class Averager:
         self._num_streams: Counter[PeerId] = Counter()
         self._accepted: dict[asyncio.Task[None], FramedStream] = {}
         """Accepted streams and the tasks that serve them."""
+        self._pool = StreamPool(self._connect)
         self._background: set[asyncio.Task[None]] = set()
         self._num_repairs = 0
 
@@ -110,6 +118,7 @@ class Averager:
             task.cancel()
         for butterfly in tuple(self._running.values()):
             butterfly.close()
+        self._pool.close()
         for stream in self._accepted.values():
             stream.abort()
         self._begun.set()
@@ -149,7 +158,7 @@ class Averager:
             shares=shares or tuple(float(weight > 0) for _, weight in weights),
             size=vector.numel(),
             codec=self._codec,
-            part_bytes=self._part_bytes,
+            part_bytes=min(self._part_bytes, suitable_part_bytes(vector.numel() * 4, len(weights))),
         )
         if self._own_peer not in agreement.members:
             raise LocalProtocolError("this peer is not a member of the average it was asked for")
@@ -177,6 +186,7 @@ class Averager:
             bytes_sent=bytes_sent,
             bytes_received=bytes_received,
             seconds=asyncio.get_running_loop().time() - begun,
+            upload_bytes_per_second=butterfly.upload_bytes_per_second,
         )
 
     async def repair(
@@ -208,7 +218,8 @@ class Averager:
             assert fetch.parts is not None
             result = EncodedResult(
                 digest=digest,
-                codec=self._codec,
+                codec=fetch.mean_codec,
+                sent_codec=self._codec,
                 size=size,
                 encoded=fetch.encoded,
                 parts=fetch.parts,
@@ -226,6 +237,7 @@ class Averager:
             bytes_sent=traffic[0],
             bytes_received=traffic[1],
             seconds=asyncio.get_running_loop().time() - begun,
+            upload_bytes_per_second=0.0,
         )
 
     def forget(self, key: Digest) -> None:
@@ -245,13 +257,13 @@ class Averager:
             agreement,
             vector,
             averaged=out,
-            encoded=self._results.new_buffer(agreement.size * agreement.codec.bytes_per_value),
+            encoded=self._results.new_buffer(agreement.num_result_bytes),
             own_peer=self._own_peer,
             timeout_seconds=timeout_seconds,
             limits=self._limits,
             executor=self._executor,
             pace=self._pace,
-            connect=self._connect,
+            pool=self._pool,
             has_network=self._has_network,
         )
         self._running[key] = butterfly
@@ -306,8 +318,9 @@ class Averager:
         agreement = butterfly.agreement
         parts = [part for shard in agreement.shards for part in shard]
         result = EncodedResult(
-            digest=result_digest(agreement.codec, agreement.size, butterfly.part_digests),
-            codec=agreement.codec,
+            digest=result_digest(agreement.mean_codec, agreement.size, butterfly.part_digests),
+            codec=agreement.mean_codec,
+            sent_codec=agreement.codec,
             size=agreement.size,
             encoded=butterfly.encoded,
             parts=tuple((part.num_bytes, digest) for part, digest in zip(parts, butterfly.part_digests, strict=True)),
@@ -321,7 +334,10 @@ class Averager:
         task.add_done_callback(self._background.discard)
 
     async def _connect(self, peer: PeerId, timeout_seconds: float) -> FramedStream:
-        return await open_stream(self._p2p, peer, HANDLER, timeout_seconds=timeout_seconds)
+        stream = await open_stream(self._p2p, peer, HANDLER, timeout_seconds=timeout_seconds)
+        stream.count_into(self._meter)
+        stream.pace = self._pace
+        return stream
 
     async def _has_network(self) -> bool:
         try:
@@ -345,16 +361,11 @@ class Averager:
         assert task is not None
         try:
             stream = self._accepted[task] = await FramedStream.take_over(peer, reader, writer)
-            async with asyncio.timeout(limits.hello_seconds):
-                hello = Hello.decode(await stream.receive(FrameKind.HELLO))
-            match hello.purpose:
-                case Purpose.AVERAGE:
-                    await self._accept_average(stream, hello)
-                case Purpose.REPAIR:
-                    await self._serve_repair(stream, hello)
-                case Purpose.ABORT:
-                    async with asyncio.timeout(limits.hello_seconds):
-                        self._hear_note(peer, hello, Verdict.decode(await stream.receive(FrameKind.NOTE)))
+            stream.count_into(self._meter)
+            stream.pace = self._pace
+            patience = limits.hello_seconds
+            while await self._serve_next(stream, patience):
+                patience = 2 * IDLE_SECONDS
         except RemoteProtocolError as error:
             _LOG.warning("averaging.refused peer=%s reason=%s", peer, error)
         except (StreamLost, TimeoutError) as error:
@@ -369,7 +380,23 @@ class Averager:
             else:
                 stream.abort()
 
-    async def _accept_average(self, stream: FramedStream, hello: Hello) -> None:
+    async def _serve_next(self, stream: FramedStream, patience_seconds: float) -> bool:
+        """Do what the next hello asks. True: another one may follow."""
+        async with asyncio.timeout(patience_seconds):
+            hello = Hello.decode(await stream.receive(FrameKind.HELLO))
+        match hello.purpose:
+            case Purpose.AVERAGE:
+                return await self._accept_average(stream, hello)
+            case Purpose.REPAIR:
+                stream.resume()
+                await self._serve_repair(stream, hello)
+            case Purpose.ABORT:
+                stream.resume()
+                async with asyncio.timeout(self._limits.hello_seconds):
+                    self._hear_note(stream.peer, hello, Verdict.decode(await stream.receive(FrameKind.NOTE)))
+        return False
+
+    async def _accept_average(self, stream: FramedStream, hello: Hello) -> bool:
         """Hand the stream to its attempt; wait for the attempt if this peer is not that far yet."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._limits.waiting_seconds
@@ -385,10 +412,12 @@ class Averager:
         if verdict and (butterfly is None or verdict.status == "failed"):
             answer = verdict if agreement == hello.agreement else refusal("the members do not agree")
             stream.send(FrameKind.VERDICT, answer.encode())
-            await stream.flushed()
         else:
             assert butterfly is not None
-            await butterfly.serve(stream, hello)
+            if await butterfly.serve(stream, hello):
+                return True
+        await stream.until_closed(self._limits.hello_seconds)
+        return False
 
     async def _serve_repair(self, stream: FramedStream, hello: Hello) -> None:
         self._num_repairs += 1

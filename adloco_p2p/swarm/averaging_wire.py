@@ -13,14 +13,15 @@ from adloco_p2p.core.types import Digest, PeerId, Text
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.streams import CONTROL_BYTES
 
-HANDLER = "adloco.average.1"
+HANDLER = "adloco.average.2"
 """Name of the binary stream handler; ends in the version, so that other versions cannot meet."""
 MAX_SUSPECTS = 16
 """Suspects that one note names."""
 
-_HELLO = struct.Struct("<4sBBBx32s32sQI")
+_HELLO = struct.Struct("<4sBBBB32s32sQI")
+TALLY = struct.Struct("<Qd")  # bytes, seconds: how fast a member's first parts came, as the reducer saw it
 _MAGIC = b"ADLO"
-_VERSION = 1
+_VERSION = 2
 _PART = struct.Struct("<I32s")  # bytes, SHA-256
 
 
@@ -32,26 +33,28 @@ class Purpose(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """First frame of every stream: 84 bytes."""
+    """What a stream is for: its first frame, and that of every further average on it. 84 bytes."""
 
     purpose: Purpose
     key: Digest
     """Key of the average; for a repair, the digest of the wanted result."""
     agreement: bytes = bytes(32)
     codec: int = 0
+    lane: int = 0
+    """Which of the streams between the member and the reducer this is."""
     size: int = 0
     """Values of the vector."""
     part_bytes: int = 0
 
     def encode(self) -> bytes:
-        fields = (self.purpose, self.codec, bytes.fromhex(self.key), self.agreement, self.size, self.part_bytes)
+        fields = (self.purpose, self.codec, self.lane, bytes.fromhex(self.key), self.agreement, self.size, self.part_bytes)
         return _HELLO.pack(_MAGIC, _VERSION, *fields)
 
     @classmethod
     def decode(cls, data: bytes) -> "Hello":
         if len(data) != _HELLO.size:
             raise RemoteProtocolError(f"hello of {len(data)} bytes")
-        magic, version, purpose, codec, key, agreement, size, part_bytes = _HELLO.unpack(data)
+        magic, version, purpose, codec, lane, key, agreement, size, part_bytes = _HELLO.unpack(data)
         if magic != _MAGIC or version != _VERSION or purpose not in tuple(Purpose):
             raise RemoteProtocolError("hello of another protocol or version")
         return cls(
@@ -59,6 +62,7 @@ class Hello:
             key=Digest(key.hex()),
             agreement=agreement,
             codec=codec,
+            lane=lane,
             size=size,
             part_bytes=part_bytes,
         )

@@ -2,11 +2,14 @@
 
     member --HELLO--> reducer --VERDICT--> member --DATA (own parts)--> reducer --DATA (averaged parts)--> member
 
-One stream per member and reducer, opened by the member. A reducer sums part i as soon as all contributors' part i is here,
-encodes the mean ONCE, and everybody, the reducer too, decodes those bytes: one result, byte for byte.
+A member opens a few streams to each reducer, or takes those that the last average left open, and deals the parts to them in
+turn (`Agreement.lanes`): the daemon's flow control lets one stream alone fill only half of a long link. It does not wait for
+the verdict: the first parts are on their way behind the hello. A reducer sums part i as soon as all contributors' part i is
+here, encodes the mean ONCE, and everybody, the reducer too, decodes those bytes: one result, byte for byte. At the end the
+member says NOTE: it has all, and the stream is free for the next average.
 
-Flow control is end to end: a member sends part i only after it got averaged part i - WINDOW, so a reducer never holds more
-than WINDOW parts of anyone and never has to stop reading.
+Flow control is end to end: on each lane a member sends part i only after it got averaged part i - `Agreement.window`, so a
+reducer never holds more than WINDOW parts of anyone and never has to stop reading.
 
 Who is to blame: both ends of a stream show signs of life while they have nothing to send; an end that is silent for
 `stall_seconds`, or gone, is a suspect. A reducer's signs of life say whom it waits for, so at the deadline the blame goes to
@@ -17,25 +20,28 @@ values as encoded; kept for repairs) and the window: WINDOW parts per member, an
 """
 
 import asyncio
+import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from adloco_p2p.core.types import PeerId
 from adloco_p2p.errors import AverageFailed, RemoteProtocolError, SwarmError
-from adloco_p2p.swarm.averaging_wire import GO, Hello, Purpose, Verdict, refusal
+from adloco_p2p.numerics.codecs import fits
+from adloco_p2p.swarm.averaging_wire import GO, TALLY, Hello, Purpose, Verdict, refusal
+from adloco_p2p.swarm.part_sink import PartSink
 from adloco_p2p.swarm.parts import Agreement, BadPart, Part, part_digest, part_statistics, weighted_mean
-from adloco_p2p.swarm.streams import FramedStream, FrameKind, Pace, StreamLost
-from adloco_p2p.swarm.tensor_codec import fits
+from adloco_p2p.swarm.stream_pool import StreamPool
+from adloco_p2p.swarm.streams import FramedStream, FrameKind, Pace, StreamLost, StreamSilent
 
 _LOG = logging.getLogger(__name__)
-
-WINDOW = 16
-"""Parts that a member sends ahead of the averaged parts it got."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,59 +62,11 @@ class AveragingLimits:
     """How long a stream may wait for this peer to start its average."""
     max_streams: int = 2048
     """Accepted streams, in all."""
-    max_streams_per_peer: int = 32
+    max_streams_per_peer: int = 64
     kept_results: int = 32
     """Encoded results that are held for repairs; the oldest go first."""
     kept_bytes: int = 4 << 30
     """The newest result is kept whatever its size."""
-
-
-class PartSink:
-    """Parts that arrive on one stream, in order, each into its own room."""
-
-    def __init__(
-        self,
-        sender: PeerId,
-        parts: tuple[Part, ...],
-        *,
-        room: Callable[[int], memoryview],
-        on_part: Callable[[int], None],
-        permitted: Callable[[], int],
-    ) -> None:
-        self.num_arrived = 0
-        self._sender = sender
-        self._parts = parts
-        self._room, self._on_part, self._permitted = room, on_part, permitted
-        self._view = memoryview(b"")
-        self._waiter: tuple[int, asyncio.Future[None]] | None = None
-
-    def target(self, num_bytes: int) -> memoryview:
-        if not len(self._view):
-            if self.num_arrived == len(self._parts) or self.num_arrived >= self._permitted():
-                raise RemoteProtocolError(f"{self._sender} sends more than was asked")
-            self._view = self._room(self.num_arrived)
-        if num_bytes > len(self._view):
-            raise RemoteProtocolError(f"{self._sender} sends a part that is too long")
-        return self._view[:num_bytes]
-
-    def arrived(self, num_bytes: int) -> None:
-        self._view = self._view[num_bytes:]
-        if len(self._view):
-            return
-        self.num_arrived += 1
-        if self._waiter and self.num_arrived >= self._waiter[0] and not self._waiter[1].done():
-            self._waiter[1].set_result(None)
-        self._on_part(self.num_arrived - 1)
-
-    @property
-    def is_complete(self) -> bool:
-        return self.num_arrived == len(self._parts)
-
-    async def wait_for(self, count: int) -> None:
-        """Until so many parts are here; one waiter at a time. The caller bounds the waiting."""
-        if self.num_arrived < count:
-            self._waiter = (count, asyncio.get_running_loop().create_future())
-            await self._waiter[1]
 
 
 class Butterfly:
@@ -126,7 +84,7 @@ class Butterfly:
         limits: AveragingLimits,
         executor: Executor,
         pace: Pace | None,
-        connect: Callable[[PeerId, float], Awaitable[FramedStream]],
+        pool: StreamPool,
         has_network: Callable[[], Awaitable[bool]],
     ) -> None:
         self.agreement = agreement
@@ -139,11 +97,11 @@ class Butterfly:
         """On streams that have ended; see `traffic`."""
         self._vector = vector
         self._limits, self._executor, self._pace = limits, executor, pace
-        self._connect, self._has_network = connect, has_network
+        self._pool, self._has_network = pool, has_network
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + timeout_seconds
         self._outcome: asyncio.Future[None] = self._loop.create_future()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._num_unsettled = len(self.part_digests)
 
         self._own_parts = agreement.shards[self.me]
@@ -151,14 +109,16 @@ class Butterfly:
         self._inbox: list[dict[int, np.ndarray]] = [{} for _ in self._own_parts]
         self._spare: list[np.ndarray] = []
         self._is_reduced = [asyncio.Event() for _ in self._own_parts]
-        self._num_reduced = 0
+        self._num_reduced = [0] * len(agreement.lanes(self.me))
 
         self._streams: dict[FramedStream, int] = {}
         """Every live stream and the member at its other end."""
-        self._senders: dict[int, PartSink] = {}
-        """Members that opened a stream to this reducer."""
-        self._reducers: dict[int, tuple[FramedStream, PartSink]] = {}
-        """Reducers that answered."""
+        self._senders: dict[tuple[int, int], PartSink] = {}
+        """By member and lane: streams that were opened to this reducer."""
+        self._reducers: dict[tuple[int, int], tuple[FramedStream, PartSink]] = {}
+        """By member and lane: streams on which a reducer answered."""
+        self._tallies: list[tuple[int, float]] = []
+        """Bytes and seconds: how fast the reducers got what this peer sent."""
         self._stream_ended = asyncio.Event()
         self._lost: dict[int, str] = {}
 
@@ -170,9 +130,10 @@ class Butterfly:
         self._spawn(self._watch(), member=None)
         if self.me in self.agreement.contributors:
             self._spawn(self._check_own_vector(), member=None)
-        for member, parts in enumerate(self.agreement.shards):
-            if parts and member != self.me:
-                self._spawn(self._exchange(member, parts), member=member)
+        for member in range(len(self.agreement.members)):
+            if member != self.me:
+                for lane, parts in enumerate(self.agreement.lanes(member)):
+                    self._spawn(self._exchange(member, lane, parts), member=member)
         if not self._remote_contributors:
             for index in range(len(self._own_parts)):
                 self._spawn(self._reduce(index), member=None)
@@ -187,7 +148,7 @@ class Butterfly:
     async def linger(self) -> None:
         """Serve slower members until each is served or the deadline has come, then close."""
         assert self._outcome.done()
-        expected = len(self.agreement.members) - 1 if self._own_parts else 0
+        expected = (len(self.agreement.members) - 1) * len(self.agreement.lanes(self.me))
         try:
             async with asyncio.timeout_at(self._deadline):
                 while self._streams or len(self._senders) < expected:
@@ -199,7 +160,8 @@ class Butterfly:
             self.close()
 
     def close(self) -> None:
-        """End every stream and task. Idempotent."""
+        """End every stream and task, and every way from this object to itself: its buffers, as large as the model, must not
+        wait for the garbage collector. Idempotent."""
         if not self._outcome.done():
             self._outcome.cancel()
         for stream in tuple(self._streams):
@@ -207,6 +169,10 @@ class Butterfly:
             stream.abort()
         for task in tuple(self._tasks):
             task.cancel()
+        self._senders.clear()
+        self._reducers.clear()
+        if not self._outcome.cancelled() and (error := self._outcome.exception()) is not None:
+            error.__traceback__ = None  # it leads through `run`
 
     def fail(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
         """End the attempt without a result; the first reason stands."""
@@ -219,10 +185,10 @@ class Butterfly:
         sent = self.bytes_sent + sum(stream.bytes_sent for stream in self._streams)
         return sent, self.bytes_received + sum(stream.bytes_received for stream in self._streams)
 
-    def _spawn(self, work: Coroutine[None, None, None], *, member: int | None) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[None, None, T], *, member: int | None) -> asyncio.Task[T]:
         """Run beside the others. What it raises ends the attempt; a lost stream only after the grace."""
 
-        def finished(task: asyncio.Task[None]) -> None:
+        def finished(task: asyncio.Task[T]) -> None:
             self._tasks.discard(task)
             error = None if task.cancelled() else task.exception()
             if isinstance(error, AverageFailed):
@@ -244,58 +210,96 @@ class Butterfly:
 
     # --- as a member: to one reducer and back ---
 
-    async def _exchange(self, member: int, parts: tuple[Part, ...]) -> None:
+    async def _exchange(self, member: int, lane: int, parts: tuple[Part, ...]) -> None:
+        """A stream that was kept open may have died unnoticed: where it ends before the reducer has said anything, a new one
+        takes its place, once. No part can count twice: a reducer takes one stream per member and lane, and refuses others."""
         stream = await self._reach(member)
+        is_new = stream.bytes_sent == 0
+        try:
+            await self._exchange_on(stream, member, lane, parts, is_new=is_new)
+        except StreamSilent:
+            raise
+        except StreamLost:
+            if is_new or stream.bytes_received:
+                raise
+            timeout_seconds = max(0.1, min(self._limits.connect_seconds, self._deadline - self._loop.time()))
+            stream = await self._pool.open(self._peer(member), timeout_seconds)
+            await self._exchange_on(stream, member, lane, parts, is_new=True)
+
+    async def _exchange_on(
+        self, stream: FramedStream, member: int, lane: int, parts: tuple[Part, ...], *, is_new: bool
+    ) -> None:
         sink = PartSink(
             self._peer(member),
             parts,
-            room=lambda index: self._encoded_view(parts[index]),
-            on_part=lambda index: self._on_averaged(member, parts[index]),
+            room=self._encoded_view,
+            on_part=lambda part: self._on_averaged(member, part),
             permitted=lambda: len(parts),
         )
-        self._adopt_stream(stream, member, is_complete=lambda: sink.is_complete)
+        self._adopt_stream(stream, member, is_complete=lambda: sink.is_complete or not (is_new or stream.bytes_received))
         stream.sink = sink
-        stream.send(FrameKind.HELLO, self._hello())
+        stream.send(FrameKind.HELLO, self._hello(lane))
+        if self.me in self.agreement.contributors:
+            self._spawn(self._send_own(stream, sink, parts), member=member)
         verdict = Verdict.decode(await stream.receive(FrameKind.VERDICT))
         if verdict.status == "refused":
             raise AverageFailed(f"{self._peer(member)} refused: {verdict.reason}", suspects=(self._peer(member),))
         if verdict.status == "failed":
             self.hear_failure(self._peer(member), self.agreement.digest, verdict)
             return
-        self._reducers[member] = (stream, sink)
-        if self.me in self.agreement.contributors:
-            for index, part in enumerate(parts):
-                await sink.wait_for(index + 1 - WINDOW)
-                await stream.send_data(await self._own_encoded(part), self._pace)
+        self._reducers[member, lane] = (stream, sink)
         await sink.wait_for(len(parts))
+        if self.me in self.agreement.contributors:
+            self._note_tally(await stream.receive(FrameKind.TALLY), parts)
+        stream.send(FrameKind.NOTE)
         self._forget_stream(stream)
-        stream.close()
+        self._pool.give_back(stream)
+
+    def _note_tally(self, payload: bytes, parts: tuple[Part, ...]) -> None:
+        """A reducer says how fast it got the first of our parts. What cannot be true is left aside."""
+        num_bytes, seconds = TALLY.unpack(payload) if len(payload) == TALLY.size else (0, 0.0)
+        if 0 < num_bytes <= sum(part.num_sent_bytes for part in parts) and 0 < seconds < math.inf:
+            self._tallies.append((num_bytes, seconds))
+
+    @property
+    def upload_bytes_per_second(self) -> float:
+        """All that arrived over the time that the slowest way took: the ways share the uplink, and are used at once."""
+        if not self._tallies:
+            return 0.0
+        return sum(num_bytes for num_bytes, _ in self._tallies) / max(seconds for _, seconds in self._tallies)
+
+    async def _send_own(self, stream: FramedStream, sink: PartSink, parts: tuple[Part, ...]) -> None:
+        with contextlib.suppress(StreamLost):  # seen where the answer is awaited
+            for count, part in enumerate(parts):
+                await sink.wait_for(count + 1 - self.agreement.window)
+                await stream.send_data(await self._own_encoded(part), self._pace)
 
     async def _reach(self, member: int) -> FramedStream:
         """Dial until it works; a peer that has just started may need a moment."""
         give_up = min(self._deadline, self._loop.time() + self._limits.connect_seconds)
         while True:
             try:
-                return await self._connect(self._peer(member), max(0.1, give_up - self._loop.time()))
+                return await self._pool.take(self._peer(member), max(0.1, give_up - self._loop.time()))
             except StreamLost:
                 if self._loop.time() + self._limits.retry_seconds >= give_up:
                     raise
             await asyncio.sleep(self._limits.retry_seconds)
 
-    def _hello(self) -> bytes:
+    def _hello(self, lane: int) -> bytes:
         agreement = self.agreement
         return Hello(
             purpose=Purpose.AVERAGE,
             key=agreement.key,
             agreement=agreement.digest,
             codec=agreement.codec.code,
+            lane=lane,
             size=agreement.size,
             part_bytes=agreement.part_bytes,
         ).encode()
 
     async def _own_encoded(self, part: Part) -> memoryview:
         own = self._vector[part.first : part.first + part.size]
-        if self.agreement.codec.bytes_per_value == own.element_size():
+        if self.agreement.codec.name == "float32":
             return self.agreement.codec.encode(own)  # no work to hand over
         return await self._loop.run_in_executor(self._executor, self.agreement.codec.encode, own)
 
@@ -304,9 +308,13 @@ class Butterfly:
 
     async def _settle_received(self, member: int, part: Part) -> None:
         def settle() -> None:
-            values = self.agreement.codec.decode(self._encoded_view(part))
-            if not fits(self.agreement.codec, values):
-                raise BadPart(member, "an average that is not finite")
+            codec = self.agreement.mean_codec
+            try:
+                values = codec.decode(self._encoded_view(part))
+            except RemoteProtocolError as error:
+                raise BadPart(member, f"an average of {error}") from None
+            if len(values) != part.size or not fits(codec, values):
+                raise BadPart(member, "an average that is not finite, or of another size")
             self._settle(part, values)
 
         await self._loop.run_in_executor(self._executor, settle)
@@ -322,40 +330,56 @@ class Butterfly:
 
     # --- as a reducer: from one member and back ---
 
-    async def serve(self, stream: FramedStream, hello: Hello) -> None:
-        """Take a member's parts and send it the means, until it has all. Ends when the stream does."""
+    async def serve(self, stream: FramedStream, hello: Hello) -> bool:
+        """Take a member's parts and send it the means, until it has all. True: the stream is free for another average."""
         refused = self._reason_to_refuse(stream.peer, hello)
         if refused:
             _LOG.warning("averaging.refused peer=%s key=%.12s reason=%s", stream.peer, hello.key, refused)
             stream.send(FrameKind.VERDICT, refusal(refused).encode())
-            await stream.flushed()
-            return
+            return False
         member = self.agreement.members.index(stream.peer)
-        await asyncio.wait({self._spawn(self._serve_member(stream, member), member=member)})
+        served = self._spawn(self._serve_member(stream, member, hello.lane), member=member)
+        await asyncio.wait({served})
+        return not served.cancelled() and served.exception() is None and served.result()
 
-    async def _serve_member(self, stream: FramedStream, member: int) -> None:
-        parts = self._own_parts
+    async def _serve_member(self, stream: FramedStream, member: int, lane: int) -> bool:
+        parts = self.agreement.lanes(self.me)[lane]
         sink = PartSink(
             stream.peer,
             parts if member in self._remote_contributors else (),
-            room=lambda index: self._inbox_room(member, index),
+            room=lambda part: self._inbox_room(member, part),
             on_part=self._on_contribution,
-            permitted=lambda: self._num_reduced + WINDOW,
+            permitted=lambda: self._num_reduced[lane] + self.agreement.window,
         )
         stream.sink = sink
-        self._senders[member] = sink
+        self._senders[member, lane] = sink
         self._adopt_stream(stream, member, is_complete=lambda: sink.is_complete)
+        stream.resume()
         try:
             stream.send(FrameKind.VERDICT, GO.encode())
-            for index, part in enumerate(parts):
-                await self._is_reduced[index].wait()
+            if member in self._remote_contributors:
+                self._spawn(self._send_tally(stream, sink, parts), member=member)
+            for part in parts:
+                await self._is_reduced[self._own_index(part)].wait()
                 await stream.send_data(self._encoded_view(part), self._pace)
-            await stream.receive(FrameKind.NOTE)  # nothing more comes: this waits until the member closes
+            await stream.receive(FrameKind.NOTE)
         except (StreamLost, RemoteProtocolError) as error:
             if not sink.is_complete:
                 self._lose(member, str(error))
+            return False
+        else:
+            return sink.is_complete
         finally:
+            stream.sink = stream.on_lost = None
             self._forget_stream(stream)
+
+    async def _send_tally(self, stream: FramedStream, sink: PartSink, parts: tuple[Part, ...]) -> None:
+        """Tell the member how fast its first parts came: those that it sends without waiting for anybody."""
+        begun, first = self._loop.time(), parts[: self.agreement.window]
+        await sink.wait_for(len(first))
+        seconds = self._loop.time() - begun
+        with contextlib.suppress(StreamLost):  # the member then owes nothing, or its loss is seen elsewhere
+            stream.send(FrameKind.TALLY, TALLY.pack(sum(part.num_sent_bytes for part in first), seconds))
 
     def _reason_to_refuse(self, peer: PeerId, hello: Hello) -> str | None:
         agreement = self.agreement
@@ -364,7 +388,9 @@ class Butterfly:
         if not self._own_parts:
             return "this peer reduces nothing in this average"
         member = agreement.members.index(peer)
-        if member in self._senders:
+        if hello.lane >= len(agreement.lanes(self.me)):
+            return "no such lane"
+        if (member, hello.lane) in self._senders:
             return "a second stream of the same member"
         if hello.agreement != agreement.digest:
             theirs = f"size {hello.size}, codec {hello.codec}, part bytes {hello.part_bytes}"
@@ -374,16 +400,20 @@ class Butterfly:
             return why
         return None
 
-    def _inbox_room(self, member: int, index: int) -> memoryview:
-        room = self._spare.pop() if self._spare else np.empty(self.agreement.part_bytes, dtype=np.uint8)
-        self._inbox[index][member] = room
-        return room.data[: self._own_parts[index].num_bytes]
+    def _own_index(self, part: Part) -> int:
+        return part.index - self._own_parts[0].index
 
-    def _on_contribution(self, index: int) -> None:
-        if all(member in self._senders for member in self._remote_contributors) and all(
-            self._senders[member].num_arrived > index for member in self._remote_contributors
-        ):
-            self._spawn(self._reduce(index), member=None)
+    def _inbox_room(self, member: int, part: Part) -> memoryview:
+        largest = max(part.num_sent_bytes for part in self._own_parts)
+        room = self._spare.pop() if self._spare else np.empty(largest, dtype=np.uint8)
+        self._inbox[self._own_index(part)][member] = room
+        return room.data[: part.num_sent_bytes]
+
+    def _on_contribution(self, part: Part) -> None:
+        turn, lane = divmod(self._own_index(part), len(self._num_reduced))
+        sinks = [self._senders.get((member, lane)) for member in self._remote_contributors]
+        if all(sink is not None and sink.num_arrived > turn for sink in sinks):
+            self._spawn(self._reduce(self._own_index(part)), member=None)
 
     async def _reduce(self, index: int) -> None:
         part, inbox = self._own_parts[index], self._inbox[index]
@@ -391,17 +421,17 @@ class Butterfly:
         def reduce() -> None:
             codec = self.agreement.codec
             own = codec.encode(self._vector[part.first : part.first + part.size])
-            contributions = [
-                (member, self.agreement.weights[member][1], own if member == self.me else inbox[member].data[: part.num_bytes])
-                for member in self.agreement.contributors
-            ]
-            self._encoded_view(part)[:] = codec.encode(weighted_mean(codec, contributions))
-            self._settle(part, codec.decode(self._encoded_view(part)))
+            encoded = {member: room.data[: part.num_sent_bytes] for member, room in inbox.items()} | {self.me: own}
+            weights = self.agreement.weights
+            contributions = [(member, weights[member][1], encoded[member]) for member in self.agreement.contributors]
+            mean_codec = self.agreement.mean_codec
+            self._encoded_view(part)[:] = mean_codec.encode(weighted_mean(codec, contributions))
+            self._settle(part, mean_codec.decode(self._encoded_view(part)))
 
         await self._loop.run_in_executor(self._executor, reduce)
         self._spare.extend(inbox.values())
         inbox.clear()
-        self._num_reduced += 1
+        self._num_reduced[index % len(self._num_reduced)] += 1
         self._is_reduced[index].set()
         self._count_settled()
 
@@ -440,11 +470,10 @@ class Butterfly:
             was_away = now - last > 2 * self._quiet_seconds  # this process stood still: the silence was ours
             last, awaited = now, self._awaited_senders()
             for stream, member in tuple(self._streams.items()):
-                if was_away:
+                if was_away or stream.is_paced:
                     stream.last_received = now
                 if now - stream.last_received > self._limits.stall_seconds and stream.on_lost:
-                    stream.on_lost(StreamLost(f"{self._peer(member)} was silent for {self._limits.stall_seconds:g} s"))
-                    stream.abort()
+                    stream.end(StreamSilent(f"{self._peer(member)} was silent for {self._limits.stall_seconds:g} s"))
                 stream.show_life(awaited, quiet_seconds=self._quiet_seconds)
 
     def _adopt_stream(self, stream: FramedStream, member: int, *, is_complete: Callable[[], bool]) -> None:
@@ -456,6 +485,7 @@ class Butterfly:
                 self._lose(member, str(error))
 
         self._streams[stream] = member
+        stream.bytes_sent = stream.bytes_received = 0
         stream.on_lost = lost
 
     def _forget_stream(self, stream: FramedStream) -> None:
@@ -486,11 +516,16 @@ class Butterfly:
         if agreement != self.agreement.digest:
             self.fail(f"the members do not agree: {teller} means another average", (teller,))
         named = tuple(peer for peer in verdict.suspects if peer in self.agreement.members)
+        if 2 * len([peer for peer in named if peer != teller]) >= len(self.agreement.members) > 2:
+            named = ()  # half of the members and more nobody suspects on one member's word
         self.fail(f"{teller} says: {verdict.reason}", named)
 
     def _awaited_senders(self) -> tuple[int, ...]:
         """The contributors that hold up this reducer."""
-        counts = {m: self._senders[m].num_arrived if m in self._senders else 0 for m in self._remote_contributors}
+        counts = dict.fromkeys(self._remote_contributors, 0)
+        for (member, _), sink in self._senders.items():
+            if member in counts:
+                counts[member] += sink.num_arrived
         least = min(counts.values(), default=0)
         if not self._own_parts or least == len(self._own_parts):
             return ()
@@ -500,14 +535,13 @@ class Butterfly:
         if self._outcome.done():
             return
         awaited = set(self._awaited_senders())
-        for member, parts in enumerate(self.agreement.shards):
-            if not parts or member == self.me:
-                continue
-            stream, sink = self._reducers.get(member, (None, None))
-            if stream is None or sink is None:
-                awaited.add(member)
-            elif not sink.is_complete:
-                others = set(stream.awaited_members) & set(self._remote_contributors)
-                awaited |= others or {member}
+        for member in range(len(self.agreement.members)):
+            for lane in range(len(self.agreement.lanes(member)) if member != self.me else 0):
+                stream, sink = self._reducers.get((member, lane), (None, None))
+                if stream is None or sink is None:
+                    awaited.add(member)
+                elif not sink.is_complete:
+                    others = set(stream.awaited_members) & set(self._remote_contributors)
+                    awaited |= others or {member}
         names = tuple(self._peer(member) for member in sorted(awaited))
         self.fail(f"the deadline passed, waiting for {', '.join(names) or 'nobody'}", names)

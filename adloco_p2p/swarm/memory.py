@@ -32,6 +32,7 @@ class MemoryAverage:
     statistics: PseudoGradientStatistics | None
     bytes_sent: int = 0
     bytes_received: int = 0
+    upload_bytes_per_second: float = 0.0
 
 
 @dataclass(slots=True)
@@ -80,9 +81,16 @@ class MemoryPort:
                 self.send(peer, message)
 
     async def average(
-        self, *, key: Digest, weights: tuple[tuple[PeerId, int], ...], vector: torch.Tensor, timeout_seconds: float
+        self,
+        *,
+        key: Digest,
+        weights: tuple[tuple[PeerId, int], ...],
+        vector: torch.Tensor,
+        timeout_seconds: float,
+        shares: tuple[float, ...] = (),
     ) -> MemoryAverage:
         """Wait for all members, then take the weighted mean; all members receive the same tensor values."""
+        del shares  # nobody reduces here
         meeting = self.swarm.meetings.setdefault(key, _Meeting(weights=weights))
         assert meeting.weights == weights, "the key binds the members"
         members = tuple(peer for peer, _ in weights)
@@ -142,6 +150,12 @@ class MemoryPort:
         offers[digest] = tuple(vector.clone() for vector in state)
         for old in list(offers)[:-STATES_KEPT]:
             del offers[old]
+
+    def retire(self, instance: InstanceId) -> None:
+        """What is there stays until `withdraw`; it is little."""
+
+    def withdraw(self, instance: InstanceId) -> None:
+        self.swarm.states.pop((self.me, instance), None)
 
     async def fetch(
         self, *, instance: InstanceId, round: int, digest: Digest, from_peers: tuple[PeerId, ...]

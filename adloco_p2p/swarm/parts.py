@@ -18,10 +18,18 @@ import torch
 from adloco_p2p.core import canonical
 from adloco_p2p.core.types import MAX_HOSTS, Digest, PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.swarm.tensor_codec import Buffer, TensorCodec, fits
+from adloco_p2p.numerics.codecs import Buffer, TensorCodec, fits
 
 _SHARE_UNIT = 1 << 20  # shares are rounded to this fraction of one, so that every peer cuts with whole numbers
 _STATISTICS_BLOCK = 8192  # values; stays in the cache, and is short enough that no BLAS splits it over threads
+_STREAMS_PER_PEER = 64  # that a peer opens for one average, roughly; more only where there are more members
+_SMALLEST_PART_BYTES = 1 << 17
+_PARTS_PER_SHARD = 16  # at least, where that makes no part too small
+MAX_LANES = 4
+"""Streams between a member and a reducer."""
+WINDOW = 16
+"""Parts that a member sends to a reducer ahead of the averaged parts it got."""
+_MEAN_BLOCK = 32768  # values; stays in the cache while the contributions are added
 MAX_PARTS = 1 << 17
 """Parts of one vector; with parts of 1 MiB this is 128 GiB."""
 
@@ -36,13 +44,15 @@ class BadPart(RemoteProtocolError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of the vector: values `first` to `first + size`, which are bytes `offset` to `offset + num_bytes`."""
+    """A piece of the vector, values `first` to `first + size`; bytes `offset` to `offset + num_bytes` of the encoded result."""
 
     index: int
     first: int
     size: int
     offset: int
     num_bytes: int
+    num_sent_bytes: int
+    """As a member encodes its own values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +69,9 @@ class Agreement:
     """How much of the vector each member reduces, in any unit; 0: none (a receiver, or a peer that nobody can reach)."""
     size: int
     codec: TensorCodec
+    """Of what members send; see `mean_codec` for what they get back."""
     part_bytes: int
+    """Of a part as float32; rounded to whole groups of the codec."""
 
     def __post_init__(self) -> None:
         members = [peer for peer, _ in self.weights]
@@ -69,7 +81,7 @@ class Agreement:
             raise ValueError("weights must not be negative, and one must be positive")
         if len(self.shares) != len(members) or any(not 0 <= share < math.inf for share in self.shares):
             raise ValueError("one finite share per member")
-        if len(self.key) != 64 or self.size < 1 or self.part_bytes < self.codec.bytes_per_value:
+        if len(self.key) != 64 or self.size < 1 or self.part_bytes < 4:
             raise ValueError("a key is a SHA-256 in hex, a vector has a value, a part holds one")
         if sum(self._whole_shares) == 0:
             raise ValueError("no member reduces")
@@ -89,6 +101,14 @@ class Agreement:
         """Members whose vectors are in the average, in order of summation."""
         return tuple(member for member, (_, weight) in enumerate(self.weights) if weight > 0)
 
+    @cached_property
+    def mean_codec(self) -> TensorCodec:
+        return self.codec.for_mean(len(self.contributors))
+
+    @cached_property
+    def num_result_bytes(self) -> int:
+        return sum(part.num_bytes for shard in self.shards for part in shard)
+
     @property
     def _whole_shares(self) -> tuple[int, ...]:
         largest = max(self.shares)
@@ -97,20 +117,34 @@ class Agreement:
     @cached_property
     def shards(self) -> tuple[tuple[Part, ...], ...]:
         """The parts that each member reduces; together they are the vector, in order."""
-        whole = self._whole_shares
-        part_values, value_bytes = self.part_bytes // self.codec.bytes_per_value, self.codec.bytes_per_value
-        shards, index, given = [], 0, 0
+        whole, group = self._whole_shares, self.codec.group
+        part_values = max(group, self.part_bytes // 4 // group * group)
+        shards, index, offset, given, begin = [], 0, 0, 0, 0
         for share in whole:
-            begin = self.size * given // sum(whole)
             given += share
             end = self.size * given // sum(whole)
+            end = end if given == sum(whole) else end // group * group
             parts = []
             for first in range(begin, end, part_values):
                 size = min(part_values, end - first)
-                parts.append(Part(index, first, size, first * value_bytes, size * value_bytes))
+                num_bytes = self.mean_codec.num_bytes(size)
+                parts.append(Part(index, first, size, offset, num_bytes, self.codec.num_bytes(size)))
+                offset += num_bytes
                 index += 1
             shards.append(tuple(parts))
+            begin = end
         return tuple(shards)
+
+    def lanes(self, reducer: int) -> tuple[tuple[Part, ...], ...]:
+        """The streams between a member and this reducer: which parts travel on each, in order."""
+        parts = self.shards[reducer]
+        count = min(len(parts), max(1, _STREAMS_PER_PEER // len(self.members)), MAX_LANES)
+        return tuple(parts[lane::count] for lane in range(count))
+
+    @property
+    def window(self) -> int:
+        """Parts that a member sends on a lane ahead of the averaged parts that came back on it."""
+        return WINDOW // MAX_LANES
 
     @cached_property
     def digest(self) -> bytes:
@@ -126,23 +160,34 @@ class Agreement:
         return bytes.fromhex(canonical.digest(fields))
 
 
+def suitable_part_bytes(vector_bytes: int, num_members: int) -> int:
+    """So small that sending, summing and returning overlap, so large that the work per part does not count."""
+    return max(_SMALLEST_PART_BYTES, vector_bytes // (num_members * _PARTS_PER_SHARD) // 4096 * 4096)
+
+
 def weighted_mean(codec: TensorCodec, contributions: Sequence[tuple[int, int, Buffer]]) -> torch.Tensor:
     """Mean of encoded parts, each (member, weight, bytes), in the given order: [n] float32.
 
     Raises BadPart for a contribution that is not finite.
     """
     total = sum(weight for _, weight, _ in contributions)
-    mean: np.ndarray | None = None
-    for member, weight, data in contributions:
-        values = codec.decode(data)
-        if not fits(codec, values):
-            raise BadPart(member, "values that are not finite")
-        product = values.numpy() * np.float32(weight / total)
-        if mean is None:
-            mean = product
-        else:
-            mean += product
-    assert mean is not None
+    factors = [np.float32(weight / total) for _, weight, _ in contributions]
+    vectors: list[np.ndarray] = []
+    for member, _, data in contributions:
+        try:
+            values = codec.decode(data)
+        except RemoteProtocolError as error:
+            raise BadPart(member, str(error)) from None
+        if not fits(codec, values) or (vectors and len(values) != len(vectors[0])):
+            raise BadPart(member, "values that are not finite, or too few")
+        vectors.append(values.numpy())
+    mean = np.empty_like(vectors[0])
+    product = np.empty(_MEAN_BLOCK, dtype=np.float32)
+    for first in range(0, len(mean), _MEAN_BLOCK):
+        block = mean[first : first + _MEAN_BLOCK]
+        np.multiply(vectors[0][first : first + _MEAN_BLOCK], factors[0], out=block)
+        for vector, factor in zip(vectors[1:], factors[1:], strict=True):
+            block += np.multiply(vector[first : first + _MEAN_BLOCK], factor, out=product[: len(block)])
     return torch.from_numpy(mean)
 
 

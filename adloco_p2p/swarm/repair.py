@@ -18,15 +18,16 @@ import torch
 
 from adloco_p2p.core.types import Digest, PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import AverageFailed, RemoteProtocolError
+from adloco_p2p.numerics.codecs import TensorCodec, mean_codecs
 from adloco_p2p.swarm.averaging_wire import GO, Hello, Purpose, Verdict, decode_table, encode_table, refusal
 from adloco_p2p.swarm.parts import MAX_PARTS, part_digest, part_statistics, result_digest, statistics_of
 from adloco_p2p.swarm.streams import FramedStream, FrameKind, Pace, StreamLost
-from adloco_p2p.swarm.tensor_codec import TensorCodec
 
 _OUTSTANDING = 4  # parts asked of one donor at a time
 _MAX_DONORS = 8
 _TABLE_BYTES = 36 * MAX_PARTS
 _WANT = struct.Struct("<I")
+_PART_OVERHEAD_BYTES = 4096  # that coding a part by itself may cost beside coding the vector at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,10 +36,12 @@ class EncodedResult:
 
     digest: Digest
     codec: TensorCodec
+    sent_codec: TensorCodec
+    """Of the contributions."""
     size: int
     """Values."""
     encoded: np.ndarray
-    """uint8 [size * codec.bytes_per_value]; never written to again."""
+    """uint8 [bytes of all parts]; never written to again."""
     parts: tuple[tuple[int, bytes], ...]
     """Bytes and SHA-256 of every part, in order."""
 
@@ -56,7 +59,7 @@ class EncodedResult:
             values = self.codec.decode(self.part(index))
             last = first + values.numel()
             vector[first:last] = values
-            transmitted = None if own is None else self.codec.decode(self.codec.encode(own[first:last]))
+            transmitted = None if own is None else self.sent_codec.decode(self.sent_codec.encode(own[first:last]))
             sums.append(part_statistics(transmitted, values))
             first = last
         return vector, statistics_of(sums)
@@ -140,7 +143,8 @@ class Fetch:
     """One result on its way from its donors."""
 
     def __init__(self, digest: Digest, *, codec: TensorCodec, size: int, stall_seconds: float) -> None:
-        self.encoded = np.empty(size * codec.bytes_per_value, dtype=np.uint8)
+        self.encoded = np.empty(0, dtype=np.uint8)
+        self.mean_codec = codec
         self.parts: tuple[tuple[int, bytes], ...] | None = None
         self.bytes_sent = self.bytes_received = 0
         self._digest, self._codec, self._size, self._stall_seconds = digest, codec, size, stall_seconds
@@ -218,10 +222,13 @@ class Fetch:
             if verdict.status != "go":
                 raise RemoteProtocolError(f"{stream.peer} refused: {verdict.reason}")
             table = decode_table(await stream.receive(FrameKind.TABLE))
-        is_true = result_digest(self._codec, self._size, [digest for _, digest in table]) == self._digest
-        if not is_true or sum(num_bytes for num_bytes, _ in table) != len(self.encoded):
+        digests, num_bytes = [digest for _, digest in table], sum(num_bytes for num_bytes, _ in table)
+        true = [c for c in mean_codecs(self._codec) if result_digest(c, self._size, digests) == self._digest]
+        if not true or not num_bytes <= true[0].num_bytes(self._size) + _PART_OVERHEAD_BYTES * len(table):
             raise RemoteProtocolError(f"{stream.peer} offers another result")
         if self.parts is None:
+            self.mean_codec = true[0]
+            self.encoded = np.empty(num_bytes, dtype=np.uint8)
             self.parts = tuple(table)
             self._wanted.extend(range(len(table)))
             self._num_missing = len(table)

@@ -6,12 +6,17 @@ the caller being able to cancel it.
 
 The daemon knows no half-closed stream: when one end closes, both directions end, and bytes on their way to it are lost. So
 only the end that has all it wants may close.
+
+Nothing is read after a hello until `resume`: data may follow it at once, and waits where flow control holds it until the
+other end knows where it belongs.
 """
 
 import asyncio
+import contextlib
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from copy import copy
 from enum import IntEnum
 from math import ceil
 from typing import Protocol, cast
@@ -23,9 +28,19 @@ from hivemind.proto import p2pd_pb2
 
 from adloco_p2p.core.types import PeerId
 from adloco_p2p.errors import RemoteProtocolError, SwarmError
+from adloco_p2p.swarm.traffic import Meter
 
-Pace = Callable[[int], Awaitable[None]]
-"""Awaited before so many bytes are sent: where a governor of bandwidth sits."""
+
+class Pace(Protocol):
+    """Where a governor of bandwidth sits; see `governor.Governor`."""
+
+    @property
+    def up_piece_bytes(self) -> int: ...
+    @property
+    def down_piece_bytes(self) -> int: ...
+    async def sending(self, num_bytes: int) -> None: ...
+    def received(self, num_bytes: int) -> float: ...
+
 
 FRAME_BYTES = 1 << 18
 """Largest data frame; a sign of life or another stream may go between two."""
@@ -33,6 +48,7 @@ CONTROL_BYTES = 4096
 """Largest control frame, unless the caller expects a longer one."""
 _CONTROL_FRAMES = 64  # unread control frames; an honest peer sends a few
 _HIGH_WATER = 1 << 19
+_LEAST_REST_SECONDS = 0.01
 _FRAME = struct.Struct("<BBHI")  # marker, kind, zero, payload bytes
 _MARKER = 0xAD
 
@@ -45,6 +61,7 @@ class FrameKind(IntEnum):
     TABLE = 5
     WANT = 6
     NOTE = 7
+    TALLY = 8
 
 
 _KINDS = frozenset(int(kind) for kind in FrameKind)
@@ -52,6 +69,10 @@ _KINDS = frozenset(int(kind) for kind in FrameKind)
 
 class StreamLost(SwarmError):
     """The stream could not be opened, or has ended before its time."""
+
+
+class StreamSilent(StreamLost):
+    """The other end showed no sign of life for too long."""
 
 
 class DataSink(Protocol):
@@ -66,6 +87,19 @@ class DataSink(Protocol):
         ...
 
 
+class _Drain:
+    """Forgets what it is given."""
+
+    def __init__(self) -> None:
+        self._room = memoryview(bytearray(FRAME_BYTES))
+
+    def target(self, num_bytes: int) -> memoryview:
+        return self._room[:num_bytes]
+
+    def arrived(self, num_bytes: int) -> None:
+        pass
+
+
 class FramedStream(asyncio.BufferedProtocol):
     """One end of a stream to an authenticated peer."""
 
@@ -77,7 +111,10 @@ class FramedStream(asyncio.BufferedProtocol):
         self.awaited_members: tuple[int, ...] = ()
         """Whom the other end waits for, as its last sign of life says."""
         self.max_control_bytes = CONTROL_BYTES
+        self.pace: Pace | None = None
+        """What holds back the reading of data, if anything does."""
         self.bytes_sent = self.bytes_received = 0
+        self._meter = Meter()
         self.last_sent = self.last_received = loop.time()
         self._loop = loop
         self._writer = writer  # newer Pythons close the transport when the writer is collected
@@ -85,6 +122,8 @@ class FramedStream(asyncio.BufferedProtocol):
         self._header = memoryview(bytearray(_FRAME.size))
         self._view, self._filled, self._kind = self._header, 0, 0
         self._control: deque[tuple[FrameKind, bytes]] = deque()
+        self._is_held = self._is_paced = False
+        self._held = memoryview(b"")
         self._reader_waiter: asyncio.Future[None] | None = None
         self._is_full = False
         self._writer_waiters: list[asyncio.Future[None]] = []
@@ -105,39 +144,84 @@ class FramedStream(asyncio.BufferedProtocol):
             rest = memoryview(await reader.read())
         except OSError as error:
             raise StreamLost(f"stream to {peer}: {error}") from None
-        while len(rest) and stream._lost is None:
-            room = stream.get_buffer(-1)[: len(rest)]
-            room[:] = rest[: len(room)]
-            rest = rest[len(room) :]
-            stream.buffer_updated(len(room))
+        stream._feed(rest)
         if has_ended:
-            stream._end(StreamLost(f"stream to {peer} has ended"))
-        else:
-            transport.resume_reading()
+            stream.end(StreamLost(f"stream to {peer} has ended"))
+        stream._read_on()
         return stream
+
+    def _feed(self, data: memoryview) -> None:
+        """Take bytes that did not come from the transport; what follows a hello waits for `resume`."""
+        while len(data) and self._lost is None and not self._is_held:
+            room = self.get_buffer(-1)[: len(data)]
+            room[:] = data[: len(room)]
+            data = data[len(room) :]
+            self.buffer_updated(len(room))
+        self._held = data
+
+    def resume(self) -> None:
+        """Take what comes after the hello: somebody knows now what to do with it."""
+        self._is_held = False
+        self.last_received = self._loop.time()
+        self._feed(self._held)
+        self._read_on()
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether it is this end that does not read, for the sake of its own cap."""
+        return self._is_paced
+
+    def _rest(self, num_bytes: int) -> None:
+        """Data has come: read no more until the cap allows it."""
+        assert self.pace is not None
+        seconds = self.pace.received(num_bytes)
+        if seconds >= _LEAST_REST_SECONDS and self._lost is None and not self._is_paced:
+            self._is_paced = True
+            self._transport.pause_reading()
+            self._loop.call_later(seconds, self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._is_paced = False
+        self.last_received = self._loop.time()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not self._is_held and not self._is_paced and self._lost is None:
+            self._transport.resume_reading()
+
+    def count_into(self, meter: Meter) -> None:
+        """Add what went through this stream, and what will, to the meter."""
+        meter.sent_bytes += self.bytes_sent
+        meter.received_bytes += self.bytes_received
+        self._meter = meter
 
     # --- called by the transport ---
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        if self.pace is not None:
+            return self._view[self._filled : self._filled + self.pace.down_piece_bytes]
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_received = self._loop.time()
         self.bytes_received += nbytes
+        self._meter.received_bytes += nbytes
         self._filled += nbytes
+        if self.pace is not None and self._kind == FrameKind.DATA:
+            self._rest(nbytes)
         if self._filled < len(self._view):
             return
         try:
             self._advance()
         except RemoteProtocolError as error:
-            self._end(error)
+            self.end(error)
 
     def eof_received(self) -> bool:
-        self._end(StreamLost(f"{self.peer} ended the stream"))
+        self.end(StreamLost(f"{self.peer} ended the stream"))
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end(StreamLost(f"{self.peer} ended the stream" + (f": {exc}" if exc else "")))
+        self.end(StreamLost(f"{self.peer} ended the stream" + (f": {exc}" if exc else "")))
 
     def pause_writing(self) -> None:
         self._is_full = True
@@ -179,6 +263,9 @@ class FramedStream(asyncio.BufferedProtocol):
                 raise RemoteProtocolError(f"{self.peer} sent a malformed sign of life")
             self.awaited_members = struct.unpack(f"<{len(payload) // 2}H", payload)
         else:
+            if self._kind == FrameKind.HELLO:
+                self._is_held = True
+                self._transport.pause_reading()
             self._control.append((FrameKind(self._kind), bytes(payload)))
             if self._reader_waiter and not self._reader_waiter.done():
                 self._reader_waiter.set_result(None)
@@ -187,7 +274,7 @@ class FramedStream(asyncio.BufferedProtocol):
         """The next control frame. Raises RemoteProtocolError for another kind, StreamLost when the stream ends."""
         while not self._control:
             if self._lost is not None:
-                raise self._lost
+                raise self._why_lost()
             self._reader_waiter = self._loop.create_future()
             await self._reader_waiter
         kind, payload = self._control.popleft()
@@ -200,17 +287,19 @@ class FramedStream(asyncio.BufferedProtocol):
     def send(self, kind: FrameKind, payload: bytes | memoryview = b"") -> None:
         """Queue one frame. Raises StreamLost."""
         if self._lost is not None:
-            raise self._lost
+            raise self._why_lost()
         self._transport.writelines([_FRAME.pack(_MARKER, kind, 0, len(payload)), payload])
         self.bytes_sent += _FRAME.size + len(payload)
+        self._meter.sent_bytes += _FRAME.size + len(payload)
         self.last_sent = self._loop.time()
 
     async def send_data(self, data: memoryview, pace: Pace | None) -> None:
         """Send one part as data frames, as fast as the peer and `pace` allow. Raises StreamLost."""
-        for first in range(0, len(data), FRAME_BYTES):
-            piece = data[first : first + FRAME_BYTES]
+        while len(data):
+            piece = data[: FRAME_BYTES if pace is None else pace.up_piece_bytes]
+            data = data[len(piece) :]
             if pace is not None:
-                await pace(len(piece))
+                await pace.sending(len(piece))
             self.send(FrameKind.DATA, piece)
             await self.drain()
 
@@ -221,7 +310,7 @@ class FramedStream(asyncio.BufferedProtocol):
             self._writer_waiters.append(waiter)
             await waiter
         if self._lost is not None:
-            raise self._lost
+            raise self._why_lost()
 
     async def flushed(self) -> None:
         """Wait until the daemon has taken every byte. Raises StreamLost."""
@@ -235,6 +324,17 @@ class FramedStream(asyncio.BufferedProtocol):
             self.send(FrameKind.ALIVE, struct.pack(f"<{len(awaited_members)}H", *awaited_members))
 
     # --- ending ---
+
+    async def until_closed(self, timeout_seconds: float) -> None:
+        """Read and forget whatever comes, so that what was sent last is not lost with it, until the other end closes."""
+        self.on_lost = None
+        self.sink = _Drain()
+        if self._is_held:
+            self.resume()
+        with contextlib.suppress(StreamLost, RemoteProtocolError, TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                while True:
+                    await self.receive(FrameKind.NOTE)
 
     @property
     def is_lost(self) -> bool:
@@ -252,19 +352,27 @@ class FramedStream(asyncio.BufferedProtocol):
         self._end_quietly(StreamLost(f"stream to {self.peer} is closed"))
         self._transport.abort()
 
-    def _end(self, reason: Exception) -> None:
+    def end(self, reason: Exception) -> None:
+        """End the stream now because of what the other end did or did not do; `on_lost` hears of it."""
         if self._lost is None:
             self._end_quietly(reason)
             self._transport.abort()
-            if self.on_lost is not None:
-                self.on_lost(reason)
+            on_lost, self.on_lost = self.on_lost, None  # it leads to what this stream was for
+            if on_lost is not None:
+                on_lost(reason)
 
     def _end_quietly(self, reason: Exception) -> None:
         if self._lost is None:
             self._lost = reason
+        self.sink = None
         if self._reader_waiter and not self._reader_waiter.done():
             self._reader_waiter.set_result(None)
         self._wake_writers()
+
+    def _why_lost(self) -> Exception:
+        """A copy to raise: what was raised leads to its frames, and they lead to this stream and its buffers."""
+        assert self._lost is not None
+        return copy(self._lost)
 
     def _wake_writers(self) -> None:
         waiters, self._writer_waiters = self._writer_waiters, []

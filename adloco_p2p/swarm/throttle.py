@@ -2,19 +2,42 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+
+_LEAST_SECONDS = 1e-3
+_LOOK_SECONDS = 0.25
+"""How soon those who wait notice another rate."""
 
 
 class TokenBucket:
     """Holds at most `burst` tokens and gains `rate` tokens per second; a rate of 0 means no limit. For one event loop."""
 
-    def __init__(self, rate: float, *, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        rate: float,
+        *,
+        burst: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         assert rate >= 0 and burst > 0
         self._rate = rate
         self._burst = burst
-        self._clock = clock
+        self._clock, self._sleep = clock, sleep
         self._level = burst
         self._filled_at = clock()
+        self._turn = asyncio.Lock()
+
+    @property
+    def rate(self) -> float:
+        return self._rate
+
+    def set_rate(self, rate: float, *, burst: float) -> None:
+        """From now on, for those who wait as well; a debt stays."""
+        assert rate >= 0 and burst > 0
+        self._fill()
+        self._rate, self._burst = rate, burst
+        self._level = min(self._level, burst)
 
     def try_take(self, amount: float) -> bool:
         """Take the tokens if they are there. What is asked at once must fit in the burst."""
@@ -36,9 +59,11 @@ class TokenBucket:
 
     async def take(self, amount: float) -> None:
         """Wait until the tokens are there. Waiters are served in the order in which they came."""
-        seconds = self.debt_seconds(amount)
-        if seconds > 0:
-            await asyncio.sleep(seconds)
+        async with self._turn:
+            seconds = self.debt_seconds(amount)
+            while seconds > 0:
+                await self._sleep(min(max(seconds, _LEAST_SECONDS), _LOOK_SECONDS))
+                seconds = self.debt_seconds(0.0)
 
     def _fill(self) -> None:
         now = self._clock()

@@ -4,7 +4,6 @@ Synchronous and single-threaded. Instances take turns on one model shell, so run
 Between rounds an instance stands at a boundary: its local parameters are its outer parameters.
 """
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
@@ -17,8 +16,9 @@ from adloco_p2p.core.events import InnerResult, RunInner
 from adloco_p2p.core.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict
 from adloco_p2p.errors import LocalProtocolError, StorageError
 from adloco_p2p.numerics.batch import Batch, Feed
+from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.digest import state_digest, tensor_digest
-from adloco_p2p.numerics.layout import flatten, unflatten_
+from adloco_p2p.numerics.layout import flatten
 from adloco_p2p.numerics.merging import merge_, weighted_average
 from adloco_p2p.numerics.outer_optimizer import outer_step_
 from adloco_p2p.training.device import configure_device
@@ -30,6 +30,7 @@ from adloco_p2p.training.probe import probe_cpu, probe_cuda
 from adloco_p2p.training.schedule import round_schedule
 from adloco_p2p.training.shell import ModelShell
 
+_CODED_AT_ONCE = 1 << 20  # values
 _SNAPSHOT_TENSORS = ("outer", "momentum", "exp_avg", "exp_avg_sq")
 
 
@@ -47,6 +48,9 @@ class Hosting:
         self._shell = ModelShell(module, device=self._device, is_bfloat16=run.model.precision == "bfloat16")
         self._instances: dict[InstanceId, Instance] = {}
         self._pseudo_gradients: dict[InstanceId, torch.Tensor] = {}
+        self._codec = codec_named(run.averaging.codec)
+        self._unsent: dict[InstanceId, torch.Tensor] = {}
+        """What the codec lost of earlier pseudo-gradients (error feedback), [P]; checkpointed, forgotten with the instance."""
         self._micro_batch_limit: int | None = None
         self._heldout: Batch | None = None
 
@@ -91,11 +95,13 @@ class Hosting:
         adopted.adoption_steps = 0
         self._instances[instance] = adopted
         self._pseudo_gradients.pop(instance, None)
+        self._unsent.pop(instance, None)
 
     def drop(self, instance: InstanceId) -> None:
         """Forget an instance, if it is here."""
         self._instances.pop(instance, None)
         self._pseudo_gradients.pop(instance, None)
+        self._unsent.pop(instance, None)
 
     # --- one outer round ---------------------------------------------------------------------------------------------
 
@@ -133,7 +139,10 @@ class Hosting:
         hosted = self._get(instance)
         scratch = self._pseudo_gradients.setdefault(instance, torch.empty(self.num_parameters))
         scratch.copy_(hosted.local)
-        return torch.sub(hosted.outer, scratch, out=scratch)
+        torch.sub(hosted.outer, scratch, out=scratch)
+        if instance in self._unsent:
+            scratch.add_(self._unsent[instance], alpha=self._run.averaging.feedback)
+        return scratch
 
     def apply_outer(self, instance: InstanceId, averaged: torch.Tensor) -> None:
         """Step the outer parameters with a committed average [P]; the local parameters follow."""
@@ -147,7 +156,16 @@ class Hosting:
             learning_rate=outer.learning_rate,
             momentum_factor=outer.momentum,
         )
+        if self._codec.needs_feedback and self._run.averaging.feedback and instance in self._pseudo_gradients:
+            self._keep_unsent(instance)
         self.discard(instance)
+
+    def _keep_unsent(self, instance: InstanceId) -> None:
+        sent = self._pseudo_gradients[instance]
+        lost = self._unsent.setdefault(instance, torch.empty_like(sent))
+        for first in range(0, len(sent), _CODED_AT_ONCE):  # whole groups of the codec: as the averager cuts them
+            piece = sent[first : first + _CODED_AT_ONCE]
+            torch.sub(piece, self._codec.decode(self._codec.encode(piece)), out=lost[first : first + _CODED_AT_ONCE])
 
     def discard(self, instance: InstanceId) -> None:
         """Local parameters return to the outer parameters, if the instance is here. AdamW's moments keep what they learned."""
@@ -203,6 +221,8 @@ class Hosting:
         assert hosted.is_at_boundary, f"instance {instance} has unfinished work"
         vectors = (hosted.outer, hosted.momentum, *hosted.moments)
         tensors = {name: vector.to("cpu", copy=True) for name, vector in zip(_SNAPSHOT_TENSORS, vectors, strict=True)}
+        if instance in self._unsent:
+            tensors["unsent"] = self._unsent[instance].clone()
         meta: dict[str, object] = {
             "optimizer_steps": hosted.optimizer_steps,
             "adoption_steps": hosted.adoption_steps,
@@ -214,24 +234,20 @@ class Hosting:
         """Host an instance as a snapshot left it. The tensors are copied. Raises StorageError for one of another model."""
         for name in _SNAPSHOT_TENSORS:
             if name not in tensors or tensors[name].shape != (self.num_parameters,) or tensors[name].dtype != torch.float32:
-                raise StorageError(f"checkpoint of instance {instance}: {name} is missing or not of this model")
+                raise StorageError(f"checkpoint of instance {instance}: {name} is missing or not of this model", code="E405")
         match meta:
             case {"optimizer_steps": int(steps), "adoption_steps": int() | None as adoption_steps, "feed": dict(feed_state)}:
                 pass
             case _:
-                raise StorageError(f"checkpoint of instance {instance}: its counters are missing")
+                raise StorageError(f"checkpoint of instance {instance}: its counters are missing", code="E405")
         restored = self._new(tensors["outer"].clone(), momentum=tensors["momentum"].clone())
         exp_avg, exp_avg_sq = (tensors[name].to(self._device, copy=True) for name in ("exp_avg", "exp_avg_sq"))
         restored.set_moments(exp_avg, exp_avg_sq, steps)
         restored.adoption_steps = adoption_steps
         self._instances[instance] = restored
+        if "unsent" in tensors and self._codec.needs_feedback:
+            self._unsent[instance] = tensors["unsent"].clone()
         self._feed.restore(instance, feed_state)
-
-    def export_model(self, instance: InstanceId) -> transformers.PreTrainedModel:
-        """A model of its own on the CPU with the outer parameters, ready to be saved."""
-        module = copy.deepcopy(self._shell.module).to("cpu").eval()
-        unflatten_(module, self._get(instance).outer)
-        return module
 
     # --- inside ------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Averaging between real peers on loopback: the result."""
 
 import asyncio
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -8,7 +9,9 @@ import torch
 from averaging_peers import Peers, key_of, vectors_of
 
 from adloco_p2p.errors import AverageFailed, LocalProtocolError
+from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.averaging import Averaged
+from adloco_p2p.swarm.butterfly import Butterfly, PartSink
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +79,23 @@ def test_narrow_codecs_also_give_the_same_bytes(peers: Peers, codec: str, tolera
         transmitted = vector.to(dtype).double()
         assert each.statistics.own_sqnorm == pytest.approx(float(transmitted @ transmitted), rel=1e-12)
         assert each.statistics.inner_product == pytest.approx(float(transmitted @ each.vector.double()), rel=1e-9)
+
+
+@pytest.mark.parametrize(("codec", "tolerance"), [("int8", 0.02), ("int4", 0.25), ("topk2", 1.01)])
+def test_lossy_codecs_give_the_same_bytes_and_their_own_statistics(peers: Peers, codec: str, tolerance: float) -> None:
+    vectors, weights = vectors_of(3, 50_003), (1, 2, 3)
+    results = peers.average(f"codec {codec}", vectors, weights, codec=codec)
+    mean = assert_same_bytes(results).vector.double()
+    coder = codec_named(codec)
+    sent = [coder.decode(coder.encode(vector)) for vector in vectors]  # cut as it may be: parts are whole groups
+    ideal = dumb_mean(sent, weights)
+    assert float((mean - ideal).abs().max()) <= float(ideal.abs().max()) / 250
+    assert float((mean - dumb_mean(vectors, weights)).norm()) <= tolerance * float(dumb_mean(vectors, weights).norm())
+    for own, result in zip(sent, results, strict=True):
+        assert result.statistics.own_sqnorm == pytest.approx(float(own.double() @ own.double()), rel=1e-12)
+        assert result.statistics.inner_product == pytest.approx(float(own.double() @ mean), rel=1e-9)
+        least = 2 / 3 * (coder.num_bytes(50_003) + coder.for_mean(3).num_bytes(50_003))
+        assert result.bytes_received <= 1.1 * least + 2000
 
 
 def test_statistics_are_those_of_the_vectors(peers: Peers) -> None:
@@ -210,3 +230,18 @@ def test_wrong_arguments_are_refused(peers: Peers) -> None:
     attempt("used", weights=peers.weights(1))
     with pytest.raises(LocalProtocolError, match="used before"):
         attempt("used", weights=peers.weights(1))
+
+
+@pytest.mark.parametrize("who", [(0, 1, 2), (0, 1)], ids=["all", "one is missing"])
+def test_no_buffer_of_an_average_waits_for_the_garbage_collector(peers: Peers, who: tuple[int, ...]) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        vectors = vectors_of(3, 50_000)
+        peers.average(f"garbage {who}", vectors, (1, 1, 1), who=who, timeout_seconds=2.0)
+        for peer in peers.list:
+            peers.run(peer.averager.settled())
+        left = [thing for thing in gc.get_objects() if type(thing) in (Butterfly, PartSink)]
+    finally:
+        gc.enable()
+    assert left == []

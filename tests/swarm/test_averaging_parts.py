@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from adloco_p2p.core import canonical
 from adloco_p2p.core.types import PeerId
 from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.numerics.codecs import codec_named, fits
 from adloco_p2p.swarm.averaging_wire import Hello, Purpose, Verdict, decode_table, encode_table, failure
 from adloco_p2p.swarm.parts import Agreement, BadPart, part_statistics, result_digest, weighted_mean
-from adloco_p2p.swarm.tensor_codec import codec_named, fits
 
 KEY = canonical.digest("key")
 CODECS = ("float32", "float16", "bfloat16")
@@ -31,19 +31,28 @@ def agreement(weights: list[int], shares: list[float] | None = None, *, size: in
 @given(
     shares=st.lists(st.floats(0, 1e6), min_size=1, max_size=9).filter(any),
     size=st.integers(1, 5_000),
-    codec=st.sampled_from(CODECS),
+    codec=st.sampled_from((*CODECS, "int8", "int4", "topk2")),
     part_bytes=st.integers(4, 999),
 )
 def test_the_parts_are_the_vector_in_order(shares: list[float], size: int, codec: str, part_bytes: int) -> None:
     cut = agreement([1] * len(shares), shares, size=size, codec=codec, part_bytes=part_bytes)
-    first = 0
+    first = offset = 0
     for number, part in enumerate(part for shard in cut.shards for part in shard):
-        assert (part.index, part.first, part.offset) == (number, first, first * cut.codec.bytes_per_value)
-        assert part.size >= 1 and part.num_bytes == part.size * cut.codec.bytes_per_value <= part_bytes
-        first += part.size
-    assert first == size
+        assert (part.index, part.first, part.offset) == (number, first, offset)
+        assert part.size >= 1 and (part.num_bytes, part.num_sent_bytes) == (
+            cut.mean_codec.num_bytes(part.size),
+            cut.codec.num_bytes(part.size),
+        )
+        assert part.first % cut.codec.group == 0 and 4 * part.size <= max(part_bytes, 4 * cut.codec.group)
+        first, offset = first + part.size, offset + part.num_bytes
+    assert first == size and offset == cut.num_result_bytes
+    for reducer, shard in enumerate(cut.shards):
+        dealt = [part for lane in cut.lanes(reducer) for part in lane]
+        assert sorted(dealt, key=lambda part: part.index) == list(shard)
     for share, shard in zip(shares, cut.shards, strict=True):
-        assert abs(sum(part.size for part in shard) - size * share / sum(shares)) <= 1 + size * len(shares) / (1 << 20)
+        assert abs(sum(part.size for part in shard) - size * share / sum(shares)) <= cut.codec.group + size * len(shares) / (
+            1 << 20
+        )
 
 
 def test_every_difference_between_members_changes_the_digest() -> None:
@@ -65,7 +74,7 @@ def test_decoding_is_a_plain_cast(codec: str) -> None:
     values = torch.randn(1_001)
     decoded = codec_named(codec).decode(bytes(codec_named(codec).encode(values)))
     assert torch.equal(decoded, values.to(getattr(torch, codec)).float())
-    assert len(codec_named(codec).encode(values)) == 1_001 * codec_named(codec).bytes_per_value
+    assert len(codec_named(codec).encode(values)) == codec_named(codec).num_bytes(1_001)
 
 
 @pytest.mark.parametrize(("codec", "too_large"), [("float32", float("inf")), ("float16", 65_505.0), ("bfloat16", 3.4e38)])

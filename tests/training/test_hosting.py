@@ -11,7 +11,6 @@ from adloco_p2p.config.run import ModelConfig
 from adloco_p2p.core.rules import InstanceRules, MergeRules
 from adloco_p2p.core.types import Fork, Merge
 from adloco_p2p.errors import LocalProtocolError, StorageError
-from adloco_p2p.numerics.layout import flatten
 from adloco_p2p.training.hosting import Hosting
 
 DROPOUT = with_run(
@@ -287,14 +286,3 @@ def test_drop_forgets() -> None:
     assert peer.hosted == (TWO,)
     with pytest.raises(LocalProtocolError, match="not hosted"):
         peer.evaluate(ONE)
-
-
-def test_the_exported_model_is_independent_and_has_the_outer_parameters() -> None:
-    peer = started()
-    train_round(peer, effect())
-    model = peer.export_model(ONE)
-    assert torch.equal(flatten(model), peer.state(ONE)[0])
-    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
-    saved = flatten(model)
-    train_round(peer, effect(round=1))
-    assert torch.equal(flatten(model), saved)

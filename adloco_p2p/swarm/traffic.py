@@ -1,0 +1,31 @@
+"""What goes over the network, counted where it is written and read: payload and our own framing, not what libp2p adds."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Meter:
+    """Bytes of one kind of traffic since the process began."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """All kinds, each with everything: failed attempts, repeated messages and what was served to others included."""
+
+    averaging: Meter = field(default_factory=Meter)
+    gossip: Meter = field(default_factory=Meter)
+    state: Meter = field(default_factory=Meter)
+
+    @property
+    def total(self) -> tuple[int, int]:
+        """Bytes sent and received, of all kinds."""
+        totals = self.totals().values()
+        return sum(sent for sent, _ in totals), sum(received for _, received in totals)
+
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """Bytes sent and received by kind."""
+        meters = {"averaging": self.averaging, "gossip": self.gossip, "state": self.state}
+        return {kind: (meter.sent_bytes, meter.received_bytes) for kind, meter in meters.items()}

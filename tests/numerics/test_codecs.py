@@ -1,0 +1,125 @@
+"""Every codec: bounds of its error, the same bytes, groups, emptiness, hugeness, and bytes from strangers."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.numerics.codecs import CODECS, TensorCodec, codec_named, fits
+
+ALL = (*CODECS, *(codec_named("topk2").for_mean(count) for count in (1, 4, 99)))
+by_name = pytest.mark.parametrize("codec", ALL, ids=lambda codec: codec.name)
+finite = st.floats(-(2.0**100), 2.0**100, width=32)
+vectors = arrays(np.float32, st.integers(0, 300), elements=finite).map(torch.from_numpy)
+
+
+def largest_error(codec: TensorCodec, group: torch.Tensor) -> float:
+    """What the form of the codec allows for one group of values."""
+    top = float(group.abs().max()) if group.numel() else 0.0
+    return {"float32": 0.0, "float16": top / 1024, "bfloat16": top / 128, "int8": top / 253, "int4": top / 13.9}.get(
+        codec.name, top
+    )
+
+
+@by_name
+@settings(max_examples=60, deadline=None)
+@given(values=vectors)
+def test_what_comes_back_is_near(codec: TensorCodec, values: torch.Tensor) -> None:
+    values = values.clamp(-codec.largest, codec.largest)
+    data = codec.encode(values)
+    assert len(data) == codec.num_bytes(values.numel())
+    decoded = codec.decode(bytes(data))
+    assert decoded.dtype == torch.float32 and decoded.shape == values.shape and decoded.isfinite().all()
+    size = max(codec.group, 64)
+    for group, back in zip(values.split(size), decoded.split(size), strict=True):
+        assert float((group - back).abs().max() if group.numel() else 0.0) <= largest_error(codec, group) * 1.0001 + 1e-7
+
+
+@by_name
+def test_coding_the_groups_is_coding_the_vector(codec: TensorCodec) -> None:
+    """So that what a host transmits does not depend on how the vector is cut."""
+    values = torch.randn(3 * max(codec.group, 2) + 17)
+    cut = 2 * codec.group
+    whole = codec.decode(codec.encode(values))
+    assert torch.equal(
+        whole, torch.cat([codec.decode(codec.encode(values[:cut].clone())), codec.decode(codec.encode(values[cut:].clone()))])
+    )
+
+
+@by_name
+def test_the_same_values_give_the_same_bytes_and_huge_ones_stay_finite(codec: TensorCodec) -> None:
+    values = torch.randn(9_001)
+    assert bytes(codec.encode(values)) == bytes(codec.encode(values.clone()))
+    huge = torch.full((4_097,), codec.largest)
+    huge[::2] *= -1
+    assert fits(codec, huge) and codec.decode(codec.encode(huge)).isfinite().all()
+    assert codec.decode(codec.encode(torch.zeros(0))).numel() == 0
+    assert torch.equal(codec.decode(codec.encode(torch.zeros(100))), torch.zeros(100))
+    tiny = torch.full((100,), 1e-40)
+    assert float((codec.decode(codec.encode(tiny)) - tiny).abs().max()) <= 1e-39
+
+
+@by_name
+@settings(max_examples=100, deadline=None)
+@given(data=st.binary(max_size=400), size=st.integers(0, 200))
+def test_bytes_from_strangers_give_values_or_the_right_error(codec: TensorCodec, data: bytes, size: int) -> None:
+    for attempt in (data, size.to_bytes(4, "little") + data.ljust(codec.num_bytes(size), b"\x81")[: codec.num_bytes(size) - 4]):
+        try:
+            decoded = codec.decode(attempt)
+        except RemoteProtocolError:
+            continue
+        assert len(attempt) == codec.num_bytes(decoded.numel())
+
+
+@by_name
+def test_what_is_not_finite_does_not_fit(codec: TensorCodec) -> None:
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        assert not fits(codec, torch.tensor([0.0, bad]))
+
+
+def test_int4_by_hand() -> None:
+    codec = codec_named("int4")
+    values = torch.zeros(64)
+    values[:4] = torch.tensor([7.0, -7.0, 2.4, -0.6])
+    assert codec.decode(codec.encode(values))[:5].tolist() == [7.0, -7.0, 2.0, -1.0, 0.0]
+    assert codec.num_bytes(64) == 4 + 4 + 32
+
+
+def test_topk_by_hand() -> None:
+    """62 ones, two eights among small ones: the eights are high, the ones low, the rest is gone."""
+    codec = codec_named("topk2")
+    values = torch.full((4096,), 0.01)
+    values[100:162] = -1.0
+    values[5], values[4095] = 8.0, -6.0
+    decoded = codec.decode(codec.encode(values))
+    assert decoded[100:162].tolist() == [-1.0] * 62
+    assert (float(decoded[5]), float(decoded[4095])) == (7.0, -7.0)
+    assert int(decoded.count_nonzero()) == 64
+    assert codec.num_bytes(4096) == 4 + 8 + 128 + 16
+
+
+def test_the_mean_of_sparse_vectors_loses_no_place() -> None:
+    codec = codec_named("topk2")
+    vectors = [codec.decode(codec.encode(torch.randn(8192))) for _ in range(5)]
+    mean = torch.stack(vectors).mean(dim=0)
+    back = codec.for_mean(5).decode(codec.for_mean(5).encode(mean))
+    assert float((back - mean).abs().max()) <= float(mean.abs().max()) / 253
+
+
+@pytest.mark.parametrize("name", ["int8", "int4", "topk2"])
+def test_with_feedback_nothing_is_lost_for_long(name: str) -> None:
+    """What is transmitted over many rounds adds up to what there was; without feedback it need not."""
+    codec, generator = codec_named(name), torch.Generator().manual_seed(1)
+    truth = torch.randn(8192, generator=generator)
+    residual, sent = torch.zeros(8192), torch.zeros(8192)
+    rounds = 200
+    for _ in range(rounds):
+        vector = truth + residual
+        transmitted = codec.decode(codec.encode(vector))
+        residual, sent = vector - transmitted, sent + transmitted
+    assert float((sent / rounds - truth).norm() / truth.norm()) < 0.2
+    biased = codec.decode(codec.encode(truth))
+    assert float((biased - truth).norm()) > 2 * float((sent / rounds - truth).norm())

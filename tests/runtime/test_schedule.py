@@ -1,0 +1,94 @@
+"""Quiet hours and the day's budget: what they do to the node, and when."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.runtime.schedule import DayBook, Schedule
+from adloco_p2p.swarm.governor import Governor
+from adloco_p2p.swarm.traffic import Traffic
+
+
+class Desk:
+    """A schedule with everything around it."""
+
+    def __init__(self, path: Path, **settings: object) -> None:
+        self.now = datetime.fromisoformat("2026-03-04T12:00")
+        self.commands: list[tuple[str, str]] = []
+        self.is_paused = False
+        self.traffic = Traffic()
+        config = PeerConfig(**settings)  # type: ignore[arg-type]
+        self.governor = Governor(self.traffic, up_bytes_per_second=config.upload_bytes_per_second)
+        self.schedule = Schedule(
+            config,
+            self.governor,
+            book=DayBook(path / "traffic.json"),
+            command=lambda command, reason: self.commands.append((command, reason)),
+            is_paused=lambda: self.is_paused,
+            now=lambda: self.now,
+        )
+
+    def look(self, *, hours: float = 0.0) -> list[str]:
+        self.now += timedelta(hours=hours)
+        before = len(self.commands)
+        self.schedule.look()
+        return [command for command, _ in self.commands[before:]]
+
+
+def test_quiet_hours_pause_once_and_resume_once(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, quiet_hours=("22:00-07:00",))
+    assert [desk.look(), desk.look(hours=10), desk.look(hours=1), desk.look(hours=8), desk.look()] == [
+        [],
+        ["pause"],
+        [],
+        ["resume"],
+        [],
+    ]
+    assert desk.commands[0] == ("pause", "quiet hours until 07:00")
+
+
+def test_what_the_user_paused_stays_paused(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, quiet_hours=("22:00-07:00",))
+    desk.is_paused = True
+    assert desk.look(hours=10) == [] and desk.look(hours=9) == []
+
+
+def test_quiet_caps_replace_the_caps_and_go_again(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, quiet_hours=("22:00-07:00",), quiet_upload_bytes_per_second=5, upload_bytes_per_second=100)
+    caps = []
+    for hours in (0, 10, 9):
+        assert desk.look(hours=hours) == []
+        caps.append(desk.governor.traffic()["up_cap_bytes_per_second"])
+    assert caps == [100, 5, 100]
+
+
+def test_caps_set_at_run_time_stand_until_the_hours_change(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, quiet_hours=("22:00-07:00",), quiet_upload_bytes_per_second=5)
+    desk.look()
+    desk.governor.set_caps(up_bytes_per_second=77, down_bytes_per_second=0)
+    desk.look(hours=1)
+    assert desk.governor.traffic()["up_cap_bytes_per_second"] == 77
+
+
+def test_the_budget_pauses_until_midnight_and_survives_a_restart(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, daily_budget_bytes=1000)
+    desk.traffic.averaging.sent_bytes = 600
+    assert desk.look() == []
+    again = Desk(tmp_path, daily_budget_bytes=1000)
+    again.now = desk.now
+    again.traffic.gossip.received_bytes = 399
+    assert again.look() == []
+    assert again.governor.traffic()["budget_left_bytes"] == 1
+    again.traffic.state.sent_bytes = 1
+    assert again.look() == ["pause"] and "budget" in again.commands[0][1]
+    assert again.look(hours=11.9) == []
+    assert again.look(hours=0.2) == ["resume"]
+    assert again.governor.traffic()["budget_left_bytes"] == 1000
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"day": 5}', b"\xff", b'{"day": "2026-03-04", "bytes": "many"}', b"[]"])
+def test_a_broken_day_book_counts_as_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "traffic.json").write_bytes(content)
+    assert DayBook(tmp_path / "traffic.json").used(datetime.fromisoformat("2026-03-04T12:00"), 10) == 10
