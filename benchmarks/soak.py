@@ -1,21 +1,27 @@
 """A swarm under churn: real processes that are killed, frozen and restarted at random, for minutes or hours.
 
-  python benchmarks/soak.py --peers 8 --minutes 60 --every 20 --workdir DIR
+  python benchmarks/soak.py --peers 8 --minutes 60 --every 20 --bad-peers 7 --workdir DIR
 
 Every SECONDS one peer, drawn at random, is killed with SIGKILL and started again, or stopped with SIGSTOP for 20 s, or asked
-to leave and started again. Printed at the end, and checked (exit code 1 where one fails):
+to leave and started again. Every fourth peer is only ever stopped, so that its memory is watched for the whole time. Bad peers
+(`bad_peer.py`) are members too, one of each kind in turn; nobody disturbs them. Printed at the end, and checked of the honest
+peers (exit code 1 where one fails):
 
 - rounds go on: never longer than --stuck seconds without one,
 - all hosts of an instance have the same digest after a round, or take the others' state within three rounds,
-- the memory of a peer that lives long enough grows by less than 5 % after the warm-up,
+- losses are numbers, and the last ones are lower than the first,
+- a peer's own memory (USS) grows by less than 5 % from the first fifth of the time after the warm-up to the last,
+- who is asked to leave has left within a minute,
 - no process of a dead peer lives on, and nothing is left at the end.
 
-The run has more rounds than fit into the time; it is asked to stop at the end.
+The run has more rounds than fit into the time; it is asked to stop at the end. DIR/deeds.txt lists what was done to whom, and
+DIR/peer-K.log is what peer K said.
 """
 
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import re
@@ -36,9 +42,16 @@ LOOK_SECONDS = 0.25
 STOP_SECONDS = 60.0
 MEMORY_EVERY_SECONDS = 5.0
 MAX_GROWTH = 0.05
-INTERRUPTED = 130
-"""Of a peer that was asked to leave while it was starting."""
+INTERRUPTED = (130, -signal.SIGINT)
+"""Of a peer that was asked to leave while it was starting; the second before it could take notice."""
 REPAIR_ROUNDS = 3
+STEADY_EVERY = 4
+"""One peer of so many is never killed nor asked to leave."""
+TELL_SECONDS = 60.0
+LOSSES = 20
+"""Rounds whose losses are compared, at the beginning and at the end."""
+BAD_PEER = Path(__file__).with_name("bad_peer.py")
+BAD_KINDS = ("nan", "replay", "cut", "garbage", "shape", "foreign", "weight")
 WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan")
 
 
@@ -49,13 +62,17 @@ class Peer:
     index: int
     workdir: Path
     command: list[str]
+    kind: str = ""
+    """Of a bad one."""
     process: subprocess.Popen[bytes] | None = None
     lives: int = 0
     frozen_until: float | None = None
+    leaving_until: float | None = None
     read_bytes: int = 0
     rounds: dict[tuple[int, int], str] = field(default_factory=dict)
+    losses: dict[int, float] = field(default_factory=dict)
     memory: list[tuple[float, int]] = field(default_factory=list)
-    """Seconds of this life, bytes resident."""
+    """Seconds of this life, bytes of its own."""
     began: float = 0.0
     growths: list[float] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
@@ -67,7 +84,7 @@ class Peer:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "adloco_p2p", *self.command, "--workdir", str(self.workdir)],
+                [sys.executable, *self._program, *self.command, "--workdir", str(self.workdir)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -76,12 +93,24 @@ class Peer:
             )
 
     @property
+    def _program(self) -> list[str]:
+        return [str(BAD_PEER), self.kind] if self.kind else ["-m", "adloco_p2p"]
+
+    @property
+    def is_steady(self) -> bool:
+        return self.index % STEADY_EVERY == 1
+
+    @property
     def log(self) -> Path:
         return self.workdir.with_suffix(".log")
 
     @property
     def is_alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
+
+    @property
+    def is_undisturbed(self) -> bool:
+        return self.is_alive and self.frozen_until is None and self.leaving_until is None
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
@@ -111,7 +140,7 @@ class Peer:
             return
         assert self.process is not None
         with contextlib.suppress(psutil.Error):
-            self.memory.append((time.monotonic() - self.began, psutil.Process(self.process.pid).memory_info().rss))
+            self.memory.append((time.monotonic() - self.began, psutil.Process(self.process.pid).memory_full_info().uss))
 
     def end_life(self, warm_seconds: float) -> None:
         """Note how much memory grew between the end of the warm-up and now."""
@@ -143,11 +172,14 @@ class Soak:
         self.chance = chance
         self.folder: Path = arguments.workdir
         self.peers: list[Peer] = []
+        self.bad_peers: list[Peer] = []
         self.deeds = dict.fromkeys(("kill", "freeze", "leave"), 0)
         self.newest = -1
         self.progress_at = time.monotonic()
         self.longest_pause = 0.0
         self.orphans: list[str] = []
+        self.stubborn: list[str] = []
+        """Who had not left a minute after being asked to."""
         self.restarts: dict[int, float] = {}
         self.back_seconds: list[float] = []
         self.is_ending = False
@@ -163,13 +195,20 @@ class Soak:
             peer = Peer(index, self.folder / f"peer-{index}", ["join", "--initial-peers", *addresses, *common])
             self.peers.append(peer)
             peer.start()
+        for index in range(self.arguments.bad_peers):
+            kind = BAD_KINDS[index % len(BAD_KINDS)]
+            join = ["join", "--initial-peers", *addresses, *common]
+            self.bad_peers.append(Peer(index, self.folder / f"bad-{index}-{kind}", join, kind))
+            self.bad_peers[-1].start()
         end = time.monotonic() + 60.0 * self.arguments.minutes
+        next_word = time.monotonic() + TELL_SECONDS
         next_deed = time.monotonic() + self.arguments.every
         next_memory = time.monotonic()
         self.progress_at = time.monotonic()
         while (now := time.monotonic()) < end:
             self._look()
             self._thaw(now)
+            self._see_off(now)
             if now >= next_memory:
                 next_memory = now + MEMORY_EVERY_SECONDS
                 for peer in self.peers:
@@ -177,10 +216,17 @@ class Soak:
             if now >= next_deed:
                 next_deed = now + self.arguments.every
                 self._disturb(now)
+            if now >= next_word:
+                next_word = now + TELL_SECONDS
+                self._tell()
             time.sleep(LOOK_SECONDS)
 
     def stop(self) -> None:
         self.is_ending = True
+        for peer in self.bad_peers:
+            peer.signal(signal.SIGKILL)
+            assert peer.process is not None
+            peer.process.wait()
         for peer in self.peers:
             if peer.frozen_until is not None:
                 peer.signal(signal.SIGCONT)
@@ -210,10 +256,13 @@ class Soak:
         unrepaired = [key for key in differing if self._is_unrepaired(key, rounds)]
         growths = [growth for peer in self.peers for growth in peer.growths]
         codes = sorted({code for peer in self.peers for code in peer.codes})
+        first, last = self._losses()
         say(f"rounds {self.newest + 1}; longest time without one {self.longest_pause:.1f} s")
         say(f"deeds {self.deeds}; lives {[peer.lives for peer in self.peers]}; exit codes {codes}")
         back = sorted(self.back_seconds)
         say(f"from restart to the next own round: {_spread(back)} s" if back else "nobody was restarted")
+        say(f"loss: median {first:.3f} over the first {LOSSES} rounds, {last:.3f} over the last")
+        say(f"lives of bad peers: {', '.join(f'{peer.kind} {peer.lives}' for peer in self.bad_peers) or 'there are none'}")
         say(f"differing digests {len(differing)}, unrepaired {len(unrepaired)} {sorted(unrepaired)[:10]}")
         say(
             f"memory growth after {self.arguments.warm:.0f} s of a life: {_spread([100 * g for g in growths])} %"
@@ -221,18 +270,39 @@ class Soak:
             else "no life was long enough to measure its memory"
         )
         say(f"orphans {len(self.orphans)}, processes left {len(left)}")
+        say(f"did not leave within {STOP_SECONDS:.0f} s: {', '.join(self.stubborn) or 'nobody'}")
         for line in [*self.orphans, *left]:
             say(f"  {line}")
         checks = {
             "rounds go on": self.longest_pause <= self.arguments.stuck and self.newest >= 0,
             "same digests": not unrepaired,
+            "losses": last < first,
             "memory": all(growth < MAX_GROWTH for growth in growths),
             "no orphans": not self.orphans and not left,
-            "exit codes": all(code in (0, -signal.SIGKILL, INTERRUPTED) for code in codes),
+            "leaving": not self.stubborn,
+            "exit codes": all(code in (0, -signal.SIGKILL, *INTERRUPTED) for code in codes),
         }
-        for name, is_good in checks.items():
-            say(f"{'ok    ' if is_good else 'FAILED'}  {name}")
-        return 0 if all(checks.values()) else 1
+        failed = [name for name, is_good in checks.items() if not is_good]
+        say(f"FAILED: {', '.join(failed)}" if failed else f"passed: {', '.join(checks)}")
+        return 1 if failed else 0
+
+    def _losses(self) -> tuple[float, float]:
+        """Medians of the first and the last rounds; not a number where any loss is none."""
+        by_round: dict[int, float] = {number: loss for peer in self.peers for number, loss in peer.losses.items()}
+        losses = [loss for _, loss in sorted(by_round.items())]
+        if not losses or not all(math.isfinite(loss) for loss in losses):
+            return math.nan, math.nan
+        return _median(losses[:LOSSES]), _median(losses[-LOSSES:])
+
+    def _tell(self) -> None:
+        sizes = [peer.memory[-1][1] >> 20 for peer in self.peers if peer.memory]
+        deeds = ", ".join(f"{count} {deed}" for deed, count in self.deeds.items())
+        memory = f"{min(sizes)} to {max(sizes)} MiB" if sizes else "unknown"
+        say(f"round {self.newest}, longest wait {self.longest_pause:.0f} s; {deeds}; memory {memory}")
+
+    def _note(self, text: str) -> None:
+        with (self.folder / "deeds.txt").open("a") as file:
+            file.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
     def _is_unrepaired(self, key: tuple[int, int], rounds: dict[tuple[int, int], dict[str, list[int]]]) -> bool:
         number, instance = key
@@ -245,16 +315,22 @@ class Soak:
         for peer in self.peers:
             for event in peer.new_rounds():
                 peer.rounds[event["round"], event["instance"]] = event["digest"]
+                if event["loss"] is not None:
+                    peer.losses[event["round"]] = event["loss"]
                 if peer.index in self.restarts:
                     self.back_seconds.append(now - self.restarts.pop(peer.index))
                 if event["round"] > self.newest:
                     self.newest, self.progress_at = event["round"], now
         self.longest_pause = max(self.longest_pause, now - self.progress_at)
         for peer in self.peers:
-            if peer.process is not None and not peer.is_alive and not self.is_ending:
+            if peer.process is not None and not peer.is_alive and peer.leaving_until is None and not self.is_ending:
                 peer.end_life(self.arguments.warm)
                 say(f"peer {peer.index} ended by itself with {peer.codes[-1:]}; started again")
                 self._restart(peer)
+        for peer in self.bad_peers:
+            if not peer.is_alive and not self.is_ending:
+                self._note(f"bad peer {peer.kind} ended by itself; started again")
+                peer.start()
 
     def _thaw(self, now: float) -> None:
         for peer in self.peers:
@@ -263,29 +339,45 @@ class Soak:
                 peer.signal(signal.SIGCONT)
 
     def _disturb(self, now: float) -> None:
-        able = [peer for peer in self.peers if peer.is_alive and peer.frozen_until is None]
+        able = [peer for peer in self.peers if peer.is_undisturbed and peer.rounds]
         if len(able) <= len(self.peers) // 2 + 1:
             return  # a majority stays
-        peer, deed = self.chance.choice(able), self.chance.choice(sorted(self.deeds))
+        peer = self.chance.choice(able)
+        deed = "freeze" if peer.is_steady else self.chance.choice(sorted(self.deeds))
         self.deeds[deed] += 1
-        say(f"round {self.newest}: {deed} peer {peer.index}")
+        self._note(f"round {self.newest}: {deed} peer {peer.index}")
         assert peer.process is not None
         if deed == "freeze":
             peer.frozen_until = now + FREEZE_SECONDS
             peer.signal(signal.SIGSTOP)
             return
-        peer.signal(signal.SIGKILL if deed == "kill" else signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            peer.process.wait(STOP_SECONDS)
-        if peer.process.poll() is None:
-            say(f"peer {peer.index} does not leave; killed")
-            peer.process.kill()
-            peer.process.wait()
-        peer.end_life(self.arguments.warm)
-        if deed == "kill":
-            time.sleep(1.0)  # its daemon sees that its parent is gone
-            self.orphans += _processes_of(peer.workdir)
+        if deed == "leave":
+            peer.leaving_until = now + STOP_SECONDS
+            peer.signal(signal.SIGINT)
+            return
+        self._kill(peer)
         self._restart(peer)
+
+    def _kill(self, peer: Peer) -> None:
+        assert peer.process is not None
+        peer.process.kill()
+        peer.process.wait()
+        peer.end_life(self.arguments.warm)
+        time.sleep(1.0)  # its daemon sees that its parent is gone
+        self.orphans += _processes_of(peer.workdir)
+
+    def _see_off(self, now: float) -> None:
+        """Start those again that have left as they were asked to."""
+        for peer in self.peers:
+            if peer.leaving_until is None or (peer.is_alive and now < peer.leaving_until):
+                continue
+            if peer.is_alive:
+                self.stubborn.append(f"peer {peer.index} in round {self.newest}")
+                self._kill(peer)
+            else:
+                peer.end_life(self.arguments.warm)
+            peer.leaving_until = None
+            self._restart(peer)
 
     def _restart(self, peer: Peer) -> None:
         self.restarts[peer.index] = time.monotonic()
@@ -331,10 +423,14 @@ def _processes_of(folder: Path) -> list[str]:
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         line = " ".join(process.info["cmdline"] or ())
-        is_peer = "adloco_p2p" in line or "p2pd" in line
+        is_peer = "adloco_p2p" in line or BAD_PEER.name in line or "p2pd" in line
         if is_peer and f"{folder}/" in f"{line}/" and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(line[:200])
     return found
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
 
 
 def _spread(values: list[float]) -> str:
@@ -351,6 +447,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--peers", type=int, default=8)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--every", type=float, default=20.0, help="seconds between two deeds")
+    parser.add_argument("--bad-peers", type=int, default=0, help="members that misbehave, on top of --peers")
     parser.add_argument("--instances", type=int, default=2)
     parser.add_argument("--inner-steps", type=int, default=40)
     parser.add_argument("--stuck", type=float, default=60.0, help="seconds without a round that count as stuck")

@@ -4,10 +4,11 @@ Pure functions of values. An entry is valid after its parent when its reports an
 and belong to the right round, the rule makes exactly this plan of them, and more than half of those who counted voted for it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from adloco_p2p.core import canonical
 from adloco_p2p.core.messages import (
+    MAX_ENTRIES,
     Certificate,
     Head,
     LedgerEntry,
@@ -16,13 +17,18 @@ from adloco_p2p.core.messages import (
     Verify,
     Vote,
 )
+from adloco_p2p.core.strays import believed
 from adloco_p2p.core.types import MAX_ROSTER, Digest, InstanceId, PeerId, Report, RosterChange, RoundPlan
 
 Decide = Callable[[RoundPlan, Sequence[Report], RosterChange], RoundPlan]
 """parent, reports sorted by peer, change of the roster -> the next plan."""
+Recall = Callable[[Digest], LedgerEntry]
+"""Digest of a plan -> its entry, which was persisted."""
 
 REPORT_LAG = 2
 """plan(r) is made from the reports of round r - 2: it is decided while round r - 1 computes."""
+ENTRIES_KEPT = MAX_ENTRIES
+"""The newest entries stay in memory, for peers that are a little behind."""
 
 
 def roster_of(plan: RoundPlan) -> tuple[PeerId, ...]:
@@ -39,26 +45,30 @@ def electors(roster: Sequence[PeerId], absent: Sequence[PeerId]) -> list[PeerId]
     return [peer for peer in roster if peer not in gone]
 
 
-def change_of(value: Value) -> RosterChange:
-    return RosterChange(joined=tuple((join.peer, join.capacity) for join in value.joined), departed=value.departed)
+def change_of(value: Value, reports: Sequence[Report], ledger: "Ledger") -> RosterChange:
+    """What the rule is told beside the reports; the ledger ends with the value's parent."""
+    joined = tuple((join.peer, join.capacity) for join in value.joined)
+    return RosterChange(joined=joined, departed=value.departed, strays=believed(ledger, reports))
 
 
 def check_value(
     value: Value,
     reports: Sequence[SignedReport],
     *,
-    parent: RoundPlan,
-    reported: RoundPlan | None,
+    ledger: "Ledger",
     decide: Decide,
     verify: Verify,
     are_verified: bool = False,
 ) -> RoundPlan | str:
-    """The plan that the value stands for, or what is wrong with it. `reported` is the plan of round `value.round - 2`;
-    signatures of `reports` are checked here unless they were before, their digests by the caller."""
-    wrong = _check_reports(value, reports, reported, None if are_verified else verify) or _check_change(value, parent, verify)
+    """The plan that the value stands for, or what is wrong with it. The ledger ends with the value's parent. Signatures of
+    `reports` are checked here unless they were before, their digests by the caller."""
+    parent = ledger.plans[-1]
+    wrong = _check_reports(value, reports, ledger.reported, None if are_verified else verify)
+    wrong = wrong or _check_change(value, parent, verify)
     if wrong:
         return wrong
-    plan = decide(parent, tuple(signed.report for signed in reports), change_of(value))
+    told = tuple(signed.report for signed in reports)
+    plan = decide(parent, told, change_of(value, told, ledger))
     if canonical.digest_once(plan) != value.plan:
         return "the rule makes another plan of these reports"
     return plan
@@ -147,13 +157,14 @@ def check_certificate(
     return ""
 
 
-def check_entry(entry: LedgerEntry, *, parent: RoundPlan, reported: RoundPlan | None, decide: Decide, verify: Verify) -> str:
-    """Empty where the entry is valid after its parent; otherwise what is wrong. `reported`: the plan two rounds before it."""
+def check_entry(entry: LedgerEntry, *, ledger: "Ledger", decide: Decide, verify: Verify) -> str:
+    """Empty where the entry is a valid next one of the ledger; otherwise what is wrong."""
+    parent = ledger.plans[-1]
     if entry.value.parent != canonical.digest_once(parent) or entry.value.round != parent.round + 1 or parent.is_last:
         return "it does not follow its parent"
     if tuple(canonical.digest_once(signed) for signed in entry.reports) != entry.value.reports:
         return "the reports are not those that were voted on"
-    plan = check_value(entry.value, entry.reports, parent=parent, reported=reported, decide=decide, verify=verify)
+    plan = check_value(entry.value, entry.reports, ledger=ledger, decide=decide, verify=verify)
     if isinstance(plan, str):
         return plan
     if plan != entry.plan:
@@ -172,13 +183,15 @@ def check_entry(entry: LedgerEntry, *, parent: RoundPlan, reported: RoundPlan | 
 def verify_ledger(genesis: RoundPlan, entries: Sequence[LedgerEntry], decide: Decide, verify: Verify) -> list[str]:
     """Recompute every decision and check every signature; the problems found, none for a sound ledger."""
     problems: list[str] = []
-    plans = [genesis]
+    known = {entry.value.plan: entry for entry in entries}
+    ledger = Ledger(genesis, recall=known.__getitem__)
     for entry in entries:
-        reported = plans[-REPORT_LAG] if len(plans) >= REPORT_LAG else None
-        wrong = check_entry(entry, parent=plans[-1], reported=reported, decide=decide, verify=verify)
+        wrong = check_entry(entry, ledger=ledger, decide=decide, verify=verify)
         if wrong:
             problems.append(f"round {entry.plan.round}: {wrong}")
-        plans.append(entry.plan)
+        if entry.value.parent != ledger.digests[-1]:
+            break  # there is nothing that the rest could be checked against
+        ledger.append(entry)
     return problems
 
 
@@ -223,16 +236,19 @@ def unconnected(records: Sequence[object], genesis: RoundPlan) -> list[LedgerEnt
 
 
 class Ledger:
-    """Genesis and what follows, with an index by plan digest and the running count of proven samples."""
+    """Genesis and what follows. In memory are the digests and the running count of proven samples of all of it, and the newest
+    `plans` and `entries`; an older entry is asked of `recall`, which reads what was persisted."""
 
-    def __init__(self, genesis: RoundPlan, entries: Sequence[LedgerEntry] = ()) -> None:
+    def __init__(self, genesis: RoundPlan, *, recall: Recall) -> None:
         self.plans: list[RoundPlan] = [genesis]
-        self.digests: list[Digest] = [canonical.digest_once(genesis)]
         self.entries: list[LedgerEntry] = []
+        self.digests: list[Digest] = [canonical.digest_once(genesis)]
         self.samples: list[int] = [0]
         self.position: dict[Digest, int] = {self.digests[0]: 0}
-        for entry in entries:
-            self.append(entry)
+        self._members: dict[PeerId, int] = dict.fromkeys(roster_of(genesis), 0)
+        """Everybody who ever was on a roster -> the position of the first one."""
+        self._genesis = genesis
+        self._recall = recall
 
     @property
     def head(self) -> Head:
@@ -250,18 +266,49 @@ class Ledger:
         self.plans.append(entry.plan)
         self.digests.append(entry.value.plan)
         self.position[entry.value.plan] = len(self.digests) - 1
+        for peer in roster_of(entry.plan):
+            self._members.setdefault(peer, len(self.digests) - 1)
+
+    def forget_old(self) -> None:
+        """Keep the newest entries only. To be called when everything that was appended is persisted."""
+        if len(self.entries) >= 2 * ENTRIES_KEPT:  # not one by one: a list is cut at its front
+            del self.entries[:-ENTRIES_KEPT], self.plans[:-ENTRIES_KEPT]
+
+    def entry(self, position: int) -> LedgerEntry:
+        """The one that made the plan at this position, from 1 on."""
+        from_end = len(self.digests) - position
+        return self.entries[-from_end] if from_end <= len(self.entries) else self._recall(self.digests[position])
+
+    def plan(self, position: int) -> RoundPlan:
+        return self.entry(position).plan if position else self._genesis
+
+    def between(self, first: int, end: int) -> Iterator[LedgerEntry]:
+        """The entries at positions `first` to `end - 1`."""
+        return (self.entry(position) for position in range(first, min(end, len(self.digests))))
+
+    def after(self, digest: Digest, limit: int) -> tuple[LedgerEntry, ...]:
+        first = self.position[digest] + 1
+        return tuple(self.between(first, first + limit))
+
+    def since(self, round: int) -> Iterator[LedgerEntry]:
+        """The entries of the plans of this round and later ones."""
+        return self.between(max(1, round - self._genesis.round), len(self.digests))
 
     def truncated(self, digest: Digest) -> "Ledger":
         """A copy that ends with this plan."""
-        return Ledger(self.plans[0], self.entries[: self.position[digest]])
+        length = self.position[digest] + 1
+        copy = Ledger(self._genesis, recall=self._recall)
+        copy.digests, copy.samples = self.digests[:length], self.samples[:length]
+        copy.position = {digest: position for position, digest in enumerate(copy.digests)}
+        copy._members = {peer: first for peer, first in self._members.items() if first < length}
+        first = max(1, min(len(self.digests) - len(self.entries), length - REPORT_LAG))
+        copy.entries = list(self.between(first, length))
+        copy.plans = [*([self._genesis] if first == 1 else []), *(entry.plan for entry in copy.entries)]
+        return copy
 
     def members(self) -> frozenset[PeerId]:
         """Everybody who ever was on a roster."""
-        return frozenset(seat.peer for plan in self.plans for seat in plan.roster)
-
-    def after(self, digest: Digest, limit: int) -> tuple[LedgerEntry, ...]:
-        position = self.position[digest]
-        return tuple(self.entries[position : position + limit])
+        return frozenset(self._members)
 
     def trail(self) -> tuple[Digest, ...]:
         """Digests from the head backwards, ever farther apart, ending with the first plan."""

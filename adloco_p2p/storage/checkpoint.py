@@ -36,7 +36,7 @@ from adloco_p2p.storage.tensor_file import write_tensors
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 """Version of the layout above."""
 MAX_MANIFEST_BYTES = 64 << 20
 """A manifest holds plans of at most 4096 peers; anything longer is damage."""
@@ -60,7 +60,6 @@ class Manifest:
     round: int
     files: dict[str, FileRecord]
     durable: Durable
-    extra: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +69,6 @@ class Checkpoint:
     round: int
     durable: Durable
     instances: tuple[InstanceId, ...]
-    extra: dict[str, Any]
 
 
 class _Damaged(Exception):
@@ -122,10 +120,10 @@ class CheckpointStore:
             files = self._written.setdefault(round, {})
             size, sha256 = write_tensors(aside / _tensor_file(instance), tensors)
             files[_tensor_file(instance)] = FileRecord(size_bytes=size, sha256=sha256)
-            write_synced(aside / _meta_file(instance), canonical.encode(meta))
+            write_synced(aside / _meta_file(instance), [canonical.encode(meta)])
             files[_meta_file(instance)] = _measure(aside / _meta_file(instance))
 
-    def complete(self, durable: Durable, extra: dict[str, Any]) -> None:
+    def complete(self, durable: Durable) -> None:
         """Make the unfinished checkpoint of `durable.round` the newest one, then remove what is too old.
 
         Every instance that `durable` holds was saved before. Raises StorageError; then the previous one still stands.
@@ -139,12 +137,11 @@ class CheckpointStore:
             round=durable.round,
             files={name: files[name] for name in sorted(wanted)},
             durable=durable,
-            extra=extra,
         )
         aside, final = self._aside(durable.round), self._final(durable.round)
         with reported(aside):
             aside.mkdir(exist_ok=True)
-            write_synced(aside / "manifest.json", _in_envelope(manifest))
+            write_synced(aside / "manifest.json", [_in_envelope(manifest)])
             for path in aside.iterdir():
                 if path.name not in wanted | {"manifest.json"}:  # an instance that was saved and then dropped
                     path.unlink()
@@ -198,11 +195,12 @@ class CheckpointStore:
                 self._refused.add(round)
                 continue
             durable = manifest.durable
-            return Checkpoint(round=round, durable=durable, instances=durable.held, extra=manifest.extra)
+            return Checkpoint(round=round, durable=durable, instances=durable.held)
         if reasons:
             raise StorageError(
                 "no checkpoint can be used; restore one from a copy, or start in another working directory:\n"
-                + "\n".join(reasons)
+                + "\n".join(reasons),
+                code="E405",
             )
         return None
 
@@ -216,7 +214,7 @@ class CheckpointStore:
                 tensors: dict[str, torch.Tensor] = load_file(folder / _tensor_file(instance))
                 meta: dict[str, Any] = json.loads((folder / _meta_file(instance)).read_bytes())
         except (_Damaged, SafetensorError, ValueError) as damage:
-            raise StorageError(f"{folder}: instance {instance} cannot be read: {damage}") from damage
+            raise StorageError(f"{folder}: instance {instance} cannot be read: {damage}", code="E405") from damage
         return tensors, meta
 
     def _check(self, round: int) -> Manifest:
@@ -228,7 +226,7 @@ class CheckpointStore:
                 if (folder / name).stat().st_size != record.size_bytes or _measure(folder / name) != record:
                     raise _Damaged(f"{name} is not what the manifest says")
         except PermissionError as error:
-            raise StorageError(f"{error.filename}: permission denied; give this user read access") from error
+            raise StorageError(f"{error.filename}: permission denied; give this user read access", code="E403") from error
         except OSError as error:  # missing, or a part of the disk that cannot be read
             raise _Damaged(str(error)) from error
         if manifest.round != round or manifest.durable.round != round:
@@ -251,11 +249,13 @@ class CheckpointStore:
         found = envelope["manifest"]
         if found.get("format") != FORMAT:
             raise StorageError(
-                f"{folder}: checkpoint format {found.get('format')}, but this version reads and writes format {FORMAT}"
+                f"{folder}: checkpoint format {found.get('format')}, but this version reads and writes format {FORMAT}",
+                code="E405",
             )
         if found.get("run") != self.run:
             raise StorageError(
-                f"{folder}: belongs to run {found.get('run')}, not to run {self.run}; use another working directory"
+                f"{folder}: belongs to run {found.get('run')}, not to run {self.run}; use another working directory",
+                code="E405",
             )
         try:
             return codec.decode(Manifest, content, max_bytes=MAX_MANIFEST_BYTES)

@@ -9,24 +9,26 @@ with a whole record behind it happened to synced bytes: then the journal is refu
 """
 
 import logging
+import mmap
 import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
 from adloco_p2p.errors import StorageError
-from adloco_p2p.storage.disk import replace_file, reported, write_all
+from adloco_p2p.storage.disk import replace_file, replace_file_by_pieces, reported, write_all
 
 logger = logging.getLogger(__name__)
 
 MAGIC = b"adlocoj1"
 MAX_RECORD_BYTES = 16 << 20
 """Longer than any plan of 4096 peers."""
-MAX_JOURNAL_BYTES = 256 << 20
-"""Default limit of the file; it is rewritten at every checkpoint, long before."""
+MAX_JOURNAL_BYTES = 16 << 30
+"""Default limit of the file: a million rounds of eight peers."""
 
 _HEADER = struct.Struct("<2sII")
 _MARK = b"\xad\x1c"  # not ASCII: canonical records never contain it
@@ -48,28 +50,26 @@ class Journal:
         """Open or create; cut off a torn tail. Raises StorageError for damage elsewhere, or for what is no journal."""
         with reported(path):
             path.with_name(path.name + ".tmp").unlink(missing_ok=True)
-            content = path.read_bytes() if path.exists() else b""
-            if not content:
+            if not path.exists() or not path.stat().st_size:
                 replace_file(path, MAGIC)
-                content = MAGIC
-            end = _end_of_records(path, content)
+            with _content(path) as content:
+                size, end = len(content), _end_of_records(path, content)
             file = path.open("r+b", buffering=0)
-            if end < len(content):
-                logger.warning("journal tail cut", extra={"path": str(path), "bytes": len(content) - end})
+            if end < size:
+                logger.warning("journal tail cut", extra={"path": str(path), "bytes": size - end})
                 file.truncate(end)
                 os.fsync(file.fileno())
             file.seek(end)
         return cls(path=path, max_bytes=max_bytes, size_bytes=end, _file=file)
 
-    def append(self, record: bytes) -> None:
-        """The record is on the disk when this returns. Raises StorageError, after which the journal takes no more."""
+    def append(self, record: bytes) -> int:
+        """The record is on the disk when this returns, at the place that it returns. Raises StorageError, after which the
+        journal takes no more."""
         frame = _frame(record)
         if self._is_broken:
             raise StorageError(f"{self.path}: an earlier write failed; start again")
         if self.size_bytes + len(frame) > self.max_bytes:
-            raise StorageError(
-                f"{self.path}: would grow beyond {self.max_bytes} bytes; checkpoints, which shorten it, are missing"
-            )
+            raise StorageError(f"{self.path}: would grow beyond {self.max_bytes} bytes")
         try:
             with reported(self.path):
                 write_all(self._file, frame)
@@ -79,36 +79,71 @@ class Journal:
             self._is_broken = True
             raise
         self.size_bytes += len(frame)
+        return self.size_bytes - len(frame)
 
-    def read(self) -> Iterator[bytes]:
-        """Every record, oldest first. Raises StorageError."""
+    def read(self) -> Iterator[tuple[int, bytes]]:
+        """Place and content of every record, oldest first. Raises StorageError."""
         return read_records(self.path, size_bytes=self.size_bytes)
 
-    def rewrite(self, records: Iterable[bytes]) -> None:
-        """Replace all records at once: after a crash there are the old ones or the new ones. Raises StorageError."""
-        content = MAGIC + b"".join(map(_frame, records))
+    def read_at(self, place: int) -> bytes:
+        """The record that `append` or `read` put at this place. Raises StorageError."""
         with reported(self.path):
-            replace_file(self.path, content)
+            header = os.pread(self._file.fileno(), _HEADER.size, place)
+            length = _HEADER.unpack(header)[1] if len(header) == _HEADER.size else MAX_RECORD_BYTES
+            content = header + os.pread(self._file.fileno(), min(length, MAX_RECORD_BYTES), place + _HEADER.size)
+        if _record_end(content, 0) is None:
+            raise StorageError(
+                f"{self.path}: damaged at byte {place}; restore it, or choose another working directory", code="E405"
+            )
+        return content[_HEADER.size :]
+
+    def keep(self, places: Iterable[int]) -> dict[int, int]:
+        """Drop all records but those at `places`, which are in order; after a crash there are all of them or only those.
+        Where each one is now. Raises StorageError."""
+        moved: dict[int, int] = {}
+        end = len(MAGIC)
+
+        def frames() -> Iterator[bytes]:
+            nonlocal end
+            yield MAGIC
+            for place in places:
+                frame = _frame(self.read_at(place))
+                moved[place], end = end, end + len(frame)
+                yield frame
+
+        with reported(self.path):
+            replace_file_by_pieces(self.path, frames())
             self._file.close()
             self._file = self.path.open("r+b", buffering=0)
-            self._file.seek(len(content))
-        self.size_bytes = len(content)
+            self._file.seek(end)
+        self.size_bytes = end
         self._is_broken = False
+        return moved
 
     def close(self) -> None:
         self._file.close()
 
 
-def read_records(path: Path, *, size_bytes: int | None = None) -> Iterator[bytes]:
-    """Every record in the first `size_bytes` of a journal, which another process may be writing: nothing is locked or mended.
-
-    Raises StorageError.
+def read_records(path: Path, *, size_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Place and content of every record in the first `size_bytes` of a journal, which another process may be writing: nothing
+    is locked or mended. Raises StorageError.
     """
-    with reported(path):
-        content = path.read_bytes()[:size_bytes]
-    end_of_records = _end_of_records(path, content)
-    for start, end in _records(content[:end_of_records], len(MAGIC)):
-        yield content[start + _HEADER.size : end]
+    with reported(path), _content(path) as content:
+        end_of_records = min(_end_of_records(path, content), size_bytes or len(content))
+        for start, end in _records(content, len(MAGIC)):
+            if end > end_of_records:
+                return
+            yield start, content[start + _HEADER.size : end]
+
+
+@contextmanager
+def _content(path: Path) -> Iterator[mmap.mmap]:
+    """The file's bytes, which are not copied into memory: a long run's journal is large."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            raise _no_journal(path)
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            yield content
 
 
 def _frame(record: bytes) -> bytes:
@@ -120,7 +155,7 @@ def _checksum(record: bytes) -> int:
     return zlib.crc32(record, zlib.crc32(len(record).to_bytes(4, "little")))
 
 
-def _record_end(content: bytes, start: int) -> int | None:
+def _record_end(content: bytes | mmap.mmap, start: int) -> int | None:
     """Where the record that begins at `start` ends; none where no whole record begins there."""
     payload = start + _HEADER.size
     if payload > len(content):
@@ -132,24 +167,29 @@ def _record_end(content: bytes, start: int) -> int | None:
     return end
 
 
-def _records(content: bytes, start: int) -> Iterator[tuple[int, int]]:
+def _records(content: mmap.mmap, start: int) -> Iterator[tuple[int, int]]:
     """Start and end of one whole record after the other, up to the first that is none."""
     while (end := _record_end(content, start)) is not None:
         yield start, end
         start = end
 
 
-def _end_of_records(path: Path, content: bytes) -> int:
+def _no_journal(path: Path) -> StorageError:
+    return StorageError(f"{path}: not a journal of this version; restore it, or choose another working directory", code="E405")
+
+
+def _end_of_records(path: Path, content: mmap.mmap) -> int:
     """Where the whole records end. Raises StorageError where others follow behind the damage."""
-    if not content.startswith(MAGIC):
-        raise StorageError(f"{path}: not a journal of this version; restore it, or choose another working directory")
+    if content[: len(MAGIC)] != MAGIC:
+        raise _no_journal(path)
     end = max((end for _, end in _records(content, len(MAGIC))), default=len(MAGIC))
     behind = content.find(_MARK, end + 1)
     while behind >= 0:
         if _record_end(content, behind) is not None:
             raise StorageError(
                 f"{path}: damaged at byte {end}, with a whole record at byte {behind}; votes may be lost, so this peer must not"
-                " go on: restore the file, or start with a new identity in another working directory"
+                " go on: restore the file, or start with a new identity in another working directory",
+                code="E405",
             )
         behind = content.find(_MARK, behind + 1)
     return end

@@ -8,7 +8,7 @@ peers.json         where other peers were found last time
 journal.bin        votes and final plans (`journal.py`)
 events.jsonl       what happened, one line each (`event_log.py`)
 checkpoints/       the state at round boundaries (`checkpoint.py`)
-model/             the finished model, as `transformers` loads it
+crash.txt          how the last crash ended; it is in support-bundle.zip too (`support_bundle.py`)
 """
 
 import fcntl
@@ -59,7 +59,8 @@ class Workdir:
             listed = "\n".join(f"  {line}" for line in differences(self.run, run))
             raise ConfigError(
                 f"{self.path}: holds run {self.run.digest[:16]}, not run {run.digest[:16]};"
-                f" choose another working directory, or its settings (here: in the directory, there: asked for):\n{listed}"
+                f" choose another working directory, or its settings (here: in the directory, there: asked for):\n{listed}",
+                code="E203",
             )
 
     def close(self) -> None:
@@ -85,10 +86,6 @@ class Workdir:
         return self.path / "identity.key"
 
     @property
-    def addresses_path(self) -> Path:
-        return self.path / "addresses.json"
-
-    @property
     def journal_path(self) -> Path:
         return self.path / "journal.bin"
 
@@ -99,10 +96,6 @@ class Workdir:
     @property
     def checkpoints_path(self) -> Path:
         return self.path / "checkpoints"
-
-    @property
-    def model_path(self) -> Path:
-        return self.path / "model"
 
 
 def _lock(path: Path) -> FileIO:
@@ -116,11 +109,28 @@ def _lock(path: Path) -> FileIO:
         holder = file.read(32).decode("ascii", "replace").strip() or "unknown"
         file.close()
         raise StorageError(
-            f"{path.parent}: in use by another adloco-peer (process {holder}); stop it, or choose another working directory"
+            f"{path.parent}: in use by another adloco-peer (process {holder}); stop it, or choose another working directory",
+            code="E404",
         ) from None
     file.truncate(0)
     file.write(f"{os.getpid()}\n".encode("ascii"))
     return file
+
+
+def holder_of(path: Path) -> int | None:
+    """The process that works in this directory now; none where there is none. Raises StorageError."""
+    with reported(path):
+        try:
+            file = (path / "lock").open("rb", buffering=0)
+        except FileNotFoundError:
+            return None
+        with file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except (BlockingIOError, PermissionError):
+                holder = file.read(32).decode("ascii", "replace").strip()
+                return int(holder) if holder.isdecimal() else 0
+    return None
 
 
 def read_run(workdir: Path) -> RunConfig | None:
@@ -134,5 +144,6 @@ def read_run(workdir: Path) -> RunConfig | None:
         return codec.decode(RunConfig, content, max_bytes=MAX_RUN_BYTES)
     except RemoteProtocolError as error:
         raise StorageError(
-            f"{path}: damaged, or written by another version ({error}); restore it, or choose another working directory"
+            f"{path}: damaged, or written by another version ({error}); restore it, or choose another working directory",
+            code="E405",
         ) from None

@@ -33,7 +33,8 @@ from adloco_p2p.config.run import PROTOCOL_VERSION
 from adloco_p2p.core.types import Digest, InstanceId, PeerId
 from adloco_p2p.errors import RemoteProtocolError, StateTransferFailed
 from adloco_p2p.numerics.digest import state_chunks, state_leaves, state_root
-from adloco_p2p.swarm.throttle import TokenBucket
+from adloco_p2p.swarm.streams import Pace
+from adloco_p2p.swarm.traffic import Meter
 from adloco_p2p.v1 import gossip_pb2
 
 PROTOCOL_NAME = "adloco/state/1"
@@ -45,7 +46,7 @@ MAX_HEADER_BYTES = 4096
 MAX_IN_FLIGHT = 4
 """Chunks that are asked for ahead of the one being received."""
 SLICE_BYTES = 128 * 1024
-"""What is written at once; also the burst of the upload cap."""
+"""What is written at once."""
 SILENCE_SECONDS = 20.0
 """A donor that does not deliver SLICE_BYTES in this time (6.5 kB/s) is dropped."""
 IDLE_TIMEOUT_SECONDS = 30.0
@@ -89,13 +90,18 @@ class _Offer:
 class StateServer:
     """The donor's side. Serves what was offered last."""
 
-    def __init__(self, p2p: P2P, *, run: Digest, upload_bytes_per_second: float = 0.0) -> None:
-        """`upload_bytes_per_second` caps all downloads from this peer together; 0: no cap."""
+    def __init__(self, p2p: P2P, *, run: Digest, pace: Pace | None = None, meter: Meter | None = None) -> None:
+        """`pace` says when a slice may be sent."""
         self._p2p = p2p
         self._run = run
-        self._upload = TokenBucket(upload_bytes_per_second, burst=SLICE_BYTES)
+        self._pace = pace
+        self._meter = meter or Meter()
         self._offers: dict[InstanceId, dict[int, _Offer]] = {}
+        self._retired: dict[InstanceId, int] = {}
+        """Instances that this peer hosts no longer -> the newest boundary offered when it ceased to."""
         self._joiners: set[PeerId] = set()
+        self.on_served: Callable[[InstanceId, int], None] = lambda _instance, _round: None
+        """Called when a peer has taken the whole state of an instance at the boundary before a round, and gone."""
 
     async def start(self) -> None:
         await self._p2p.add_binary_stream_handler(PROTOCOL_NAME, self._serve)
@@ -115,13 +121,24 @@ class StateServer:
         instance were offered, or `withdraw`, and until the downloads that then run have ended. Costs nothing until asked for.
         """
         offers = self._offers.setdefault(instance, {})
+        offers.pop(round, None)
         offers[round] = _Offer(root, outer, momentum)
-        for older in sorted(offers)[:-MAX_OFFERED_ROUNDS]:
+        for older in list(offers)[:-MAX_OFFERED_ROUNDS]:  # by age: after a change of history rounds begin lower again
             del offers[older]
+        self._retired.pop(instance, None)
+        for retired in [retired for retired, since in self._retired.items() if round >= since + MAX_OFFERED_ROUNDS]:
+            self.withdraw(retired)
+
+    def retire(self, instance: InstanceId) -> None:
+        """No more states of this instance will come. What is there is served until the boundaries that are offered of others
+        are two rounds further: hosts that are a little behind may still need it."""
+        if instance in self._offers:
+            self._retired[instance] = max(max(offers) for offers in self._offers.values())
 
     def withdraw(self, instance: InstanceId) -> None:
         """Serve this instance no longer. Downloads that run keep their snapshot to the end."""
         self._offers.pop(instance, None)
+        self._retired.pop(instance, None)
 
     async def _serve(self, stream: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         joiner = PeerId(str(stream.peer_id))
@@ -135,10 +152,13 @@ class StateServer:
                 _send(gossip_pb2.StateHeader(refusal=f"busy with {len(self._joiners)} downloads", is_busy=True), writer)
             else:
                 self._joiners.add(joiner)
+                served: set[int] = set()
                 try:
-                    await self._serve_chunks(offer, reader, writer)
+                    await self._serve_chunks(offer, served, reader, writer)
                 finally:
                     self._joiners.discard(joiner)
+                    if len(served) == len(offer.chunks):
+                        self.on_served(InstanceId(request.instance), request.round)
         except (RemoteProtocolError, *_STREAM_ERRORS) as error:
             _log.debug("download by %s ended: %r", joiner, error)
         finally:
@@ -155,7 +175,10 @@ class StateServer:
             return None, "this state is not held here"
         return offer, ""
 
-    async def _serve_chunks(self, offer: _Offer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_chunks(
+        self, offer: _Offer, served: set[int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Until the joiner ends the stream; puts the chunks that went out into `served`."""
         leaves = await offer.leaves()
         if leaves is None:
             _log.error("the offered state does not hash to its root %s: it was written to, or offered wrongly", offer.root)
@@ -163,6 +186,7 @@ class StateServer:
             return
         _send(gossip_pb2.StateHeader(num_bytes=offer.num_bytes, num_leaves=len(offer.chunks)), writer)
         writer.write(leaves)
+        self._meter.sent_bytes += len(leaves)
         while True:
             async with asyncio.timeout(IDLE_TIMEOUT_SECONDS):
                 await writer.drain()
@@ -172,19 +196,32 @@ class StateServer:
             chunk = offer.chunks[index]
             for start in range(0, len(chunk), SLICE_BYTES):
                 part = chunk[start : start + SLICE_BYTES]
-                await self._upload.take(len(part))
+                if self._pace is not None:
+                    await self._pace.sending(len(part))
                 writer.write(part)
+                self._meter.sent_bytes += len(part)
                 async with asyncio.timeout(IDLE_TIMEOUT_SECONDS):
                     await writer.drain()
+            served.add(index)
 
 
 class StateFetcher:
     """The joiner's side."""
 
-    def __init__(self, p2p: P2P, *, run: Digest, silence_seconds: float = SILENCE_SECONDS) -> None:
+    def __init__(
+        self,
+        p2p: P2P,
+        *,
+        run: Digest,
+        silence_seconds: float = SILENCE_SECONDS,
+        pace: Pace | None = None,
+        meter: Meter | None = None,
+    ) -> None:
         self._p2p = p2p
         self._run = run
         self._silence_seconds = silence_seconds
+        self._pace = pace
+        self._meter = meter or Meter()
 
     async def fetch(
         self,
@@ -267,6 +304,7 @@ class StateFetcher:
                 if header.num_bytes != download.num_bytes or header.num_leaves != len(download.chunks):
                     raise RemoteProtocolError(f"offers {header.num_bytes} bytes, the state has {download.num_bytes}")
                 leaves = await reader.readexactly(32 * header.num_leaves)
+            self._meter.received_bytes += len(leaves)
             await download.set_leaves(leaves)
             await self._exchange(donor, download, reader, writer)
         finally:
@@ -298,6 +336,9 @@ class StateFetcher:
         for start in range(0, size, SLICE_BYTES):
             async with asyncio.timeout(self._silence_seconds):
                 parts.append(await reader.readexactly(min(SLICE_BYTES, size - start)))
+            self._meter.received_bytes += len(parts[-1])
+            if self._pace is not None:
+                await asyncio.sleep(self._pace.received(len(parts[-1])))
         return b"".join(parts)
 
 

@@ -34,14 +34,13 @@ def save(store: CheckpointStore, round: int, instances: tuple[int, ...] = (3,)) 
         store.save_instance(round, InstanceId(instance), tensors_of(round), {"cursor": round * 10 + instance})
     plan = RoundPlan(run=RUN, round=round, parent=Digest("0" * 64), inner_steps=4, instances=(), roster=(), reason="so")
     held = tuple(InstanceId(instance) for instance in instances)
-    store.complete(Durable(round=round, plans=(plan,), reports=(), held=held), {"seconds": 1.5 * round})
+    store.complete(Durable(round=round, plans=(plan,), reports=(), held=held))
 
 
 def assert_is(store: CheckpointStore, checkpoint: Checkpoint | None, round: int, instances: tuple[int, ...] = (3,)) -> None:
     """Everything of the round is there, and of that round only."""
     assert checkpoint is not None
     assert checkpoint.round == checkpoint.durable.round == checkpoint.durable.plans[0].round == round
-    assert checkpoint.extra == {"seconds": 1.5 * round}
     assert checkpoint.instances == instances
     for instance in instances:
         tensors, meta = store.load_instance(round, InstanceId(instance))
@@ -106,7 +105,7 @@ def test_an_abandoned_round_is_cleared_by_the_next(tmp_path: Path) -> None:
 def test_completing_without_saving_is_our_own_bug(tmp_path: Path) -> None:
     store = opened(tmp_path)
     with pytest.raises(AssertionError, match=r"instance-3\.json"):
-        store.complete(Durable(round=1, plans=(), held=(THREE,)), {})
+        store.complete(Durable(round=1, plans=(), held=(THREE,)))
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------
@@ -251,7 +250,7 @@ def test_an_unknown_format_is_refused_by_number(tmp_path: Path) -> None:
     store = opened(tmp_path)
     save(store, 1)
     rewrite_manifest(store.directory / "round-000001" / "manifest.json", format=7)
-    with pytest.raises(StorageError, match="checkpoint format 7, but this version reads and writes format 1"):
+    with pytest.raises(StorageError, match="checkpoint format 7, but this version reads and writes format 2"):
         opened(tmp_path).latest()
 
 
@@ -420,7 +419,7 @@ def test_a_full_disk_is_named_and_the_old_checkpoint_stays(tmp_path: Path) -> No
     ):
         store.save_instance(2, THREE, {"outer": torch.zeros(10_000)}, {})
     with files_at_most(50), pytest.raises(StorageError, match=r"round-000002\.tmp: larger than a file may be"):
-        store.complete(Durable(round=2, plans=()), {"note": "x" * 100})
+        store.complete(Durable(round=2, plans=()))
     again = opened(tmp_path)
     assert_is(again, again.latest(), 1)
 

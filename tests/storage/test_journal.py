@@ -30,7 +30,7 @@ def written(path: Path, records: list[bytes]) -> list[int]:
 def records_in(path: Path) -> list[bytes]:
     journal = Journal.open(path)
     try:
-        return list(journal.read())
+        return [record for _, record in journal.read()]
     finally:
         journal.close()
 
@@ -125,7 +125,8 @@ def test_the_journal_does_not_outgrow_its_limit(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="would grow beyond 100 bytes"):
         journal.append(b"y" * 60)
     journal.append(b"z")
-    journal.rewrite([b"y" * 60])
+    journal.keep(())
+    journal.append(b"y" * 60)
     assert records_in(tmp_path / "j") == [b"y" * 60]
 
 
@@ -134,32 +135,67 @@ def test_a_record_of_any_length_is_our_own_bug(tmp_path: Path) -> None:
         Journal.open(tmp_path / "j").append(bytes(MAX_RECORD_BYTES + 1))
 
 
-def test_rewriting_replaces_all_and_appending_goes_on(tmp_path: Path) -> None:
+def test_a_record_is_found_again_at_its_place(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "j")
-    for record in RECORDS:
-        journal.append(record)
-    journal.rewrite(record for record in RECORDS[2:])
-    journal.append(b"next")
-    assert list(journal.read()) == [*RECORDS[2:], b"next"]
+    places = [journal.append(record) for record in RECORDS]
+    assert list(journal.read()) == list(zip(places, RECORDS, strict=True))
+    assert [journal.read_at(place) for place in reversed(places)] == RECORDS[::-1]
+    for wrong in (places[1] + 1, journal.size_bytes, 10**9):
+        with pytest.raises(StorageError, match=f"damaged at byte {wrong}"):
+            journal.read_at(wrong)
+
+
+def test_what_is_kept_moves_up_and_appending_goes_on(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "j")
+    places = [journal.append(record) for record in RECORDS]
+    moved = journal.keep(places[2:])
+    assert list(moved) == places[2:]
+    last = journal.append(b"next")
+    assert [journal.read_at(place) for place in (*moved.values(), last)] == [*RECORDS[2:], b"next"]
     assert records_in(tmp_path / "j") == [*RECORDS[2:], b"next"]
 
 
-@pytest.mark.parametrize("name", ["replace", "fsync"])
-def test_a_crash_while_rewriting_leaves_the_old_or_the_new_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+class Crash(BaseException):
+    """The power goes."""
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=6), st.data())
+def test_a_crash_at_any_byte_of_dropping_records_leaves_all_of_them(
+    tmp_path_factory: pytest.TempPathFactory, records: list[bytes], data: st.DataObject
 ) -> None:
-    journal = Journal.open(tmp_path / "j")
-    journal.append(b"old")
+    """The new file is torn at a byte, or whole and not yet in the old one's place."""
+    path = tmp_path_factory.mktemp("journal") / "j"
+    journal = Journal.open(path)
+    places = [journal.append(record) for record in records]
+    kept = [place for place in places if data.draw(st.booleans())]
 
-    def crash(*_: object) -> None:
-        raise KeyboardInterrupt
+    def crash(source: Path, _: Path) -> None:
+        content = source.read_bytes()
+        source.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+        raise Crash
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, name, crash)
-        with pytest.raises(KeyboardInterrupt):
-            journal.rewrite([b"new"])
-    assert records_in(tmp_path / "j") == [b"old"]
-    assert [path.name for path in tmp_path.iterdir()] == ["j"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", crash)
+        with pytest.raises(Crash):
+            journal.keep(kept)
+    assert records_in(path) == records
+    assert [found.name for found in path.parent.iterdir()] == ["j"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=6), st.data())
+def test_after_records_were_dropped_a_torn_append_is_cut_as_ever(
+    tmp_path_factory: pytest.TempPathFactory, records: list[bytes], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "j"
+    journal = Journal.open(path)
+    places = [journal.append(record) for record in records]
+    chosen = [data.draw(st.booleans()) for _ in records]
+    journal.keep([place for place, is_kept in zip(places, chosen, strict=True) if is_kept])
+    place = journal.append(b"the last one")
+    os.truncate(path, data.draw(st.integers(place, journal.size_bytes - 1)))
+    assert records_in(path) == [record for record, is_kept in zip(records, chosen, strict=True) if is_kept]
 
 
 def test_after_a_failed_write_nothing_is_acknowledged_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,8 +211,8 @@ def test_after_a_failed_write_nothing_is_acknowledged_any_more(tmp_path: Path, m
             journal.append(b"vote two")
     with pytest.raises(StorageError, match="an earlier write failed"):
         journal.append(b"vote three")
-    assert list(journal.read()) == [b"vote one"]
-    journal.rewrite([b"vote one"])  # a whole new file has no doubtful tail
+    assert [record for _, record in journal.read()] == [b"vote one"]
+    journal.keep([len(MAGIC)])  # a whole new file has no doubtful tail
     journal.append(b"vote four")
     assert records_in(tmp_path / "j") == [b"vote one", b"vote four"]
 

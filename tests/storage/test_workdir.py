@@ -114,13 +114,11 @@ def test_every_file_has_its_place(tmp_path: Path) -> None:
     places = [
         workdir.run_path,
         workdir.identity_path,
-        workdir.addresses_path,
         workdir.journal_path,
         workdir.events_path,
         workdir.checkpoints_path,
-        workdir.model_path,
     ]
-    assert len(set(places)) == 7
+    assert len(set(places)) == 5
     assert {place.parent for place in places} == {tmp_path}
     workdir.close()
 

@@ -14,8 +14,9 @@ from adloco_p2p.core.types import Digest, InstanceId, PeerId
 from adloco_p2p.errors import RemoteProtocolError, StateTransferFailed
 from adloco_p2p.numerics.digest import state_chunks, state_digest, state_leaves, state_root
 from adloco_p2p.swarm import state_transfer
+from adloco_p2p.swarm.governor import OVERHEAD, Governor
 from adloco_p2p.swarm.state_transfer import StateFetcher, StateServer, _Download
-from adloco_p2p.swarm.throttle import TokenBucket
+from adloco_p2p.swarm.traffic import Traffic
 
 RUN = Digest("ab" * 32)
 INSTANCE = InstanceId(3)
@@ -31,17 +32,16 @@ def _state():
     return outer, momentum, state_digest(outer, momentum)
 
 
-class CountingBucket(TokenBucket):
+class CountingPace:
     """No cap, but counts what passes, and does something once after so many bytes."""
 
     def __init__(self, *, after_bytes=None, do=None):
-        super().__init__(0.0, burst=1.0)
         self.num_bytes = 0
         self._after_bytes = after_bytes
         self._do = do
 
-    async def take(self, amount):
-        self.num_bytes += int(amount)
+    async def sending(self, num_bytes):
+        self.num_bytes += num_bytes
         if self._after_bytes is not None and self.num_bytes >= self._after_bytes:
             self._after_bytes = None
             await self._do()
@@ -56,7 +56,7 @@ async def swarm(workdir, num_donors):
         servers = []
         for host in hosts[1:]:
             server = StateServer(host.p2p, run=RUN)
-            server._upload = CountingBucket()
+            server._pace = CountingPace()
             server.offer(INSTANCE, ROUND, root, outer.clone(), momentum.clone())
             await server.start()
             stack.push_async_callback(server.stop)
@@ -92,7 +92,7 @@ def test_the_state_arrives_whole_from_several_donors(tmp_path):
             await _fetch(joiner, root, [donor.me for donor in donors], target)
             assert torch.equal(target[0], outer)
             assert torch.equal(target[1], momentum)
-            uploads = [server._upload.num_bytes for server in servers]
+            uploads = [server._pace.num_bytes for server in servers]
             assert 8 * NUM_PARAMETERS <= sum(uploads) <= 2 * 8 * NUM_PARAMETERS  # no chunk is asked of more than two
 
     asyncio.run(scenario())
@@ -106,8 +106,8 @@ def test_lying_dying_and_silent_donors_are_dropped(tmp_path):
             async def die():
                 os.kill(donors[1].p2p._child.pid, signal.SIGKILL)
 
-            dying._upload = CountingBucket(after_bytes=1 << 19, do=die)
-            silent._upload = CountingBucket(after_bytes=1 << 19, do=asyncio.Event().wait)
+            dying._pace = CountingPace(after_bytes=1 << 19, do=die)
+            silent._pace = CountingPace(after_bytes=1 << 19, do=asyncio.Event().wait)
             target = _empty()
             await _fetch(joiner, root, [donor.me for donor in donors], target, silence_seconds=1.0)
             assert torch.equal(target[0], outer)
@@ -154,6 +154,32 @@ def test_another_root_size_run_or_round_is_not_served(tmp_path):
     asyncio.run(scenario())
 
 
+def test_an_instance_hosted_no_longer_is_served_for_two_more_boundaries_of_others(tmp_path):
+    async def scenario():
+        async with swarm(tmp_path, 1) as ((joiner, donor), (server,), (outer, momentum, root)):
+            other = InstanceId(INSTANCE + 1)
+            server.retire(other)  # it never was here
+            server.retire(INSTANCE)
+            for later in (ROUND, ROUND + 1):
+                server.offer(other, later, root, outer, momentum)
+                await _fetch(joiner, root, [donor.me], _empty())
+            server.offer(other, ROUND + 2, root, outer, momentum)
+            with pytest.raises(StateTransferFailed, match="not held here"):
+                await _fetch(joiner, root, [donor.me], _empty())
+
+    asyncio.run(scenario())
+
+
+def test_after_a_change_of_history_lower_rounds_are_served(tmp_path):
+    async def scenario():
+        async with swarm(tmp_path, 1) as ((joiner, donor), (server,), (outer, momentum, root)):
+            for number in (ROUND + 5, ROUND + 6, ROUND):
+                server.offer(INSTANCE, number, root, outer, momentum)
+            await _fetch(joiner, root, [donor.me], _empty())
+
+    asyncio.run(scenario())
+
+
 def test_a_broken_transfer_goes_on_where_it_was(tmp_path):
     async def scenario():
         async with swarm(tmp_path, 2) as ((joiner, first, second), (dying, good), (outer, momentum, root)):
@@ -161,7 +187,7 @@ def test_a_broken_transfer_goes_on_where_it_was(tmp_path):
             async def die():
                 os.kill(first.p2p._child.pid, signal.SIGKILL)
 
-            dying._upload = CountingBucket(after_bytes=4 << 20, do=die)  # three whole chunks and more have arrived by then
+            dying._pace = CountingPace(after_bytes=4 << 20, do=die)  # three whole chunks and more have arrived by then
             target = _empty()
             with pytest.raises(StateTransferFailed):
                 await _fetch(joiner, root, [first.me], target)
@@ -173,7 +199,7 @@ def test_a_broken_transfer_goes_on_where_it_was(tmp_path):
             missing = [
                 len(chunk) for chunk, before in zip(_chunks(outer, momentum), range(NUM_CHUNKS), strict=True) if before >= there
             ]
-            assert good._upload.num_bytes <= sum(missing) + (1 << 20)
+            assert good._pace.num_bytes <= sum(missing) + (1 << 20)
 
     asyncio.run(scenario())
 
@@ -194,7 +220,7 @@ def test_a_busy_donor_is_asked_again(tmp_path, monkeypatch):
                 is_serving.set()
                 await may_go_on.wait()
 
-            server._upload = CountingBucket(after_bytes=1, do=hold)
+            server._pace = CountingPace(after_bytes=1, do=hold)
             first_target, second_target = _empty(), _empty()
             first = asyncio.create_task(_fetch(one, root, [donor.me], first_target))
             await is_serving.wait()
@@ -213,10 +239,10 @@ def test_uploads_keep_to_the_cap(tmp_path):
     async def scenario():
         async with swarm(tmp_path, 1) as ((joiner, donor), (server,), (_, _, root)):
             rate = 8.0 * (1 << 20)
-            server._upload = TokenBucket(rate, burst=state_transfer.SLICE_BYTES)
+            server._pace = Governor(Traffic(), up_bytes_per_second=int(rate))
             started = time.monotonic()
             await _fetch(joiner, root, [donor.me], _empty())
-            assert time.monotonic() - started >= (8 * NUM_PARAMETERS - state_transfer.SLICE_BYTES) / rate - 0.01
+            assert time.monotonic() - started >= OVERHEAD * (8 * NUM_PARAMETERS - (1 << 20)) / rate - 0.01
 
     asyncio.run(scenario())
 
