@@ -10,7 +10,7 @@ from typing import Protocol
 
 from adloco_p2p.core.events import Broadcast, Effect, PeerBack, PeerGone, ReportHeard
 from adloco_p2p.core.histories import HistorySwitched
-from adloco_p2p.core.types import PeerId, Report, RoundPlan
+from adloco_p2p.core.types import Capacity, PeerId, Report, RoundPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,10 @@ class Agreement(Protocol):
     def tick(self, now: float) -> list[Outcome]: ...
 
     def leave(self, now: float) -> list[Outcome]:
-        """Say goodbye. Nothing is called afterwards."""
+        """Say goodbye: nobody waits for this peer any more. It goes on following what others agree on, if it lives."""
+
+    def rejoin(self, capacity: Capacity, now: float) -> list[Outcome]:
+        """Take part again after a goodbye, with what this peer offers now."""
 
 
 Decide = Callable[[RoundPlan, Sequence[Report]], RoundPlan]
@@ -85,6 +88,10 @@ class Gathering:
 
     def leave(self, now: float) -> list[Outcome]:
         del now
+        return []
+
+    def rejoin(self, capacity: Capacity, now: float) -> list[Outcome]:
+        del capacity, now
         return []
 
     def _advance(self) -> list[Outcome]:

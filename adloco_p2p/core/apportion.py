@@ -11,6 +11,8 @@ MIN_HOSTS = 2
 """Hosts that an instance gets however small its batch is: one alone has no second copy and no pseudo-gradient statistic."""
 FASTEST_CLAIM = 16.0
 """A speed counts for at most this many times the median one: what a liar gains, and beyond which a truly fast host waits."""
+FASTEST_UPLINK = 4.0
+"""An uplink counts for at most this many times the median one: who claims more would get work that it cannot do."""
 SLOWEST_CLAIM = 1 / 256
 """A speed counts for at least this fraction of the median one, so that nobody can make the swarm expect a round of years."""
 
@@ -134,3 +136,27 @@ def share_batch(batch: int, speeds: Sequence[float], work: WorkRules) -> list[tu
         steps = work.inner_steps if is_close else min(max(1, round(ratio * work.inner_steps)), most_steps)
         shares.append((samples, steps))
     return shares
+
+
+def reduction_shares(uplinks: Sequence[float]) -> tuple[float, ...]:
+    """How much of a vector each member of an average reduces, as fractions of one, so that all uplinks are done together.
+
+    A member with fraction f sends 1 + (n - 2) f vectors: its own but for what it reduces itself, and its part of the result to
+    everybody else. So with uplinks b and n members f = (T b - 1) / (n - 2) for the least T at which the fractions, none
+    negative, sum to one; whose uplink needs longer than T for its own vector alone reduces nothing. 0 means unknown, and
+    counts as the median. Empty, which means equally, where nothing is known or nothing depends on it.
+    """
+    known = sorted(uplink for uplink in uplinks if uplink > 0)
+    if len(uplinks) < 3 or not known:
+        return ()
+    middle = median_low(known)
+    speeds = [min(uplink, FASTEST_UPLINK * middle) if uplink > 0 else middle for uplink in uplinks]
+    spare = len(uplinks) - 2
+    fastest_first = sorted(speeds, reverse=True)
+    taking = len(uplinks)
+    while True:  # the fastest `taking` members reduce something: sum over them of T b - 1 is the spare
+        seconds = (spare + taking) / fsum(fastest_first[:taking])
+        if taking == 1 or seconds * fastest_first[taking - 1] >= 1:
+            break
+        taking -= 1
+    return tuple(max(0.0, seconds * speed - 1) / spare for speed in speeds)

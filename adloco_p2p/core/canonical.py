@@ -6,15 +6,14 @@ What is hashed, signed, stored and sent is always this form, so two peers that h
 import dataclasses
 import hashlib
 import json
+import weakref
 from functools import cache
 from typing import Any
 
 from adloco_p2p.core.types import Digest
 
-MEMO_SIZE = 8192
-"""Values whose digests are remembered."""
-
-_memo: dict[int, tuple[Any, Digest]] = {}
+_memo: dict[int, tuple[weakref.ref[Any], Digest]] = {}
+"""Identity of a value that lives -> its digest."""
 
 
 @cache
@@ -49,12 +48,12 @@ def digest(value: Any) -> Digest:
 
 
 def digest_once(value: Any) -> Digest:
-    """The same for a value that nothing can change (frozen all the way down): computed once per object, however often asked."""
-    known = _memo.get(id(value))
-    if known is not None and known[0] is value:
+    """The same for a value that nothing can change (frozen all the way down): computed once per object, however often asked,
+    and forgotten with it."""
+    key = id(value)
+    known = _memo.get(key)
+    if known is not None and known[0]() is value:
         return known[1]
-    if len(_memo) >= MEMO_SIZE:
-        _memo.clear()
     result = digest(value)
-    _memo[id(value)] = (value, result)
+    _memo[key] = (weakref.ref(value, lambda _: _memo.pop(key, None)), result)
     return result

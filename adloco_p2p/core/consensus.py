@@ -32,7 +32,6 @@ from adloco_p2p.core.ledger import (
     REPORT_LAG,
     Decide,
     Ledger,
-    chain,
     change_of,
     check_certificate,
     check_value,
@@ -72,6 +71,7 @@ from adloco_p2p.core.messages import (
     Vote,
     Voted,
 )
+from adloco_p2p.core.recollection import Recollection
 from adloco_p2p.core.report_pool import ReportPool
 from adloco_p2p.core.slot import Slot, slot_after
 from adloco_p2p.core.types import MAX_ROSTER, Digest, PeerId, Report, RoundPlan
@@ -119,13 +119,13 @@ class Consensus:
 
     # --- entry points ------------------------------------------------------------------------------------------------
 
-    def start(self, genesis: RoundPlan, records: Sequence[object], now: float) -> list[Outcome]:
+    def start(self, recollection: Recollection, now: float) -> list[Outcome]:
         """Take up the ledger and the promises that the journal holds."""
         self._last_now = now
-        self.ledger = Ledger(genesis, chain(records, genesis))
+        self.ledger = recollection.ledger
         self._learn_rosters()
         self._open_slot(now)
-        self._restore(records)
+        self._restore(recollection)
         return self._flush(now)
 
     def submit(self, report: Report, now: float) -> list[Outcome]:
@@ -145,6 +145,7 @@ class Consensus:
 
     def receive(self, sender: PeerId, message: SlotMessage | PullEntries | Entries | Heartbeat, now: float) -> list[Outcome]:
         self._last_now = now
+        self.ledger.forget_old()  # what earlier calls appended is persisted by now
         match message:
             case Heartbeat():
                 self._on_heartbeat(sender, message, now)
@@ -167,7 +168,7 @@ class Consensus:
     def next_deadline(self) -> float | None:
         """When the slot wants to be looked at without any message."""
         slot = self.slot
-        if not self._is_member or slot.parent.is_last:
+        if not self._takes_part or slot.parent.is_last:
             return None
         if slot.ready_at is not None:
             return self._attempt_due(self._last_now)
@@ -195,6 +196,10 @@ class Consensus:
         outcomes, self._out = self._out, []
         return outcomes
 
+    @property
+    def _takes_part(self) -> bool:
+        return self._is_member and not self.members.is_away
+
     def _advance(self, now: float) -> bool:
         """One step; false where nothing was left to do."""
         slot = self.slot
@@ -202,6 +207,8 @@ class Consensus:
             return False
         if self._finish(now):
             return True
+        if self.members.is_away:
+            return False
         if not self._is_member:
             return self._inherit(now)
         return self._cast_vote() or self._accept(now) or self._propose(now) or self._attempt(now)
@@ -226,22 +233,19 @@ class Consensus:
             self._on_slot_message(sender, message, now)
 
     def _learn_rosters(self) -> None:
-        for plan, digest in list(zip(self.ledger.plans, self.ledger.digests, strict=True))[-ROSTERS_KEPT:]:
+        plans = self.ledger.plans[-ROSTERS_KEPT:]
+        for plan, digest in zip(plans, self.ledger.digests[-len(plans) :], strict=True):
             self.members.learn_roster(digest, roster_of(plan))
 
-    def _restore(self, records: Sequence[object]) -> None:
-        slot = self.slot
-        for record in records:
-            match record:
-                case Promised(parent=parent, ballot=ballot) if parent == slot.digest:
-                    slot.promised = ballot
-                case Accepted(ballot=ballot, value=value, reports=reports) if value.parent == slot.digest:
-                    digest = canonical.digest_once(value)
-                    slot.promised, slot.accepted = ballot, (ballot, digest)
-                    slot.values[digest] = value
-                    self._keep_reports(reports)
-                case Voted(parent=parent, value=voted) if parent == slot.digest:
-                    slot.voted = voted
+    def _restore(self, recollection: Recollection) -> None:
+        slot, promised, accepted = self.slot, recollection.promised, recollection.accepted
+        slot.promised = max((record.ballot for record in (promised, accepted) if record is not None), default=None)
+        if accepted is not None:
+            digest = canonical.digest_once(accepted.value)
+            slot.accepted = (accepted.ballot, digest)
+            slot.values[digest] = accepted.value
+            self._keep_reports(accepted.reports)
+        slot.voted = recollection.voted.value if recollection.voted is not None else None
 
     def _live_order(self, now: float) -> list[PeerId]:
         """Proposers that somebody waits for."""
@@ -404,7 +408,7 @@ class Consensus:
             plan=Digest(""),
         )
         reports = tuple(signed.report for signed in self._reports.get(value.reports))
-        plan = self._decide(slot.parent, reports, change_of(value))
+        plan = self._decide(slot.parent, reports, change_of(value, reports, self.ledger))
         value = replace(value, plan=canonical.digest_once(plan))
         self._keep_value(value, self.me)
         return value
@@ -481,10 +485,8 @@ class Consensus:
         return ack
 
     def _agrees_on_absence(self, proposal: Proposal, now: float) -> bool:
-        """Refuse a ballot that leaves out a peer we hear of. A repeated value keeps the roster change of its first time."""
-        departed = () if proposal.is_repeated else proposal.value.departed
-        silent = sorted({*proposal.absent, *departed})
-        return not self._refuse(proposal.ballot, silent, now)
+        """Refuse a ballot that leaves out a peer we hear of."""
+        return not self._refuse(proposal.ballot, _left_out(proposal), now)
 
     def _refuse(self, ballot: Ballot, silent: Sequence[PeerId], now: float) -> bool:
         alive = [peer for peer in silent if self.members.lease_valid(peer, now)]
@@ -503,12 +505,15 @@ class Consensus:
     def _cast_vote(self) -> bool:
         """Vote for a value that a majority acked; stand aside if our vote in this slot is given to another."""
         slot = self.slot
-        for ballot, digest, absent in self._settled():
+        for proposal, digest in self._settled():
+            ballot, absent = proposal.ballot, proposal.absent
             own = slot.votes.get(self.me)
             if own is not None and own.ballot >= ballot:
                 continue
             if not isinstance(self._plan_of(digest), RoundPlan):
                 continue
+            if slot.accepted != (ballot, digest) and any(self._is_counted(peer) for peer in _left_out(proposal)):
+                continue  # a proposer that says a majority accepted may lie about that, and about who is absent
             if not self._is_direct and ballot.peer == self.me:
                 self._tell_chosen(ballot, digest)
             abstains = not self._may_vote(digest)
@@ -536,8 +541,11 @@ class Consensus:
     def _may_vote(self, digest: Digest) -> bool:
         return self.slot.voted is None or self.slot.voted == digest
 
-    def _settled(self) -> list[tuple[Ballot, Digest, tuple[PeerId, ...]]]:
-        """Ballots whose value a majority acked, with those who do not count; highest first."""
+    def _is_counted(self, peer: PeerId) -> bool:
+        return self.members.lease_valid(peer, self._last_now)
+
+    def _settled(self) -> list[tuple[Proposal, Digest]]:
+        """Proposals whose value a majority acked, highest ballot first."""
         slot = self.slot
         settled = []
         for proposal, digest in self._proposals():
@@ -545,7 +553,7 @@ class Consensus:
             chosen = slot.chosen.get(proposal.ballot.peer)
             is_told = chosen is not None and (chosen.ballot, chosen.value) == (proposal.ballot, digest)
             if is_told or self._is_quorum(backers, proposal.absent):
-                settled.append((proposal.ballot, digest, proposal.absent))
+                settled.append((proposal, digest))
         return settled
 
     def _tell_chosen(self, ballot: Ballot, digest: Digest) -> None:
@@ -619,8 +627,7 @@ class Consensus:
         slot.plans[digest] = check_value(
             value,
             self._reports.get(value.reports),
-            parent=slot.parent,
-            reported=self.ledger.reported,
+            ledger=self.ledger,
             decide=self._decide,
             verify=self._verify,
             are_verified=True,
@@ -687,7 +694,7 @@ class Consensus:
 
     def _on_prepare(self, sender: PeerId, message: Prepare, now: float) -> None:
         slot = self.slot
-        if message.ballot.peer != sender or not self._is_member or self._refuse(message.ballot, message.absent, now):
+        if message.ballot.peer != sender or not self._takes_part or self._refuse(message.ballot, message.absent, now):
             return
         if slot.promised != message.ballot:
             slot.promised = message.ballot
@@ -743,7 +750,7 @@ class Consensus:
         self._on_ack(proposer, Ack(parent=slot.digest, ballot=message.ballot, value=digest))
         if slot.promised is None or message.ballot >= slot.promised:
             self._note_activity(now)
-        elif self._is_member:
+        elif self._takes_part:
             self._refuse(message.ballot, (), now)
         self._ask_for(digest, sender)
 
@@ -812,7 +819,7 @@ class Consensus:
     def _pull_reports(self, sender: PeerId, message: Heartbeat, now: float) -> None:
         """Reports that the sender holds and we lack; in a large swarm only for those who may propose."""
         reported = self.ledger.reported
-        if reported is None or not self._is_member or not message.have:
+        if reported is None or not self._takes_part or not message.have:
             return
         if not self._is_direct and self.me not in self._live_order(now)[:REPORTERS_FIRST]:
             return
@@ -872,3 +879,9 @@ class Consensus:
         self._learn_rosters()
         self._open_slot(now)
         self._emit(switched)
+
+
+def _left_out(proposal: Proposal) -> list[PeerId]:
+    """Who must be silent for the proposal to be right. A repeated value keeps the roster change of its first time."""
+    departed = () if proposal.is_repeated else proposal.value.departed
+    return sorted({*proposal.absent, *departed})

@@ -131,6 +131,8 @@ class AverageFinished:
     bytes_sent: int = 0
     bytes_received: int = 0
     seconds: float = 0.0
+    upload_bytes_per_second: float = 0.0
+    """What the own uplink carried, as the receivers saw it; 0 where it was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,17 +176,42 @@ class StateFetched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StateKept:
+    """A copy was made, and is served."""
+
+    instance: InstanceId
+    """What the copy is called."""
+    round: int
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FetchFailed:
     instance: InstanceId
     round: int
     reason: str
 
 
+Command = Literal["pause", "resume", "drain", "leave", "checkpoint"]
+"""pause: end the round, say goodbye, stay and follow. resume: take part again. drain: end the round, save, say goodbye, stop.
+leave: the same at once, without the round under way. checkpoint: save at the next boundary."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commanded:
-    """The user asks. `stop` ends the round's work cleanly, saves and stops."""
+    """The user asks."""
 
-    command: Literal["stop"]
+    command: Command
+    reason: str = "asked"
+    """Who asks, or why, for the event file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateServed:
+    """Another peer has fetched the instance's state at the boundary before `round` from this one."""
+
+    instance: InstanceId
+    round: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,8 +245,10 @@ Event = (
     | Evaluated
     | Probed
     | StateFetched
+    | StateKept
     | FetchFailed
     | Commanded
+    | StateServed
     | PeerGone
     | PeerBack
 )
@@ -295,6 +324,8 @@ class Average:
     weights: tuple[tuple[PeerId, int], ...]
     """Sorted by peer; every weight is positive."""
     timeout_seconds: float
+    shares: tuple[float, ...] = ()
+    """How much of the vector each of them reduces; empty: equally much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,6 +385,23 @@ class FetchState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeepState:
+    """Copy the instance's outer parameters and momentum to `copy`, if that is another name, and serve them under it as the
+    state at the boundary before `round`, until `ForgetState`."""
+
+    instance: InstanceId
+    copy: InstanceId
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetState:
+    """Serve the copy no longer, and free its memory if it is still here."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SaveInstance:
     """Write the instance's state at the boundary before `round` into the checkpoint that is being made."""
 
@@ -381,6 +429,8 @@ class Stop:
     reason: str
     is_finished: bool
     """The run is complete; otherwise it can be resumed."""
+    is_urgent: bool = False
+    """Work on the device is given up; what is to be saved is saved all the same."""
 
 
 Effect = (
@@ -399,6 +449,8 @@ Effect = (
     | SaveInstance
     | Probe
     | FetchState
+    | KeepState
+    | ForgetState
     | SaveCheckpoint
     | Log
     | Stop

@@ -4,14 +4,14 @@ Outcomes come in order and the shell keeps it: what is to be persisted is on the
 or acted on. The journal needs nothing but every persisted record, in order.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core import canonical
 from adloco_p2p.core.agreement import Decided, Outcome
 from adloco_p2p.core.consensus import Consensus
 from adloco_p2p.core.events import PeerBack, PeerGone, Persist
-from adloco_p2p.core.ledger import Decide, Ledger, chain
+from adloco_p2p.core.ledger import Decide, Ledger, Recall
 from adloco_p2p.core.membership import Membership, Timing
 from adloco_p2p.core.messages import (
     Entries,
@@ -24,18 +24,21 @@ from adloco_p2p.core.messages import (
     SlotMessage,
     Verify,
 )
+from adloco_p2p.core.recollection import recollect
 from adloco_p2p.core.types import Capacity, PeerId, Report, RoundPlan
 
 
 class GossipAgreement:
-    """One peer's membership and consensus. `records` is the journal of earlier lives, empty for a newcomer."""
+    """One peer's membership and consensus. `records` is the journal of earlier lives, empty for a newcomer, and read once;
+    `recall` gives back an entry of it, or of this life."""
 
     def __init__(
         self,
         me: PeerId,
         *,
         genesis: RoundPlan,
-        records: Sequence[object],
+        records: Iterable[object],
+        recall: Recall,
         contacts: Sequence[PeerId],
         capacity: Capacity,
         decide: Decide,
@@ -48,7 +51,8 @@ class GossipAgreement:
         self.consensus = Consensus(me, sign=sign, verify=verify, decide=decide, members=self.members, draw=draw)
         self.me = me
         self._genesis = genesis
-        self._records = tuple(records)
+        self._records = records
+        self._recall = recall
         self._contacts = tuple(contacts)
         self._capacity = capacity
         self._present: tuple[PeerId, ...] = ()
@@ -65,20 +69,19 @@ class GossipAgreement:
 
     def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
         """Take up the journal. Plans of the ledger after `plans` are handed out again; own `reports` are told again."""
-        lives = [record.number for record in self._records if isinstance(record, Incarnation)]
-        incarnation = Incarnation(number=max(lives, default=0) + 1)
+        recollection = recollect(self._records, self._genesis, recall=self._recall)
+        self._records = ()
+        incarnation = Incarnation(number=recollection.incarnation + 1)
         self.members.start(incarnation=incarnation.number, contacts=self._contacts, capacity=self._capacity, now=now)
         outcomes: list[Outcome] = [Persist(record=incarnation)]
         known = {canonical.digest(plan) for plan in plans}
         newest = max((plan.round for plan in plans), default=-1)
-        ledger = Ledger(self._genesis, chain(self._records, self._genesis))
         outcomes += [
             Decided(plan=entry.plan, reports=tuple(signed.report for signed in entry.reports))
-            for entry, digest in zip(ledger.entries, ledger.digests[1:], strict=True)
-            if digest not in known and entry.plan.round > newest
+            for entry in recollection.ledger.since(newest + 1)
+            if entry.value.plan not in known
         ]
-        outcomes += self.consensus.start(self._genesis, self._records, now)
-        self._records = ()
+        outcomes += self.consensus.start(recollection, now)
         for report in reports:
             if report.peer == self.me:
                 outcomes += self.submit(report, now)
@@ -107,11 +110,21 @@ class GossipAgreement:
         return outcomes + self._changes(now)
 
     def leave(self, now: float) -> list[Outcome]:
-        """Say goodbye; nothing else is sent afterwards."""
+        """Say goodbye; from now on this peer takes no part in agreeing, it only asks what was agreed."""
         return list(self.members.leave(now))
 
+    def rejoin(self, capacity: Capacity, now: float) -> list[Outcome]:
+        """Beats that rise again undo the goodbye; whom plans leave out by now asks to be admitted, as a newcomer does."""
+        self._capacity = capacity
+        self.members.offer(capacity)
+        self.members.rejoin(now)
+        return self.tick(now)
+
     def _changes(self, now: float) -> list[Outcome]:
-        """Members that stopped to count since the last call, also those that a plan left out; and who counts again."""
+        """Members that stopped to count since the last call, also those that a plan left out; and who counts again. Who is
+        away hears nobody's beats, so it knows neither."""
+        if self.members.is_away:
+            return []
         present = self.members.view(now)
         gone = [peer for peer in self._present if peer not in present and peer != self.me]
         back = [peer for peer in present if peer in self._gone]

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from adloco_p2p.core.ledger import Decide, Ledger, check_entry
 from adloco_p2p.core.messages import LedgerEntry, Verify
-from adloco_p2p.core.types import Digest
+from adloco_p2p.core.types import Digest, RoundPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistorySwitched:
-    """Two histories met, and the other one counts. What was trained since the fork is merged by its samples."""
+    """Two histories met, and the other one counts. What was trained since the fork is merged in, see `core/strays.py`."""
 
-    fork: Digest
+    fork: RoundPlan
     """The last plan that both have."""
     lost: tuple[LedgerEntry, ...]
     won: tuple[LedgerEntry, ...]
@@ -50,17 +50,16 @@ class OtherHistory:
 
     def is_wrong(self, ledger: Ledger, entry: LedgerEntry) -> bool:
         """Whether the entry is no valid next one."""
-        parent, reported = ledger.plans[-1], ledger.reported
-        return bool(check_entry(entry, parent=parent, reported=reported, decide=self._decide, verify=self._verify))
+        return bool(check_entry(entry, ledger=ledger, decide=self._decide, verify=self._verify))
 
 
 def switch_between(own: Ledger, other: Ledger) -> HistorySwitched:
     """What a change from the one to the other costs and brings."""
     common = sum(ours == theirs for ours, theirs in zip(own.digests, other.digests, strict=False)) - 1
     return HistorySwitched(
-        fork=own.digests[common],
-        lost=tuple(own.entries[common:]),
-        won=tuple(other.entries[common:]),
+        fork=own.plan(common),
+        lost=own.after(own.digests[common], len(own.digests)),
+        won=other.after(own.digests[common], len(other.digests)),
         lost_samples=own.samples[-1] - own.samples[common],
         won_samples=other.samples[-1] - own.samples[common],
     )

@@ -32,6 +32,8 @@ BEATS_PER_INCARNATION = 10_000_000
 """A life of a process has fewer heartbeats than this (four months of seconds)."""
 MAX_KNOWN = 4096
 """Former members and contacts that are remembered."""
+AWAY_FANOUT = 2
+"""A peer that is away asks so many others per period."""
 ROSTERS_KEPT = 8
 """Older rosters whose heartbeat vectors are still understood."""
 
@@ -87,7 +89,8 @@ class Membership:
         self._draw = draw
         self._beat = 0
         self._capacity: Capacity | None = None
-        self._is_leaving = False
+        self.is_away = False
+        """Said goodbye. Asks what happens, with a beat that does not rise, and counts for nobody."""
         self.lease_seconds = timing.lease(1)
         """How long a silent peer counts, for the roster of the time."""
         self._roster: tuple[PeerId, ...] = ()
@@ -175,10 +178,18 @@ class Membership:
     def leave(self, now: float) -> list[Effect]:
         """Say goodbye: the others stop counting us at once."""
         self.observe(now)
-        self._is_leaving = True
+        self.is_away = True
         self._beat += 1
         unsigned = Leave(peer=self.me, run=self._run, beat=self._beat, signature="")
         return [Broadcast(message=replace(unsigned, signature=self._sign(unsigned.payload)))]
+
+    def rejoin(self, now: float) -> None:
+        """Take the goodbye back: the next beats are news to everybody. The others begin with a full lease, as after a start:
+        nobody told us of their beats meanwhile."""
+        self.observe(now)
+        self._renewed.update(dict.fromkeys(self._roster, now))
+        self.is_away = False
+        self._next_beat = now
 
     def observe(self, now: float) -> None:
         """Every entry point calls this first: a gap in our own life is nobody else's silence."""
@@ -218,14 +229,19 @@ class Membership:
         if now < self._next_beat:
             return []
         self._next_beat = now + self.timing.heartbeat_seconds
-        if self._is_leaving or self.head is None:
+        if self.head is None:
             return []
-        self._beat += 1
         self._asked.clear()
+        if self.is_away:
+            targets = self._sample([peer for peer in self._known if peer != self.me], AWAY_FANOUT)
+            return [Send(peer=peer, message=self.heartbeat(now)) for peer in targets]
+        self._beat += 1
         message = self.heartbeat(now)
         others = [peer for peer in self._roster if peer != self.me]
         live = [peer for peer in others if self.lease_valid(peer, now)]
-        elsewhere = [peer for peer in self._known if peer not in live and peer != self.me and peer not in self._leaves]
+        # Who said goodbye may be back without our having heard of it; that is worth a try where nobody else is left.
+        others_known = [peer for peer in self._known if peer not in live and peer != self.me]
+        elsewhere = [peer for peer in others_known if not live or peer not in self._leaves]
         targets = self._sample(live, self.timing.fanout) + self._sample(elsewhere, 1 if live else self.timing.fanout)
         effects: list[Effect] = [Send(peer=peer, message=message) for peer in targets]
         suspects = [peer for peer in live if self.is_suspect(peer, now)]
@@ -238,7 +254,7 @@ class Membership:
     def heartbeat(self, now: float) -> Heartbeat:
         assert self.head is not None
         joins = [request for request in self.candidates(now) if request.peer != self.me]
-        if self.me not in self._roster:
+        if self.me not in self._roster and not self.is_away:
             joins = [self.join_request(), *joins]
         leaves = [leave for peer, leave in sorted(self._leaves.items()) if peer in self._roster]
         return Heartbeat(
@@ -271,7 +287,7 @@ class Membership:
         return [Send(peer=peer, message=self.heartbeat(now)) for peer in self._asked.pop(sender, [])]
 
     def _on_probe(self, sender: PeerId, message: Probe) -> list[Effect]:
-        if self.head is None or self._is_leaving:
+        if self.head is None or self.is_away:
             return []
         if message.target == self.me:
             self._beat += 1  # news, whatever the asker has heard before

@@ -117,7 +117,7 @@ class Ballot:
     peer: PeerId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class SignedReport:
     report: Report
     signature: Signature
@@ -127,7 +127,7 @@ class SignedReport:
         return payload("report", canonical.digest_once(self.report))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Value:
     """What a plan is made from, and the plan that the rule makes of it."""
 

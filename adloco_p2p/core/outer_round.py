@@ -18,6 +18,7 @@ from typing import Annotated
 from annotated_types import MaxLen
 
 from adloco_p2p.core import canonical
+from adloco_p2p.core.apportion import reduction_shares
 from adloco_p2p.core.events import (
     ApplyOuter,
     Average,
@@ -67,7 +68,7 @@ class Phase(StrEnum):
 
 STEPS: dict[Phase, frozenset[Phase]] = {
     Phase.TRAINING: frozenset({Phase.AVERAGING, Phase.RETRYING, Phase.REPAIRING}),
-    Phase.AVERAGING: frozenset({Phase.COMMITTING, Phase.RETRYING, Phase.REPAIRING}),
+    Phase.AVERAGING: frozenset({Phase.AVERAGING, Phase.COMMITTING, Phase.RETRYING, Phase.REPAIRING}),
     Phase.RETRYING: frozenset({Phase.AVERAGING, Phase.REPAIRING}),
     Phase.COMMITTING: frozenset({Phase.APPLYING, Phase.REPAIRING}),
     Phase.REPAIRING: frozenset({Phase.COMMITTING, Phase.RETRYING}),
@@ -150,15 +151,23 @@ class OuterRound:
         self._plan_digest = plan_digest
         self._patience = patience
         self._attempt = 0
+        self._num_failed = 0
+        """Attempts that failed here; their numbers are whatever others make them."""
         self._members: tuple[PeerId, ...] = self.contributors
         self._votes: dict[PeerId, AverageDigest] = {}
         self._suspects: dict[PeerId, None] = {}
+        """Whom a retry leaves out: who spoiled an attempt here, and whom others named."""
+        self._spoilers: dict[PeerId, None] = {}
+        """The first kind only: they do not say any more who takes part."""
         self._failed: dict[PeerId, int] = {}
         self._passed_over: dict[PeerId, None] = {}
         self._pending: AttemptStart | None = None
         self._phase_since = 0.0
         self._ready_since = 0.0
         self._fruitless_repairs: dict[PeerId, None] = {}
+        """Asked in vain, and again after a pause."""
+        self._disappointing: dict[PeerId, None] = {}
+        """Asked in vain at any time: without a majority their votes are no reason to wait."""
         self._num_repairs_failed = 0
         self._is_overdue = False
         """A majority has had the average of the attempt under way for so long that ours is not worth waiting for."""
@@ -178,8 +187,8 @@ class OuterRound:
 
     @property
     def is_deserted(self) -> bool:
-        """This host has work in the plan and only waits for what others make without it."""
-        return self.share.samples > 0 and not self.is_contributor and self.is_waiting
+        """This host only waits for what others make without it."""
+        return not self.is_contributor and self.is_waiting
 
     @property
     def device_end(self) -> type | None:
@@ -214,7 +223,9 @@ class OuterRound:
         self.seconds[Phase.TRAINING.value] = min(result.seconds, now - self._phase_since)
         self._phase_since = now
         if self._pending is not None and self.me not in self._pending.members:
-            return [*self._enter(Phase.RETRYING, now), *self._seek_commit(now, gone)]
+            effects = self._enter(Phase.RETRYING, now)
+            self.next_deadline = now + self._patience.timeout_seconds(expected_seconds=0.0)  # who left us out may be cut off
+            return [*effects, *self._seek_commit(now, gone)]
         if self._pending is not None:
             self._attempt, self._members = self._pending.attempt, self._pending.members
         return [*self._begin_attempt(now), *self.roster_changed(now, gone)]
@@ -250,12 +261,14 @@ class OuterRound:
         )
         if self.phase is Phase.REPAIRING:
             self._fruitless_repairs.update(dict.fromkeys(event.suspects))
+            self._disappointing.update(dict.fromkeys(event.suspects))
             self._num_repairs_failed += 1
             effects = self._enter(Phase.RETRYING, now)
             self.next_deadline = now + _pause_seconds(self._num_repairs_failed - 1)
             return [log, *effects]
         suspects = tuple(sorted(peer for peer in event.suspects if peer != self.me))
         self._suspects.update(dict.fromkeys(suspects))
+        self._spoilers.update(dict.fromkeys(suspects))
         effects = self._fail_attempt(now, gone)
         failed = AttemptFailed(instance=self.instance, round=self.round, attempt=event.attempt, suspects=suspects)
         return [log, *effects, *self._tell(failed), *self._seek_commit(now, gone)]
@@ -351,6 +364,7 @@ class OuterRound:
     def _begin_attempt(self, now: float) -> list[Effect]:
         timeout = self._patience.timeout_seconds(expected_seconds=self._plan.expected_seconds)
         samples = {share.peer: share.samples for share in self.instance_plan.hosts}
+        uplinks = {seat.peer: seat.capacity.upload_bytes_per_second for seat in self._plan.roster}
         average = Average(
             instance=self.instance,
             round=self.round,
@@ -358,6 +372,7 @@ class OuterRound:
             key=self._key(self._attempt, self._members),
             weights=tuple((peer, samples[peer]) for peer in self._members),
             timeout_seconds=timeout,
+            shares=reduction_shares([uplinks.get(peer, 0.0) for peer in self._members]),
         )
         effects = self._enter(Phase.AVERAGING, now)
         self.next_deadline, self._is_overdue = None, False
@@ -367,11 +382,12 @@ class OuterRound:
         self._failed[self.me] = self._attempt
         effects = self._enter(Phase.RETRYING, now)
         self.next_deadline = now + self._wait_seconds(gone)
+        self._num_failed += 1
         return effects
 
     def _wait_seconds(self, gone: Collection[PeerId]) -> float:
         """After a failed attempt: the leader listens for a moment, the others give the leader its time."""
-        return _pause_seconds(self._attempt) + (0.0 if self._leads(gone) else TAKEOVER_SECONDS)
+        return _pause_seconds(self._num_failed) + (0.0 if self._leads(gone) else TAKEOVER_SECONDS)
 
     def _survivors(self, gone: Collection[PeerId]) -> tuple[PeerId, ...]:
         return tuple(p for p in self.contributors if p == self.me or (p not in gone and p not in self._suspects))
@@ -422,8 +438,11 @@ class OuterRound:
         if self.me in self._votes:
             return [*self._answer(sender), *self._seek_commit(now, gone)]
         self._failed[sender] = max(message.attempt, self._failed.get(sender, 0))
-        new = [p for p in message.suspects if p in self.contributors and p != self.me]
-        self._suspects.update(dict.fromkeys(new))
+        accused = [peer for peer in message.suspects if peer in self.contributors and peer != sender]
+        if 2 * len(accused) >= len(self._survivors(gone)):
+            accused = []  # half of those who are left and more nobody drops on one host's word
+        believed = [*accused, sender] if sender in message.suspects else accused
+        self._suspects.update(dict.fromkeys(peer for peer in believed if peer in self.contributors and peer != self.me))
         if self.phase is Phase.AVERAGING and message.attempt >= self._attempt and sender in self._members:
             # The attempt cannot succeed any more without the sender: join the retry instead of waiting for the timeout.
             cancel = CancelAverage(instance=self.instance, round=self.round, attempt=self._attempt)
@@ -436,8 +455,10 @@ class OuterRound:
             return self._answer(sender)
         members = tuple(p for p in self.contributors if p in message.members)
         known = self._pending.attempt if self._pending else self._attempt
-        if members != message.members or sender not in members or message.attempt <= known:
+        if members != message.members or sender not in members or message.attempt <= known or sender in self._spoilers:
             return []
+        if self.me not in members and 2 * len(members) <= len(self._survivors(gone)):
+            return []  # so few settle nothing: not worth waiting for
         if self.phase is Phase.TRAINING:
             self._pending = message
             return []
@@ -481,7 +502,9 @@ class OuterRound:
         tally: dict[tuple[int, Digest], list[PeerId]] = {}
         for peer, vote in votes.items():
             tally.setdefault((vote.attempt, vote.digest), []).append(peer)
-        chosen = next((choice for choice in sorted(tally) if 2 * len(tally[choice]) > len(electorate)), None)
+        sizes = {choice: max(len(votes[peer].contributors) for peer in holders) for choice, holders in tally.items()}
+        by_size = sorted(tally, key=lambda choice: (-sizes[choice], choice))
+        chosen = next((choice for choice in by_size if 2 * len(tally[choice]) > len(electorate)), None)
         own = self._votes.get(self.me) if self.phase is Phase.COMMITTING else None
         if own is not None:
             if chosen == (own.attempt, own.digest):
@@ -490,14 +513,16 @@ class OuterRound:
                 self.next_deadline = None
                 return [*effects, apply]
             if chosen is None and len(votes) == len(electorate):
-                chosen = min(tally)  # everybody holds something and nothing has a majority: the earliest attempt wins
+                chosen = by_size[0]  # everybody holds something and nothing has a majority: the one of most hosts wins
             if chosen is None or chosen == (own.attempt, own.digest):
                 return []
         if chosen is None:
-            # Somebody holds a result while I have none: it is cheaper to take that one than to average again.
-            if self.phase is not Phase.RETRYING:
+            # Somebody holds a result while I have none: it is cheaper to take that one than to average again; but who could
+            # not give it once only says so.
+            worthwhile = [choice for choice in by_size if any(peer not in self._disappointing for peer in tally[choice])]
+            if self.phase is not Phase.RETRYING or not worthwhile:
                 return []
-            chosen = min(tally)
+            chosen = worthwhile[0]
         if self.phase is Phase.AVERAGING and chosen[0] == self._attempt and not self._is_overdue:
             # The others serve us until we have it too; what is nearly here costs less than all of it once more.
             if self.next_deadline is None:

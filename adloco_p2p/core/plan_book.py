@@ -18,6 +18,8 @@ class PlanBook:
         self.digests: dict[int, Digest] = {}
         self._states: dict[tuple[int, InstanceId], dict[PeerId, Digest]] = {}
         """(Round, instance) -> the state after the round, as each peer reported it."""
+        self._reporters: dict[int, dict[PeerId, None]] = {}
+        """Round -> who reported it."""
 
     @property
     def newest(self) -> RoundPlan:
@@ -31,6 +33,7 @@ class PlanBook:
         self.digests[plan.round] = canonical.digest(plan)
 
     def note_states(self, report: Report) -> None:
+        self._reporters.setdefault(report.round, {})[report.peer] = None
         for item in report.instances:
             self._states.setdefault((report.round, item.instance), {})[report.peer] = item.state_digest
 
@@ -40,12 +43,14 @@ class PlanBook:
         self.plans = {number: plan for number, plan in self.plans.items() if number >= oldest}
         self.digests = {number: digest for number, digest in self.digests.items() if number >= oldest}
         self._states = {key: states for key, states in self._states.items() if key[0] >= before}
+        self._reporters = {number: peers for number, peers in self._reporters.items() if number >= before}
 
     def cut(self, *, at: int) -> None:
         """Forget everything from this round on: another history counts."""
         self.plans = {number: plan for number, plan in self.plans.items() if number < at}
         self.digests = {number: digest for number, digest in self.digests.items() if number < at}
         self._states = {key: states for key, states in self._states.items() if key[0] < at}
+        self._reporters = {number: peers for number, peers in self._reporters.items() if number < at}
 
     # --- what a plan means for this peer -----------------------------------------------------------------------------
 
@@ -76,9 +81,22 @@ class PlanBook:
         shares = plan.instance(instance).hosts
         return any(share.samples > 0 and share.peer != self.me and share.peer not in gone for share in shares)
 
+    def successors(self, instance: InstanceId, number: int, gone: Collection[PeerId]) -> list[PeerId]:
+        """Living peers that the plan of round `number` makes hosts of the instance, this one left out."""
+        plan = self.plans.get(number)
+        hosts = [share.peer for item in (plan.instances if plan else ()) if item.instance == instance for share in item.hosts]
+        return [peer for peer in hosts if peer != self.me and peer not in gone]
+
     def has_others(self, plan: RoundPlan, gone: Collection[PeerId]) -> bool:
         """Somebody else on the roster is alive."""
         return any(seat.peer != self.me and seat.peer not in gone for seat in plan.roster)
+
+    def may_come(self, instance: InstanceId, boundary: int, gone: Collection[PeerId]) -> bool:
+        """Somebody else who lives was to train the instance up to the boundary, and has not reported the round without it."""
+        plan = self.plans.get(boundary - 1)
+        hosts = [share.peer for item in plan.instances if item.instance == instance for share in item.hosts] if plan else []
+        reporters, states = self._reporters.get(boundary - 1, {}), self._states.get((boundary - 1, instance), {})
+        return any(peer != self.me and peer not in gone and (peer in states or peer not in reporters) for peer in hosts)
 
     def known_state(
         self, instance: InstanceId, boundary: int, gone: Collection[PeerId]

@@ -21,6 +21,8 @@ def check_plan(plan: RoundPlan, rules: Rules) -> list[str]:
         "several instances at the end": not plan.is_last or len(ids) == 1,
         "a probe at the end": not plan.is_last or plan.probe is None,
         "forks or merges before the first round": plan.round > 0 or not (plan.forks or plan.merges or plan.pending),
+        "strays are not sorted": [item.stray.key for item in plan.strays] == sorted({item.stray.key for item in plan.strays}),
+        "strays of instances that do not live": all(item.target in ids for item in plan.strays),
         "too many instances": len(ids) <= max(1, min(rules.instances.count, MAX_INSTANCES)),
     }
     problems = [text for text, holds in facts.items() if not holds]
@@ -70,6 +72,9 @@ def _check_instance(item: InstancePlan, plan: RoundPlan, rules: Rules) -> list[s
             share.samples == share.micro_batch_size == share.accumulation_steps == 0
             for share in item.hosts
             if share.batch_samples == 0
+        ),
+        "work before its time, or none when it has come": all(
+            (share.batch_samples > 0) == (share.works_from <= plan.round) for share in item.hosts
         ),
         "steps out of range": all(1 <= share.inner_steps <= most_steps for share in trainers),
         "passes that are empty or do not fit": all(

@@ -10,7 +10,7 @@ A guarded merge takes three plans: plan(r) carries the probe, which is measured 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 from statistics import median
@@ -18,8 +18,10 @@ from statistics import median
 from adloco_p2p.core import canonical
 from adloco_p2p.core.apportion import allocate_hosts, credible_speeds, share_batch
 from adloco_p2p.core.batch_test import is_untestable, next_request, pool_round, window_length
+from adloco_p2p.core.left_out import judged, rested, why_resting
 from adloco_p2p.core.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch, shortened
 from adloco_p2p.core.rules import Rules
+from adloco_p2p.core.strays import settle
 from adloco_p2p.core.switch_mode import granted_batch, plan_batch
 from adloco_p2p.core.types import (
     GENESIS_PARENT,
@@ -41,6 +43,8 @@ from adloco_p2p.core.types import (
     SwitchMode,
 )
 
+ORPHANED_ROUNDS = 3
+"""An instance whose state nobody has any more, as all its hosts report so many times, ends."""
 SPEEDS_KEPT = 5
 """Measured speeds that a seat remembers; their median shares the work."""
 MAX_SECONDS = 1e30
@@ -86,7 +90,7 @@ def genesis(run: Digest, roster: Sequence[tuple[PeerId, Capacity]], rules: Rules
         )
         for instance in range(1 if warms_up else count)
     ]
-    instances, seconds = _seated(lines, seats[:MAX_ROSTER], rules)
+    instances, seconds = _seated(lines, seats[:MAX_ROSTER], 0, rules)
     probe = final_merge(instances, rules=rules.merge) if _is_probed_for_the_end(0, len(lines), rules) else None
     what = f"warm-up of one instance, {count} from round {rules.instances.fork_round} on" if warms_up else f"{count} instances"
     return RoundPlan(
@@ -109,15 +113,18 @@ def next_plan(previous: RoundPlan, reports: Sequence[Report], rules: Rules, *, r
     round = previous.round + 1
     is_last = round >= rules.work.rounds
     heard = _heard(previous, reports)
-    seats = _next_roster(previous, heard, roster or RosterChange())
+    change = roster or RosterChange()
+    seats = _next_roster(previous, heard, change)
     claims = _claims(previous, heard)
-    lines = [_carried(plan, previous, claims[plan.instance], rules) for plan in previous.instances]
+    lines = [_carried(plan, previous, heard, claims[plan.instance], rules) for plan in previous.instances]
     lines, forks = _forked(lines, round, rules)
     merges, probe, why = _merges(previous, lines, heard, claims, is_forking=bool(forks), rules=rules)
     lines = _merged(lines, merges, rules)
-    instances, seconds = _seated(lines, seats, rules)
+    strays, healing, stray_whys = settle(previous, heard, merges, [seat.peer for seat in seats], change.strays, is_last=is_last)
+    instances, seconds = _seated(lines, seats, round, rules)
     reasons = [f"reports of {len(heard)} of {len(previous.roster)} peers"] if previous.round > 0 else ["no reports yet"]
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
+    reasons += stray_whys
     return RoundPlan(
         run=previous.run,
         round=round,
@@ -126,9 +133,10 @@ def next_plan(previous: RoundPlan, reports: Sequence[Report], rules: Rules, *, r
         instances=instances,
         roster=seats,
         forks=forks,
-        merges=merges,
+        merges=(*merges, *healing),
         probe=probe,
         pending=previous.probe,
+        strays=strays,
         is_last=is_last,
         expected_seconds=0.0 if is_last else seconds,
         progress=min(1.0, round / rules.work.rounds),
@@ -192,7 +200,7 @@ def _next_roster(previous: RoundPlan, heard: Mapping[PeerId, Report], change: Ro
 # --- instances: carried on, forked, merged ---------------------------------------------------------------------------
 
 
-def _carried(plan: InstancePlan, previous: RoundPlan, claims: Claims, rules: Rules) -> _Line:
+def _carried(plan: InstancePlan, previous: RoundPlan, heard: Mapping[PeerId, Report], claims: Claims, rules: Rules) -> _Line:
     """The instance one round later: cursors moved, statistics pooled, the batch tested."""
     sample, basis = pool_round(plan, previous.round - 1, claims, rules.batch)
     history = plan.history if sample is None else (*plan.history, sample)[-window_length(rules.batch) :]
@@ -208,8 +216,10 @@ def _carried(plan: InstancePlan, previous: RoundPlan, claims: Claims, rules: Rul
     )
     named = Counter(claim.state_digest for claim in claims.values())
     digest = min(named, key=lambda digest: (-named[digest], digest)) if named else None
+    is_orphaned = previous.round > 0 and not claims and all(share.peer in heard for share in plan.hosts)
     moved = replace(
         plan,
+        orphaned_rounds=0 if claims else plan.orphaned_rounds + is_orphaned,
         requested_batch=requested,
         reason=f"{why} ({basis})",
         first_sample=plan.first_sample + sum(share.samples for share in plan.hosts),
@@ -217,6 +227,7 @@ def _carried(plan: InstancePlan, previous: RoundPlan, claims: Claims, rules: Rul
         calm_rounds=calm_rounds,
         history=history,
         state_digest=digest,
+        hosts=judged(plan.hosts, claims, round=previous.round - 1, next_round=previous.round + 1),
     )
     hosts = tuple(share.peer for share in plan.hosts)
     return _Line(plan=moved, holders=hosts, ready=hosts)
@@ -257,6 +268,8 @@ def _merges(
         whys.append(judged.reason if judged else "no verdict on the last probe")
         ended = {source for merge in merges for source in merge.sources if source != merge.target}
         plans = [plan for plan in plans if plan.instance not in ended]
+    if not merges and (orphans := _end_of_orphans(plans)) is not None:
+        return (orphans,), None, "; ".join([*whys, orphans.reason])
     if len(plans) < 2:
         return merges, None, "; ".join([*whys, "a single instance"])
     if round >= rounds:
@@ -272,6 +285,18 @@ def _merges(
     if chosen is None or rules.merge.guard:
         return merges, chosen, "; ".join([*whys, f"probing {why}" if chosen else why])
     return (*merges, chosen), None, "; ".join([*whys, why])
+
+
+def _end_of_orphans(plans: Sequence[InstancePlan]) -> Merge | None:
+    """End the instances that nobody has any more. The last one is waited for, however long that takes."""
+    orphans = [plan.instance for plan in plans if plan.orphaned_rounds >= ORPHANED_ROUNDS]
+    others = [plan for plan in plans if plan.orphaned_rounds == 0]
+    if not orphans or not others:
+        return None
+    survivor = max(others, key=lambda plan: (plan.requested_batch, plan.instance)).instance
+    names = ", ".join(map(str, orphans))
+    reason = f"instance {names} ends: all its hosts reported {ORPHANED_ROUNDS} rounds without it, nobody has its state"
+    return keep_only(survivor, [survivor, *orphans], reason=reason)
 
 
 def _is_probed_for_the_end(round: int, num_instances: int, rules: Rules) -> bool:
@@ -315,11 +340,12 @@ def _merged(lines: Sequence[_Line], merges: Sequence[Merge], rules: Rules) -> li
 # --- hosts and shares ------------------------------------------------------------------------------------------------
 
 
-def _seated(lines: Sequence[_Line], roster: Sequence[Seat], rules: Rules) -> tuple[tuple[InstancePlan, ...], float]:
+def _seated(lines: Sequence[_Line], roster: Sequence[Seat], round: int, rules: Rules) -> tuple[tuple[InstancePlan, ...], float]:
     """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless everybody leaves.
 
-    A host that is new to an instance has to fetch its state first, so it only receives the first average, as long as
-    somebody is there who can train. A peer's speed is split over its instances by their requests.
+    A host that is new to an instance has to fetch its state first, so it only receives the first average, and so does a host
+    that averages left out (`left_out.py`), as long as somebody else is there who can train. A peer's speed is split over its
+    instances by their requests.
     """
     staying = [seat for seat in roster if not seat.capacity.is_leaving] or list(roster)
     limits = {seat.peer: seat.capacity.micro_batch_limit for seat in staying}
@@ -330,10 +356,10 @@ def _seated(lines: Sequence[_Line], roster: Sequence[Seat], rules: Rules) -> tup
         {seat.peer: seat.capacity.max_instances for seat in staying},
         {line.plan.instance: line.holders for line in lines},
     )
-    trainers = {
-        line.plan.instance: [p for p in hosts[line.plan.instance] if p in line.ready] or list(hosts[line.plan.instance])
-        for line in lines
-    }
+    trainers = {}
+    for line in lines:
+        there = hosts[line.plan.instance]
+        trainers[line.plan.instance] = rested([p for p in there if p in line.ready] or there, line.plan.hosts, round)
     loads = dict.fromkeys(speeds, 0)
     for line in lines:
         for peer in trainers[line.plan.instance]:
@@ -343,7 +369,7 @@ def _seated(lines: Sequence[_Line], roster: Sequence[Seat], rules: Rules) -> tup
     for line in lines:
         instance, requested = line.plan.instance, line.plan.requested_batch
         parts = {peer: speeds[peer] * (requested / loads[peer]) for peer in trainers[instance]}
-        plan = _shared(line.plan, hosts[instance], parts, limits, rules)
+        plan = _shared(line.plan, _records(line.plan, hosts[instance], parts, round), parts, limits, rules)
         seated.append(plan)
         for share in plan.hosts:
             if speeds[share.peer] > 0.0:
@@ -351,34 +377,57 @@ def _seated(lines: Sequence[_Line], roster: Sequence[Seat], rules: Rules) -> tup
     return tuple(seated), min(max(fsum(times) for times in seconds.values()), MAX_SECONDS)
 
 
+def _records(plan: InstancePlan, hosts: Sequence[PeerId], working: Container[PeerId], round: int) -> list[HostShare]:
+    """Empty shares: only what the plan before remembers of each host, and from when on it works."""
+    known = {share.peer: share for share in plan.hosts}
+    records = []
+    for peer in hosts:
+        before = known.get(peer)
+        works_from = before.works_from if before else round
+        records.append(
+            HostShare(
+                peer=peer,
+                batch_samples=0,
+                inner_steps=0,
+                micro_batch_size=0,
+                accumulation_steps=0,
+                first_sample=0,
+                left_out=before.left_out if before else 0,
+                works_from=min(works_from, round) if peer in working else max(works_from, round + 1),
+            )
+        )
+    return records
+
+
 def _shared(
-    plan: InstancePlan, hosts: Sequence[PeerId], speeds: Mapping[PeerId, float], limits: Mapping[PeerId, int], rules: Rules
+    plan: InstancePlan,
+    records: Sequence[HostShare],
+    speeds: Mapping[PeerId, float],
+    limits: Mapping[PeerId, int],
+    rules: Rules,
 ) -> InstancePlan:
     """The instance with its batch cut over the hosts that have a speed here, and each part cut into passes."""
     cuts = dict(zip(speeds, share_batch(plan.requested_batch, list(speeds.values()), rules.work), strict=True))
     shares: list[HostShare] = []
     modes: dict[SwitchMode, str] = {}
     first_sample = plan.first_sample
-    for peer in hosts:
-        if peer not in cuts:
-            share = HostShare(
-                peer=peer, batch_samples=0, inner_steps=0, micro_batch_size=0, accumulation_steps=0, first_sample=first_sample
-            )
-        else:
-            batch, steps = cuts[peer]
-            passes, why = plan_batch(batch, micro_batch_limit=limits[peer], rules=rules.switch)
-            modes.setdefault(passes.mode, f"{peer} {why}")
-            share = HostShare(
-                peer=peer,
+    for record in records:
+        share = replace(record, first_sample=first_sample)
+        if record.peer in cuts:
+            batch, steps = cuts[record.peer]
+            passes, why = plan_batch(batch, micro_batch_limit=limits[record.peer], rules=rules.switch)
+            modes.setdefault(passes.mode, f"{record.peer} {why}")
+            share = replace(
+                share,
                 batch_samples=granted_batch(batch, passes, rules=rules.switch),
                 inner_steps=steps,
                 micro_batch_size=passes.micro_batch_size,
                 accumulation_steps=passes.accumulation_steps,
-                first_sample=first_sample,
             )
         first_sample += share.samples
         shares.append(share)
     mode = max(modes, key=_MODES.index)
-    reason = plan.reason if mode == "single" else f"{modes[mode]}; {plan.reason}"
+    reasons = [why_resting(shares), "" if mode == "single" else modes[mode], plan.reason]
+    reason = "; ".join(text for text in reasons if text)
     effective = sum(share.effective_batch for share in shares)
     return replace(plan, effective_batch=effective, mode=mode, reason=shortened(reason), hosts=tuple(shares))

@@ -4,6 +4,7 @@ Conventions: batches and samples count sequences; an instance's batch is GLOBAL 
 that host does per inner step. Digests are lower-case hex SHA-256.
 """
 
+import hashlib
 from dataclasses import dataclass
 from typing import Annotated, Literal, NewType
 
@@ -21,6 +22,10 @@ MAX_ROSTER = 4096
 """Peers that a plan may count."""
 MAX_INSTANCES = 64
 """Live instances of a run."""
+FIRST_STRAY = 1_000_000
+"""Strays are called by numbers from here on, which no instance has."""
+MAX_STRAYS = 64
+"""States of lost histories that a report or a plan may name."""
 MAX_HISTORY = 32
 """Rounds of statistics that a plan carries per instance."""
 
@@ -120,9 +125,35 @@ class Capacity:
     """How many instances the peer's memory holds."""
     is_leaving: bool = False
     """The peer finishes this round and goes."""
+    upload_bytes_per_second: NonNegative = 0.0
+    """What its uplink carried in its last averages, as the receivers saw it; 0 where nothing was measured yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stray:
+    """What one side of a partition made of an instance: its state at the end of a history that lost."""
+
+    fork: Digest
+    """The last plan that the lost history and the winning one share, ..."""
+    fork_round: NaturalInt
+    """... and its round: what was trained from this round on was trained apart."""
+    branch: Digest
+    """The first plan of the lost history after it."""
+    instance: InstanceId
+    round: NaturalInt
+    """The state is that of the boundary before this round of the lost history."""
+    state: Digest
+    samples: NaturalInt
+    """Trained apart."""
+
+    @property
+    def key(self) -> InstanceId:
+        """What the state is called where it lies beside instances. A branch has one state per instance."""
+        named = hashlib.sha256(f"{self.branch}:{self.instance}".encode("ascii")).digest()
+        return InstanceId(FIRST_STRAY + int.from_bytes(named[:8]) % FIRST_STRAY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Report:
     """Everything a peer says of one round. `round` is the round that ended. A newcomer's first report names no instance."""
 
@@ -133,6 +164,8 @@ class Report:
     capacity: Capacity
     instances: Annotated[tuple[InstanceReport, ...], MaxLen(MAX_INSTANCES)] = ()
     verdict: ProbeVerdict | None = None
+    strays: Annotated[tuple[Stray, ...], MaxLen(MAX_STRAYS)] = ()
+    """States of lost histories that the peer holds: trained there itself, or fetched for a merge."""
 
 
 # --- decided: the round plan -----------------------------------------------------------------------------------------
@@ -160,7 +193,8 @@ class NoiseSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostShare:
-    """What one host does for one instance in one round. `batch_samples` 0: it only receives the average (a joiner)."""
+    """What one host does for one instance in one round. `batch_samples` 0: it only receives the average (a joiner, or a host
+    that averages left out)."""
 
     peer: PeerId
     batch_samples: NaturalInt
@@ -169,6 +203,10 @@ class HostShare:
     accumulation_steps: NaturalInt
     first_sample: NaturalInt
     """Where this host's samples begin in the instance's sample order."""
+    left_out: NaturalInt = 0
+    """Rounds running in which it had work and was in no committed average, as far as reports tell."""
+    works_from: NaturalInt = 0
+    """It has work from this round on; a later round than the plan's: not yet."""
 
     @property
     def effective_batch(self) -> int:
@@ -199,6 +237,8 @@ class InstancePlan:
     """Optimizer steps of H per round that this lineage has behind it; places the learning-rate schedule."""
     calm_rounds: NaturalInt = 0
     """Rounds in a row whose test asked for less than half the batch."""
+    orphaned_rounds: NaturalInt = 0
+    """Rounds in a row of which all hosts reported, and none of them had the instance."""
     history: Annotated[tuple[NoiseSample, ...], MaxLen(MAX_HISTORY)] = ()
     """Statistics of past rounds, oldest first; at most `BatchRules.window_rounds`."""
     state_digest: Digest | None = None
@@ -216,13 +256,30 @@ class Fork:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
     """Instances that become one. The target is one of the sources and keeps its id; a weight of 0 ends a source without
-    taking anything from it. A probe has the same form and only measures."""
+    taking anything from it. A source may be a stray, by its key. A probe has the same form and only measures."""
 
     sources: Annotated[tuple[InstanceId, ...], MaxLen(MAX_INSTANCES)]
     target: InstanceId
     weights: Annotated[tuple[Fraction, ...], MaxLen(MAX_INSTANCES)]
     """One per source, summing to one."""
     reason: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingStray:
+    """A stray that the swarm knows of. Once all hosts of the target hold it, it is merged into the target."""
+
+    stray: Stray
+    target: InstanceId
+    """What the instance has become in the winning history."""
+    won_samples: NaturalInt
+    """What the target was trained with since the fork, up to the round of the plan."""
+    claimants: Annotated[tuple[PeerId, ...], MaxLen(MAX_HOSTS)]
+    """Who brought it, sorted."""
+    holders: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
+    """Who said in its last report that it holds the state, sorted."""
+    since: NaturalInt
+    """Round of the first plan that names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +295,7 @@ class Seat:
     """The last round this peer reported."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class RoundPlan:
     """The agreed decision for one round: a value that can be printed, hashed, stored, voted on and replayed.
 
@@ -259,6 +316,8 @@ class RoundPlan:
     probe: Merge | None = None
     pending: Merge | None = None
     """The probe of the plan before this one: its verdicts are in the reports that decide the next plan."""
+    strays: Annotated[tuple[PendingStray, ...], MaxLen(MAX_STRAYS)] = ()
+    """By key. Hosts of the targets fetch them."""
     is_last: bool = False
     expected_seconds: NonNegative = 0.0
     """Computing time of the slowest host, from measured speeds; 0 where unknown."""
@@ -272,7 +331,9 @@ class RoundPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterChange:
-    """Who comes and who goes with the next plan. A peer in both lists starts again as a newcomer."""
+    """Who comes and who goes with the next plan, and what the comers bring. A peer in both lists starts again as a newcomer."""
 
     joined: Annotated[tuple[tuple[PeerId, Capacity], ...], MaxLen(MAX_ROSTER)] = ()
     departed: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)] = ()
+    strays: Annotated[tuple[PendingStray, ...], MaxLen(MAX_STRAYS)] = ()
+    """Believed for the first time."""

@@ -9,6 +9,7 @@
 6. Every plan was voted for by a majority of distinct members that counted.
 7. A ledger only grows, or changes to one of higher rank.
 8. After the last fault all that live come to the same last plan (checked by the world).
+9. What a side of a partition trained is merged into the history that wins, or dropped for a reason (`sim/healing.py`).
 """
 
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ from adloco_p2p.core.messages import (
     Voted,
 )
 from adloco_p2p.core.types import Digest, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.sim.healing import Healing
 
 UNDERSTOOD = 4
 """Rosters whose heartbeats every peer must understand."""
@@ -46,7 +48,10 @@ class Violation(AssertionError):
 class Checkers:
     """Ghost knowledge of the whole world. The world calls one method per thing that happens, before it takes place."""
 
-    def __init__(self, genesis: RoundPlan, *, decide: Decide, verify: Verify, timing: Timing, is_gentle: bool) -> None:
+    def __init__(
+        self, genesis: RoundPlan, *, decide: Decide, verify: Verify, timing: Timing, is_gentle: bool, healing: Healing
+    ) -> None:
+        self.healing = healing
         self._decide = decide
         self._verify = verify
         self._timing = timing
@@ -82,6 +87,7 @@ class Checkers:
     # --- life and evidence -------------------------------------------------------------------------------------------
 
     def booted(self, peer: PeerId, now: float) -> None:
+        self.healing.booted(peer)
         self._beats[peer], self._heard_at[peer] = {}, {}
         self._understood[peer] = [self._first]
         self._booted_at[peer] = self._awake_at[peer] = now
@@ -89,11 +95,15 @@ class Checkers:
 
     def died(self, peer: PeerId) -> None:
         self._beats.pop(peer, None)
+        self.healing.died(peer)
 
     def left(self, peer: PeerId) -> None:
         self._gone[peer] = None
 
     def reported(self, report: Report) -> None:
+        forgotten = self.healing.forgotten(report.peer, report)
+        if forgotten:
+            raise Violation(forgotten)
         self._reports[canonical.encode(report)] = None
 
     def woke(self, peer: PeerId, now: float) -> None:
@@ -229,7 +239,14 @@ class Checkers:
         for join in value.joined:
             if not self._verify(join.peer, join.payload, join.signature):
                 raise Violation(f"round {entry.plan.round} admits {join.peer}, who never asked")
-        change = RosterChange(joined=tuple((join.peer, join.capacity) for join in value.joined), departed=value.departed)
+        broken = self.healing.broken(entry)
+        if broken:
+            raise Violation(broken)
+        change = RosterChange(
+            joined=tuple((join.peer, join.capacity) for join in value.joined),
+            departed=value.departed,
+            strays=self.healing.newly_named(entry),
+        )
         ordered = tuple(sorted(reports, key=lambda report: report.peer))
         if len({report.peer for report in ordered}) < len(ordered) or self._decide(parent, ordered, change) != entry.plan:
             raise Violation(f"round {entry.plan.round} does not follow from its parent and the reports by the rule")

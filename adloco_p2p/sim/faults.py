@@ -25,6 +25,8 @@ class Faults:
     pause_seconds: float = 20.0
     churn: float = 0.0
     """Joiners, and as many leavers, per peer and minute."""
+    aside: float = 0.0
+    """Peers that say goodbye but follow, and come back after a while, per peer and minute."""
     partition_at: float | None = None
     partition_seconds: float = 0.0
     one_way_links: float = 0.0
@@ -49,6 +51,7 @@ class Faults:
             or self.crash_targets
             or self.pause_chance
             or self.churn
+            or self.aside
             or self.partition_seconds
             or self.one_way_links
             or self.vanish_share
@@ -79,5 +82,6 @@ def random_faults(random: Random) -> Faults:
         vanish_at=random.uniform(1.0, 10.0) if vanish else None,
         vanish_share=vanish,
         slow_peers=sometimes(0.3, 0.3),
+        aside=sometimes(0.3, 4.0),
         calm_at=20.0,
     )

@@ -14,12 +14,15 @@ from adloco_p2p.core.types import (
     PseudoGradientStatistics,
     Report,
     RoundPlan,
+    Stray,
 )
 
 CAPACITY = Capacity(samples_per_second=10.0, micro_batch_limit=8, max_instances=4)
 
 
-def report_of(peer: PeerId, plan: RoundPlan, plan_digest: Digest, random: Random, *, is_liar: bool) -> Report:
+def report_of(
+    peer: PeerId, plan: RoundPlan, plan_digest: Digest, random: Random, *, is_liar: bool, strays: tuple[Stray, ...] = ()
+) -> Report:
     """What the peer says of the round of this plan."""
     capacity = replace(CAPACITY, samples_per_second=1e29 if is_liar else random.uniform(5.0, 15.0))
     items = [item for item in plan.instances if any(share.peer == peer for share in item.hosts)]
@@ -33,14 +36,26 @@ def report_of(peer: PeerId, plan: RoundPlan, plan_digest: Digest, random: Random
         round=plan.round,
         plan=plan_digest,
         capacity=capacity,
-        instances=tuple(_instance_report(peer, plan, item, random, is_liar=is_liar) for item in items),
+        instances=tuple(_instance_report(peer, plan_digest, item, random, is_liar=is_liar) for item in items),
         verdict=verdict,
+        strays=(*strays, _invented(plan, plan_digest, random)) if is_liar and random.random() < 0.2 else strays,
     )
 
 
-def _instance_report(peer: PeerId, plan: RoundPlan, item: InstancePlan, random: Random, *, is_liar: bool) -> InstanceReport:
+def _invented(plan: RoundPlan, plan_digest: Digest, random: Random) -> Stray:
+    """The end of a history that never was."""
+    branch = Digest(hashlib.sha256(random.randbytes(8)).hexdigest())
+    instance = random.choice(plan.instances).instance
+    forks = ((plan_digest, plan.round), (plan.parent, plan.round - 1), (branch, 3))
+    fork, fork_round = random.choice(forks if plan.round else forks[:1])
+    return Stray(
+        fork=fork, fork_round=fork_round, branch=branch, instance=instance, round=plan.round + 2, state=branch, samples=10**12
+    )
+
+
+def _instance_report(peer: PeerId, plan_digest: Digest, item: InstancePlan, random: Random, *, is_liar: bool) -> InstanceReport:
     share = next(share for share in item.hosts if share.peer == peer)
-    state = Digest(hashlib.sha256(f"{plan.round} {item.instance} {item.state_digest}".encode("ascii")).hexdigest())
+    state = Digest(hashlib.sha256(f"{plan_digest} {item.instance}".encode("ascii")).hexdigest())
     noise = 1e29 if is_liar else random.uniform(0.5, 2.0)
     return InstanceReport(
         instance=item.instance,

@@ -16,12 +16,14 @@ from adloco_p2p.core.events import Broadcast, Persist, Send
 from adloco_p2p.core.gossip_agreement import GossipAgreement
 from adloco_p2p.core.histories import HistorySwitched
 from adloco_p2p.core.membership import Timing
-from adloco_p2p.core.messages import Ack, Promise, Proposal, SignedReport, Supply, Vote
+from adloco_p2p.core.messages import Ack, LedgerEntry, Promise, Proposal, SignedReport, Supply, Vote
 from adloco_p2p.core.round_plan import genesis, next_plan
 from adloco_p2p.core.rules import BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.core.stray_states import StrayStates
 from adloco_p2p.core.types import Digest, PeerId, Report, RosterChange, RoundPlan
 from adloco_p2p.sim.checkers import Checkers, Violation
 from adloco_p2p.sim.faults import Faults
+from adloco_p2p.sim.healing import Healing, MakeStates
 from adloco_p2p.sim.pretence import CAPACITY, report_of
 
 RUN = Digest(hashlib.sha256(b"simulated run").hexdigest())
@@ -64,9 +66,14 @@ class Machine:
     paused_until: float = 0.0
     is_gone: bool = False
     """It left, or is not coming back."""
+    is_aside: bool = False
+    """It said goodbye and follows without taking part."""
     messages: int = 0
     bytes: int = 0
     timer_at: float | None = None
+
+    def recall(self, plan: Digest) -> LedgerEntry:
+        return next(record for record in self.journal if isinstance(record, LedgerEntry) and record.value.plan == plan)
 
     def clock(self, time: float) -> float:
         return self.offset + time * self.rate
@@ -90,6 +97,7 @@ class World:
         is_traced: bool = False,
         measures_bytes: bool = False,
         factory: AgreementFactory = GossipAgreement,
+        make_strays: MakeStates = StrayStates,
     ) -> None:
         self.random = Random(seed)
         self.faults = faults
@@ -118,8 +126,14 @@ class World:
         self._dead_links: dict[tuple[PeerId, PeerId], None] = {}
         names = [PeerId(f"p{index:03d}") for index in range(peers)]
         self.genesis = genesis(RUN, tuple((name, CAPACITY) for name in names), self.rules)
+        self.healing = Healing(self.genesis, make_strays)
         self.checkers = Checkers(
-            self.genesis, decide=self.decide, verify=verify, timing=self.timing, is_gentle=faults.is_gentle
+            self.genesis,
+            decide=self.decide,
+            verify=verify,
+            timing=self.timing,
+            is_gentle=faults.is_gentle,
+            healing=self.healing,
         )
         for name in names:
             self._new_machine(name)
@@ -190,11 +204,13 @@ class World:
             return
         machine.life += 1
         machine.working, machine.plans, machine.timer_at = None, {0: self.genesis}, None
+        machine.is_aside = False
         now = machine.clock(self.time)
         machine.agreement = self._factory(
             peer,
             genesis=self.genesis,
             records=tuple(machine.journal),
+            recall=machine.recall,
             contacts=tuple(other for other in self.machines if other != peer),
             capacity=CAPACITY,
             decide=self.decide,
@@ -262,6 +278,8 @@ class World:
                     self.checkers.decided(machine.peer, plan)
                     self.note(machine.peer, f"decides round {plan.round}, roster of {len(plan.roster)}")
                     machine.plans[plan.round] = plan
+                    self.healing.decided(machine.peer, plan)
+                    self._fetch_strays(machine, plan)
                     if any(seat.peer == machine.peer for seat in plan.roster):
                         self.decided.setdefault(plan.round, []).append(self.time)
                 case HistorySwitched():
@@ -271,9 +289,18 @@ class World:
                 self._crash(machine, f"after {type(outcome).__name__}")
                 return
 
+    def _fetch_strays(self, machine: Machine, plan: RoundPlan) -> None:
+        def fetch(life: int) -> None:
+            if machine.agreement is not None and machine.life == life:
+                self.healing.fetch(machine.peer, plan)
+
+        if self.healing.missing(machine.peer, plan):
+            self._at(self.time + self.random.uniform(0.2, 3.0), fetch, machine.life)
+
     def _switch(self, machine: Machine, switched: HistorySwitched) -> None:
         self.switched_at.append(self.time)
         self.checkers.switched(machine.peer, switched)
+        self.healing.switched(machine.peer, switched, machine.own[-1] if machine.own else None)
         self.note(machine.peer, f"switches history: {len(switched.lost)} plans lost, {len(switched.won)} won")
         lost = frozenset(entry.plan.round for entry in switched.lost)
         machine.plans = {round: plan for round, plan in machine.plans.items() if round not in lost}
@@ -287,7 +314,7 @@ class World:
         round = max(machine.done + 1, newest - 1)
         plan = machine.plans.get(round)
         is_idle = machine.working is None or machine.working not in machine.plans or machine.working < newest - 1
-        if plan is None or plan.is_last or not is_idle or machine.working == round:
+        if plan is None or plan.is_last or not is_idle or machine.working == round or machine.is_aside:
             return
         if all(seat.peer != machine.peer for seat in plan.roster):
             return
@@ -305,7 +332,9 @@ class World:
         if machine.plans.get(plan.round) is not plan:
             self._after(machine)
             return
-        report = report_of(machine.peer, plan, canonical.digest_once(plan), self.random, is_liar=machine.is_liar)
+        strays = self.healing.tell(machine.peer)
+        digest = canonical.digest_once(plan)
+        report = report_of(machine.peer, plan, digest, self.random, is_liar=machine.is_liar, strays=strays)
         machine.done, machine.own = plan.round, (*machine.own, report)[-3:]
         self.checkers.reported(report)
         self.reported.setdefault(plan.round, []).append(self.time)
@@ -386,7 +415,7 @@ class World:
         if faults.vanish_at is not None:
             gone = random.sample(list(names), int(len(names) * faults.vanish_share))
             self._at(faults.vanish_at, self._vanish, gone)
-        if faults.churn or faults.pause_chance:
+        if faults.churn or faults.pause_chance or faults.aside:
             self._at(1.0, self._every_second)
 
     def _vanish(self, gone: Sequence[PeerId]) -> None:
@@ -409,6 +438,8 @@ class World:
                 self._join()
             if random.random() < faults.churn / 60.0 and len(alive) > 2:
                 self._leave(machine)
+            if random.random() < faults.aside / 60.0 and len([m for m in alive if not m.is_aside]) > 2:
+                self._step_aside(machine)
         if self.time + 1.0 < faults.calm_at:
             self._at(self.time + 1.0, self._every_second)
 
@@ -427,6 +458,26 @@ class World:
             self._perform(machine, agreement.leave(machine.clock(self.time)))
             machine.agreement = None
             self.checkers.died(machine.peer)
+
+    def _step_aside(self, machine: Machine) -> None:
+        if machine.agreement is None or machine.is_aside or machine.paused_until > self.time:
+            return
+        machine.is_aside, machine.working = True, None
+        self.checkers.left(machine.peer)
+        self.note(machine.peer, "steps aside")
+        self._perform(machine, machine.agreement.leave(machine.clock(self.time)))
+        self._after(machine)
+        self._at(self.time + self.random.uniform(0.2, 15.0), self._step_in, machine, machine.life)
+
+    def _step_in(self, machine: Machine, life: int) -> None:
+        if machine.agreement is None or machine.life != life:
+            return
+        machine.is_aside = False
+        self.note(machine.peer, "comes back")
+        now = machine.clock(self.time)
+        self.checkers.woke(machine.peer, now)
+        self._perform(machine, machine.agreement.rejoin(CAPACITY, now))
+        self._after(machine)
 
 
 def _brief(message: object) -> str:

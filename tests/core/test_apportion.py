@@ -8,7 +8,7 @@ from core_values import peer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adloco_p2p.core.apportion import allocate_hosts, largest_remainder, share_batch
+from adloco_p2p.core.apportion import FASTEST_UPLINK, allocate_hosts, largest_remainder, reduction_shares, share_batch
 from adloco_p2p.core.rules import WorkRules
 from adloco_p2p.core.types import MAX_HOSTS, InstanceId, PeerId
 
@@ -178,3 +178,37 @@ def test_hosts_end_together_and_the_batch_is_kept(batch: int, speeds: list[float
 @given(st.lists(st.floats(0.0, 1e30), min_size=1, max_size=6), st.integers(1, 50))
 def test_absurd_speeds_give_some_share(speeds: list[float], batch: int) -> None:
     assert all(samples >= 1 and steps >= 1 for samples, steps in share_batch(batch, speeds, WORK))
+
+
+@pytest.mark.parametrize(
+    ("uplinks", "shares"),
+    [
+        ((), ()),
+        ((5.0, 1.0), ()),  # two members send one vector each, however it is cut
+        ((0.0, 0.0, 0.0), ()),
+        ((7.0, 7.0, 7.0), (1 / 3, 1 / 3, 1 / 3)),
+        ((7.0, 0.0, 7.0), (1 / 3, 1 / 3, 1 / 3)),
+        ((10.0, 10.0, 10.0, 1.0), (1 / 3, 1 / 3, 1 / 3, 0.0)),
+        ((4.0, 2.0, 2.0), (1.0, 0.0, 0.0)),  # T = 1/2: the fast one sends two vectors, the others one each
+        ((3.0, 2.0, 2.0, 2.0), (0.5, 1 / 6, 1 / 6, 1 / 6)),  # T = 2/3: 2, 4/3, 4/3, 4/3 vectors
+    ],
+)
+def test_what_each_uplink_reduces_by_hand(uplinks: tuple[float, ...], shares: tuple[float, ...]) -> None:
+    assert reduction_shares(uplinks) == pytest.approx(shares)
+
+
+@given(st.lists(st.floats(1.0, 1e9), min_size=3, max_size=12))
+def test_no_small_shift_of_the_reduction_ends_earlier(uplinks: list[float]) -> None:
+    shares = reduction_shares(uplinks)
+    assert sum(shares) == pytest.approx(1.0) and min(shares) >= 0
+    middle = sorted(uplinks)[(len(uplinks) - 1) // 2]
+    speeds = [min(uplink, FASTEST_UPLINK * middle) for uplink in uplinks]
+    seconds = [(1 + (len(uplinks) - 2) * share) / speed for share, speed in zip(shares, speeds, strict=True)]
+    busy = [time for time, share in zip(seconds, shares, strict=True) if share > 1e-12]
+    assert max(busy) == pytest.approx(min(busy), rel=1e-6)  # who reduces ends together ...
+    idle = [time for time, share in zip(seconds, shares, strict=True) if share <= 1e-12]
+    assert not idle or min(idle) >= max(busy) * (1 - 1e-6)  # ... and who does not needs longer for its own vector alone
+
+
+def test_a_boast_is_worth_four_times_the_median() -> None:
+    assert reduction_shares((1e12, 2.0, 2.0, 2.0)) == reduction_shares((8.0, 2.0, 2.0, 2.0))

@@ -12,12 +12,13 @@ from adloco_p2p.core.agreement import Decided, Outcome
 from adloco_p2p.core.events import Broadcast, Persist, Send
 from adloco_p2p.core.gossip_agreement import GossipAgreement
 from adloco_p2p.core.histories import HistorySwitched
-from adloco_p2p.core.ledger import check_entry, verify_ledger
+from adloco_p2p.core.ledger import Ledger, Recall, check_entry, verify_ledger
 from adloco_p2p.core.membership import Timing
 from adloco_p2p.core.messages import (
     Accepted,
     Ack,
     Ballot,
+    Chosen,
     Entries,
     Incarnation,
     LedgerEntry,
@@ -58,11 +59,21 @@ def first_plan(size: int) -> RoundPlan:
     return genesis(RUN, [(peer(index), capacity()) for index in range(size)], RULES)
 
 
-def agreement(me: PeerId, plan: RoundPlan, *, records: Sequence[object] = ()) -> GossipAgreement:
+def recall_from(journal: Sequence[object]) -> Recall:
+    """Looks the entry up in what was persisted."""
+
+    def recall(digest: Digest) -> LedgerEntry:
+        return next(record for record in journal if isinstance(record, LedgerEntry) and record.value.plan == digest)
+
+    return recall
+
+
+def agreement(me: PeerId, plan: RoundPlan, *, journal: Sequence[object] = ()) -> GossipAgreement:
     return GossipAgreement(
         me,
         genesis=plan,
-        records=records,
+        records=tuple(journal),
+        recall=recall_from(journal),
         contacts=(),
         capacity=capacity(),
         decide=decide,
@@ -78,8 +89,8 @@ class Swarm:
 
     def __init__(self, size: int) -> None:
         self.genesis = first_plan(size)
-        self.peers = {seat.peer: agreement(seat.peer, self.genesis) for seat in self.genesis.roster}
-        self.journals: dict[PeerId, list[object]] = {name: [] for name in self.peers}
+        self.journals: dict[PeerId, list[object]] = {seat.peer: [] for seat in self.genesis.roster}
+        self.peers = {name: agreement(name, self.genesis, journal=journal) for name, journal in self.journals.items()}
         self.plans: dict[PeerId, list[RoundPlan]] = {name: [] for name in self.peers}
         self.mail: list[tuple[PeerId, PeerId, object]] = []
         self.switched: list[HistorySwitched] = []
@@ -173,7 +184,7 @@ def test_after_a_restart_no_other_value_is_accepted_in_the_ballot_and_no_other_v
     voted = [record for record in swarm.journals[second] if isinstance(record, Voted)]
     assert len(voted) == 1
 
-    again = agreement(second, swarm.genesis, records=swarm.journals[second])
+    again = agreement(second, swarm.genesis, journal=swarm.journals[second])
     again.start((), (), NOW)
     assert again.consensus.slot.voted == voted[0].value
     assert again.consensus.slot.accepted == (proposal.ballot, canonical.digest(proposal.value))
@@ -186,7 +197,7 @@ def test_after_a_restart_no_other_value_is_accepted_in_the_ballot_and_no_other_v
 def test_a_first_proposer_that_restarts_does_not_use_its_ballot_again() -> None:
     swarm = Swarm(3)
     first = swarm.order[0]
-    again = agreement(first, swarm.genesis, records=swarm.journals[first])
+    again = agreement(first, swarm.genesis, journal=swarm.journals[first])
     outcomes = again.start((), (), NOW)
     assert not [o for o in outcomes if isinstance(o, Broadcast) and isinstance(o.message, Proposal)]
 
@@ -341,7 +352,8 @@ def test_a_ledger_with_one_thing_changed_does_not_verify() -> None:
     for tampered in (cut, doubled, other_plan, fewer_reports):
         assert len(verify_ledger(plan, [entries[0], tampered], decide, verify)) == 1
     assert verify_ledger(plan, entries, decide, lambda author, payload, signature: False)
-    assert check_entry(entries[1], parent=plan, reported=None, decide=decide, verify=verify) == "it does not follow its parent"
+    empty = Ledger(plan, recall=recall_from([]))
+    assert check_entry(entries[1], ledger=empty, decide=decide, verify=verify) == "it does not follow its parent"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
@@ -352,7 +364,7 @@ def test_the_journal_brings_back_the_ledger(size: int) -> None:
         swarm.report(name, 0)
     swarm.deliver()
     name = peer(0)
-    again = agreement(name, swarm.genesis, records=swarm.journals[name])
+    again = agreement(name, swarm.genesis, journal=swarm.journals[name])
     outcomes = again.start((swarm.genesis,), (), NOW)
     assert again.ledger.head == swarm.peers[name].ledger.head
     assert [o.plan.round for o in outcomes if isinstance(o, Decided)] == [1, 2]
@@ -371,7 +383,7 @@ def test_when_the_roster_died_a_former_member_goes_on_and_a_mere_newcomer_does_n
     told = Entries(entries=tuple(swarm.peers[others[0]].ledger.entries))
     swarm.take(former, swarm.peers[former].receive(others[0], told, NOW))
     assert former not in [seat.peer for seat in swarm.peers[former].ledger.plans[-1].roster]
-    swarm.peers[newcomer] = agreement(newcomer, swarm.genesis, records=swarm.journals[former])
+    swarm.peers[newcomer] = agreement(newcomer, swarm.genesis, journal=swarm.journals[former])
     swarm.journals[newcomer], swarm.plans[newcomer] = [], []
     swarm.take(newcomer, swarm.peers[newcomer].start((swarm.genesis,), (), swarm.now))
     swarm.mail.clear()
@@ -382,3 +394,27 @@ def test_when_the_roster_died_a_former_member_goes_on_and_a_mere_newcomer_does_n
     last = swarm.peers[former].ledger.plans[-1]
     assert last.round >= 3 and [seat.peer for seat in last.roster] == [former]
     assert verify_ledger(swarm.genesis, swarm.peers[former].ledger.entries, decide, verify) == []
+
+
+def test_nobody_votes_for_a_choice_that_leaves_out_whom_it_hears() -> None:
+    """In a roster that is too large for everybody to hear the acks, a proposer only says that it has a majority."""
+    swarm = Swarm(Timing().direct_limit + 2)
+    liar, victim, *others = swarm.order
+    consensus = swarm.peers[liar].consensus
+    swarm.mail.clear()
+    consensus.slot.absent = tuple(sorted(others))
+    value = consensus._value_of(())
+    ballot = Ballot(attempt=1, peer=liar)
+    proposal = Proposal(ballot=ballot, absent=consensus.slot.absent, value=value, is_repeated=False, signature="")
+    proposal = replace(proposal, signature=sign(liar, proposal.payload))
+    chosen = Chosen(parent=value.parent, ballot=ballot, value=canonical.digest(value), signature="")
+    chosen = replace(chosen, signature=sign(liar, chosen.payload))
+    for message in (proposal, chosen):
+        swarm.take(victim, swarm.peers[victim].receive(liar, message, swarm.now))
+    assert said(swarm, Refusal)
+    assert not said(swarm, Vote) and not [record for record in swarm.journals[victim] if isinstance(record, Voted)]
+
+    for _ in range(int(Timing().lease(len(swarm.order))) + 2):  # until they really are silent
+        swarm.now += 1.0
+        swarm.take(victim, swarm.peers[victim].tick(swarm.now))
+    assert said(swarm, Vote)

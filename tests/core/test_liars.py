@@ -14,8 +14,8 @@ from adloco_p2p.codec import decode
 from adloco_p2p.core import canonical
 from adloco_p2p.core.apportion import FASTEST_CLAIM, SLOWEST_CLAIM, credible_speeds
 from adloco_p2p.core.batch_test import OUTLIER_FACTOR
-from adloco_p2p.core.ledger import check_value, proven_samples
-from adloco_p2p.core.messages import SignedReport, Value
+from adloco_p2p.core.ledger import Ledger, check_value, proven_samples
+from adloco_p2p.core.messages import Ballot, Certificate, LedgerEntry, SignedReport, Value
 from adloco_p2p.core.round_plan import next_plan
 from adloco_p2p.core.rules import BatchRules, Rules
 from adloco_p2p.core.types import InstanceReport, PeerId, Report, RosterChange, RoundPlan
@@ -150,6 +150,16 @@ def signed(report: Report) -> SignedReport:
     return replace(unsigned, signature=sign(report.peer, unsigned.payload))
 
 
+def ledger_of(plans: Sequence[RoundPlan]) -> Ledger:
+    """The first two of the plans."""
+    first, second = plans[:2]
+    ledger = Ledger(first, recall={}.__getitem__)
+    value = Value(round=1, parent=second.parent, reports=(), joined=(), departed=(), plan=canonical.digest(second))
+    certificate = Certificate(ballot=Ballot(attempt=0, peer=peer(0)), absent=(), votes=())
+    ledger.append(LedgerEntry(plan=second, value=value, reports=(), certificate=certificate))
+    return ledger
+
+
 def checked(reports: Sequence[SignedReport], plans: Sequence[RoundPlan]) -> RoundPlan | str:
     """What a peer makes of a proposal that uses these reports, after plans 0 and 1."""
 
@@ -168,8 +178,7 @@ def checked(reports: Sequence[SignedReport], plans: Sequence[RoundPlan]) -> Roun
     return check_value(
         value,
         reports,
-        parent=plans[1],
-        reported=plans[0],
+        ledger=ledger_of(plans),
         decide=decide,
         verify=lambda author, payload, signature: signature == sign(author, payload),
     )

@@ -2,15 +2,19 @@
 
 from dataclasses import replace
 
+import pytest
+
 from adloco_p2p.core import canonical
 from adloco_p2p.core.events import (
     ApplyOuter,
+    AverageFailed,
     AverageFinished,
     CancelAverage,
     InnerResult,
     RepairAverage,
+    Send,
 )
-from adloco_p2p.core.outer_round import AverageDigest, OuterRound, Phase
+from adloco_p2p.core.outer_round import AttemptFailed, AttemptStart, AverageDigest, OuterRound, Phase
 from adloco_p2p.core.patience import Patience
 from adloco_p2p.core.round_plan import genesis
 from adloco_p2p.core.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
@@ -65,6 +69,10 @@ def vote(*peers: PeerId) -> AverageDigest:
     return AverageDigest(instance=INSTANCE, round=0, attempt=0, contributors=peers, digest=DIGEST)
 
 
+def failure(*, attempt: int, suspects: tuple[PeerId, ...]) -> AverageFailed:
+    return AverageFailed(instance=INSTANCE, round=0, attempt=attempt, reason="nothing came", suspects=suspects, seconds=1.0)
+
+
 def test_an_average_with_oneself_teaches_nothing_about_the_others() -> None:
     patience = Patience()
     alone = averaging(A, patience=patience)
@@ -99,3 +107,59 @@ def test_the_average_of_another_attempt_is_not_waited_for() -> None:
     later = replace(vote(B, C, D), attempt=1)
     effects = [effect for peer in (B, C, D) for effect in outer.received(peer, later, 14.0, ())]
     assert any(isinstance(effect, RepairAverage) for effect in effects)
+
+
+@pytest.mark.parametrize(
+    ("accused", "left"), [((D,), (A, B, C)), ((C, D), (A, B, C, D)), ((B,), (A, C, D)), ((A,), (A, B, C, D))]
+)
+def test_who_fails_may_name_a_minority_but_not_half_of_the_others(
+    accused: tuple[PeerId, ...], left: tuple[PeerId, ...]
+) -> None:
+    outer = averaging(A, B, C, D, patience=Patience())
+    outer.received(B, AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=accused), 14.0, ())
+    assert outer.phase is Phase.RETRYING and outer.next_deadline is not None
+    told = outer.tick(outer.next_deadline, ())
+    assert {
+        effect.message.members for effect in told if isinstance(effect, Send) and isinstance(effect.message, AttemptStart)
+    } == {left}
+
+
+def test_who_spoiled_an_attempt_leads_none() -> None:
+    outer = averaging(B, A, C, patience=Patience())
+    outer.average_failed(failure(attempt=0, suspects=(A,)), 14.0, ())
+    assert outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(A, B, C)), 15.0, ()) == []
+    assert outer.phase is Phase.RETRYING
+    outer.received(C, AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(B, C)), 15.0, ())
+    assert outer.phase is Phase.AVERAGING
+
+
+def test_nobody_waits_for_an_attempt_of_a_few_that_leaves_him_out() -> None:
+    outer = averaging(B, A, C, D, patience=Patience())
+    outer.average_failed(failure(attempt=0, suspects=(D,)), 14.0, ())
+    due = outer.next_deadline
+    for attempt in range(1, 9):
+        outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=attempt, members=(A,)), 14.5, ())
+    assert outer.next_deadline == due
+    outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=9, members=(A, C)), 14.5, ())
+    assert outer.next_deadline is not None and due is not None and outer.next_deadline > due, "most of those who are left"
+
+
+def test_who_could_not_give_its_average_holds_nobody_up_again() -> None:
+    outer = averaging(B, A, C, D, patience=Patience())
+    outer.average_failed(failure(attempt=0, suspects=(A,)), 14.0, ())
+    asked = outer.received(A, vote(A), 14.5, ())
+    assert [effect.from_peers for effect in asked if isinstance(effect, RepairAverage)] == [(A,)]
+    outer.average_failed(failure(attempt=0, suspects=(A,)), 15.0, ())
+    assert outer.phase is Phase.RETRYING and outer.next_deadline is not None
+    again = [*outer.received(A, vote(A), 15.5, ()), *outer.tick(outer.next_deadline, ())]
+    assert not any(isinstance(effect, RepairAverage) for effect in again)
+    assert [effect.message.members for effect in again if isinstance(effect, Send) and isinstance(effect.message, AttemptStart)]
+
+
+def test_where_nothing_has_a_majority_the_average_of_most_hosts_wins() -> None:
+    outer = averaging(A, B, C, D, patience=Patience())
+    outer.average_finished(finished(outer, A), 14.0, ())
+    outer.received(B, replace(vote(B, C), attempt=5, digest=Digest("9" * 64)), 15.0, ())
+    outer.received(C, replace(vote(B, C), attempt=5, digest=Digest("9" * 64)), 15.0, ())
+    effects = outer.received(D, replace(vote(D), attempt=1, digest=Digest("1" * 64)), 15.0, ())
+    assert [effect.from_peers for effect in effects if isinstance(effect, RepairAverage)] == [(B, C)]

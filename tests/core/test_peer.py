@@ -131,7 +131,7 @@ def test_nothing_is_applied_before_a_majority_named_the_digest() -> None:
 
 def test_stop_ends_the_round_saves_and_a_restart_goes_on() -> None:
     world = World(rules=rules(rounds=8, count=2, period=100))
-    world.deliver(PEER0, Commanded(command="stop"), 0.9)
+    world.deliver(PEER0, Commanded(command="drain"), 0.9)
     world.run()
     host = world.hosts[PEER0]
     assert host.stop is not None and not host.stop.is_finished

@@ -79,7 +79,7 @@ def test_who_cannot_contribute_says_so_and_nobody_waits_for_its_vote() -> None:
     """Of three contributors one has no state at first: the average of the others counts without it."""
     world = RefereedWorld(rules=rules(rounds=8), num_peers=3)
     lacking = world.hosts[PEER1]
-    lacking.peer._held.clear()
+    lacking.peer._at.held.clear()
     world.queue = [item for item in world.queue if item[1] != 2]
     world.start(PEER1, Durable(round=0, plans=(world.genesis,)))
     world.run(until=60.0)
@@ -106,7 +106,7 @@ def test_who_is_asked_to_stop_says_goodbye_last_of_all() -> None:
     world = PoliteWorld(rules=rules(rounds=8))
     effects: list[Effect] = []
     world.on_effect = lambda peer, effect: effects.append(effect)
-    world.deliver(PEER0, Commanded(command="stop"), 0.4)
+    world.deliver(PEER0, Commanded(command="drain"), 0.4)
     world.run()
     assert effects[-2] == Broadcast(message="goodbye")
     assert isinstance(effects[-1], Stop)
@@ -118,7 +118,7 @@ def test_a_newcomer_that_waits_to_be_admitted_can_be_stopped() -> None:
     peer = Peer(me=PEER1, cadence=_cadence(), agreement=Scripted())
     peer.handle(Started(durable=Durable(round=0, plans=(plan,)), capacity=CAPACITY), 0.0)
     peer.handle(TransitionApplied(round=0), 0.0)
-    assert isinstance(peer.handle(Commanded(command="stop"), 1.0)[-1], Stop)
+    assert isinstance(peer.handle(Commanded(command="drain"), 1.0)[-1], Stop)
 
 
 def test_nobody_goes_before_the_slowest_has_ended_the_run() -> None:
@@ -264,7 +264,7 @@ def test_the_end_of_work_for_a_lost_history_means_nothing_for_the_new_one() -> N
     newest = next_plan(other, reports, whole)
     agreement.outcomes = [
         HistorySwitched(
-            fork=canonical.digest(plans[0]),
+            fork=plans[0],
             lost=(),
             won=(_entry(other), _entry(newest, reports)),
             lost_samples=0,

@@ -27,8 +27,10 @@ from adloco_p2p.core.events import (
     Event,
     FetchFailed,
     FetchState,
+    ForgetState,
     InnerFinished,
     InnerResult,
+    KeepState,
     Log,
     OuterApplied,
     PeerBack,
@@ -44,6 +46,7 @@ from adloco_p2p.core.events import (
     Send,
     Started,
     StateFetched,
+    StateKept,
     Stop,
     Ticked,
     Transition,
@@ -90,6 +93,7 @@ class Host:
     device_free: float = 0.0
     is_alive: bool = True
     frozen_until: float = 0.0
+    tick_at: float = -1.0
     stop: Stop | None = None
     durable: Durable | None = None
     saved: dict[tuple[int, InstanceId], Digest] = field(default_factory=dict)
@@ -167,8 +171,9 @@ class World:
                 return
             self.perform(name, host, effect)
         deadline = host.peer.next_deadline
-        if deadline is not None:
-            self.deliver(name, Ticked(), max(0.0, deadline - self.now))
+        if deadline is not None and (host.tick_at <= self.now or deadline < host.tick_at):
+            host.tick_at = max(self.now, deadline)
+            self.deliver(name, Ticked(), host.tick_at - self.now)
 
     def run(self, *, until: float = 1e6, max_events: int = 400_000) -> None:
         for _ in range(max_events):
@@ -300,6 +305,26 @@ class World:
 
                 self.on_device(name, 0.01, complete)
             case _:
+                self.on_kept_state(name, effect)
+
+    def on_kept_state(self, name: PeerId, effect: Effect) -> None:
+        match effect:
+            case KeepState(instance=instance, copy=copy, round=number):
+
+                def keep(host: Host) -> Event:
+                    state = host.states[copy] = host.states[instance]
+                    host.past_states[copy, state] = None
+                    return StateKept(instance=copy, round=number, digest=state)
+
+                self.on_device(name, 0.01, keep)
+            case ForgetState(instance=instance):
+
+                def forget(host: Host) -> None:
+                    host.states.pop(instance, None)
+                    host.past_states = {key: None for key in host.past_states if key[0] != instance}
+
+                self.on_device(name, 0.01, forget)
+            case _:
                 raise AssertionError(effect)
 
     def transition(self, host: Host, effect: Transition) -> Event:
@@ -307,11 +332,12 @@ class World:
             for target in fork.targets:
                 host.states[target] = hashed(host.states[fork.source], "fork", target)
         for merge in effect.merges:
-            parts = [(host.states[source], weight) for source, weight in zip(merge.sources, merge.weights, strict=True)]
+            weighed = zip(merge.sources, merge.weights, strict=True)
+            parts = [(host.states[source], weight) for source, weight in weighed if weight > 0.0]
             host.states[merge.target] = hashed(*parts)
             for source in merge.sources:
                 if source != merge.target:
-                    del host.states[source]
+                    host.states.pop(source, None)
         return TransitionApplied(round=effect.round)
 
     def average(self, name: PeerId, effect: Average) -> None:
@@ -364,8 +390,11 @@ class World:
             if not any((effect.instance, effect.digest) in self.hosts[p].past_states for p in donors):
                 self.feed(name, FetchFailed(instance=effect.instance, round=effect.round, reason="no donor"))
                 return
-            self.hosts[name].states[effect.instance] = effect.digest
-            self.feed(name, StateFetched(instance=effect.instance, round=effect.round, digest=effect.digest))
+            self.on_device(name, 0.0, adopt)
+
+        def adopt(host: Host) -> Event:
+            host.states[effect.instance] = effect.digest
+            return StateFetched(instance=effect.instance, round=effect.round, digest=effect.digest)
 
         self.at(1.0, finish)
 

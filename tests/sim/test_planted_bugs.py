@@ -13,13 +13,14 @@ from adloco_p2p.core.events import Persist
 from adloco_p2p.core.gossip_agreement import GossipAgreement
 from adloco_p2p.core.ledger import roster_of
 from adloco_p2p.core.messages import Ballot, Vote
+from adloco_p2p.core.recollection import Recollection
 from adloco_p2p.core.types import Digest, PeerId
 from adloco_p2p.sim.run import random_seed, summary
 
 
 class VotesTwiceAfterRestart(Consensus):
-    def _restore(self, records: Sequence[object]) -> None:
-        del records
+    def _restore(self, recollection: Recollection) -> None:
+        del recollection
 
 
 class CountsMessagesInsteadOfPeers(Consensus):

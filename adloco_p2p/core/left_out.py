@@ -1,0 +1,65 @@
+"""Hosts that the committed averages leave out again and again: they get no work for a while, then are tried again.
+
+Such a host cannot be reached, is too slow, or sends what nobody can use; each round with it costs the others a failed attempt.
+While it rests it receives the averages like a newcomer, so that it can go on at once where it is reached again. The reports
+of a round are there two plans later, so a host that is tried again is tried for two rounds. All of it is a pure function of
+the shares of the plan before and of the reports.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from adloco_p2p.core.types import HostShare, InstanceReport, PeerId
+
+LEFT_OUT_ROUNDS = 3
+"""Left out so many times running, a host rests."""
+SHORTEST_REST_ROUNDS = 4
+"""The first rest; each one that follows is twice as long, ..."""
+LONGEST_REST_ROUNDS = 64
+"""... up to this."""
+
+
+def rest_rounds(left_out: int) -> int:
+    """Rounds without work for a host that is left out for the `left_out`-th time running; 0 where it goes on."""
+    if left_out < LEFT_OUT_ROUNDS:
+        return 0
+    return min(SHORTEST_REST_ROUNDS << min(left_out - LEFT_OUT_ROUNDS, 8), LONGEST_REST_ROUNDS)
+
+
+def judged(
+    hosts: Sequence[HostShare], claims: Mapping[PeerId, InstanceReport], *, round: int, next_round: int
+) -> tuple[HostShare, ...]:
+    """The shares with what the reports of `round` say of them, for the plan of `next_round`.
+
+    A host is in the average, or left out of it, where more than half of the reports agree on that; otherwise nothing is known.
+    Who had no work in that round is not judged.
+    """
+    named = Counter(peer for claim in claims.values() for peer in dict.fromkeys(claim.contributors))
+    return tuple(
+        share if share.works_from > round else _judged(share, named[share.peer], len(claims), next_round) for share in hosts
+    )
+
+
+def _judged(share: HostShare, num_naming: int, num_claims: int, next_round: int) -> HostShare:
+    if 2 * num_naming == num_claims:  # also where nobody reported
+        return share
+    if 2 * num_naming > num_claims:
+        return replace(share, left_out=0)
+    left_out = share.left_out + 1
+    rest = rest_rounds(left_out)
+    return replace(share, left_out=left_out, works_from=next_round + rest if rest else share.works_from)
+
+
+def rested(candidates: Sequence[PeerId], hosts: Iterable[HostShare], round: int) -> list[PeerId]:
+    """Candidates that do not rest in this round, or all where nobody else is left: an instance is never without a host that
+    trains it."""
+    resting = {share.peer for share in hosts if share.works_from > round and share.left_out >= LEFT_OUT_ROUNDS}
+    return [peer for peer in candidates if peer not in resting] or list(candidates)
+
+
+def why_resting(hosts: Iterable[HostShare]) -> str:
+    """In words, who gets no work in this plan and for how long; empty where nobody rests."""
+    resting = [share for share in hosts if share.batch_samples == 0 and share.left_out >= LEFT_OUT_ROUNDS]
+    named = ", ".join(f"{share.peer} before round {share.works_from} (left out {share.left_out} times)" for share in resting)
+    return f"no work for {named}" if named else ""

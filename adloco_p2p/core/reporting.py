@@ -1,0 +1,97 @@
+"""What this peer says of each round to all: its instances, its capacity, and the verdict on a possible merge."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from adloco_p2p.core import canonical
+from adloco_p2p.core.events import Effect, Log, Probe, Probed
+from adloco_p2p.core.outer_round import OuterRound
+from adloco_p2p.core.standing import Standing
+from adloco_p2p.core.types import Capacity, InstanceId, ProbeVerdict, Report, RoundPlan
+
+
+class Reporting:
+    """`report_rounds` whenever something happened. `submit` hands a report to the agreement."""
+
+    def __init__(self, at: Standing, *, submit: Callable[[Report, float], list[Effect]]) -> None:
+        self.verdicts: dict[int, ProbeVerdict] = {}
+        self.probing: dict[int, None] = {}
+        self.capacity: Capacity | None = None
+        """As measured in the last rounds."""
+        self._at = at
+        self._book = at.book
+        self._strays = at.strays
+        self._submit = submit
+
+    @property
+    def is_probing(self) -> bool:
+        return any(number not in self.verdicts for number in self.probing)
+
+    def probed(self, event: Probed) -> list[Effect]:
+        self.verdicts[event.round] = event.verdict
+        return [Log(name="probe", fields={"round": event.round, **canonical.to_plain(event.verdict)})]
+
+    def offer(self, *, is_leaving: bool) -> Capacity:
+        """From the next report on the plans count on this peer, or do not."""
+        assert self.capacity is not None
+        self.capacity = replace(self.capacity, is_leaving=is_leaving)
+        return self.capacity
+
+    def remember(self, report: Report) -> None:
+        """This peer's own, from before it was started."""
+        self._at.own_reports[report.round] = report
+        if report.verdict is not None:
+            self.verdicts[report.round] = report.verdict
+
+    def forget(self, *, before: int) -> None:
+        self.verdicts = {number: verdict for number, verdict in self.verdicts.items() if number >= before}
+        self.probing = {number: None for number in self.probing if number >= before}
+
+    def report_rounds(self, untrained: Collection[tuple[int, InstanceId]], now: float) -> list[Effect]:
+        """Report a round once all hosted instances, and the probe if there is one, have ended it; without those of `untrained`,
+        (round, instance), which nobody trained."""
+        effects: list[Effect] = []
+        numbers = {key[0] for key in (*self._at.rounds, *untrained)}
+        current = self._book.get(self._at.opened)
+        if current is not None and not current.is_last and not self._at.here(current) and self._book.has_seat(current):
+            numbers.add(self._at.opened)  # a member without an instance says that it is there
+        for number in sorted(numbers):
+            plan = self._book.plans[number]
+            trained = [instance for instance in self._at.here(plan) if (number, instance) not in untrained]
+            outers = [self._at.rounds.get((number, instance)) for instance in trained]
+            done = [outer for outer in outers if outer is not None and outer.is_done]
+            if number in self._at.own_reports or len(done) < len(outers):
+                continue
+            if self._at.measures(plan) and number not in self.verdicts:
+                assert plan.probe is not None
+                is_ready = all(self._at.stands_at(source, number + 1) for source in plan.probe.sources)
+                if is_ready and number not in self.probing:
+                    self.probing[number] = None
+                    effects.append(Probe(round=number, merge=plan.probe))
+                continue
+            effects += self._report(plan, done, now)
+        return effects
+
+    def _report(self, plan: RoundPlan, done: Sequence[OuterRound], now: float) -> list[Effect]:
+        results = [outer.result for outer in done if outer.result is not None]
+        seconds = sum(result.seconds for result in results)
+        assert self.capacity is not None
+        if results and seconds > 0:
+            speed = sum(result.samples for result in results) / seconds
+            limit = min(result.micro_batch_limit for result in results)
+            self.capacity = replace(self.capacity, samples_per_second=speed, micro_batch_limit=limit)
+        uplink = max((outer.average.upload_bytes_per_second for outer in done if outer.average is not None), default=0.0)
+        if uplink > 0:
+            self.capacity = replace(self.capacity, upload_bytes_per_second=uplink)
+        report = Report(
+            peer=self._at.me,
+            round=plan.round,
+            plan=self._book.digests[plan.round],
+            capacity=self.capacity,
+            instances=tuple(outer.report() for outer in done),
+            verdict=self.verdicts.get(plan.round),
+            strays=self._strays.tell(),
+        )
+        self._at.own_reports[plan.round] = report
+        self._book.note_states(report)
+        return self._submit(report, now)

@@ -1,0 +1,67 @@
+"""Where one peer stands in the run: the plans it knows, the boundaries its instances have come to, the rounds under way.
+
+The parts of a `Peer` share it.
+"""
+
+from adloco_p2p.core.events import Log
+from adloco_p2p.core.log_lines import plan_line
+from adloco_p2p.core.outer_round import OuterRound
+from adloco_p2p.core.plan_book import PlanBook
+from adloco_p2p.core.stray_states import StrayStates
+from adloco_p2p.core.types import InstanceId, PeerId, Report, RoundPlan
+
+
+class Standing:
+    """Mutable; questions about it, but no decisions."""
+
+    def __init__(self, me: PeerId) -> None:
+        self.me = me
+        self.book = PlanBook(me)
+        self.strays = StrayStates()
+        self.rounds: dict[tuple[int, InstanceId], OuterRound] = {}
+        self.held: dict[InstanceId, int] = {}
+        """Instance -> the boundary at which its state stands."""
+        self.opened = -1
+        """The last boundary whose transition, if it had one, is applied."""
+        self.opening: int | None = None
+        """The boundary whose transition is under way."""
+        self.skipped = -1
+        """Rounds up to this one happened without this peer: it landed behind them, or started there."""
+        self.lost: dict[InstanceId, None] = {}
+        """Instances that this peer waited for in vain: it reports without them, until plans end them or somebody has them."""
+        self.own_reports: dict[int, Report] = {}
+        self.gone: dict[PeerId, None] = {}
+
+    def learn(self, plan: RoundPlan) -> None:
+        self.book.remember(plan)
+        self.strays.note(plan)
+
+    def plan_line(self, plan: RoundPlan) -> Log:
+        return plan_line(plan, self.book.digests[plan.round])
+
+    def here(self, plan: RoundPlan) -> list[InstanceId]:
+        """Instances that this peer hosts, as far as somebody has them."""
+        return [instance for instance in self.book.mine(plan) if instance not in self.lost]
+
+    def mine_of(self, number: int) -> list[InstanceId]:
+        plan = self.book.get(number)
+        return self.book.mine(plan) if plan is not None and number > self.skipped else []
+
+    def measures(self, plan: RoundPlan) -> bool:
+        """Hosts of the target measure a possible merge, of instances that somebody has."""
+        probe = plan.probe
+        return probe is not None and self.book.probes(plan) and not any(i in self.lost for i in probe.sources)
+
+    def stands_at(self, instance: InstanceId, boundary: int) -> bool:
+        return self.held.get(instance) == boundary or self.strays.stands(instance)
+
+    def is_alone_with(self, instance: InstanceId, present: int) -> bool:
+        """No living peer but this one was to train the instance in any round from where it stands here up to the present, and
+        the plans of all these rounds are known."""
+        numbers = range(self.held[instance], present + 1)
+        hosted = all(instance in self.mine_of(number) for number in numbers)
+        return hosted and not any(self.book.successors(instance, number, self.gone) for number in numbers)
+
+    def is_deserted(self, outer: OuterRound) -> bool:
+        """It waits for an average of others, and they are all gone."""
+        return outer.is_deserted and not self.book.has_company(self.book.plans[outer.round], outer.instance, self.gone)

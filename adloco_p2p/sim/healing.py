@@ -1,0 +1,168 @@
+"""What becomes of training that a lost history holds: the pretended states of machines, and the promises about them.
+
+1. A plan names a stray for the first time only if a reporter brings it who had a seat when the histories parted, if it is the
+   first of its branch and instance, and if it is not in the history anyway; and it names every such stray.
+2. A stray alone weighs at most one half.
+3. What a machine trained apart is in its reports as long as it lives, until a plan settles it: merged, or dropped for a
+   reason.
+
+The first is written anew, from the entries that were persisted; nothing here asks a peer what it thinks.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from adloco_p2p.core import canonical
+from adloco_p2p.core.events import KeepState, StateKept
+from adloco_p2p.core.histories import HistorySwitched
+from adloco_p2p.core.messages import LedgerEntry
+from adloco_p2p.core.stray_states import StrayStates
+from adloco_p2p.core.types import FIRST_STRAY, Digest, InstanceId, PeerId, PendingStray, Report, RoundPlan, Stray
+
+MakeStates = Callable[[], StrayStates]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Apart:
+    """What a machine trained in a history that it gave up."""
+
+    branch: Digest
+    instance: InstanceId
+    state: Digest
+
+
+class Healing:
+    """The world tells what happens; `tell` and `missing` answer for a machine. `broken` returns the first broken promise."""
+
+    def __init__(self, genesis: RoundPlan, make: MakeStates) -> None:
+        self._make = make
+        self._states: dict[PeerId, StrayStates] = {}
+        self._apart: dict[PeerId, list[_Apart]] = {}
+        first = canonical.digest_once(genesis)
+        self._heads: dict[PeerId, Digest] = {}
+        """The newest plan of every machine."""
+        self._plans: dict[Digest, RoundPlan] = {first: genesis}
+        self._entries: dict[Digest, LedgerEntry] = {}
+
+    # --- machines ----------------------------------------------------------------------------------------------------
+
+    def booted(self, peer: PeerId) -> None:
+        """A new process has none of the states of the one before it."""
+        self._states[peer], self._apart[peer] = self._make(), []
+
+    def died(self, peer: PeerId) -> None:
+        self._states.pop(peer, None)
+        self._apart.pop(peer, None)
+
+    def decided(self, peer: PeerId, plan: RoundPlan) -> None:
+        """Pretended machines carry a plan out at once."""
+        states = self._states[peer]
+        self._heads[peer] = canonical.digest_once(plan)
+        states.note(plan)
+        states.merged(plan, _mine(peer, plan))
+        states.tidy(plan.round - 1)
+
+    def switched(self, peer: PeerId, switched: HistorySwitched, last: Report | None) -> None:
+        """The machine stands where its last report says."""
+        states, lost = self._states[peer], {entry.value.plan for entry in switched.lost}
+        states.history_changed(switched)
+        self._apart[peer] = []
+        if last is not None and last.plan in lost:
+            for item in last.instances:
+                apart = _Apart(branch=switched.lost[0].value.plan, instance=item.instance, state=item.state_digest)
+                self._apart[peer].append(apart)
+                for effect in states.set_aside(switched, item.instance, last.round + 1):
+                    assert isinstance(effect, KeepState)
+                    states.kept(StateKept(instance=effect.copy, round=effect.round, digest=item.state_digest))
+        for entry in switched.won:
+            self.decided(peer, entry.plan)
+
+    def missing(self, peer: PeerId, plan: RoundPlan) -> list[InstanceId]:
+        return self._states[peer].missing(_mine(peer, plan), ())
+
+    def fetch(self, peer: PeerId, plan: RoundPlan) -> None:
+        """Whoever is alive and has it gives it."""
+        for key in self.missing(peer, plan):
+            item = self._states[peer].pending(key)
+            holders = [other for other in item.holders if other != peer] if item is not None else []
+            if any(other in self._states and self._states[other].stands(key) for other in holders):
+                assert item is not None
+                self._states[peer].fetched(key)
+                self._states[peer].kept(StateKept(instance=key, round=item.stray.round, digest=item.stray.state))
+
+    def tell(self, peer: PeerId) -> tuple[Stray, ...]:
+        return self._states[peer].tell()
+
+    # --- promises ----------------------------------------------------------------------------------------------------
+
+    def newly_named(self, entry: LedgerEntry) -> tuple[PendingStray, ...]:
+        """What the entry's plan believes for the first time: what the rule was told."""
+        before = {item.stray.key for item in self._plans[entry.value.parent].strays}
+        return tuple(item for item in entry.plan.strays if item.stray.key not in before)
+
+    def broken(self, entry: LedgerEntry) -> str:
+        """A new entry of some ledger, whose parent is known."""
+        parent = entry.value.parent
+        reports = [signed.report for signed in entry.reports]
+        pending = {item.stray.key for item in self._plans[parent].strays}
+        credible = {
+            stray.key
+            for report in reports
+            for stray in report.strays
+            if stray.key not in pending and self._is_credible(parent, report.peer, stray)
+        }
+        self._plans[entry.value.plan], self._entries[entry.value.plan] = entry.plan, entry
+        named = {item.stray.key for item in entry.plan.strays} - pending
+        if named != credible and not entry.plan.is_last:
+            return f"round {entry.plan.round} names {sorted(named)} of lost histories, credible are {sorted(credible)}"
+        for merge in entry.plan.merges:
+            if len(merge.sources) == 2 and merge.sources[1] >= FIRST_STRAY and not 0.0 < merge.weights[1] <= 0.5:
+                return f"round {entry.plan.round} gives a lost history the weight {merge.weights[1]}"
+        for key in sorted(pending - {item.stray.key for item in entry.plan.strays}):
+            is_merged = any(key in merge.sources for merge in entry.plan.merges)
+            if not is_merged and "dropped what" not in entry.plan.reason:
+                return f"round {entry.plan.round} neither names nor merges {key} any more, and says no reason"
+        return ""
+
+    def forgotten(self, peer: PeerId, report: Report) -> str:
+        """A report that a machine is about to submit."""
+        told = {(stray.branch, stray.instance) for stray in report.strays}
+        for apart in self._apart[peer]:
+            history = self._history(self._heads[peer])
+            known = {(item.stray.branch, item.stray.instance) for _, plan, _ in history for item in plan.strays}
+            is_in = any(apart.state == state for _, _, states in history for state in states)
+            if (apart.branch, apart.instance) not in {*told, *known} and not is_in:
+                return f"{peer} forgets what it trained apart of instance {apart.instance}"
+        return ""
+
+    def _history(self, head: Digest) -> list[tuple[Digest, RoundPlan, Sequence[Digest]]]:
+        """From this plan back to the first: each with the states that the reports of its entry name."""
+        found: list[tuple[Digest, RoundPlan, Sequence[Digest]]] = []
+        digest = head
+        while digest in self._plans:
+            entry = self._entries.get(digest)
+            reports = [signed.report for signed in entry.reports] if entry is not None else []
+            states = [item.state_digest for report in reports for item in report.instances]
+            found.append((digest, self._plans[digest], states))
+            digest = self._plans[digest].parent
+        return found
+
+    def _is_credible(self, parent: Digest, claimant: PeerId, stray: Stray) -> bool:
+        history = self._history(parent)
+        digests = [digest for digest, _, _ in history]
+        if stray.fork not in digests or stray.branch in digests:
+            return False
+        since = history[: digests.index(stray.fork)]
+        fork = self._plans[stray.fork]
+        named = [item for _, plan, _ in since for item in plan.strays]
+        return (
+            stray.fork_round == fork.round < stray.round
+            and claimant in [seat.peer for seat in fork.roster]
+            and all(item.stray.key != stray.key for item in named)
+            and all(item.stray.branch == stray.branch or claimant not in item.claimants for item in named)
+            and all(stray.state not in states for _, _, states in since)
+        )
+
+
+def _mine(peer: PeerId, plan: RoundPlan) -> list[InstanceId]:
+    return [item.instance for item in plan.instances if any(share.peer == peer for share in item.hosts)]

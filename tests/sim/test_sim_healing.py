@@ -1,0 +1,111 @@
+"""Two sides of a partition train apart and meet again: nothing that somebody still has is forgotten, and no lie gets far."""
+
+from random import Random
+
+import pytest
+
+from adloco_p2p.core import strays
+from adloco_p2p.core.events import Effect
+from adloco_p2p.core.histories import HistorySwitched
+from adloco_p2p.core.stray_states import StrayStates
+from adloco_p2p.core.types import FIRST_STRAY, InstanceId, RoundPlan, Stray
+from adloco_p2p.sim.checkers import Violation
+from adloco_p2p.sim.faults import Faults
+from adloco_p2p.sim.healing import MakeStates
+from adloco_p2p.sim.world import World
+
+
+def parted(seed: int, *, make_strays: MakeStates = StrayStates, liars: float | None = None) -> World:
+    random = Random(f"parted {seed}")
+    faults = Faults(
+        loss=random.choice((0.0, 0.1)),
+        crash_chance=random.choice((0.0, 0.0, 0.002)),
+        liars=random.choice((0.0, 0.25)) if liars is None else liars,
+        partition_at=random.uniform(2.0, 10.0),
+        partition_seconds=random.uniform(10.0, 30.0),
+        slow_peers=random.choice((0.0, 0.3)),
+        calm_at=45.0,
+    )
+    peers = random.randint(3, 6)
+    return World(seed, peers=peers, rounds=24, faults=faults, round_seconds=2.0, make_strays=make_strays)
+
+
+def plans(world: World) -> list[RoundPlan]:
+    ledgers = [machine.agreement.ledger for machine in world.machines.values() if machine.agreement is not None]
+    return [entry.plan for entry in ledgers[0].since(1)] if ledgers else []
+
+
+def num_merged(world: World) -> int:
+    merges = [merge for plan in plans(world) for merge in plan.merges]
+    return sum(source >= FIRST_STRAY for merge in merges for source in merge.sources)
+
+
+def reasons(world: World) -> list[str]:
+    return [plan.reason for plan in plans(world)]
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_what_was_trained_apart_is_settled(block: int) -> None:
+    merged = 0
+    for seed in range(4 * block, 4 * block + 4):
+        world = parted(seed)
+        world.run()
+        merged += num_merged(world)
+    assert merged
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("block", range(3, 60))
+def test_what_was_trained_apart_is_settled_at_length(block: int) -> None:
+    for seed in range(4 * block, 4 * block + 4):
+        parted(seed).run()
+
+
+def test_without_liars_and_crashes_all_of_it_is_merged() -> None:
+    faults = Faults(partition_at=5.0, partition_seconds=25.0, calm_at=30.0)
+    world = World(3, peers=6, rounds=24, faults=faults, round_seconds=2.0)
+    world.run()
+    assert num_merged(world) > 0
+    assert not [reason for reason in reasons(world) if "dropped" in reason]
+
+
+# --- planted bugs ----------------------------------------------------------------------------------------------------
+
+
+class SetsNothingAside(StrayStates):
+    def set_aside(self, switched: HistorySwitched, instance: InstanceId, boundary: int) -> list[Effect]:
+        return []
+
+
+class KeepsSilent(StrayStates):
+    def tell(self) -> tuple[Stray, ...]:
+        return ()
+
+
+@pytest.mark.parametrize("bug", [SetsNothingAside, KeepsSilent])
+def test_a_peer_that_forgets_what_it_trained_is_caught(bug: type[StrayStates]) -> None:
+    assert any(caught(parted(seed, make_strays=bug)) for seed in range(10))
+
+
+def test_believing_anybody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strays, "_is_credible", lambda history, claimant, stray: stray.fork in history.position)
+    assert any(caught(parted(seed, liars=0.5)) for seed in range(10))
+
+
+def test_forgetting_the_strays_of_the_plan_before_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = strays.settle
+
+    def forgetful(*arguments: object, is_last: bool) -> object:
+        pending, merges, whys = honest(*arguments, is_last=is_last)  # type: ignore[arg-type]
+        return pending[:0], merges, whys
+
+    monkeypatch.setattr("adloco_p2p.core.round_plan.settle", forgetful)
+    assert any(caught(parted(seed, liars=0.0)) for seed in range(10))
+
+
+def caught(world: World) -> bool:
+    try:
+        world.run()
+    except Violation:
+        return True
+    return False
