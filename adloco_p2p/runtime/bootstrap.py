@@ -8,12 +8,15 @@ from adloco_p2p.errors import SwarmError
 from adloco_p2p.runtime import signals
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.host import Host
+from adloco_p2p.swarm.reachability import AdlocoReachability
 
 
 async def serve(*, workdir: Workdir, config: PeerConfig, initial_peers: Sequence[str], say: Callable[[str], None]) -> None:
     """Until the user stops it. Raises SwarmError where the daemon ends by itself."""
-    host = await Host.start(workdir=workdir.path, config=config, initial_peers=initial_peers)
+    host = await Host.start(workdir=workdir.path, config=config, initial_peers=initial_peers, is_helper=True)
     try:
+        reachability = AdlocoReachability(host.p2p, run=None, dial=host.dial_from_outside)
+        await reachability.start()
         stopped = asyncio.Event()
         signals.install(asyncio.get_running_loop(), stopped.set)
         say(await host.describe_reachability())
@@ -22,7 +25,8 @@ async def serve(*, workdir: Workdir, config: PeerConfig, initial_peers: Sequence
         asked = asyncio.create_task(stopped.wait())
         await asyncio.wait([ended, asked], return_when=asyncio.FIRST_COMPLETED)
         if ended.done():
-            raise SwarmError("the p2p daemon ended; start again")
+            raise SwarmError("the p2p daemon ended; start again", code="E306")
         ended.cancel()
+        await reachability.stop()
     finally:
         await host.stop()

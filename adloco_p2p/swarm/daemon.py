@@ -12,11 +12,14 @@ The kernel sends the signal when the THREAD that started the child ends: start h
 The daemon's unix sockets lie in a directory per workdir, so that what a killed life left there can be removed with certainty.
 """
 
+import contextlib
 import os
 import shutil
+import signal
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -28,6 +31,8 @@ from adloco_p2p.errors import StorageError
 
 IDLE_SECONDS = 30.0
 """p2pd ends so long after nobody is connected to it."""
+REAP_SECONDS = 2.0
+"""For a killed daemon to be gone."""
 _MAX_SOCKET_PATH_BYTES = 100
 """Unix socket paths end at 107 bytes on Linux, at 103 on macOS."""
 _LONGEST_SOCKET_NAME = "p2pclient-xxxxxxxxxxx.sock"
@@ -77,8 +82,8 @@ def daemon_class(sockets: Path) -> type[P2P]:
 
 
 def make_socket_directory(workdir: Path) -> Path:
-    """An empty directory that belongs to us and to this workdir. Call with the workdir locked: sockets of an earlier life
-    are removed, and those of a living process would be too. Raises StorageError."""
+    """An empty directory that belongs to us and to this workdir. Call with the workdir locked: daemons and sockets of an
+    earlier life are removed, and those of a living process would be too. Raises StorageError."""
     name = f"adloco-{os.getuid()}-{sha256(os.fsencode(workdir.resolve())).hexdigest()[:12]}"
     directory = Path(tempfile.gettempdir()) / name
     if len(os.fsencode(directory / _LONGEST_SOCKET_NAME)) > _MAX_SOCKET_PATH_BYTES:
@@ -88,11 +93,38 @@ def make_socket_directory(workdir: Path) -> Path:
         info = directory.lstat()
         if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
             raise StorageError(f"{directory}: not ours alone; remove it")
+        reap_orphans(directory)
         for left_behind in directory.iterdir():
             left_behind.unlink()
     except OSError as error:
         raise StorageError(f"{directory}: cannot be used for unix sockets: {error.strerror}") from error
     return directory
+
+
+def reap_orphans(directory: Path) -> tuple[int, ...]:
+    """End our user's daemons whose sockets are in this directory, and wait for it; returns their process ids.
+
+    Where the kernel could not end them with their parent they would hold the peer's port and answer in its name. Without
+    /proc (macOS) nothing is found; there they end by themselves IDLE_SECONDS later.
+    """
+    mark = f"-listen=/unix{directory}/".encode()
+    orphans = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            is_daemon = entry.stat().st_uid == os.getuid() and any(
+                word.startswith(mark) for word in (entry / "cmdline").read_bytes().split(b"\0")
+            )
+        except OSError:  # it has just ended, or is not ours to read
+            continue
+        if is_daemon:
+            orphans.append(int(entry.name))
+    for pid in orphans:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + REAP_SECONDS
+    while any(Path(f"/proc/{pid}/exe").exists() for pid in orphans) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return tuple(sorted(orphans))
 
 
 def remove_socket_directory(directory: Path) -> None:

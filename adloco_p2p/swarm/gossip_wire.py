@@ -9,10 +9,8 @@ Wire names: hivemind builds them from the servicer's class name, so `AdlocoGossi
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 from hivemind.p2p import P2P, P2PContext, PeerID, ServicerBase
@@ -25,6 +23,7 @@ from adloco_p2p.core.types import Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError, SwarmError
 from adloco_p2p.swarm.discovery import SignedManifest
 from adloco_p2p.swarm.throttle import TokenBucket
+from adloco_p2p.swarm.traffic import Meter
 from adloco_p2p.v1 import gossip_pb2
 
 MAX_PAYLOAD_BYTES = 1 << 20
@@ -50,17 +49,6 @@ OnMessage = Callable[[PeerId, object], Awaitable[None]]
 OnRefused = Callable[[PeerId, str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockReading:
-    """Another peer's wall clock against ours."""
-
-    offset_seconds: float
-    """Theirs minus ours; off by at most half the round trip."""
-    round_trip_seconds: float
-    protocol: int
-    run: Digest
-
-
 class AdlocoGossip(ServicerBase):  # type: ignore[misc]  # hivemind is not typed
     """The RPCs that a peer serves. The names of class and methods are the wire's."""
 
@@ -77,12 +65,6 @@ class AdlocoGossip(ServicerBase):  # type: ignore[misc]  # hivemind is not typed
             return gossip_pb2.ManifestReply()
         return gossip_pb2.ManifestReply(manifest=manifest.to_proto())
 
-    async def rpc_ping(self, request: gossip_pb2.PingRequest, context: P2PContext) -> gossip_pb2.PingReply:
-        del request, context  # versions are compared by the asker, who has somebody to tell
-        return gossip_pb2.PingReply(
-            protocol_version=PROTOCOL_VERSION, run=bytes.fromhex(self._wire.run), wall_clock_seconds=self._wire.wall_clock()
-        )
-
 
 class GossipWire:
     """Sends and receives the messages of one run. `start`, then run `pump` in the node's task group, then `stop`."""
@@ -97,13 +79,12 @@ class GossipWire:
         on_message: OnMessage,
         on_refused: OnRefused,
         manifest: SignedManifest | None = None,
-        wall_clock: Callable[[], float] = time.time,
+        meter: Meter | None = None,
     ) -> None:
         """`kinds` are the message types by their names on the wire. `on_message` is awaited for one message after the other;
         while it waits the inbox fills, and then senders are told. `on_refused` hears what other peers say no to, and why."""
         self.run = run
         self.manifest = manifest
-        self.wall_clock = wall_clock
         self._p2p = p2p
         self._me = me
         self._kinds = dict(kinds)
@@ -114,6 +95,7 @@ class GossipWire:
         self._servicer = AdlocoGossip(self)
         self._inbox: asyncio.Queue[tuple[PeerId, object, int]] = asyncio.Queue(MAX_INBOX)
         self._inbox_bytes = 0
+        self._meter = meter or Meter()
         self._rates: OrderedDict[PeerId, tuple[TokenBucket, TokenBucket]] = OrderedDict()
 
     async def start(self) -> None:
@@ -154,6 +136,7 @@ class GossipWire:
 
     def accept(self, remote: PeerId, envelope: gossip_pb2.Envelope) -> str | None:
         """Check an envelope that came from `remote` and put its message into the inbox; or the reason why not."""
+        self._meter.received_bytes += envelope.ByteSize()
         if not self.may_send(remote, envelope.ByteSize()):
             return "too many messages"
         if envelope.protocol_version != PROTOCOL_VERSION:
@@ -199,6 +182,7 @@ class GossipWire:
         )
 
     async def _send_envelope(self, peer: PeerId, envelope: gossip_pb2.Envelope) -> bool:
+        self._meter.sent_bytes += envelope.ByteSize()
         try:
             ack = await AdlocoGossip.get_stub(self._p2p, _hivemind_id(peer)).rpc_gossip(envelope, timeout=SEND_TIMEOUT_SECONDS)
         except _NETWORK_ERRORS as error:
@@ -224,23 +208,8 @@ async def fetch_manifest(p2p: P2P, peers: Iterable[PeerId], run: Digest) -> Sign
             problems.append(f"  {peer}: {error or 'no answer'}")
         else:
             return manifest
-    raise SwarmError(f"nobody could give the manifest of run {run}:\n" + "\n".join(problems or ["  no peer is known"]))
-
-
-async def ping(p2p: P2P, peer: PeerId, *, wall_clock: Callable[[], float] = time.time) -> ClockReading:
-    """Another peer's clock, protocol version and run. Raises SwarmError."""
-    request = gossip_pb2.PingRequest(protocol_version=PROTOCOL_VERSION)
-    asked_at, started = wall_clock(), time.perf_counter()
-    try:
-        reply = await AdlocoGossip.get_stub(p2p, _hivemind_id(peer)).rpc_ping(request, timeout=SEND_TIMEOUT_SECONDS)
-    except _NETWORK_ERRORS as error:
-        raise SwarmError(f"{peer} does not answer: {error}") from error
-    round_trip_seconds = time.perf_counter() - started
-    return ClockReading(
-        offset_seconds=reply.wall_clock_seconds - (asked_at + round_trip_seconds / 2),
-        round_trip_seconds=round_trip_seconds,
-        protocol=reply.protocol_version,
-        run=Digest(reply.run.hex()),
+    raise SwarmError(
+        f"nobody could give the manifest of run {run}:\n" + "\n".join(problems or ["  no peer is known"]), code="E304"
     )
 
 

@@ -11,48 +11,53 @@ that listens nowhere (client mode) is not found this way.
 
 import asyncio
 import contextlib
-import logging
+import math
+import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from hivemind.dht.node import DHTNode
 from hivemind.dht.protocol import ValidationError
 from hivemind.p2p import P2P, PeerID
-from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
+from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError, P2PHandlerError
+from hivemind.proto import dht_pb2
 from hivemind.utils.logging import use_hivemind_log_handler
-from hivemind.utils.multiaddr import Multiaddr
 
 from adloco_p2p.config.peer import PeerConfig
 from adloco_p2p.core.types import PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.swarm.address_book import AddressBook
 from adloco_p2p.swarm.addresses import PeerAddress, parse_peer_address, parse_peer_addresses, reach, shareable
-from adloco_p2p.swarm.daemon import IDLE_SECONDS, daemon_class, make_socket_directory, remove_socket_directory
+from adloco_p2p.swarm.daemon import daemon_class, make_socket_directory, remove_socket_directory
+from adloco_p2p.swarm.dht_clock import DhtClock
+from adloco_p2p.swarm.dialling import dial, dial_patiently
 from adloco_p2p.swarm.discovery import TolerantReader
 from adloco_p2p.swarm.identity import Identity
-from adloco_p2p.swarm.listening import check_config, choose_ports, has_open_port, is_free, with_port
+from adloco_p2p.swarm.listening import check_config
+from adloco_p2p.swarm.starting import (
+    STOP_TIMEOUT_SECONDS,
+    has_public_address,
+    start_anonymous,
+    start_daemon,
+    stop_daemon,
+)
 
-STARTUP_TIMEOUT_SECONDS = 60.0
-"""For p2pd, over all attempts."""
-MAX_STARTS = 3
-DIAL_TIMEOUT_SECONDS = 10.0
-"""For one attempt to reach one peer."""
 JOIN_TIMEOUT_SECONDS = 20.0
 """How long unreachable initial peers are tried again and again: everybody may be starting at the same moment."""
-MAX_PORT_CHECKS = 8
-PORT_CHECK_SECONDS = 0.25
-STOP_TIMEOUT_SECONDS = 5.0
+CLOCK_TOLERANCE_SECONDS = 1.0
+"""What a long round trip alone may look like; hivemind tolerates three."""
 DHT_TIMEOUT_SECONDS = 3.0
 """A DHT request that is not answered by then is lost."""
 REDIAL_SECONDS = 1.0
 MAX_ROUTING_CHECKS = 50
 ROUTING_CHECK_SECONDS = 0.02
+CLOCK_ADVICE = "set this machine's clock (NTP)"
+NETWORK_ERRORS = (TimeoutError, P2PDaemonError, P2PHandlerError, OSError, asyncio.IncompleteReadError)
 _NO_ROUTERS_YET = "failed to find any peer in table"
 """What libp2p's routing says before it knows anybody."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +73,19 @@ class Host:
     """A started peer of the network. Made by `start`, ended by `stop`."""
 
     def __init__(
-        self, *, p2p: P2P, dht: DHTNode, identity: Identity, book: AddressBook, sockets: Path, config: PeerConfig
+        self,
+        *,
+        p2p: P2P,
+        dht: DHTNode,
+        clock: DhtClock,
+        identity: Identity,
+        book: AddressBook,
+        sockets: Path,
+        config: PeerConfig,
     ) -> None:
         self.p2p = p2p
         self.dht = dht
+        self.clock = clock
         self.identity = identity
         self.me = identity.peer_id
         self.unreached: tuple[Unreached, ...] = ()
@@ -88,9 +102,11 @@ class Host:
         config: PeerConfig,
         initial_peers: Sequence[str] = (),
         join_timeout_seconds: float = JOIN_TIMEOUT_SECONDS,
+        is_helper: bool = False,
     ) -> "Host":
         """Listen, and join the DHT through `initial_peers` and the peers of the last life.
 
+        A helper is there for others to be reached: where its address is a public one it relays from the first moment.
         `workdir` exists and is locked by the caller; it holds identity.key and peers.json. With initial peers the start fails
         only if nobody at all can be reached, cached peers included; without, the peer begins alone if it has to.
         Raises ConfigError (an address), StorageError (the workdir), SwarmError (nobody there, the clock is off, the daemon
@@ -108,14 +124,18 @@ class Host:
         async with contextlib.AsyncExitStack() as undo:
             undo.callback(remove_socket_directory, sockets)
             if others and not is_new_identity:
-                await _refuse_second_life(daemon, identity.peer_id, others)
-            p2p = await _start_daemon(daemon, config, workdir / "identity.key", book, others)
-            undo.push_async_callback(_stop_daemon, p2p)
+                await _refuse_second_life(daemon, identity.peer_id, others, config.daemon_start_seconds)
+            p2p = await start_daemon(
+                daemon, config, workdir / "identity.key", book, others, is_public=is_helper and has_public_address(config)
+            )
+            undo.push_async_callback(stop_daemon, p2p)
             assert str(p2p.peer_id) == identity.peer_id
+            clock = DhtClock()
+            clock.install()
             dht = await DHTNode.create(
                 p2p, client_mode=config.client_mode, record_validator=TolerantReader(), wait_timeout=DHT_TIMEOUT_SECONDS
             )
-            host = cls(p2p=p2p, dht=dht, identity=identity, book=book, sockets=sockets, config=config)
+            host = cls(p2p=p2p, dht=dht, clock=clock, identity=identity, book=book, sockets=sockets, config=config)
             await host._join(given, others, join_timeout_seconds)
             undo.pop_all()
         return host
@@ -126,7 +146,7 @@ class Host:
             with contextlib.suppress(P2PDaemonError, OSError, asyncio.IncompleteReadError, TimeoutError):
                 async with asyncio.timeout(STOP_TIMEOUT_SECONDS):
                     await self.dht.shutdown()
-        await _stop_daemon(self.p2p)
+        await stop_daemon(self.p2p)
         remove_socket_directory(self._sockets)
 
     async def wait_until_dead(self) -> None:
@@ -160,7 +180,7 @@ class Host:
         if "private" in reaches:
             return (
                 f"reachable in the local network at {addresses[0]}; from elsewhere where the router lets it through (UPnP), "
-                "with port forwarding and --announce-maddrs, or through a relay with --use-auto-relay"
+                "with port forwarding and --announce-maddrs, or through a relay once one is found"
             )
         return f"reachable from this machine only, at {addresses[0]}; listen on /ip4/0.0.0.0/tcp/PORT for others"
 
@@ -169,17 +189,36 @@ class Host:
         try:
             infos = await self.p2p.list_peers()
         except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
-            raise SwarmError(f"the p2p daemon does not answer: {error}") from error
+            raise SwarmError(f"the p2p daemon does not answer: {error}", code="E306") from error
         return tuple(sorted(PeerId(str(info.peer_id)) for info in infos))
 
-    async def connect(self, addresses: Iterable[str]) -> tuple[PeerId, ...]:
-        """Open connections to the peers at these full addresses, all at once; returns those that answered, sorted.
+    async def connect(self, addresses: Iterable[str], *, is_patient: bool = True) -> Mapping[PeerId, str | None]:
+        """Open connections to the peers at these full addresses, all at once. Returns what went wrong with whom, in words, or
+        none; whoever is patient tries three times, which takes up to half a minute where nobody answers.
 
         Worth doing before a round: a stream to an unknown peer first has to look for it. Addresses come from others, so
         those that cannot be parsed are passed over.
         """
-        dialled = await _dial(self.p2p, self._others(addresses))
-        return tuple(sorted(peer for peer, problem in dialled.items() if problem is None))
+        return await (dial_patiently if is_patient else dial)(self.p2p, self._others(addresses))
+
+    async def dial_from_outside(self, addresses: Sequence[PeerAddress]) -> Mapping[str, str | None]:
+        """Dial one peer's addresses as a stranger would, by a daemon that knows nobody, up to the first one that leads there:
+        after that the daemon would know a way. What went wrong with which, or none. Raises SwarmError."""
+        problems: dict[str, str | None] = {}
+        sockets = Path(tempfile.mkdtemp(prefix="adloco-", dir=self._sockets.parent))
+        try:
+            stranger = await start_anonymous(daemon_class(sockets), start_seconds=self._config.daemon_start_seconds)
+            try:
+                for address in addresses:
+                    problem = (await dial(stranger, [address]))[address.peer]
+                    problems[str(address)] = problem
+                    if problem is None:
+                        break
+            finally:
+                await stop_daemon(stranger)
+        finally:
+            remove_socket_directory(sockets)
+        return problems
 
     def remember(self, addresses: Iterable[str]) -> None:
         """Keep these addresses of living peers for the next start, when the bootstrap may be gone. Raises StorageError."""
@@ -198,7 +237,7 @@ class Host:
         deadline = time.monotonic() + timeout_seconds
         problems: dict[PeerId, str] = {}
         while others:
-            dialled = await _dial(self.p2p, others)
+            dialled = await dial(self.p2p, others)
             # libp2p refuses to dial a peer again for some seconds; then the earlier reason is the one to tell
             problems = {peer: problems.get(peer, problem) for peer, problem in dialled.items() if problem is not None}
             reached = [peer for peer in dialled if peer not in problems]
@@ -217,17 +256,19 @@ class Host:
         asked = {address.peer for address in others}
         if given and asked and asked <= set(problems):
             lines = [f"  {', '.join(u.addresses)} ({u.peer}): {u.reason}" for u in self.unreached]
-            raise SwarmError("none of the known peers can be used:\n" + "\n".join(lines))
+            is_clock = all(CLOCK_ADVICE in unreached.reason for unreached in self.unreached)
+            raise SwarmError("none of the known peers can be used:\n" + "\n".join(lines), code="E308" if is_clock else "E302")
 
     async def _enter_dht(self, reached: Sequence[PeerId]) -> dict[PeerId, str]:
         """Ping the reached peers' DHT nodes and look for our neighbours; returns what was wrong with whom."""
         problems: dict[PeerId, str] = {}
+        await self._set_clock(reached)
 
         async def ping(peer: PeerId) -> None:
             try:
                 node = await self.dht.protocol.call_ping(PeerID.from_base58(peer), validate=True, strict=True)
             except ValidationError as error:
-                problems[peer] = f"{error}; set this machine's clock (NTP)" if "time" in str(error) else str(error)
+                problems[peer] = f"{error}; {CLOCK_ADVICE}" if "time" in str(error) else str(error)
             else:
                 if node is None:
                     problems[peer] = "connected, but there is no DHT behind it"
@@ -239,49 +280,29 @@ class Host:
                     await self.dht.find_nearest_nodes([self.dht.node_id])
         return problems
 
+    async def _set_clock(self, reached: Sequence[PeerId]) -> None:
+        """Go by the clock of those whom we join; see `dht_clock.py`."""
 
-async def _dial(p2p: P2P, addresses: Iterable[PeerAddress]) -> dict[PeerId, str | None]:
-    """Connect to every peer over any of its addresses. What went wrong, in words, or none."""
-    transports: dict[PeerId, list[str]] = {}
-    for address in addresses:
-        transports.setdefault(address.peer, []).append(address.transport)
+        async def offset_seconds(peer: PeerId) -> float | None:
+            asked = self.clock()
+            stub = self.dht.protocol.get_stub(PeerID.from_base58(peer))
+            try:
+                reply = await stub.rpc_ping(dht_pb2.PingRequest(), timeout=DHT_TIMEOUT_SECONDS)
+            except NETWORK_ERRORS:
+                return None  # the ping that follows says so
+            return float(reply.dht_time) - (asked + self.clock()) / 2 if reply.dht_time else None
 
-    async def dial(peer: PeerId) -> str | None:
-        try:
-            async with asyncio.timeout(DIAL_TIMEOUT_SECONDS):
-                await p2p._client.connect(PeerID.from_base58(peer), [Multiaddr(text) for text in transports[peer]])
-        except TimeoutError:
-            return f"no answer within {DIAL_TIMEOUT_SECONDS:g} s"
-        except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
-            return _last_words(str(error))
-        return None
-
-    peers = list(transports)
-    return dict(zip(peers, await asyncio.gather(*(dial(peer) for peer in peers)), strict=True))
+        measured = await asyncio.gather(*(offset_seconds(peer) for peer in reached))
+        offsets = [seconds for seconds in measured if seconds is not None and math.isfinite(seconds)]
+        if offsets and abs(median(offsets)) > CLOCK_TOLERANCE_SECONDS:
+            self.clock.shift(median(offsets))
 
 
-def _last_words(message: str) -> str:
-    """The cause, out of what libp2p says about every single attempt."""
-    lines = [line.strip(" *") for line in message.splitlines() if line.strip()]
-    return lines[-1][-200:] if lines else "refused"
-
-
-async def _refuse_second_life(daemon: type[P2P], me: PeerId, others: Sequence[PeerAddress]) -> None:
+async def _refuse_second_life(daemon: type[P2P], me: PeerId, others: Sequence[PeerAddress], start_seconds: float) -> None:
     """Raises SwarmError if somebody in the swarm answers with our key."""
+    anonymous = await start_anonymous(daemon, start_seconds=start_seconds)
     try:
-        anonymous = await daemon.create(
-            auto_nat=False,
-            dht_mode="client",
-            host_maddrs=None,
-            idle_timeout=IDLE_SECONDS,
-            nat_port_map=False,
-            no_listen=True,
-            startup_timeout=STARTUP_TIMEOUT_SECONDS,
-        )
-    except (P2PDaemonError, OSError) as error:
-        raise SwarmError(f"the p2p daemon does not start: {error}") from error
-    try:
-        dialled = await _dial(anonymous, others)
+        dialled = await dial(anonymous, others)
         if all(problem is not None for problem in dialled.values()):
             return  # joining will say so
         try:
@@ -295,10 +316,11 @@ async def _refuse_second_life(daemon: type[P2P], me: PeerId, others: Sequence[Pe
         except (TimeoutError, P2PDaemonError, OSError, asyncio.IncompleteReadError):
             return
     finally:
-        await _stop_daemon(anonymous)
+        await stop_daemon(anonymous)
     raise SwarmError(
         f"another process takes part with this peer's identity ({me}). Stop it, or give each process a workdir of its own; "
-        "identity.key must not be copied"
+        "identity.key must not be copied",
+        code="E309",
     )
 
 
@@ -312,67 +334,3 @@ async def _is_routed(p2p: P2P, peer: PeerId) -> bool:
             return False
         raise
     return True
-
-
-async def _start_daemon(
-    daemon: type[P2P], config: PeerConfig, key: Path, book: AddressBook, others: Sequence[PeerAddress]
-) -> P2P:
-    """p2pd on its old ports where they are free. Raises SwarmError."""
-    deadline = time.monotonic() + STARTUP_TIMEOUT_SECONDS
-    is_relayed = config.use_auto_relay and bool(others)  # relays are looked for among the peers we know
-    is_local = all(reach(maddr) == "loopback" for maddr in config.host_maddrs)
-    wanted = () if config.client_mode else config.host_maddrs
-    for attempt in range(1, MAX_STARTS + 1):
-        ports = choose_ports(wanted, book if attempt == 1 else None)
-        chosen = {listen.maddr: listen.port for listen in ports}
-        maddrs = [with_port(maddr, chosen[maddr]) if maddr in chosen else maddr for maddr in wanted]
-        try:
-            await _wait_for_ports([maddr for maddr in wanted if not has_open_port(maddr)])
-            p2p = await daemon.create(
-                initial_peers=None,  # p2pd gives up if its bootstrap is dead: we dial, try again, and name who is missing
-                announce_maddrs=list(config.announce_maddrs) or None,
-                auto_nat=not is_local,
-                check_if_identity_free=False,  # hivemind's check reads RSA keys only; ours is above
-                conn_manager=True,
-                dht_mode="client" if config.client_mode else "server",
-                force_reachability=None,
-                host_maddrs=maddrs or None,
-                identity_path=str(key),
-                idle_timeout=IDLE_SECONDS,
-                nat_port_map=not is_local,
-                no_listen=config.client_mode,
-                startup_timeout=max(1.0, deadline - time.monotonic()),
-                tls=True,
-                trusted_relays=[str(address) for address in others] if is_relayed else None,
-                use_auto_relay=is_relayed,
-                use_ipfs=False,
-                use_relay=config.use_relay,
-            )
-        except (P2PDaemonError, OSError) as error:
-            if attempt == MAX_STARTS or time.monotonic() >= deadline:
-                said = f" ({daemon.first_words})" if daemon.first_words else ""
-                raise SwarmError(f"the p2p daemon does not start, listening on {', '.join(maddrs)}: {error}{said}") from error
-            _log.warning("p2p daemon did not start, attempt %d of %d: %s", attempt, MAX_STARTS, error)
-        else:
-            book.set_ports(ports)
-            return p2p
-    raise AssertionError("the last attempt either returns or raises")
-
-
-async def _wait_for_ports(maddrs: Sequence[str]) -> None:
-    """Ports that the user named; a daemon of our last life may need a moment to die. Raises SwarmError."""
-    for _ in range(MAX_PORT_CHECKS):
-        taken = [maddr for maddr in maddrs if not is_free(maddr)]
-        if not taken:
-            return
-        await asyncio.sleep(PORT_CHECK_SECONDS)
-    raise SwarmError(f"cannot listen on {', '.join(taken)}: in use by another program, or not an address of this machine")
-
-
-async def _stop_daemon(p2p: P2P) -> None:
-    try:
-        async with asyncio.timeout(STOP_TIMEOUT_SECONDS):
-            await p2p.shutdown()
-    except TimeoutError:
-        p2p._child.kill()
-        await p2p._child.wait()

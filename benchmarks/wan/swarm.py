@@ -1,7 +1,7 @@
 """Does a swarm of real peers keep its promises over internet links?
 
     python -m benchmarks.wan.swarm --out DIRECTORY [--profile lossy] [--peers 4] [--rounds 10] [--partition SECONDS]
-                                   [--congestion-control cubic] [--minutes 3]
+                                   [--congestion-control cubic] [--minutes 3] [--step-seconds SECONDS]
 
 Every peer is `adloco-peer` in a network namespace of its own; the first one starts the run, the others join it. Afterwards
 the peers' own event files and ledgers are judged; the command ends with 1 where one of these is broken:
@@ -9,9 +9,13 @@ the peers' own event files and ledgers are judged; the command ends with 1 where
 - every round that was planned is completed, and every peer ends with the run, by itself and in time;
 - whoever completed the same plan has the same parameters after it, each side of a cut for itself;
 - nobody with a share in a plan is missing in its average without a reason in somebody's log;
-- all ledgers are equal, and hold what they promise (`adloco-peer ledger verify`).
+- all ledgers are equal, and hold what they promise (`adloco-peer ledger verify`);
+- around a cut: both sides complete rounds during it, all have one history within ten gossip periods of its healing, and what
+  the losing side trained is merged in by a plan of the ledger, or dropped by one that says why.
 
-`--partition` cuts the first half of the peers from the second after a third of the rounds, and heals it.
+`--partition` cuts the first half of the peers from the second after a third of the rounds, and heals it. Two cores cannot be
+eight machines: `--step-seconds` gives every peer a device that takes so long for an inner step (`benchmarks.paced`), and a
+model so small that computing it fits in.
 
 In the table, seconds are those of the slowest host of the round. `bytes` is what the host that sent most told of this round's
 average, over 2 (n - 1) / n times the encoded size, for n contributors. `late` is the share of packets that the emulator
@@ -36,10 +40,10 @@ import yaml
 
 from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.lab import CongestionControl, Laboratory, Link
-from benchmarks.wan.verdict import Life, Verdict, judge
+from benchmarks.wan.verdict import Cut, Life, Verdict, judge
 
 ROOT = Path(__file__).parents[2]
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.5
 READ_SECONDS = 120.0
 """For the ledger verbs after the run."""
 ADDRESSES = re.compile(r"^initial peers: (.+)$", re.MULTILINE)
@@ -91,19 +95,20 @@ class Member:
         return sum(event["event"] == "round" for event in self.events())
 
 
-def write_config(folder: Path, *, rounds: int, inner_steps: int) -> Path:
-    """One instance of 0.35 million parameters, a fixed batch, a text of its own."""
+def write_config(folder: Path, *, rounds: int, inner_steps: int, is_paced: bool) -> Path:
+    """One instance of 0.36 million parameters (0.03 where the device is paced), a fixed batch, a text of its own."""
     words = random.Random(3)
     paragraphs = [" ".join(words.choice(WORDS) for _ in range(60)) for _ in range(400)]
     (folder / "text.txt").write_text("\n\n".join(paragraphs))
-    architecture = {"model_type": "llama", "hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 3}
-    heads = {"num_attention_heads": 3, "num_key_value_heads": 3, "tie_word_embeddings": True}
+    width, layers = (32, 1) if is_paced else (96, 3)
+    architecture = {"model_type": "llama", "hidden_size": width, "intermediate_size": 256, "num_hidden_layers": layers}
+    heads = {"num_attention_heads": width // 32, "num_key_value_heads": width // 32, "tie_word_embeddings": True}
     document = {
         "name": "wan",
         "model": {"architecture": {**architecture, **heads}},
         "data": {"source": "text", "path": str(folder / "text.txt"), "sequence_length": 64, "heldout_fraction": 0.1},
         "inner": {"warmup_steps": 8},
-        "work": {"inner_steps": inner_steps, "rounds": rounds},
+        "work": {"inner_steps": inner_steps, "rounds": rounds, "share": "equal" if is_paced else "speed"},
         "instances": {"count": 1},
         "batch": {"initial_batch": 32, "max_batch": 32},
         "merge": {"policy": "none"},
@@ -132,11 +137,12 @@ class Course:
     late_fraction: float = 0.0
 
 
-def begin(lab: Laboratory, out: Path, host: str, *arguments: object) -> Member:
+def begin(lab: Laboratory, out: Path, host: str, *arguments: object, step_seconds: float) -> Member:
     workdir, log = out / host, out / f"{host}.log"
+    program = ["benchmarks.paced", step_seconds] if step_seconds else ["adloco_p2p"]
     listen = f"/ip4/{lab.address(host)}/tcp/0"
     common = ["--workdir", workdir, "--plain", "--peer-set", "num_threads=1", "--host-maddrs", listen]
-    command = [sys.executable, "-m", "adloco_p2p", *map(str, (*arguments, *common))]
+    command = [sys.executable, "-m", *map(str, (*program, *arguments, *common))]
     options = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "env": {**os.environ, **ENVIRONMENT}, "cwd": ROOT}
     with log.open("wb") as output:
         return Member(name=host, workdir=workdir, log=log, process=lab.popen(host, command, stdout=output, **options))
@@ -148,14 +154,15 @@ def conduct(args: argparse.Namespace, config: Path) -> tuple[Course, list[Member
     deadline = time.monotonic() + 60 * args.minutes
     links = PROFILES[args.profile].links(args.peers)
     with Laboratory(links, congestion_control=args.congestion_control, seed=args.seed) as lab:
-        members = [begin(lab, args.out, lab.hosts[0], "start", config)]
+        members = [begin(lab, args.out, lab.hosts[0], "start", config, step_seconds=args.step_seconds)]
         while not (match := ADDRESSES.search(members[0].words)):
             if members[0].process.poll() is not None or time.monotonic() > deadline:
                 course.ended = time.time()
                 return course, members, ["the first peer did not start"]
             time.sleep(LOOK_SECONDS)
         for host in lab.hosts[1:]:
-            members.append(begin(lab, args.out, host, "join", "--initial-peers", *match[1].split()))
+            join = ("join", "--initial-peers", *match[1].split())
+            members.append(begin(lab, args.out, host, *join, step_seconds=args.step_seconds))
         while any(member.process.poll() is None for member in members) and time.monotonic() < deadline:
             if args.partition:
                 disturb(lab, course, members, seconds=args.partition, after_rounds=args.rounds // 3)
@@ -226,6 +233,8 @@ def show(verdict: Verdict, course: Course) -> None:
     print(f"{course.ended - course.begun:.0f} s; {course.lost_packets} packets lost, {course.late_fraction:.1%} late")
     if verdict.rejoined_seconds is not None:
         print(f"one plan with everybody {verdict.rejoined_seconds:.1f} s after the partition healed")
+    if verdict.one_history_seconds is not None:
+        print(f"one history {verdict.one_history_seconds:.1f} s after the partition healed")
     for line in verdict.notes:
         print(f"note: {line}")
     for line in verdict.broken:
@@ -240,6 +249,7 @@ def main() -> int:
     parser.add_argument("--peers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--inner-steps", type=int, default=48, help="how long a round computes")
+    parser.add_argument("--step-seconds", type=float, default=0.0, help="emulate devices that take so long for an inner step")
     parser.add_argument("--partition", type=float, default=0.0, metavar="SECONDS", help="cut half against half for so long")
     parser.add_argument("--congestion-control", default="cubic", choices=get_args(CongestionControl))
     parser.add_argument("--minutes", type=float, default=3.0, help="the swarm is ended after this time")
@@ -253,13 +263,18 @@ def main() -> int:
     cut = f", half against half for {args.partition:g} s" if args.partition else ""
     settings = f"{args.peers} peers, {PROFILES[args.profile].title}, {args.congestion_control}{cut}"
     print(settings, flush=True)
+    config = write_config(args.out, rounds=args.rounds, inner_steps=args.inner_steps, is_paced=args.step_seconds > 0)
     try:
-        course, members, problems = conduct(args, write_config(args.out, rounds=args.rounds, inner_steps=args.inner_steps))
+        course, members, problems = conduct(args, config)
     except LaboratoryUnavailable as error:
         sys.exit(str(error))
     ledgers, more = read_ledgers(members)
     lives = [Life(name=member.name, events=member.events()) for member in members]
-    partition = (course.cut, course.healed) if course.cut and course.healed else None
+    partition = None
+    if course.cut and course.healed:
+        names = [member.name for member in members]
+        half = len(names) // 2
+        partition = Cut(begun=course.cut, healed=course.healed, sides=(names[:half], names[half:]))
     verdict = judge(lives, ledgers, problems + more, rounds=args.rounds, partition=partition)
     show(verdict, course)
     document = {"settings": settings, "seed": args.seed, "course": asdict(course), **asdict(verdict)}

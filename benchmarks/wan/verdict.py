@@ -4,9 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from adloco_p2p.core.membership import Timing
+from adloco_p2p.core.types import FIRST_STRAY
+
 Event = dict[str, Any]
 BYTES_PER_VALUE = 4
 """float32 on the wire."""
+HEALING_SECONDS = 10 * Timing().heartbeat_seconds
+"""Until all have one history again: docs/consensus.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +27,15 @@ class Life:
 
     def named(self, *names: str) -> list[Event]:
         return [event for event in self.events if event["event"] in names]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A partition: unix seconds, and the names of the peers on each side."""
+
+    begun: float
+    healed: float
+    sides: tuple[list[str], list[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +56,16 @@ class Round:
     """Most that a contributor sent, over 2 (n - 1) / n times the encoded size; none for a host alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Verdict:
     rounds: list[Round] = field(default_factory=list)
     utilisation: dict[str, float | None] = field(default_factory=dict)
     """Training over wall time, per peer, from the end of its first round in company to the end of its last."""
     left_out: list[dict[str, Any]] = field(default_factory=list)
     rejoined_seconds: float | None = None
+    """From the healing to a plan with everybody that all knew."""
+    one_history_seconds: float | None = None
+    """From the healing until nobody followed a plan any more that is not in the ledger."""
     notes: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
 
@@ -68,14 +85,14 @@ def judge(
     problems: Sequence[str],
     *,
     rounds: int,
-    partition: tuple[float, float] | None,
+    partition: Cut | None,
 ) -> Verdict:
-    """`problems` were found before; `partition` is when it began and ended, in unix seconds."""
+    """`problems` were found before."""
     told = _by_plan(lives)
     names = {life.peer: life.name for life in lives}
     verdict = Verdict(
         utilisation={life.name: _utilisation(life) for life in lives},
-        rejoined_seconds=_rejoined(lives, partition[1]) if partition else None,
+        rejoined_seconds=_rejoined(lives, partition.healed) if partition else None,
         broken=list(problems),
     )
     parameters = next((e["parameters"] for life in lives for e in life.named("started")), 0)
@@ -85,7 +102,7 @@ def judge(
         verdict.rounds.append(_summary(item, plan, instance, parameters))
         digests = {event["digest"] for _, event in item.done}
         if len(digests) > 1:
-            is_split = partition is not None and _is_split(item, *partition)
+            is_split = partition is not None and _is_split(item, partition)
             line = f"round {item.round}, instance {instance}: {len(digests)} different digests"
             (verdict.notes if is_split else verdict.broken).append(line + ", one on each side of the cut" * is_split)
         for peer in sorted(item.shares - {peer for _, event in item.done for peer in event["hosts"]}):
@@ -102,8 +119,8 @@ def judge(
         if not life.named("finished"):
             last = life.events[-1] if life.events else "nothing"
             verdict.broken.append(f"{life.name} did not finish the run; its last event: {last}"[:400])
-    if partition and verdict.rejoined_seconds is None:
-        verdict.broken.append("after the partition there was never a plan with everybody")
+    if partition:
+        _judge_partition(verdict, lives, ledgers, partition)
     return verdict
 
 
@@ -143,12 +160,12 @@ def _summary(item: _Told, plan: str, instance: int, parameters: int) -> Round:
     )
 
 
-def _is_split(item: _Told, cut: float, healed: float) -> bool:
+def _is_split(item: _Told, cut: Cut) -> bool:
     """Whether the hosts could not talk: each side averaged by itself, and within a side all is equal."""
     sides = {(tuple(event["hosts"]), event["digest"]) for _, event in item.done}
     members = [peer for hosts, _ in sides for peer in hosts]
     began = [event["time"] - sum(event["seconds"].values()) for _, event in item.done]
-    return len(members) == len(set(members)) and max(began) < healed and cut < min(event["time"] for _, event in item.done)
+    return len(members) == len(set(members)) and max(began) < cut.healed and cut.begun < min(e["time"] for _, e in item.done)
 
 
 def _reasons(lives: Sequence[Life], item: _Told, instance: int, peer: str) -> list[str]:
@@ -209,8 +226,7 @@ def _judge_ledgers(
     if lost:
         samples = sum(event["samples"] for event in lost)
         where = f"{len({(e['round'], e['digest']) for e in lost})} completed rounds with {samples} samples"
-        merged = sum(len(plan["merges"]) for plan in plans)
-        verdict.notes.append(f"{where} are of plans that are not in the ledger; the ledger has {merged} merges")
+        verdict.notes.append(f"{where} are of plans that are not in the ledger")
 
 
 def _rejoined(lives: Sequence[Life], healed: float) -> float | None:
@@ -223,3 +239,51 @@ def _rejoined(lives: Sequence[Life], healed: float) -> float | None:
                 heard.setdefault(event["digest"], {}).setdefault(life.name, event["time"])
     complete = [max(times.values()) for times in heard.values() if len(times) == len(lives)]
     return min(complete) - healed if complete else None
+
+
+def _judge_partition(verdict: Verdict, lives: Sequence[Life], ledgers: Mapping[str, list[dict[str, Any]]], cut: Cut) -> None:
+    """Both sides went on; one history in time; no training thrown away without a word."""
+    for side in cut.sides:
+        theirs = [e for life in lives if life.name in side for e in life.named("round")]
+        during = {e["round"] for e in theirs if cut.begun < e["time"] - sum(e["seconds"].values()) and e["time"] < cut.healed}
+        line = f"{', '.join(side)} began and ended {len(during)} rounds during the cut"
+        (verdict.notes if during else verdict.broken).append(line)
+    agreed = {plan["digest"] for plan in max(ledgers.values(), key=len)}
+    verdict.one_history_seconds = _one_history(lives, agreed, cut.healed)
+    if verdict.rejoined_seconds is None:
+        verdict.broken.append("after the partition there was never a plan with everybody")
+    if verdict.one_history_seconds is not None and verdict.one_history_seconds > HEALING_SECONDS:
+        verdict.broken.append(
+            f"one history only {verdict.one_history_seconds:.1f} s after the healing, not {HEALING_SECONDS:g}"
+        )
+    plans = {event["digest"]: event for life in lives for event in life.named("plan")}
+    lost = {(e["round"], e["instance"]) for life in lives for e in _rounds_of_others(life, agreed)}
+    told = [plan for digest, plan in plans.items() if digest in agreed]
+    merges = [merge for plan in told for merge in plan["merges"] if any(source >= FIRST_STRAY for source in merge["sources"])]
+    dropped = [plan["reason"] for plan in told if "dropped what" in plan["reason"]]
+    verdict.notes.extend([*(f"instance {merge['target']}: {merge['reason']}" for merge in merges), *dropped])
+    if lost and not merges and not dropped:
+        verdict.broken.append(f"{len(lost)} rounds trained apart were neither merged nor dropped for a reason")
+
+
+def _rounds_of_others(life: Life, agreed: set[str]) -> list[Event]:
+    """Rounds that the peer completed under plans that are not in the ledger."""
+    plans: dict[int, str] = {}
+    found = []
+    for event in life.events:
+        if event["event"] == "plan":
+            plans[event["round"]] = event["digest"]
+        elif event["event"] == "round" and plans[event["round"]] not in agreed:
+            found.append(event)
+    return found
+
+
+def _one_history(lives: Sequence[Life], agreed: set[str], healed: float) -> float | None:
+    """Seconds from the healing until the last peer that followed a lost history heard of the one that won; none without one."""
+    changed = []
+    for life in lives:
+        plans = life.named("plan")
+        strange = [number for number, plan in enumerate(plans) if plan["digest"] not in agreed]
+        if strange and strange[-1] + 1 < len(plans):
+            changed.append(plans[strange[-1] + 1]["time"] - healed)
+    return max(changed, default=None)

@@ -11,7 +11,7 @@ from adloco_p2p.core.types import Capacity, Digest, InstanceId, ProbeVerdict, Re
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm import gossip_wire
 from adloco_p2p.swarm.discovery import SignedManifest
-from adloco_p2p.swarm.gossip_wire import MAX_INBOX, MESSAGE_BURST, AdlocoGossip, GossipWire, fetch_manifest, ping
+from adloco_p2p.swarm.gossip_wire import MAX_INBOX, MESSAGE_BURST, AdlocoGossip, GossipWire, fetch_manifest
 from adloco_p2p.v1 import gossip_pb2
 
 KINDS = {"report": Report, "verdict": ProbeVerdict}
@@ -40,7 +40,7 @@ class Ears:
 
 
 @asynccontextmanager
-async def wires(workdir, *runs, manifest=None, wall_clock=None):
+async def wires(workdir, *runs, manifest=None):
     """One started and pumping wire per run digest, with its host and ears."""
     async with AsyncExitStack() as stack:
         hosts = await stack.enter_async_context(started_hosts(workdir, len(runs)))
@@ -55,7 +55,6 @@ async def wires(workdir, *runs, manifest=None, wall_clock=None):
                 on_message=ears.on_message,
                 on_refused=ears.on_refused,
                 manifest=manifest,
-                **({"wall_clock": wall_clock} if wall_clock else {}),
             )
             await wire.start()
             stack.push_async_callback(wire.stop)
@@ -198,10 +197,10 @@ def test_an_error_in_the_core_is_not_swallowed():
     asyncio.run(scenario())
 
 
-def test_the_manifest_is_fetched_from_whoever_has_it_and_clocks_are_compared(tmp_path):
+def test_the_manifest_is_fetched_from_whoever_has_it(tmp_path):
     async def scenario():
         config = RunConfig()
-        async with wires(tmp_path, RUN, RUN, wall_clock=lambda: 5000.0) as ((a, _, _), (b, wire_b, _)):
+        async with wires(tmp_path, RUN, RUN) as ((a, _, _), (b, wire_b, _)):
             with pytest.raises(SwarmError, match=rf"{b.me}: does not hold it"):
                 await fetch_manifest(a.p2p, [b.me], RUN)
             wire_b.manifest = SignedManifest.sign(config, b.identity)
@@ -213,9 +212,6 @@ def test_the_manifest_is_fetched_from_whoever_has_it_and_clocks_are_compared(tmp
             wire_b.manifest = SignedManifest.sign(RunConfig(seed=1), b.identity)
             with pytest.raises(SwarmError, match="digest"):
                 await fetch_manifest(a.p2p, [b.me], RUN)
-            reading = await ping(a.p2p, b.me, wall_clock=lambda: 4000.0)
-            assert reading.offset_seconds == pytest.approx(1000.0, abs=reading.round_trip_seconds)
-            assert (reading.protocol, reading.run) == (PROTOCOL_VERSION, RUN)
 
     asyncio.run(scenario())
 
@@ -224,7 +220,7 @@ def test_the_wire_names_are_pinned():
     assert AdlocoGossip.__name__ == "AdlocoGossip"
     AdlocoGossip._collect_rpc_handlers()
     names = {AdlocoGossip._get_handle_name(None, handler.method_name) for handler in AdlocoGossip._rpc_handlers}
-    assert names == {"AdlocoGossip.rpc_gossip", "AdlocoGossip.rpc_manifest", "AdlocoGossip.rpc_ping"}
+    assert names == {"AdlocoGossip.rpc_gossip", "AdlocoGossip.rpc_manifest"}
 
 
 def test_the_generated_code_is_fresh(tmp_path):

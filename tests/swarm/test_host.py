@@ -44,9 +44,10 @@ def test_hosts_meet_and_leave(tmp_path):
             assert address.startswith("/ip4/127.0.0.1/tcp/")
             assert address.endswith(f"/p2p/{third.me}")
             assert "this machine only" in await third.describe_reachability()
-            assert await second.connect(await third.addresses()) == (third.me,)
+            assert await second.connect(await third.addresses()) == {third.me: None}
             assert third.me in await second.peers_connected()
-            assert await second.connect(["nonsense", f"/ip4/127.0.0.1/tcp/1/p2p/{ALICE}"]) == ()
+            nobody = await second.connect(["nonsense", f"/ip4/127.0.0.1/tcp/1/p2p/{ALICE}"], is_patient=False)
+            assert list(nobody) == [ALICE] and "refused" in nobody[ALICE]
             daemons = [host.p2p._child.pid for host in hosts]
         assert not any(psutil.pid_exists(pid) for pid in daemons)
         assert not any(host._sockets.exists() for host in hosts)

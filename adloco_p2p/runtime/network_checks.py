@@ -1,0 +1,153 @@
+"""The doctor's look at the network: as a stranger with a throwaway identity, so that a running node is not disturbed."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.config.run import PROTOCOL_VERSION
+from adloco_p2p.core.finding import Finding
+from adloco_p2p.core.types import PeerId
+from adloco_p2p.errors import SwarmError
+from adloco_p2p.runtime.meeting import acquaint
+from adloco_p2p.swarm.clock_survey import survey
+from adloco_p2p.swarm.discovery import Discovery
+from adloco_p2p.swarm.host import Host
+from adloco_p2p.swarm.link import split_initial_peers
+from adloco_p2p.swarm.listening import has_open_port
+from adloco_p2p.swarm.reachability import ClockReading, Speed, ask_to_dial_back, measure_speed, ping
+from adloco_p2p.swarm.starting import outgoing_address
+
+MAX_ASKED = 2
+"""Peers that are asked to dial back, and with whom speed is measured: every one of them has other things to do."""
+MAX_PINGED = 5
+JOIN_SECONDS = 5.0
+"""How long initial peers that do not answer are tried again."""
+SLOW_BYTES_PER_SECOND = 125_000.0
+
+
+async def check_network(config: PeerConfig, initial_peers: Sequence[str]) -> AsyncIterator[Finding]:
+    """One finding after the other, in some ten seconds. Raises ConfigError for what is no address."""
+    linked, addresses = split_initial_peers(initial_peers)
+    with tempfile.TemporaryDirectory(prefix="adloco-doctor-") as folder:
+        elsewhere = replace(config, host_maddrs=tuple(map(_open_port, config.host_maddrs)), announce_maddrs=())
+        try:
+            host = await Host.start(
+                workdir=Path(folder),
+                config=elsewhere,
+                initial_peers=[str(a) for a in addresses],
+                join_timeout_seconds=JOIN_SECONDS,
+            )
+        except SwarmError as error:
+            yield Finding(check="initial peers", verdict="failed", found=str(error), code=error.code)
+            return
+        try:
+            yield _initial_peers(host, len({address.peer for address in addresses}))
+            discovery = Discovery(host.dht, host.identity, wall_clock=host.clock)
+            runs = [record.run for record in await discovery.list_runs()]
+            for run in [linked] if linked else runs[:1]:
+                await acquaint(host, discovery, run, is_patient=False)
+            yield Finding(check="runs", verdict="ok", found=f"{len(runs)} announced" if runs else "none announced yet")
+            readings = await _pinged(host)
+            yield _protocol(readings)
+            yield _clock(readings)
+            yield await _dial_back(host, readings)
+            yield await _speed(host, readings)
+        finally:
+            await host.stop()
+
+
+def _open_port(maddr: str) -> str:
+    """The same address with any port: a running node may have the one that was named."""
+    if has_open_port(maddr):
+        return maddr
+    head, protocol, rest = maddr.rpartition("/tcp/") if "/tcp/" in maddr else maddr.rpartition("/udp/")
+    _, separator, tail = rest.partition("/")
+    return f"{head}{protocol}0{separator}{tail}"
+
+
+def _initial_peers(host: Host, num_given: int) -> Finding:
+    missing = "; ".join(f"{unreached.peer}: {unreached.reason}" for unreached in host.unreached)
+    if missing:
+        found = f"{num_given - len(host.unreached)} of {num_given} answer; {missing}"
+        return Finding(check="initial peers", verdict="warning", found=found, code="E320")
+    return Finding(check="initial peers", verdict="ok", found=f"{num_given} of {num_given} answer")
+
+
+async def _pinged(host: Host) -> Mapping[PeerId, ClockReading]:
+    """Those of the connected peers that speak our protocol of reachability."""
+    peers = (await host.peers_connected())[:MAX_PINGED]
+    answers = await asyncio.gather(*(ping(host.p2p, peer) for peer in peers), return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, SwarmError):
+            raise answer
+    return {peer: answer for peer, answer in zip(peers, answers, strict=True) if isinstance(answer, ClockReading)}
+
+
+def _protocol(readings: Mapping[PeerId, ClockReading]) -> Finding:
+    others = sorted({reading.protocol for reading in readings.values()} - {PROTOCOL_VERSION})
+    if others:
+        found = f"version {PROTOCOL_VERSION} here, {', '.join(map(str, others))} there"
+        return Finding(check="protocol", verdict="warning", found=found, code="E324")
+    return Finding(check="protocol", verdict="ok", found=f"version {PROTOCOL_VERSION}, {len(readings)} peers asked")
+
+
+def _clock(readings: Mapping[PeerId, ClockReading]) -> Finding:
+    if not readings:
+        return Finding(check="clock", verdict="skipped", found="nobody to compare with")
+    found = survey(readings)
+    if found.is_off:
+        return Finding(check="clock", verdict="warning", found=found.in_words, code="E321")
+    return Finding(check="clock", verdict="ok", found=found.in_words)
+
+
+async def _dial_back(host: Host, readings: Mapping[PeerId, ClockReading]) -> Finding:
+    """Whether others can connect, and what stands between."""
+    own = await host.addresses()
+    if not own:
+        return Finding(check="dial back", verdict="skipped", found="client mode: nobody is meant to connect")
+    seen = sorted({reading.observed.split("/")[2] for reading in readings.values() if reading.observed.count("/") >= 2})
+    nat = f"others see {', '.join(seen) or 'nothing'}, this machine has {outgoing_address()}"
+    is_translated = bool(seen) and outgoing_address() not in seen and not all(host.startswith("127.") for host in seen)
+    verdict = "behind a NAT" if is_translated else "no NAT in between"
+    ports = {"/".join(address.split("/")[3:]) for address in own if "/p2p-circuit" not in address}
+    wanted = [*own, *(f"/ip4/{address}/{rest}" for address in seen for rest in sorted(ports) if ":" not in address)]
+    refusals, tried = [], 0
+    for peer in sorted(readings):
+        if tried == MAX_ASKED:
+            break
+        try:
+            answers = await ask_to_dial_back(host.p2p, peer, list(dict.fromkeys(wanted)))
+        except SwarmError as error:
+            refusals.append(str(error))
+            continue
+        tried += 1
+        reached = [address for address, problem in answers.items() if problem is None]
+        if reached:
+            return Finding(check="dial back", verdict="ok", found=f"reached from outside at {reached[0]} ({verdict})")
+    if not tried:
+        return Finding(check="dial back", verdict="skipped", found="; ".join(refusals) or "nobody to ask")
+    found = f"{tried} peers tried in vain; {verdict}: {nat}"
+    return Finding(check="dial back", verdict="warning", found=found, code="E322")
+
+
+async def _speed(host: Host, readings: Mapping[PeerId, ClockReading]) -> Finding:
+    speeds: dict[PeerId, Speed] = {}
+    refusals = []
+    for peer in sorted(readings, key=lambda peer: readings[peer].round_trip_seconds):
+        if len(speeds) == MAX_ASKED:
+            break
+        try:
+            speeds[peer] = await measure_speed(host.p2p, peer)
+        except SwarmError as error:
+            refusals.append(str(error))
+    if not speeds:
+        return Finding(check="speed", verdict="skipped", found="; ".join(refusals) or "nobody to ask")
+    up = max(speed.up_bytes_per_second for speed in speeds.values())
+    down = max(speed.down_bytes_per_second for speed in speeds.values())
+    found = f"at least {up * 8 / 1e6:.1f} Mbit/s up, {down * 8 / 1e6:.1f} Mbit/s down ({len(speeds)} peers)"
+    if min(up, down) < SLOW_BYTES_PER_SECOND:
+        return Finding(check="speed", verdict="warning", found=found, code="E323")
+    return Finding(check="speed", verdict="ok", found=found)

@@ -1,0 +1,47 @@
+"""The clock of the DHT: what time it is in the swarm, whatever the clock of this machine says.
+
+A record of the DHT ends at an instant, and every node compares it with its own clock; hivemind even refuses a peer whose clock
+differs by three seconds. A volunteer's clock may be minutes off, and nothing else in a run asks what time it is. So the DHT
+in this process reads this clock instead: set once, when we join, to the median of those through whom we join, and advanced by
+what has elapsed since. A clock that is wrong, or set right in the middle of a run, then does no harm. All peers of a swarm so
+share the time of its first peer; whether that is right concerns nobody.
+
+hivemind has no way to be given a clock: it calls `get_dht_time`, which its modules imported by name. They are listed here, and
+a test fails where a new one reads the time.
+"""
+
+import time
+from collections.abc import Callable
+
+from hivemind.dht import node, protocol, routing
+from hivemind.utils import auth, timed_storage
+
+READERS = (node, protocol, routing, auth, timed_storage)
+"""Every module of hivemind that our DHT runs and that asks for the time."""
+
+
+def elapsed_seconds() -> float:
+    """Seconds since the machine started, those of its sleep included where the system counts them."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class DhtClock:
+    """Seconds since the epoch, as the swarm counts them."""
+
+    def __init__(self, *, wall_clock: Callable[[], float] = time.time, elapsed: Callable[[], float] = elapsed_seconds) -> None:
+        self._elapsed = elapsed
+        self._zero = wall_clock() - elapsed()
+        self.correction_seconds = 0.0
+        """What was added to this machine's own clock."""
+
+    def __call__(self) -> float:
+        return self._zero + self.correction_seconds + self._elapsed()
+
+    def shift(self, seconds: float) -> None:
+        """Put it forward by so much."""
+        self.correction_seconds += seconds
+
+    def install(self) -> None:
+        """From now on hivemind's DHT goes by this clock, in the whole process: one process is one peer."""
+        for module in READERS:
+            module.get_dht_time = self

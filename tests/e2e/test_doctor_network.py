@@ -1,0 +1,67 @@
+"""The doctor among real processes, and the orphans of a killed life."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from processes import run
+from swarm_processes import PeerProcess
+
+from adloco_p2p.swarm.daemon import make_socket_directory, remove_socket_directory
+
+ORPHAN = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)", sys.argv[1]])
+"""
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE  # nobody may be there to collect it
+
+
+def test_the_doctor_asks_a_bootstrap_and_is_dialled_back(tmp_path):
+    bootstrap = PeerProcess(workdir=tmp_path / "bootstrap", verb=("bootstrap",)).start()
+    try:
+        ended = run(["doctor", "--json", "--initial-peers", *bootstrap.addresses()], folder=tmp_path)
+    finally:
+        bootstrap.kill()
+    assert ended.code == 0, ended.errors
+    findings = {finding["check"]: finding for finding in json.loads(ended.output)["findings"]}
+    assert findings["initial peers"]["found"] == "1 of 1 answer"
+    for check in ("protocol", "clock", "dial back", "speed"):
+        assert findings[check]["verdict"] == "ok", findings[check]
+    assert "reached from outside at /ip4/" in findings["dial back"]["found"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_orphaned_daemons_of_an_earlier_life_are_ended_and_no_others(tmp_path):
+    sockets = {name: make_socket_directory(tmp_path / name) for name in ("mine", "other")}
+    try:
+        for directory in sockets.values():
+            listen = f"-listen=/unix{directory}/p2pd-x.sock"
+            subprocess.run([sys.executable, "-c", ORPHAN, listen], check=True)
+        found = {}
+        deadline = time.monotonic() + 20
+        while len(found) < 2 and time.monotonic() < deadline:
+            found = {
+                name: process
+                for process in psutil.process_iter(["cmdline"])
+                for name, directory in sockets.items()
+                if (process.info["cmdline"] or [""])[-1] == f"-listen=/unix{directory}/p2pd-x.sock"
+                and "time.sleep" in process.info["cmdline"][2]
+            }
+        assert set(found) == {"mine", "other"}
+        make_socket_directory(tmp_path / "mine")
+        assert not _is_alive(found["mine"]) and _is_alive(found["other"])
+    finally:
+        for directory in sockets.values():
+            for process in psutil.process_iter(["cmdline"]):
+                if (process.info["cmdline"] or [""])[-1] == f"-listen=/unix{directory}/p2pd-x.sock":
+                    os.kill(process.pid, 9)
+            remove_socket_directory(directory)

@@ -1,0 +1,138 @@
+"""The doctor's checks of a machine, what they are worth together, and how they are shown."""
+
+import io
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections import namedtuple
+
+import pytest
+from rich.console import Console
+
+from adloco_p2p.cli import main
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.core.finding import Finding, exit_code
+from adloco_p2p.error_codes import ERROR_CODES
+from adloco_p2p.runtime import machine_checks
+from adloco_p2p.runtime.machine_checks import (
+    check_disk,
+    check_memory,
+    check_packages,
+    check_ports,
+    check_python,
+    check_workdir,
+)
+from adloco_p2p.runtime.network_checks import _open_port
+from adloco_p2p.storage.workdir import holder_of
+from adloco_p2p.views.doctor import render
+
+GIB = 1 << 30
+HOLDER = """
+import sys
+from pathlib import Path
+from adloco_p2p.storage.workdir import Workdir
+workdir = Workdir.open(Path(sys.argv[1]))
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("finding", "verdict", "code"),
+    [
+        (check_python((3, 10, 9)), "failed", "E520"),
+        (check_python((3, 11, 0)), "ok", None),
+        (check_memory(GIB // 4), "failed", "E523"),
+        (check_memory(GIB), "warning", "E523"),
+        (check_memory(2 * GIB), "ok", None),
+        (check_memory(None), "skipped", None),
+        (check_ports(PeerConfig(host_maddrs=("nonsense",)), is_running=False), "failed", "E201"),
+        (check_ports(PeerConfig(client_mode=True), is_running=False), "ok", None),
+        (check_ports(PeerConfig(), is_running=False), "ok", None),
+    ],
+)
+def test_a_machine_is_judged(finding, verdict, code):
+    assert (finding.verdict, finding.code) == (verdict, code), finding
+
+
+def test_a_taken_port_fails_unless_the_running_node_has_it():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        config = PeerConfig(host_maddrs=(f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}",))
+        assert check_ports(config, is_running=False).code == "E307"
+        assert check_ports(config, is_running=True).verdict == "skipped"
+    assert check_ports(config, is_running=False).verdict == "ok"
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(GIB // 2, "failed"), (2 * GIB, "warning"), (9 * GIB, "ok")])
+def test_the_disk_is_that_of_the_nearest_folder_that_exists(tmp_path, monkeypatch, free, verdict):
+    asked = []
+    usage = namedtuple("usage", "free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: asked.append(folder) or usage(free))
+    assert check_disk(tmp_path / "not" / "yet").verdict == verdict
+    assert asked == [tmp_path]
+
+
+def test_packages_are_compared_with_what_the_node_needs(monkeypatch):
+    assert check_packages().verdict == "ok"
+    needs = ["torch>=99", "no-such-thing>=1", "ruff>=99; extra == 'dev'"]
+    monkeypatch.setattr(machine_checks.metadata, "requires", lambda name: needs)
+    found = check_packages()
+    assert found.code == "E521"
+    assert "wanted >=99" in found.found and "no-such-thing is missing" in found.found and "ruff" not in found.found
+
+
+def test_a_running_node_is_seen_and_not_disturbed(tmp_path):
+    assert holder_of(tmp_path / "nowhere") is None
+    with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdin=-1, stdout=-1, text=True) as process:
+        assert process.stdout.readline() == "open\n"
+        assert holder_of(tmp_path) == process.pid
+        assert f"process {process.pid}" in check_workdir(tmp_path, holder_of(tmp_path)).found
+        process.stdin.close()
+    assert holder_of(tmp_path) is None
+    (tmp_path / "identity.key").write_bytes(b"short")
+    (tmp_path / "identity.key").chmod(0o600)
+    assert check_workdir(tmp_path, None).code == "E406"
+
+
+def _finding(verdict, code=None):
+    return Finding(check="thing", verdict=verdict, found="as it is", code=code)
+
+
+def test_the_first_failure_is_the_exit_code_and_warnings_do_not_fail():
+    warned, disk, network = _finding("warning", "E523"), _finding("failed", "E420"), _finding("failed", "E302")
+    assert exit_code([_finding("ok"), warned]) == 0
+    assert exit_code([warned, disk, network]) == 4
+    assert exit_code([network, disk]) == 3
+
+
+def test_every_trouble_is_shown_with_its_code_cause_and_remedy():
+    screen = io.StringIO()
+    Console(file=screen, width=100).print(render([_finding("ok"), _finding("warning", "E322"), _finding("failed", "E420")]))
+    text = " ".join(screen.getvalue().split())
+    for code in ("E322", "E420"):
+        entry = ERROR_CODES[code]
+        assert code in text and " ".join(entry.cause.split()) in text and " ".join(entry.remedy.split()[:6]) in text
+    assert text.endswith("1 of 3 checks failed: the node cannot take part like this")
+
+
+def test_the_verb_without_peers_looks_at_the_machine_only(capsys, tmp_path):
+    code = main(["doctor", "--json", "--workdir", str(tmp_path / "new")])
+    told = json.loads(capsys.readouterr().out)
+    assert told["exit_code"] == code
+    checks = {finding["check"]: finding["verdict"] for finding in told["findings"]}
+    assert checks["Python"] == checks["packages"] == "ok" and checks["network"] == "skipped"
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("maddr", "wanted"),
+    [
+        ("/ip4/0.0.0.0/tcp/31337", "/ip4/0.0.0.0/tcp/0"),
+        ("/ip4/0.0.0.0/udp/31337/quic-v1", "/ip4/0.0.0.0/udp/0/quic-v1"),
+        ("/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/tcp/0"),
+    ],
+)
+def test_the_doctor_takes_no_port_of_a_running_node(maddr, wanted):
+    assert _open_port(maddr) == wanted
