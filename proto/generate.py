@@ -5,6 +5,7 @@ oldest version that `pyproject.toml` allows: `pip install grpcio-tools==1.70.0` 
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from grpc_tools import protoc
@@ -13,8 +14,13 @@ PROTO = Path(__file__).resolve().parent
 
 
 def main() -> int:
-    sources = sorted(str(path) for path in PROTO.rglob("*.proto"))
-    return int(protoc.main(["protoc", f"-I{PROTO}", f"--python_out={PROTO.parent}", *sources]))
+    sources = sorted(PROTO.rglob("*.proto"))
+    with_service = [path for path in sources if "\nservice " in path.read_text("ascii")]
+    return _run("python", sources) or _run("grpc_python", with_service)
+
+
+def _run(plugin: str, sources: Sequence[Path]) -> int:
+    return int(protoc.main(["protoc", f"-I{PROTO}", f"--{plugin}_out={PROTO.parent}", *map(str, sources)]))
 
 
 if __name__ == "__main__":

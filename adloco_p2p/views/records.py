@@ -1,5 +1,6 @@
 """What a status is made of: events, parsed into typed values. `status.py` explains rounds and boundaries."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -122,3 +123,8 @@ class Finish:
     seconds: float
     bytes_sent: int
     bytes_received: int
+
+
+def warning_of_ours(key: str, message: str) -> dict[str, Any]:
+    """A condition that the viewer sees and the node cannot tell, as an event of now."""
+    return {"event": "warning", "time": time.time(), "key": key, "message": message, "active": True}

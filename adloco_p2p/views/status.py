@@ -65,9 +65,16 @@ class Status:
     """Conditions that hold now: key to message."""
     peer_states: Mapping[str, str] = field(default_factory=dict)
     """What membership last said of a peer: joined, left, suspected, returned."""
+    traffic: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Bytes sent and received by kind, where they were counted: averaging with its failed attempts, gossip, state."""
     last_checkpoint: int | None = None
+    state: str = "starting"
+    """starting, running, pausing, paused, stopping, stopped, finished."""
     stopping: str | None = None
+    """Why it stops, or pauses."""
     finish: Finish | None = None
+    bandwidth: Mapping[str, float | None] = field(default_factory=dict)
+    """Rates and caps of now, by the names of `derived.bandwidth`; empty where nothing measures them."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """How often each known event came."""
 
@@ -147,8 +154,10 @@ def _started(status: Status, event: Event) -> Status:
         activities={},
         warnings={},
         peer_states={},
+        state="running",
         stopping=None,
         finish=None,
+        bandwidth={},
     )
 
 
@@ -360,8 +369,37 @@ def _checkpoint(status: Status, event: Event) -> Status:
     return replace(status, last_checkpoint=event["round"])
 
 
+def _traffic(status: Status, event: Event) -> Status:
+    traffic = dict(status.traffic)
+    for kind, sent in event["sent"].items():
+        before = traffic.get(kind, (0, 0))
+        traffic[kind] = before[0] + sent, before[1] + event["received"][kind]
+    return replace(status, traffic=traffic)
+
+
 def _stopping(status: Status, event: Event) -> Status:
-    return replace(status, stopping=event["reason"])
+    return replace(status, state=event["event"], stopping=event["reason"])
+
+
+def _stood_still(status: Status, event: Event) -> Status:
+    message = f"this peer stood still for {units.duration(event['seconds'])} (suspended, asleep, or its clock was set)"
+    return _incident(status, "stood still", message)
+
+
+def _paused(status: Status, _event: Event) -> Status:
+    return replace(status, state="paused", activities={})
+
+
+def _resumed(status: Status, _event: Event) -> Status:
+    return replace(status, state="running", stopping=None)
+
+
+def _stopped(status: Status, event: Event) -> Status:
+    return replace(status, state="stopped", stopping=event["reason"], activities={}) if status.finish is None else status
+
+
+def _bandwidth(status: Status, event: Event) -> Status:
+    return replace(status, bandwidth={name: value for name, value in event.items() if name not in ("event", "time")})
 
 
 def _finished(status: Status, event: Event) -> Status:
@@ -374,7 +412,7 @@ def _finished(status: Status, event: Event) -> Status:
         bytes_received=event["bytes_received"],
     )
     activities = {instance: replace(activity, phase="done") for instance, activity in status.activities.items()}
-    return replace(status, finish=finish, activities=activities)
+    return replace(status, state="finished", finish=finish, activities=activities)
 
 
 _HANDLERS: Mapping[str, Callable[[Status, Event], Status]] = {
@@ -394,6 +432,13 @@ _HANDLERS: Mapping[str, Callable[[Status, Event], Status]] = {
     "suspected": _member,
     "returned": _member,
     "checkpoint": _checkpoint,
+    "traffic": _traffic,
     "stopping": _stopping,
+    "pausing": _stopping,
+    "paused": _paused,
+    "stood_still": _stood_still,
+    "resumed": _resumed,
+    "stopped": _stopped,
+    "bandwidth": _bandwidth,
     "finished": _finished,
 }

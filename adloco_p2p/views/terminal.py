@@ -1,7 +1,7 @@
 """The live view of one peer in a terminal. `render` is pure: status and size in, something rich can print out."""
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -16,7 +16,8 @@ from rich.text import Text
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.derived import InstanceRow, PeerRow
 from adloco_p2p.views.records import Decision, Event, Incident
-from adloco_p2p.views.status import Status, apply
+from adloco_p2p.views.status import Status, apply, replay
+from adloco_p2p.views.summary import traffic_words
 
 REFRESHES_PER_SECOND = 2
 """A screen costs some milliseconds of processor time that training could use."""
@@ -26,7 +27,7 @@ MAX_PAST = 3
 """Newest troubles that the view offers, beside all conditions that hold now."""
 LEAST_LINES = 2
 """Of a section: a title and something under it."""
-PEERS_WIDTH = 70
+PEERS_WIDTH = 76
 """Of the peers' table where it stands beside the decisions."""
 MARGIN = 1
 """Columns left free on either side."""
@@ -50,7 +51,7 @@ _PHASE_STYLES = {
     "planned": "dim",
     "elsewhere": "dim",
 }
-_STATE_STYLES = {"alive": "", "suspected": "yellow", "left": "dim", "joining": "dim"}
+_STATE_STYLES = {"alive": "", "suspected": "yellow", "left": "dim", "joining": "dim", "paused": "yellow"}
 _KIND_STYLES = {"merge": "bold", "fork": "bold", "switch": "", "probe": "dim"}
 
 
@@ -88,6 +89,10 @@ class TerminalView:
             redirect_stderr=False,
         )
         self._live.start()
+
+    def recall(self, events: Iterable[Event]) -> None:
+        """What happened before; forgets everything else."""
+        self._status = replay(events)
 
     def update(self, event: Event) -> None:
         """Take note of an event; it is on the screen within one refresh. Never blocks on the terminal."""
@@ -171,8 +176,7 @@ def _header(status: Status, width: int) -> list[RenderableType]:
     ]
     rates = [
         (f"{units.count(derived.tokens_per_second(status))} tokens/s", ""),
-        (f"up {units.size(totals.bytes_sent)}", ""),
-        (f"down {units.size(totals.bytes_received)}", ""),
+        *((words, "") for words in traffic_words(derived.bandwidth(status))),
         (f"{units.count(totals.tokens)} tokens", ""),
         (f"computing {units.percent(utilisation)} of the time" if utilisation is not None else "", ""),
         (f"saved before round {status.last_checkpoint}" if status.last_checkpoint is not None else "", "dim"),
@@ -200,8 +204,10 @@ def _ending(status: Status) -> str:
         end = f"finished in {units.duration(status.finish.seconds)}"
         loss = status.finish.heldout_loss
         return end if loss is None else f"{end}, perplexity {units.perplexity(loss)}"
+    if status.state == "paused":
+        return "paused"
     if status.stopping is not None:
-        return units.shorten(f"stopping: {units.one_line(status.stopping)}", 40)
+        return units.shorten(f"{status.state}: {units.one_line(status.stopping)}", 40)
     seconds = derived.eta_seconds(status)
     return "time left unknown" if seconds is None else f"{units.duration(seconds)} left"
 
@@ -272,11 +278,12 @@ _PEER_COLUMNS: tuple[_Column[PeerRow], ...] = (
         is_right=True,
         cell=lambda row, _: Text(units.count(row.samples_per_second)),
     ),
-    _Column(header="last report", width=11, priority=5, is_right=True, cell=lambda row, _: Text(_optional(row.last_report))),
+    _Column(header="share", width=5, priority=4, is_right=True, cell=lambda row, _: Text(units.percent(row.share))),
+    _Column(header="last report", width=11, priority=6, is_right=True, cell=lambda row, _: Text(_optional(row.last_report))),
     _Column(
         header="hosts instances",
         width=15,
-        priority=4,
+        priority=5,
         is_elastic=True,
         cell=lambda row, width: Text(units.shorten(" ".join(str(instance) for instance in row.instances), width)),
     ),
@@ -347,7 +354,7 @@ def _decisions(status: Status, width: int) -> list[list[Text]]:
 
 
 def _decision(decision: Decision, width: int) -> list[Text]:
-    reason = units.one_line(decision.reason)
+    reason = units.short_peers(decision.reason)
     if decision.weights:
         reason = f"weights {units.weights(decision.weights)}, {reason}"
     label = f"round {decision.round:<4} {decision.kind:<6}  "
@@ -356,13 +363,13 @@ def _decision(decision: Decision, width: int) -> list[Text]:
 
 def _notes(status: Status, width: int) -> list[list[Text]]:
     """Conditions that hold now, then what went wrong lately, the newest first."""
-    now = [_wrapped("now         ", units.one_line(message), width, "bold yellow") for message in status.warnings.values()]
+    now = [_wrapped("now         ", units.short_peers(message), width, "bold yellow") for message in status.warnings.values()]
     return [*now, *(_past(incident, width) for incident in status.incidents[: -MAX_PAST - 1 : -1])]
 
 
 def _past(incident: Incident, width: int) -> list[Text]:
     where = "" if incident.instance is None else f"instance {incident.instance}, "
-    return _wrapped(f"round {incident.round:<4}  ", where + units.one_line(incident.message), width, "dim")
+    return _wrapped(f"round {incident.round:<4}  ", where + units.short_peers(incident.message), width, "dim")
 
 
 def _wrapped(label: str, text: str, width: int, style: str) -> list[Text]:

@@ -1,8 +1,10 @@
 """Numbers as people read them. Pure; every function returns ASCII text."""
 
 import math
+import re
 
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+_PEER_ID = re.compile(r"\b(12D3KooW|Qm)[1-9A-HJ-NP-Za-km-z]{40,50}\b")
 MISSING = "-"
 """Stands where a value is not known."""
 
@@ -78,6 +80,11 @@ def short_digest(digest: str) -> str:
 def short_peer(peer: str) -> str:
     """The end of a peer's id: the beginning is the same for all peers of one key type."""
     return peer if len(peer) <= 10 else ".." + peer[-8:]
+
+
+def short_peers(text: str) -> str:
+    """The text on one line, peers' ids in it as `short_peer` has them: a whole one takes most of a line."""
+    return _PEER_ID.sub(lambda found: short_peer(found[0]), one_line(text))
 
 
 def instances(ids: tuple[int, ...]) -> str:

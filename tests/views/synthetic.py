@@ -119,6 +119,8 @@ def _plan(round_: int, clock: float, *, is_last: bool = False) -> Made:
         ],
         "instances": [_planned(round_, instance) for instance in live(round_)],
         "is_last": is_last,
+        "forks": [],
+        "merges": [],
     }
 
 

@@ -1,0 +1,110 @@
+"""Verbs that look at the node that runs in a working directory, and ask it for things."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from adloco_p2p.commands.saying import say
+from adloco_p2p.control.client import ControlClient
+from adloco_p2p.errors import SwarmError
+from adloco_p2p.runtime.sink import View
+from adloco_p2p.views.records import warning_of_ours
+from adloco_p2p.views.summary import lines, traffic_words
+
+RETRY_SECONDS = 1.0
+"""A watcher looks so often whether the node is back."""
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """What the node does now."""
+    with ControlClient(arguments.workdir) as client:
+        fields = client.status()
+    say(json.dumps(fields) if arguments.json else "\n".join(lines(fields)))
+    return 0
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Pause, resume, drain, leave or checkpoint."""
+    with ControlClient(arguments.workdir) as client:
+        words = client.command(arguments.command)
+        say(json.dumps({"command": arguments.command, "words": words}) if arguments.json else words)
+        if getattr(arguments, "wait", False):
+            _wait(client, until="paused" if arguments.command == "pause" else "stopped")
+    return 0
+
+
+def _wait(client: ControlClient, *, until: str) -> None:
+    """Until the node says so, or ends."""
+    try:
+        for events, are_past in client.watch():
+            if not are_past and any(event["event"] == until for event in events):
+                return
+    except SwarmError:
+        return  # it has ended
+
+
+def bandwidth(arguments: argparse.Namespace) -> int:
+    """Change the caps, or show them."""
+    with ControlClient(arguments.workdir) as client:
+        if arguments.up is None and arguments.down is None:
+            traffic = client.status()["traffic"]
+        else:
+            traffic = client.set_bandwidth(up_bytes_per_second=arguments.up, down_bytes_per_second=arguments.down)
+    say(json.dumps(traffic) if arguments.json else "\n".join(traffic_words(traffic)))
+    return 0
+
+
+def watch(arguments: argparse.Namespace) -> int:
+    """Show the live view of the node, also after it was started again, until Ctrl-C or the end of the run."""
+    from adloco_p2p.commands.showing import open_view
+
+    client = ControlClient(arguments.workdir)  # where no node runs, that is said at once
+    view = open_view(plain=arguments.plain)
+    view.start()
+    try:
+        while not _follow(client, view):
+            view.update(warning_of_ours("control", "the node has ended; waiting for it to come back"))
+            client = _reconnect(arguments.workdir)
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        view.stop()
+    return 0
+
+
+def _follow(client: ControlClient, view: View) -> bool:
+    """Show what the node tells until it ends; true where the run has ended with it."""
+    past: list[dict[str, Any]] = []
+    is_past, is_finished = True, False
+    with client:
+        try:
+            for events, are_past in client.watch():
+                if are_past:
+                    past += events
+                    continue
+                if is_past:
+                    view.recall(past)
+                    is_past, is_finished = False, _has_finished(past, is_finished)
+                for event in events:
+                    view.update(event)
+                is_finished = _has_finished(events, is_finished)
+        except SwarmError:
+            return is_finished  # killed, or too slow to tell us everything: the caller tries again
+    return is_finished
+
+
+def _has_finished(events: list[dict[str, Any]], before: bool) -> bool:
+    """Whether the run is complete after these events."""
+    ends = [event["event"] == "finished" for event in events if event["event"] in ("started", "finished")]
+    return ends[-1] if ends else before
+
+
+def _reconnect(workdir: Path) -> ControlClient:
+    while True:
+        time.sleep(RETRY_SECONDS)
+        try:
+            return ControlClient(workdir)
+        except SwarmError:
+            continue

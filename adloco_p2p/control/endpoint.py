@@ -1,0 +1,130 @@
+"""Where the control API of a node listens, and how those who may use it find it. Never beyond this machine.
+
+`control/` in the working directory is its owner's alone (mode 0700). While a node runs it holds
+
+socket           the unix socket, mode 0600
+endpoint.json    what clients need, mode 0600: "unix", or a loopback address and the token that every request must carry
+"""
+
+import contextlib
+import ipaddress
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from adloco_p2p.errors import ConfigError, StorageError, SwarmError
+
+MAX_SOCKET_PATH_BYTES = 100
+"""Linux takes 107 bytes, macOS 103; grpc adds nothing."""
+MAX_ENDPOINT_BYTES = 4096
+TOKEN_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listen:
+    """What the setting `control_address` asks for."""
+
+    is_on: bool = True
+    address: str | None = None
+    """`host:port` on loopback; none: a unix socket where its path is short enough."""
+
+
+def parse_listen(setting: str) -> Listen:
+    """`auto`, `off`, or `IP:PORT` with a loopback address. Raises ConfigError."""
+    if setting in ("auto", "off"):
+        return Listen(is_on=setting == "auto")
+    host, _, port = setting.rpartition(":")
+    host = "127.0.0.1" if host == "localhost" else host.removeprefix("[").removesuffix("]")
+    try:
+        ip = ipaddress.ip_address(host)
+    except ValueError:
+        ip = None
+    if ip is None or not (port.isdecimal() and int(port) < 1 << 16):
+        raise ConfigError(
+            f"control_address={setting}: accepted are auto, off, and a loopback address with a port, such as 127.0.0.1:4711"
+        )
+    if not ip.is_loopback:
+        raise ConfigError(
+            f"control_address={setting}: whoever reaches this address could stop the node, so only loopback addresses are"
+            " accepted, such as 127.0.0.1:4711; use ssh to control it from another machine",
+            code="E220",
+        )
+    return Listen(address=f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """An address as grpc writes it, and the token that goes with it; none on a unix socket, whose file mode protects it."""
+
+    address: str
+    token: str | None = None
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What a client sends along with every request."""
+        return (("authorization", f"Bearer {self.token}"),) if self.token is not None else ()
+
+
+def choose(workdir: Path, listen: Listen) -> Endpoint:
+    """Where to listen; the port may still be 0. Makes the folder, clears away what a killed node left. Raises StorageError."""
+    folder = workdir.absolute() / "control"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.chmod(0o700)
+        withdraw(workdir)
+    except OSError as error:
+        raise StorageError(f"{folder}: {error.strerror}") from None
+    path = folder / "socket"
+    if listen.address is None and len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
+        return Endpoint(address=f"unix:{path}")
+    return Endpoint(address=listen.address or "127.0.0.1:0", token=secrets.token_urlsafe(TOKEN_BYTES))
+
+
+def publish(workdir: Path, endpoint: Endpoint) -> None:
+    """Tell clients, once the node listens. Raises StorageError."""
+    folder = workdir.absolute() / "control"
+    document = {"address": "unix" if endpoint.token is None else endpoint.address, "token": endpoint.token}
+    try:
+        if endpoint.token is None:
+            (folder / "socket").chmod(0o600)
+        made = folder / "endpoint.json.tmp"
+        made.unlink(missing_ok=True)
+        number = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(number, "w") as file:
+            json.dump(document, file)
+        made.replace(folder / "endpoint.json")
+    except OSError as error:
+        raise StorageError(f"{folder}: {error.strerror}") from None
+
+
+def withdraw(workdir: Path) -> None:
+    """Nobody listens any more."""
+    for name in ("endpoint.json", "socket"):
+        with contextlib.suppress(FileNotFoundError):
+            (workdir / "control" / name).unlink()
+
+
+def find(workdir: Path) -> Endpoint:
+    """Where the node of the directory listens. Raises SwarmError where none does."""
+    path = workdir.absolute() / "control" / "endpoint.json"
+    try:
+        with path.open("rb") as file:
+            document = json.loads(file.read(MAX_ENDPOINT_BYTES))
+        address, token = document["address"], document["token"]
+    except PermissionError:
+        raise SwarmError(f"{path}: belongs to another user; only who started the node may control it", code="E352") from None
+    except FileNotFoundError:
+        raise SwarmError(f"{workdir}: no node runs in this directory", code="E350") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SwarmError(f"{path}: unreadable ({error}); start the node again", code="E350") from None
+    return Endpoint(address=_socket_address(path.with_name("socket")) if address == "unix" else address, token=token)
+
+
+def _socket_address(path: Path) -> str:
+    """The directory may have been mounted elsewhere than where the node sees it, so the path is the client's own."""
+    shorter = min((str(path), os.path.relpath(path)), key=len)
+    if len(os.fsencode(shorter)) > MAX_SOCKET_PATH_BYTES:
+        raise SwarmError(f"{path}: too long for a socket here; go into the directory and use `--workdir .`", code="E350")
+    return f"unix:{shorter}"

@@ -1,0 +1,108 @@
+"""The status of a node as plain fields, named as in `NodeStatus` of the control API, and as lines of text. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from adloco_p2p.views import derived, units
+from adloco_p2p.views.status import Status
+
+MAX_DECISIONS = 10
+"""Newest decisions that a summary names."""
+_PEERS = ("peer", "is_self", "state", "samples_per_second", "share", "last_report")
+_INSTANCES = (
+    *("instance", "phase", "step", "num_steps", "loss", "heldout_loss"),
+    *("requested_batch", "effective_batch", "mode", "reason", "num_hosts"),
+)
+
+
+def summary(status: Status) -> dict[str, Any]:
+    """Everything that a `status` verb or a health check asks for."""
+    rows, peers = derived.instance_rows(status), derived.peer_rows(status)
+    return {
+        "name": status.name,
+        "run": status.run,
+        "peer": status.peer,
+        "state": status.state,
+        "phase": derived.phase(status),
+        "round": status.current_round,
+        "rounds": status.rounds,
+        "fraction": derived.run_fraction(status),
+        "eta_seconds": derived.eta_seconds(status),
+        "elapsed_seconds": status.elapsed_seconds,
+        "saved_round": status.last_checkpoint,
+        "device": status.device,
+        "tokens": derived.totals(status).tokens,
+        "tokens_per_second": derived.tokens_per_second(status),
+        "instances": [{name: asdict(row)[name] for name in _INSTANCES} for row in rows],
+        "peers": [{name: asdict(row)[name] for name in _PEERS} | {"instances": list(row.instances)} for row in peers],
+        "traffic": derived.bandwidth(status),
+        "decisions": [
+            {"round": made.round, "kind": made.kind, "subject": derived.subject(made), "reason": made.reason}
+            for made in status.decisions[: -MAX_DECISIONS - 1 : -1]
+        ],
+        "conditions": [{"key": key, "message": message} for key, message in status.warnings.items()],
+    }
+
+
+def lines(fields: Mapping[str, Any]) -> list[str]:
+    """The summary for people, one fact a line."""
+    traffic = fields["traffic"]
+    saved = fields["saved_round"]
+    found = [
+        _line("run", units.one_line(fields["name"]), units.short_digest(fields["run"])),
+        _line("peer", units.short_peer(fields["peer"]), f"on {fields['device']}"),
+        _line("state", fields["state"], fields["phase"] if fields["phase"] != fields["state"] else ""),
+        _line(
+            "round",
+            f"{min(fields['round'], fields['rounds'])}/{fields['rounds']}",
+            units.percent(fields["fraction"]),
+            f"{units.duration(fields['eta_seconds'])} left" if fields["eta_seconds"] is not None else "",
+        ),
+        _line("saved", f"before round {saved}" if saved is not None else "not yet"),
+        _line("trained", f"{units.count(fields['tokens'])} tokens", f"{units.count(fields['tokens_per_second'])} tokens/s"),
+        _line("traffic", *traffic_words(traffic)),
+    ]
+    found += [
+        _line(
+            f"instance {row['instance']}",
+            row["phase"],
+            f"loss {units.loss(row['loss'])}",
+            f"held-out {units.loss(row['heldout_loss'])}",
+            f"batch {units.count(row['effective_batch'])} (asked {units.count(row['requested_batch'])})",
+            row["mode"],
+        )
+        for row in fields["instances"]
+    ]
+    found += [
+        _line(
+            "this peer" if row["is_self"] else "peer",
+            units.short_peer(units.one_line(row["peer"])),
+            row["state"],
+            f"{units.count(row['samples_per_second'])} samples/s",
+            f"{units.percent(row['share'])} of the work" if row["share"] is not None else "",
+        )
+        for row in fields["peers"]
+    ]
+    found += [_line("warning", units.one_line(item["message"])) for item in fields["conditions"]]
+    return found
+
+
+def traffic_words(traffic: Mapping[str, Any]) -> list[str]:
+    """`up 34.5 MB, 1.20 MB/s of 2.00 MB/s`, the same for down, and what is left of the day's budget."""
+    words = []
+    for way, total in (("up", traffic["sent_bytes"]), ("down", traffic["received_bytes"])):
+        rate, cap = traffic[f"{way}_bytes_per_second"], traffic[f"{way}_cap_bytes_per_second"]
+        text = f"{way} {units.size(total)}"
+        if rate is not None:
+            text += f", {units.size(rate)}/s"
+        if cap:
+            text += f" of {units.size(cap)}/s" if rate is not None else f", cap {units.size(cap)}/s"
+        words.append(text)
+    if traffic["budget_bytes"]:
+        words.append(f"{units.size(traffic['budget_left_bytes'])} of {units.size(traffic['budget_bytes'])} left today")
+    return words
+
+
+def _line(label: str, *words: str) -> str:
+    return f"{label.ljust(11)} {'  '.join(word for word in words if word)}".rstrip()

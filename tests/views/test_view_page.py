@@ -1,0 +1,162 @@
+"""The document of the web page: what the ledger says, with limits on everything, and the same for everybody."""
+
+import json
+import math
+import string
+from dataclasses import replace
+from typing import Any
+
+from adloco_p2p.core.ledger import Ledger
+from adloco_p2p.core.receipts import Contribution, claims, leaderboard
+from adloco_p2p.core.types import PeerId
+from adloco_p2p.views import page
+from adloco_p2p.views.page import document, plans_of
+from adloco_p2p.views.records import Event
+from adloco_p2p.views.status import replay
+from adloco_p2p.views.story import Story
+from tests.core.core_values import peer
+from tests.core.test_consensus import RULES
+from tests.core.test_follower import members, trained
+from tests.views.synthetic import THIS, events
+
+STARTED = {key: value for key, value in events(1)[0].items() if key not in ("event", "time")}
+LENGTH = 128
+
+
+def shown(made: list[Event], contributions: list[Contribution] | None = None, **changes: Any) -> dict[str, Any]:
+    defaults: dict[str, Any] = {
+        "contributions": contributions or [],
+        "sequence_length": LENGTH,
+        "parameters": 1000,
+        "bytes_per_value": 4.0,
+        "is_alive": None,
+        "source": "here",
+        "own": None,
+    }
+    found: dict[str, Any] = json.loads(
+        json.dumps(document(replay(made), plans_of(made), **(defaults | changes)), allow_nan=False)
+    )
+    return found
+
+
+def ledger_document(size: int, rounds: int, **changes: Any) -> tuple[dict[str, Any], Ledger]:
+    ledger = members(trained(size, rounds)).ledger
+    genesis, entries = ledger.plans[0], ledger.entries
+    story = Story(genesis, started={**STARTED, "rounds": RULES.work.rounds}, sequence_length=LENGTH)
+    for length in range(len(entries) + 1):
+        story.follow(entries[:length])
+    assert story.claims == claims(genesis, entries)
+    rows = leaderboard(story.claims, sequence_length=LENGTH)
+    whole = Story(genesis, started={**STARTED, "rounds": RULES.work.rounds}, sequence_length=LENGTH)
+    whole.follow(entries)
+    assert whole.status == story.status and whole.lines == story.lines, "told at once or as it grows, it is one story"
+    defaults: dict[str, Any] = {"sequence_length": LENGTH, "parameters": 1000, "bytes_per_value": 4.0, "is_alive": None}
+    found = document(story.status, story.lines, contributions=rows, source="here", own=None, **(defaults | changes))
+    return json.loads(json.dumps(found, allow_nan=False)), ledger
+
+
+def test_a_ledger_becomes_curves_peers_and_reasons() -> None:
+    found, ledger = ledger_document(3, rounds=6, is_alive=lambda name: name != peer(1))
+    plans = ledger.plans
+    assert found["num_plans"] == len(plans) and [line["round"] for line in found["ledger"]] == list(range(7, -1, -1))
+    assert found["ledger"][0]["votes"] and found["ledger"][-1]["votes"] is None
+    first = found["instances"][0]
+    assert [point["round"] for point in first["points"]] == list(range(6))
+    for point in first["points"]:
+        planned = plans[point["round"]].instances[0]
+        assert (point["requested"], point["effective"]) == (planned.requested_batch, planned.effective_batch)
+    per_round = [sum(share.samples for item in plan.instances for share in item.hosts) for plan in plans[:6]]
+    assert [point["samples"] for point in first["points"]] == [sum(per_round[: index + 1]) for index in range(6)]
+    assert found["now"]["samples"] == ledger.head.samples == sum(row["samples"] for row in found["peers"])
+    assert found["now"]["tokens"] == LENGTH * ledger.head.samples
+    assert {row["peer"]: row["state"] for row in found["peers"]} == {peer(0): "alive", peer(1): "silent", peer(2): "alive"}
+    assert math.isclose(sum(row["share"] for row in found["peers"]), 1.0, abs_tol=1e-4)
+
+
+def test_losses_are_weighted_by_the_samples_that_count() -> None:
+    swarm = trained(2, rounds=1)
+    ledger = members(swarm).ledger
+    entry = ledger.entries[1]
+    loud, quiet = (
+        replace(
+            signed,
+            report=replace(signed.report, instances=tuple(replace(i, loss=x, heldout_loss=x) for i in signed.report.instances)),
+        )
+        for signed, x in zip(entry.reports, (2.0, 4.0), strict=True)
+    )
+    story = Story(ledger.plans[0], started=STARTED, sequence_length=LENGTH)
+    story.follow([ledger.entries[0], replace(entry, reports=(loud, quiet))])
+    rounds = [result for (round, _), result in story.status.results.items() if round == 0]
+    assert rounds
+    for event in rounds:
+        given = [
+            (share.samples, {peer(0): 2.0, peer(1): 4.0}[share.peer])
+            for item in ledger.plans[0].instances
+            if item.instance == event.instance
+            for share in item.hosts
+        ]
+        expected = sum(samples * loss for samples, loss in given) / sum(samples for samples, _ in given)
+        assert event.loss == expected and event.heldout_loss == 3.0 and event.samples == sum(samples for samples, _ in given)
+
+
+def test_bytes_of_the_swarm_are_what_an_all_reduce_of_the_contributors_moves() -> None:
+    made = events(6)
+    rounds = [event for event in made if event["event"] == "round"]
+    expected = sum(2 * (len(event["hosts"]) - 1) * 1000 * 4 for event in rounds if len(event["hosts"]) > 1)
+    assert shown(made)["traffic"]["swarm_averaging_bytes"] == expected > 0
+    assert shown(made, parameters=None)["traffic"]["swarm_averaging_bytes"] is None
+
+
+def test_a_node_tells_of_itself() -> None:
+    own = replay(events())
+    found = shown(events(), own=own)
+    assert found["own"]["peer"] == THIS and 0 < found["own"]["compute_utilisation"] < 1
+    assert found["now"]["is_finished"] and found["now"]["round"] == found["run"]["rounds"]
+    assert [row["kind"] for row in found["traffic"]["own"]] == ["averaging"]
+    kinds = [decision["kind"] for decision in found["decisions"]]
+    assert kinds.count("fork") == 1 and kinds.count("merge") == 2
+    assert found["instances"][1]["fate"].startswith("merged into 0")
+
+
+def test_everything_has_a_limit() -> None:
+    found = shown(
+        events(1200), [Contribution(peer=PeerId(f"p{n}"), samples=1, tokens=1, num_rounds=1, last_round=0) for n in range(999)]
+    )
+    assert all(len(instance["points"]) <= page.MAX_POINTS + 1 for instance in found["instances"])
+    ends = {instance["id"]: instance["points"][-1]["round"] for instance in found["instances"]}
+    assert ends[0] == 1199, "the newest point is always there"
+    assert len(found["ledger"]) == page.MAX_LINES and found["num_plans"] == 1201
+    assert len(found["peers"]) == page.MAX_PEERS and found["num_peers"] >= 999
+    assert len(json.dumps(found)) < 1 << 20
+
+
+def test_text_of_others_is_one_short_plain_line() -> None:
+    evil = "<script>alert(1)</script>\x1b[31m\u202e\n" + "x" * 5000
+    made = [{**event, "reason": evil} if event["event"] in ("plan", "merge") else event for event in events()]
+    made[0] = {**made[0], "name": evil}
+    text = json.dumps(shown(made, own=replay(made)))
+    assert set(text) <= set(string.printable) and "\\u001b" not in text and "\\n" not in text
+    assert "x" * (page.MAX_TEXT + 1) not in text
+
+
+def test_numbers_that_are_not_finite_are_not_known() -> None:
+    made = [
+        {**event, "loss": math.nan, "heldout_loss": math.inf} if event["event"] == "round" else event for event in events(3)
+    ]
+    assert all(point["loss"] is None and point["heldout"] is None for point in shown(made)["instances"][0]["points"])
+
+
+def test_before_the_first_round_there_is_a_page() -> None:
+    found, _ = ledger_document(2, rounds=0)
+    assert found["instances"][0]["points"] == [] and found["now"]["tokens"] == 0 and len(found["peers"]) == 2
+    assert shown([])["instances"] == []
+
+
+def test_another_history_is_told_from_the_beginning() -> None:
+    one, other = (members(trained(2, rounds=4, speed=speed)).ledger for speed in (10.0, 20.0))
+    story = Story(one.plans[0], started=STARTED, sequence_length=LENGTH)
+    story.follow(one.entries)
+    story.follow(other.entries[:3])
+    fresh = Story(one.plans[0], started=STARTED, sequence_length=LENGTH)
+    fresh.follow(other.entries[:3])
+    assert one.entries[2] != other.entries[2] and story.status == fresh.status and story.claims == fresh.claims

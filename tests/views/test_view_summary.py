@@ -1,0 +1,71 @@
+"""The status as fields and as lines."""
+
+import json
+
+from adloco_p2p.v1 import control_pb2
+from adloco_p2p.views.status import Status, apply, replay
+from adloco_p2p.views.summary import lines, summary, traffic_words
+from tests.views.golden import status_at
+from tests.views.synthetic import THIS, events
+
+BUSY = ("progress", 14, 2)
+
+
+def test_the_fields_are_those_of_the_control_api() -> None:
+    named = {field.name for field in control_pb2.NodeStatus.DESCRIPTOR.fields} - {"api_version"}
+    for status in (Status(), status_at(*BUSY), replay(events())):
+        assert set(summary(status)) == named
+        json.dumps(summary(status))
+
+
+def test_the_lines_name_what_a_person_asks_for() -> None:
+    text = "\n".join(lines(summary(status_at(*BUSY))))
+    for words in (
+        "python-library-small",
+        "running",
+        "training",
+        "round       14/24",
+        "62%",
+        "2m13s left",
+        "before round 14",
+        "capped",
+    ):
+        assert words in text
+    assert "warning     the laptop's uplink is slow" in text
+    assert all(len(line) <= 110 for line in text.splitlines())
+    assert lines(summary(Status()))
+
+
+def test_shares_are_those_of_the_plan() -> None:
+    shares = {row["peer"]: row["share"] for row in summary(status_at(*BUSY))["peers"]}
+    assert abs(sum(shares.values()) - 1.0) < 1e-9
+    assert shares[THIS] == 0.5  # one of two hosts of both instances
+
+
+def test_a_pause_and_its_end_are_seen() -> None:
+    status = status_at(*BUSY)
+    seen = []
+    for event in ({"event": "pausing", "reason": "asked"}, {"event": "paused", "round": 15}, {"event": "resumed", "round": 15}):
+        status = apply(status, {"time": 1e9, **event})
+        fields = summary(status)
+        (own,) = [row["state"] for row in fields["peers"] if row["is_self"]]
+        seen.append((fields["state"], own, fields["eta_seconds"] is None))
+    assert seen == [("pausing", "alive", False), ("paused", "paused", True), ("running", "alive", False)]
+
+
+def test_traffic_is_told_against_its_caps() -> None:
+    measured = {
+        "sent_bytes": 34_500_000,
+        "received_bytes": 1000,
+        "up_bytes_per_second": 1.2e6,
+        "down_bytes_per_second": None,
+        "up_cap_bytes_per_second": 2_000_000,
+        "down_cap_bytes_per_second": 500_000,
+        "budget_bytes": 10**10,
+        "budget_left_bytes": 4 * 10**9,
+    }
+    assert traffic_words(measured) == [
+        "up 34.5 MB, 1.20 MB/s of 2.00 MB/s",
+        "down 1.00 kB, cap 500 kB/s",
+        "4.00 GB of 10.0 GB left today",
+    ]
