@@ -1,9 +1,10 @@
 """Where the peer's events go: the event file first, then the view."""
 
 import time
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-UNRECORDED = frozenset({"progress", "phase"})
+UNRECORDED = frozenset({"progress", "phase", "bandwidth"})
 """Events for the live view only: many, and nothing that a finished round does not say again."""
 
 
@@ -11,6 +12,9 @@ class View(Protocol):
     """Shows events as they come."""
 
     def start(self) -> None: ...
+
+    def recall(self, events: Sequence[dict[str, Any]]) -> None:
+        """What happened before. Shown only by where it led; forgets everything else."""
 
     def update(self, event: dict[str, Any]) -> None: ...
 
@@ -35,3 +39,25 @@ class Sink:
         if name not in UNRECORDED:
             self._log.append(event)
         self._view.update(event)
+
+
+class CountingSink:
+    """Says after every finished round what went over the network since the last time, as an event `traffic`."""
+
+    def __init__(self, sink: Sink, totals: Callable[[], dict[str, tuple[int, int]]]) -> None:
+        """`totals`: bytes sent and received by kind, since the process began."""
+        self._sink = sink
+        self._totals = totals
+        self._told = dict.fromkeys(totals(), (0, 0))
+        self._round: object = 0
+
+    def write(self, name: str, fields: dict[str, object]) -> None:
+        self._sink.write(name, fields)
+        if name in ("round", "finished"):
+            self._round = fields.get("round", self._round)
+            totals, told = self._totals(), self._told
+            self._told = totals
+            sent = {kind: now[0] - told[kind][0] for kind, now in totals.items()}
+            received = {kind: now[1] - told[kind][1] for kind, now in totals.items()}
+            if any(sent.values()) or any(received.values()):
+                self._sink.write("traffic", {"round": self._round, "sent": sent, "received": received})

@@ -1,5 +1,6 @@
 """What views show, computed from a `Status`: progress, time left, rates, and the rows of the tables. Pure."""
 
+import math
 from dataclasses import dataclass
 
 from adloco_p2p.views import units
@@ -32,15 +33,17 @@ class PeerRow:
     peer: str
     is_self: bool
     state: str
-    """alive, suspected, left, or joining (known, not yet in a plan)."""
+    """alive, suspected, left, joining (known, not yet in a plan), or paused (this one)."""
     samples_per_second: float | None
+    share: float | None
+    """Of the samples that the current plan gives out, in [0, 1]."""
     last_report: int | None
     instances: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Over all rounds that count, on this peer."""
+    """Over all rounds that count, on this peer. Bytes: of all traffic where it was counted, else of averaging alone."""
 
     samples: int
     tokens: int
@@ -51,13 +54,51 @@ class Totals:
 
 def totals(status: Status) -> Totals:
     results = status.results.values()
+    traffic = traffic_by_kind(status).values()
     return Totals(
         samples=sum(result.samples for result in results),
         tokens=sum(result.tokens for result in results),
-        bytes_sent=sum(result.bytes_sent for result in results),
-        bytes_received=sum(result.bytes_received for result in results),
+        bytes_sent=sum(sent for sent, _ in traffic),
+        bytes_received=sum(received for _, received in traffic),
         training_seconds=sum(result.seconds.get("training", 0.0) for result in results),
     )
+
+
+def traffic_by_kind(status: Status) -> dict[str, tuple[int, int]]:
+    """Bytes sent and received by kind. Where nothing was counted, what the committed averages of this peer came to."""
+    results = status.results.values()
+    averaging = sum(result.bytes_sent for result in results), sum(result.bytes_received for result in results)
+    return dict(status.traffic) or {"averaging": averaging}
+
+
+def bytes_per_token(status: Status) -> float | None:
+    """Bytes that this peer sent, by the tokens that it trained."""
+    sums = totals(status)
+    return sums.bytes_sent / sums.tokens if sums.tokens else None
+
+
+def bandwidth(status: Status) -> dict[str, float | None]:
+    """Bytes of this peer, rates and caps: what is measured now; without that, what earlier rounds took."""
+    rounds = totals(status)
+    found: dict[str, float | None] = {
+        "sent_bytes": rounds.bytes_sent,
+        "received_bytes": rounds.bytes_received,
+        "up_bytes_per_second": None,
+        "down_bytes_per_second": None,
+        "up_cap_bytes_per_second": 0,
+        "down_cap_bytes_per_second": 0,
+        "budget_bytes": 0,
+        "budget_left_bytes": None,
+    }
+    return found | {name: value for name, value in status.bandwidth.items() if name in found}
+
+
+def phase(status: Status) -> str:
+    """What this peer does now, in a word: of its instances, that of the first that is not done."""
+    if status.state in ("starting", "paused", "stopped", "finished"):
+        return status.state
+    phases = [row.phase for row in instance_rows(status) if row.phase != "elsewhere"]
+    return next((phase for phase in phases if phase not in ("done", "planned")), phases[0] if phases else "waiting")
 
 
 def compute_utilisation(status: Status) -> float | None:
@@ -69,6 +110,28 @@ def compute_utilisation(status: Status) -> float | None:
 def latest_result(status: Status, instance: int) -> RoundResult | None:
     results = [result for result in status.results.values() if result.instance == instance]
     return max(results, key=lambda result: result.round, default=None)
+
+
+def final_heldout(status: Status) -> float | None:
+    """As the run reports it; before its end, the best newest one of the instances that are still alive."""
+    if status.finish is not None and status.finish.heldout_loss is not None:
+        return _finite(status.finish.heldout_loss)
+    newest = max(life.end for life in status.lives.values())
+    alive = [instance for instance, life in status.lives.items() if life.end == newest]
+    losses = [_finite(latest_heldout(status, instance)) for instance in alive]
+    return min((loss for loss in losses if loss is not None), default=None)
+
+
+def fate(status: Status, instance: int) -> str:
+    """What became of an instance, in words."""
+    for decision in status.decisions:
+        if decision.kind == "merge" and instance in decision.sources and instance not in decision.targets:
+            return f"merged into {decision.targets[0]} before round {decision.round}"
+    return "lived to the end" if status.finish is not None else "alive"
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def latest_heldout(status: Status, instance: int) -> float | None:
@@ -127,7 +190,9 @@ def run_fraction(status: Status) -> float:
 
 
 def eta_seconds(status: Status) -> float | None:
-    """Running time until the end of the run; none where no round has ended and the plan expects nothing."""
+    """Running time until the end of the run; none where no round has ended and the plan expects nothing, or nothing runs."""
+    if status.state in ("paused", "stopped"):
+        return None
     pace = seconds_per_round(status)
     return None if pace is None else pace * status.rounds * (1.0 - run_fraction(status))
 
@@ -190,14 +255,21 @@ def peer_rows(status: Status) -> list[PeerRow]:
     plan = status.current_plan
     seats = {seat.peer: seat for seat in plan.roster} if plan is not None else {}
     ordered = sorted(seats.values(), key=lambda seat: (seat.peer != status.peer, -seat.samples_per_second, seat.peer))
-    strangers = sorted(set(status.peer_states) - set(seats))
+    is_paused = status.state == "paused"
+    strangers = sorted({*status.peer_states, *([status.peer] if is_paused else [])} - set(seats))
+    shares = _shares(plan)
+
+    def membership(peer: str) -> str:
+        return status.peer_states.get(peer, "joined")
+
     return [
         *(
             PeerRow(
                 peer=seat.peer,
                 is_self=seat.peer == status.peer,
-                state=_state(status.peer_states.get(seat.peer, "joined"), in_plan=True),
+                state="paused" if is_paused and seat.peer == status.peer else _state(membership(seat.peer), in_plan=True),
                 samples_per_second=seat.samples_per_second or None,
+                share=shares.get(seat.peer, 0.0) if shares else None,
                 last_report=seat.last_report,
                 instances=_hosted(plan, seat.peer),
             )
@@ -207,14 +279,25 @@ def peer_rows(status: Status) -> list[PeerRow]:
             PeerRow(
                 peer=peer,
                 is_self=peer == status.peer,
-                state=_state(status.peer_states[peer], in_plan=False),
+                state="paused" if peer == status.peer else _state(membership(peer), in_plan=False),
                 samples_per_second=None,
+                share=None,
                 last_report=None,
                 instances=(),
             )
             for peer in strangers
         ),
     ]
+
+
+def _shares(plan: Plan | None) -> dict[str, float]:
+    """Peer -> part of the plan's samples; empty where the plan gives out none."""
+    samples: dict[str, int] = {}
+    for planned in plan.instances if plan is not None else ():
+        for host in planned.hosts:
+            samples[host.peer] = samples.get(host.peer, 0) + host.batch_samples * host.inner_steps
+    total = sum(samples.values())
+    return {peer: count / total for peer, count in samples.items()} if total else {}
 
 
 def _state(membership: str, *, in_plan: bool) -> str:

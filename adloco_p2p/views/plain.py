@@ -1,12 +1,12 @@
 """Lines for logs and pipes: one per finished round and instance, one per decision and warning. `name value` pairs in a fixed
 order, two spaces between them, so that the lines read well and cut well."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TextIO
 
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.records import Event
-from adloco_p2p.views.status import Status, apply
+from adloco_p2p.views.status import Status, apply, replay
 
 _LABEL_WIDTH = 8
 """The first word of a line is padded to this, so that the rest lines up."""
@@ -27,6 +27,10 @@ class PlainView:
 
     def start(self) -> None:
         """Nothing to prepare; there for the sake of one way to use both views."""
+
+    def recall(self, events: Iterable[Event]) -> None:
+        """What happened before; prints nothing."""
+        self._status = replay(events)
 
     def update(self, event: Event) -> None:
         self._status = apply(self._status, event)
@@ -125,8 +129,25 @@ def _member(_status: Status, event: Event) -> str:
     return _joined("peer", units.one_line(event["peer"]), event["event"])
 
 
+def _clock(_status: Status, event: Event) -> str:
+    others = f"the others' {event['offset_seconds']:+.2f} s, give or take {event['uncertainty_seconds']:.2f} s"
+    return _joined("clock", others, f"{len(event['peers'])} peers")
+
+
+def _first_contribution(status: Status, event: Event) -> str:
+    return _joined("counted", _at(status, event), f"first counted contribution after {event['seconds']:.1f} s")
+
+
 def _stopping(_status: Status, event: Event) -> str:
-    return _joined("stopping", _why(event["reason"]))
+    return _joined(event["event"], _why(event["reason"]))
+
+
+def _stood_still(_status: Status, event: Event) -> str:
+    return _joined("woke", f"stood still for {units.duration(event['seconds'])}: suspended, asleep, or the clock was set")
+
+
+def _paused(_status: Status, event: Event) -> str:
+    return _joined(event["event"], f"before round {event['round']}")
 
 
 def _finished(status: Status, event: Event) -> str:
@@ -152,10 +173,16 @@ _LINES: Mapping[str, Callable[[Status, Event], str]] = {
     "average_failed": _average_failed,
     "warning": _warning,
     "out_of_memory": _out_of_memory,
+    "clock": _clock,
+    "first_contribution": _first_contribution,
     "joined": _member,
     "left": _member,
     "suspected": _member,
     "returned": _member,
     "stopping": _stopping,
+    "pausing": _stopping,
+    "paused": _paused,
+    "stood_still": _stood_still,
+    "resumed": _paused,
     "finished": _finished,
 }

@@ -17,7 +17,7 @@ CAPTIONS = {
     "batches.png": "The batch that the test asked for, and the one that was used.",
     "family.png": "Forks and merges of the instances.",
     "seconds.png": "Where the time went.",
-    "bytes.png": "What went over the network.",
+    "bytes.png": "What averaging moved over the network; the table above has all traffic.",
 }
 """Pictures in the order of the page."""
 
@@ -29,7 +29,7 @@ def draw_report(events: Iterable[Event], output: Path) -> list[Path]:
     """
     status = replay(events)
     if not status.results:
-        raise ConfigError(f"{output}: no report, because no round has finished yet")
+        raise ConfigError(f"{output}: no report, because no round has finished yet", code="E212")
     output.mkdir(parents=True, exist_ok=True)
     pictures = _pictures(status, output)
     summary = summarise(status)
@@ -58,7 +58,7 @@ def _pictures(status: Status, output: Path) -> list[Path]:
 def summarise(status: Status) -> dict[str, object]:
     """The numbers of the run, ready for JSON; what is not known (or not finite) is none."""
     totals = derived.totals(status)
-    loss = final_heldout(status)
+    loss = derived.final_heldout(status)
     return {
         "run": status.run,
         "name": status.name,
@@ -76,6 +76,11 @@ def summarise(status: Status) -> dict[str, object]:
         "tokens": totals.tokens,
         "bytes_sent": totals.bytes_sent,
         "bytes_received": totals.bytes_received,
+        "traffic": {
+            kind: {"bytes_sent": sent, "bytes_received": received}
+            for kind, (sent, received) in derived.traffic_by_kind(status).items()
+        },
+        "bytes_sent_per_token": derived.bytes_per_token(status),
         "seconds": round(status.elapsed_seconds, 3),
         "training_seconds": round(totals.training_seconds, 3),
         "compute_utilisation": derived.compute_utilisation(status),
@@ -95,16 +100,6 @@ def summarise(status: Status) -> dict[str, object]:
     }
 
 
-def final_heldout(status: Status) -> float | None:
-    """As the run reports it; before its end, the best newest one of the instances that are still alive."""
-    if status.finish is not None and status.finish.heldout_loss is not None:
-        return _finite(status.finish.heldout_loss)
-    newest = max(life.end for life in status.lives.values())
-    alive = [instance for instance, life in status.lives.items() if life.end == newest]
-    losses = [_finite(derived.latest_heldout(status, instance)) for instance in alive]
-    return min((loss for loss in losses if loss is not None), default=None)
-
-
 def _instance(status: Status, instance: int) -> dict[str, object]:
     results = [result for result in status.results.values() if result.instance == instance]
     heldout = [loss for result in results if (loss := _finite(result.heldout_loss)) is not None]
@@ -121,15 +116,8 @@ def _instance(status: Status, instance: int) -> dict[str, object]:
         "heldout_loss": _finite(derived.latest_heldout(status, instance)),
         "best_heldout_loss": min(heldout, default=None),
         "largest_effective_batch": max((result.effective_batch for result in results), default=None),
-        "fate": _fate(status, instance),
+        "fate": derived.fate(status, instance),
     }
-
-
-def _fate(status: Status, instance: int) -> str:
-    for decision in status.decisions:
-        if decision.kind == "merge" and instance in decision.sources and instance not in decision.targets:
-            return f"merged into {decision.targets[0]} before round {decision.round}"
-    return "lived to the end" if status.finish is not None else "alive"
 
 
 def _finite(value: float | None) -> float | None:
@@ -162,7 +150,7 @@ def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def _overview(status: Status, summary: Mapping[str, object]) -> str:
     totals = derived.totals(status)
-    loss = final_heldout(status)
+    loss = derived.final_heldout(status)
     state = "finished" if status.finish is not None else "not finished"
     entropy = "" if status.unigram_entropy is None else f" (unigram entropy of the text: {status.unigram_entropy:.3f})"
     return _table(
@@ -175,6 +163,11 @@ def _overview(status: Status, summary: Mapping[str, object]) -> str:
             ("perplexity", units.perplexity(loss)),
             ("trained", f"{units.count(totals.samples)} samples, {units.count(totals.tokens)} tokens, by this peer"),
             ("network", f"{units.size(totals.bytes_sent)} sent, {units.size(totals.bytes_received)} received"),
+            *(
+                (f"of it {kind}", f"{units.size(sent)} sent, {units.size(received)} received")
+                for kind, (sent, received) in derived.traffic_by_kind(status).items()
+            ),
+            ("per token", f"{units.size(derived.bytes_per_token(status))} sent, all traffic, by the tokens of this peer"),
             ("running time", units.duration(status.elapsed_seconds)),
             ("of it computing", units.percent(derived.compute_utilisation(status))),
         ],
@@ -194,7 +187,7 @@ def _instances(status: Status) -> str:
                 units.loss(latest.loss if latest else None),
                 units.loss(derived.latest_heldout(status, instance)),
                 str(max((result.effective_batch for result in results), default=units.MISSING)),
-                _fate(status, instance),
+                derived.fate(status, instance),
             )
         )
     return _table(("instance", "rounds", "samples", "loss", "held-out", "largest batch", "end"), rows)

@@ -1,0 +1,132 @@
+"""Verbs that look at a run: the page in a browser, the leaderboard, and what happened, once more."""
+
+import argparse
+import asyncio
+import itertools
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from adloco_p2p.commands.ledger import EXIT_BROKEN, read_journal
+from adloco_p2p.commands.saying import say
+from adloco_p2p.commands.showing import open_view
+from adloco_p2p.config.run import RunConfig
+from adloco_p2p.core import receipts
+from adloco_p2p.core.ledger import chain, unconnected, verify_ledger
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.runtime.sink import View
+from adloco_p2p.views import units
+from adloco_p2p.views.records import Event
+
+REPLAY_SECONDS = 30.0
+"""A replay without `--speed` takes so long in a terminal, and no time elsewhere."""
+MAX_PAUSE_SECONDS = 3.0
+"""Between two events of a replay."""
+
+
+def dashboard(arguments: argparse.Namespace) -> int:
+    """Serve the page of a run, of others or of this machine."""
+    from adloco_p2p.runtime.meeting import Meeting
+    from adloco_p2p.runtime.observe import follow_swarm, follow_workdir
+    from adloco_p2p.web.server import Address, parse_host
+
+    if bool(arguments.initial_peers) == bool(arguments.workdir):
+        raise ConfigError(
+            "dashboard: name --initial-peers ADDR for a run of others, or --workdir DIR for one on this machine", code="E200"
+        )
+    if not 0 <= arguments.port < 1 << 16:
+        raise ConfigError(f"--port {arguments.port}: a port from 0 (any free one) to 65535 is accepted", code="E200")
+    address = Address(host=parse_host("--host", arguments.host), port=arguments.port)
+    if arguments.workdir:
+        asyncio.run(follow_workdir(workdir=arguments.workdir, address=address, say=say))
+    else:
+        meeting = Meeting(initial_peers=tuple(arguments.initial_peers), run=arguments.run)
+        asyncio.run(follow_swarm(meeting=meeting, address=address, count_parameters=_count_parameters, say=say))
+    return 0
+
+
+def _count_parameters(run: RunConfig) -> int | None:
+    """Of the run's model, for the bytes that it moves; none where a tokenizer or weights would have to be fetched first."""
+    if run.tokenizer.source != "bytes" or run.model.pretrained is not None:
+        return None
+    from adloco_p2p.commands.inspect import count_parameters
+
+    return count_parameters(run)
+
+
+def leaderboard(arguments: argparse.Namespace) -> int:
+    """Tokens per peer, from the signed reports of a ledger that is checked first."""
+    from adloco_p2p.runtime.agreement import decide_by, genesis_of, is_signed
+
+    run, records = read_journal(arguments.workdir)
+    genesis = genesis_of(run)
+    entries = chain(records, genesis)
+    problems = verify_ledger(genesis, entries, decide_by(run.rules), is_signed)
+    if problems or unconnected(records, genesis):
+        say(f"the ledger is not sound, so nothing is counted; see adloco-peer ledger verify --workdir {arguments.workdir}")
+        return EXIT_BROKEN
+    rows = receipts.leaderboard(receipts.claims(genesis, entries), sequence_length=run.data.sequence_length)
+    total = sum(row.samples for row in rows)
+    if arguments.json:
+        document = {
+            "run": run.digest,
+            "sequence_length": run.data.sequence_length,
+            "samples": total,
+            "tokens": total * run.data.sequence_length,
+            "peers": [
+                {
+                    "peer": row.peer,
+                    "samples": row.samples,
+                    "tokens": row.tokens,
+                    "rounds": row.num_rounds,
+                    "last_round": row.last_round,
+                }
+                for row in rows
+            ],
+        }
+        say(json.dumps(document))
+        return 0
+    say(f"run {run.digest[:16]} {units.one_line(run.name)}: {total * run.data.sequence_length:,} tokens with signed receipts")
+    say(f"  {'':>3} {'tokens':>16} {'share':>6} {'rounds':>7} {'last':>6}  peer")
+    for place, row in enumerate(rows, start=1):
+        share = units.percent(row.samples / total)
+        say(f"  {place:>3} {row.tokens:>16,} {share:>6} {row.num_rounds:>7} {row.last_round:>6}  {row.peer}")
+    return 0
+
+
+def replay(arguments: argparse.Namespace) -> int:
+    """Show the events of a run again, in the views that showed them when they happened."""
+    from adloco_p2p.views.event_file import read_events
+
+    if arguments.speed is not None and not (arguments.speed > 0 and math.isfinite(arguments.speed)):
+        raise ConfigError(
+            f"--speed {arguments.speed:g}: a number above 0 is accepted; 10 is ten times as fast as it happened", code="E200"
+        )
+    events = read_events(arguments.workdir / "events.jsonl")
+    is_plain = arguments.plain or not sys.stdout.isatty()
+    show(events, open_view(plain=arguments.plain), pauses(events, speed=arguments.speed, is_plain=is_plain), time.sleep)
+    return 0
+
+
+def pauses(events: Sequence[Event], *, speed: float | None, is_plain: bool) -> list[float]:
+    """Seconds to wait before each event. Clocks that were set back, and the time between two sessions, cost nothing."""
+    if speed is None and is_plain:
+        return [0.0] * len(events)
+    gaps = [0.0]
+    for before, event in itertools.pairwise(events):
+        gaps.append(0.0 if event["event"] == "started" else max(0.0, event["time"] - before["time"]))
+    pace = speed if speed is not None else max(1.0, sum(gaps) / REPLAY_SECONDS)
+    return [min(gap / pace, MAX_PAUSE_SECONDS) for gap in gaps]
+
+
+def show(events: Sequence[Event], view: View, waits: Sequence[float], sleep: Callable[[float], None]) -> None:
+    view.start()
+    try:
+        for event, seconds in zip(events, waits, strict=True):
+            if seconds > 0:
+                sleep(seconds)
+            view.update(dict(event))
+    finally:
+        view.stop()

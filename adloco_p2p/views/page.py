@@ -1,0 +1,278 @@
+"""What the web page of a run shows, as one JSON document. Pure; every list in it has a limit.
+
+`status` and `plans` come from the ledger (`story.py`) or, for a run without one, from the events of a peer.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from adloco_p2p.core.communications import round_bytes
+from adloco_p2p.core.receipts import Contribution
+from adloco_p2p.views import derived, units
+from adloco_p2p.views.records import Decision, Event, RoundResult
+from adloco_p2p.views.status import Status
+
+MAX_POINTS = 500
+"""Of one curve; of longer ones every so many rounds are shown, the last one always."""
+MAX_LINES = 200
+"""Newest plans of the ledger."""
+MAX_PEERS = 300
+MAX_DECISIONS = 100
+"""Newest merges, forks, probes and switches that are listed; all forks and merges are in the family tree."""
+MAX_TEXT = 400
+
+Document = dict[str, object]
+
+
+def document(
+    status: Status,
+    plans: Sequence[Event],
+    *,
+    contributions: Sequence[Contribution],
+    sequence_length: int,
+    parameters: int | None,
+    bytes_per_value: float,
+    is_alive: Callable[[str], bool] | None,
+    source: str,
+    own: Status | None,
+) -> Document:
+    """`plans`: their events, oldest first. `is_alive`: who showed a sign of life lately; none where nobody listens.
+    `source`: where this comes from, for the reader. `own`: what this machine's node says of itself."""
+    peers = _peers(status, contributions, _states(status, own, is_alive))
+    return {
+        "run": {
+            "digest": status.run,
+            "name": _text(status.name),
+            "mode": status.mode,
+            "rounds": status.rounds,
+            "inner_steps": status.inner_steps,
+            "sequence_length": sequence_length,
+            "parameters": parameters,
+        },
+        "source": source,
+        "now": _now(status, contributions, own),
+        "instances": _instances(status),
+        "decisions": [
+            {
+                "round": decision.round,
+                "kind": decision.kind,
+                "sources": list(decision.sources),
+                "targets": list(decision.targets),
+                "weights": [_rounded(weight) for weight in decision.weights],
+                "reason": _text(decision.reason),
+            }
+            for decision in _shown_decisions(status)
+        ],
+        "peers": peers[:MAX_PEERS],
+        "num_peers": len(peers),
+        "num_alive": sum(peer["state"] == "alive" for peer in peers),
+        "traffic": _traffic(status, own, parameters=parameters, bytes_per_value=bytes_per_value),
+        "ledger": [_line(event) for event in plans[: -MAX_LINES - 1 : -1]],
+        "num_plans": len(plans),
+        "own": _own(own) if own is not None else None,
+    }
+
+
+def plans_of(events: Sequence[Event]) -> list[Event]:
+    """The last word of every round's plan, by round."""
+    return [plan for _, plan in sorted({event["round"]: event for event in events if event["event"] == "plan"}.items())]
+
+
+def _now(status: Status, contributions: Sequence[Contribution], own: Status | None) -> Document:
+    is_finished = status.finish is not None or (own is not None and own.finish is not None)
+    current = status.rounds if is_finished else min(status.current_round, status.rounds)
+    return {
+        "round": current,
+        "is_finished": is_finished,
+        "is_last_agreed": any(plan.is_last for plan in status.plans),
+        "fraction": current / status.rounds if status.rounds else 0.0,
+        "heldout_loss": _rounded(derived.final_heldout(status)) if status.lives else None,
+        "samples": sum(row.samples for row in contributions),
+        "tokens": sum(row.tokens for row in contributions),
+        "unigram_entropy": _rounded(own.unigram_entropy) if own is not None else None,
+    }
+
+
+def _instances(status: Status) -> list[Document]:
+    trained = _samples_by_round(status)
+    rows = {row.instance: row for row in derived.instance_rows(status)}
+    found: list[Document] = []
+    for instance, life in sorted(status.lives.items()):
+        row = rows.get(instance)
+        points = sorted((r for r in status.results.values() if r.instance == instance), key=lambda result: result.round)
+        found.append(
+            {
+                "id": instance,
+                "start": life.start,
+                "end": life.end,
+                "fate": derived.fate(status, instance),
+                "is_alive": row is not None,
+                "requested": row.requested_batch if row else None,
+                "effective": row.effective_batch if row else None,
+                "mode": row.mode if row else "",
+                "reason": _text(row.reason) if row else "",
+                "hosts": row.num_hosts if row else 0,
+                "loss": _rounded(points[-1].loss) if points else None,
+                "heldout": _rounded(derived.latest_heldout(status, instance)),
+                "samples": sum(point.samples for point in points),
+                "points": [_point(point, trained) for point in _thinned(points)],
+            }
+        )
+    return found
+
+
+def _point(point: RoundResult, trained: Mapping[int, int]) -> Document:
+    return {
+        "round": point.round,
+        "samples": trained[point.round],
+        "loss": _rounded(point.loss),
+        "heldout": _rounded(point.heldout_loss),
+        "requested": point.requested_batch,
+        "effective": point.effective_batch,
+        "mode": point.mode,
+    }
+
+
+def _samples_by_round(status: Status) -> dict[int, int]:
+    """Samples of all instances up to the end of each round."""
+    per_round: dict[int, int] = {}
+    for result in status.results.values():
+        per_round[result.round] = per_round.get(result.round, 0) + result.samples
+    total, trained = 0, {}
+    for round_, samples in sorted(per_round.items()):
+        total += samples
+        trained[round_] = total
+    return trained
+
+
+def _thinned(points: Sequence[RoundResult]) -> Sequence[RoundResult]:
+    stride = math.ceil(len(points) / MAX_POINTS)
+    return points if stride <= 1 else [*points[:-1:stride], points[-1]]
+
+
+def _shown_decisions(status: Status) -> Sequence[Decision]:
+    """All that make the family tree, and the newest of the others; newest first."""
+    family = [decision for decision in status.decisions if decision.kind in ("fork", "merge")]
+    others = [decision for decision in status.decisions if decision.kind not in ("fork", "merge")][-MAX_DECISIONS:]
+    return sorted([*family, *others], key=lambda decision: -decision.round)
+
+
+def _states(status: Status, own: Status | None, is_alive: Callable[[str], bool] | None) -> dict[str, str]:
+    """Of the roster: what was heard of them lately, or else what this machine's node says. After its end nobody knows."""
+    seated = [row.peer for row in derived.peer_rows(status)]
+    if is_alive is not None:
+        return {peer: "alive" if is_alive(peer) else "silent" for peer in seated}
+    if own is None or own.state in ("stopped", "finished"):
+        return dict.fromkeys(seated, "seated")
+    return {row.peer: row.state for row in derived.peer_rows(own)}
+
+
+def _peers(status: Status, contributions: Sequence[Contribution], states: Mapping[str, str]) -> list[Document]:
+    """Those who contributed, the largest first; then the others of the roster."""
+    total = sum(row.samples for row in contributions)
+    seated = {row.peer: row for row in derived.peer_rows(status)}
+    given: dict[str, Contribution] = {row.peer: row for row in contributions}
+    found: list[Document] = []
+    for peer in [*given, *(peer for peer in seated if peer not in given)]:
+        seat, gift = seated.get(peer), given.get(peer)
+        found.append(
+            {
+                "peer": _text(peer),
+                "state": "left" if seat is None else states.get(peer, "seated"),
+                "samples_per_second": _rounded(seat.samples_per_second) if seat else None,
+                "instances": list(seat.instances) if seat else [],
+                "samples": gift.samples if gift else 0,
+                "tokens": gift.tokens if gift else 0,
+                "share": _rounded(gift.samples / total) if gift and total else 0.0,
+                "rounds": gift.num_rounds if gift else 0,
+                "last_round": gift.last_round if gift else None,
+            }
+        )
+    return found
+
+
+def _traffic(status: Status, own: Status | None, *, parameters: int | None, bytes_per_value: float) -> Document:
+    """What averaging cost the whole swarm, computed from who contributed; and what this machine's node measured."""
+    swarm: float | None = None
+    if parameters is not None:
+        swarm = sum(
+            len(result.hosts)
+            * round_bytes(num_parameters=parameters, num_workers=len(result.hosts), bytes_per_value=bytes_per_value)
+            for result in status.results.values()
+            if len(result.hosts) > 1
+        )
+    tokens = sum(result.tokens for result in status.results.values())
+    return {
+        "swarm_averaging_bytes": None if swarm is None else round(swarm),
+        "swarm_bytes_per_token": _rounded(swarm / tokens) if swarm is not None and tokens else None,
+        "own": None
+        if own is None
+        else [
+            {"kind": kind, "sent": sent, "received": received}
+            for kind, (sent, received) in derived.traffic_by_kind(own).items()
+        ],
+        "own_bytes_per_token": _rounded(derived.bytes_per_token(own)) if own is not None else None,
+    }
+
+
+def _own(own: Status) -> Document:
+    """The node on this machine."""
+    totals = derived.totals(own)
+    return {
+        "peer": own.peer,
+        "device": _text(own.device),
+        "seconds": _rounded(own.elapsed_seconds),
+        "samples": totals.samples,
+        "tokens": totals.tokens,
+        "tokens_per_second": _rounded(derived.tokens_per_second(own)),
+        "compute_utilisation": _rounded(derived.compute_utilisation(own)),
+        "warnings": [_text(message) for message in own.warnings.values()][:MAX_DECISIONS],
+        "incidents": [
+            {"round": incident.round, "message": _text(incident.message)} for incident in own.incidents[-MAX_DECISIONS:][::-1]
+        ],
+    }
+
+
+def _line(event: Event) -> Document:
+    """One plan of the ledger."""
+    return {
+        "round": event["round"],
+        "digest": event["digest"],
+        "reason": _text(event["reason"]),
+        "peers": len(event["roster"]),
+        "votes": event.get("votes"),
+        "joined": [_text(peer) for peer in event.get("joined", ())],
+        "departed": [_text(peer) for peer in event.get("departed", ())],
+        "is_last": event["is_last"],
+        "instances": [
+            {
+                "id": item["instance"],
+                "requested": item["requested_batch"],
+                "effective": item["effective_batch"],
+                "mode": item["mode"],
+                "reason": _text(item["reason"]),
+                "hosts": len(item["hosts"]),
+            }
+            for item in event["instances"]
+        ],
+        "forks": [{"source": fork["source"], "targets": fork["targets"]} for fork in event["forks"]],
+        "merges": [
+            {
+                "sources": merge["sources"],
+                "target": merge["target"],
+                "weights": [_rounded(weight) for weight in merge["weights"]],
+                "reason": _text(merge["reason"]),
+            }
+            for merge in event["merges"]
+        ],
+    }
+
+
+def _text(text: str) -> str:
+    """Text from elsewhere: one line of plain ASCII, not too long. The page escapes it as well."""
+    return units.shorten(units.one_line(text), MAX_TEXT)
+
+
+def _rounded(value: float | None) -> float | None:
+    """Six significant digits; what is not finite is not known."""
+    return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None

@@ -1,0 +1,116 @@
+"""The story of a run as its ledger tells it: the same events that a peer writes, of nobody in particular. Pure.
+
+So whoever holds the ledger sees a run in the views that a peer has of its own: what was planned and why, and what the signed
+reports say of every round. The ledger knows no clock and no single peer's traffic, so these events carry none; a round that
+has no receipts yet is not told.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from adloco_p2p.core import canonical
+from adloco_p2p.core.ledger import REPORT_LAG
+from adloco_p2p.core.log_lines import plan_line
+from adloco_p2p.core.messages import LedgerEntry
+from adloco_p2p.core.receipts import Claim, claims_of
+from adloco_p2p.core.types import RoundPlan
+from adloco_p2p.views.records import Event
+from adloco_p2p.views.status import Status, apply
+
+
+class Story:
+    """The story of a ledger, told up to where it has come; what is told once is not told again."""
+
+    def __init__(self, genesis: RoundPlan, *, started: Mapping[str, object], sequence_length: int) -> None:
+        """`started` are the fields of the first event, as in `events.jsonl`."""
+        self._genesis = genesis
+        self._started = started
+        self._sequence_length = sequence_length
+        self._begin()
+
+    def _begin(self) -> None:
+        self.status = Status()
+        self.claims: list[Claim] = []
+        self.lines: list[Event] = []
+        """Plans, oldest first."""
+        self._plans = [self._genesis]
+        self._hear({"event": "started", "time": 0.0, **self._started})
+        for event in _planned(self._genesis, None):
+            self._hear(event)
+
+    def follow(self, entries: Sequence[LedgerEntry]) -> None:
+        """Tell what is new. A ledger that was switched to another history is told from the beginning."""
+        known = len(self._plans) - 1
+        if len(entries) < known or (known and entries[known - 1].plan != self._plans[-1]):
+            self._begin()
+        for entry in entries[len(self._plans) - 1 :]:
+            for event in _planned(entry.plan, entry):
+                self._hear(event)
+            if len(self._plans) >= REPORT_LAG:
+                self._hear_reports(self._plans[-REPORT_LAG], entry)
+            self._plans.append(entry.plan)
+
+    def _hear_reports(self, reported: RoundPlan, entry: LedgerEntry) -> None:
+        found = claims_of(reported, entry)
+        self.claims += found
+        by_instance: dict[int, list[Claim]] = {}
+        for claim in found:
+            by_instance.setdefault(claim.item.instance, []).append(claim)
+        for instance, about in sorted(by_instance.items()):
+            self._hear(_round(reported, instance, about, self._sequence_length))
+
+    def _hear(self, event: Event) -> None:
+        self.status = apply(self.status, event)
+        if event["event"] == "plan":
+            self.lines.append(event)
+
+
+def _planned(plan: RoundPlan, entry: LedgerEntry | None) -> Iterator[Event]:
+    fields = plan_line(plan, canonical.digest_once(plan)).fields
+    if entry is not None:
+        fields["votes"] = len(entry.certificate.votes)
+        fields["joined"] = [join.peer for join in entry.value.joined]
+        fields["departed"] = list(entry.value.departed)
+    yield {"event": "plan", "time": 0.0, **fields}
+    for fork in plan.forks:
+        yield {"event": "fork", "time": 0.0, "round": plan.round, "source": fork.source, "targets": list(fork.targets)}
+    for merge in plan.merges:
+        yield {
+            "event": "merge",
+            "time": 0.0,
+            "round": plan.round,
+            "sources": list(merge.sources),
+            "target": merge.target,
+            "weights": list(merge.weights),
+            "reason": merge.reason,
+        }
+
+
+def _round(plan: RoundPlan, instance: int, about: Sequence[Claim], sequence_length: int) -> Event:
+    """All hosts of one instance together: losses weighted by the samples that count, held-out losses by their median."""
+    planned = next((item for item in plan.instances if item.instance == instance), None)
+    counted = [(claim.samples, claim.item.loss) for claim in about if claim.samples and claim.item.loss is not None]
+    samples = sum(claim.samples for claim in about)
+    weight = sum(number for number, _ in counted)
+    heldout = [claim.item.heldout_loss for claim in about if claim.item.heldout_loss is not None]
+    contributors = Counter(claim.item.contributors for claim in about).most_common(1)
+    return {
+        "event": "round",
+        "time": 0.0,
+        "round": plan.round,
+        "instance": instance,
+        "loss": sum(number * loss for number, loss in counted) / weight if weight else None,
+        "heldout_loss": median(heldout) if heldout else None,
+        "requested_batch": planned.requested_batch if planned else 0,
+        "effective_batch": planned.effective_batch if planned else 0,
+        "accumulation_steps": max(claim.item.accumulation_steps for claim in about),
+        "mode": planned.mode if planned else "single",
+        "reason": planned.reason if planned else "",
+        "samples": samples,
+        "tokens": samples * sequence_length,
+        "hosts": list(contributors[0][0]),
+        "seconds": {"training": sum(claim.item.train_seconds for claim in about)},
+        "bytes_sent": 0,
+        "bytes_received": 0,
+    }

@@ -1,0 +1,197 @@
+"""A small HTTP server that only gives: no form, no cookie, no upload, nothing that changes anything.
+
+It listens on loopback unless told otherwise. A browser gets one page, its style and its script from this package and may load
+nothing else (Content-Security-Policy); every request that is not exactly one of the routes is refused before it is read.
+Another site that a browser shows cannot read along: names other than this machine's are refused (DNS rebinding).
+"""
+
+import asyncio
+import gzip
+import hashlib
+import ipaddress
+import json
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+from aiohttp import web
+
+from adloco_p2p.errors import ConfigError, SwarmError
+
+MAX_EVENT_STREAMS = 32
+"""Browsers that are kept up to date at the same time; further ones ask again by themselves."""
+PERIOD_SECONDS = 2.0
+"""At most so often a page hears of news."""
+KEEPALIVE_SECONDS = 15.0
+"""A quiet event stream says so, so that a dead connection is noticed."""
+STOP_SECONDS = 0.2
+"""For answers under way; the streams of events would never end by themselves."""
+_SECURITY = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self';"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Server": "adloco-peer",
+}
+_ASSETS = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where to listen. Port 0: any free one."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        return ipaddress.ip_address(self.host).is_loopback
+
+
+def parse_host(setting: str, host: str) -> str:
+    """An IP address. Raises ConfigError, naming the setting."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        raise ConfigError(
+            f"{setting} {host}: an IP address of this machine is accepted, such as 127.0.0.1 (this machine only) or 0.0.0.0"
+            " (everybody who can reach it)",
+            code="E200",
+        ) from None
+
+
+class Server:
+    """Serves `routes` from `start` to `stop`, in the running event loop."""
+
+    def __init__(self, address: Address, routes: Mapping[str, Handler]) -> None:
+        self._address = address
+        application = web.Application(middlewares=[self._guard], client_max_size=1)
+        application.add_routes([web.get(path, handler) for path, handler in routes.items()])
+        self._runner = web.AppRunner(application, access_log=None, max_line_size=2048, max_field_size=4096, max_headers=64)
+
+    async def start(self) -> str:
+        """The URL. Raises SwarmError where nobody can listen there."""
+        await self._runner.setup()
+        host, port = self._address.host, self._address.port
+        try:
+            await web.TCPSite(self._runner, host, port, shutdown_timeout=STOP_SECONDS).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise SwarmError(
+                f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}; choose another port", code="E307"
+            ) from error
+        port = self._runner.addresses[0][1]
+        return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if self._address.is_loopback and not _is_loopback_name(request.host):
+            raise web.HTTPForbidden(text="this page is served to this machine only\n", headers=_SECURITY)
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            error.headers.update(_SECURITY)
+            raise
+        if not response.prepared:
+            response.headers.update(_SECURITY)
+        return response
+
+
+def _is_loopback_name(host: str) -> bool:
+    """What a browser on this machine asks for: `localhost`, or a loopback address, with or without a port."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
+    name = name.removeprefix("[").removesuffix("]")
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+class Page:
+    """The page of a run. `show` gives it what to show; browsers hear of it within a period."""
+
+    def __init__(self) -> None:
+        self._body = b"{}"
+        self._tag = _tag(self._body)
+        self._changed = asyncio.Event()
+        self._num_streams = 0
+
+    @property
+    def routes(self) -> dict[str, Handler]:
+        assets = {path: _asset(name, kind) for path, (name, kind) in _ASSETS.items()}
+        return {**assets, "/api/run": self._run, "/api/events": self._events}
+
+    def show(self, document: Mapping[str, object]) -> None:
+        """Replace what is shown. What did not change is not sent again."""
+        body = json.dumps(document, separators=(",", ":"), allow_nan=False).encode("ascii")
+        if body != self._body:
+            self._body, self._tag = body, _tag(body)
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def _run(self, request: web.Request) -> web.Response:
+        """The document as it is now."""
+        headers = {"ETag": f'"{self._tag}"'}
+        if request.headers.get("If-None-Match") == f'"{self._tag}"':
+            return web.Response(status=304, headers=headers)
+        body = self._body
+        if "gzip" in request.headers.get("Accept-Encoding", "") and len(body) > 1024:
+            headers["Content-Encoding"] = "gzip"
+            body = await asyncio.to_thread(gzip.compress, body, 5)
+        return web.Response(body=body, content_type="application/json", headers=headers)
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """Server-sent events: the tag of the newest document, whenever there is another one."""
+        if self._num_streams >= MAX_EVENT_STREAMS:
+            raise web.HTTPServiceUnavailable(text="too many pages are open\n", headers={"Retry-After": "30"})
+        self._num_streams += 1
+        try:
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **_SECURITY})
+            await response.prepare(request)
+            told = ""
+            while True:
+                changed = self._changed
+                if told != self._tag:
+                    told = self._tag
+                    await response.write(f"event: news\ndata: {told}\n\n".encode("ascii"))
+                    await asyncio.sleep(PERIOD_SECONDS)
+                    continue
+                try:
+                    async with asyncio.timeout(KEEPALIVE_SECONDS):
+                        await changed.wait()
+                except TimeoutError:
+                    await response.write(b": quiet\n\n")
+        except ConnectionResetError:
+            return response  # the browser went away
+        finally:
+            self._num_streams -= 1
+
+
+def _tag(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()[:16]
+
+
+def _asset(name: str, kind: str) -> Handler:
+    content = resources.files("adloco_p2p.web").joinpath("static", name).read_bytes()
+
+    async def serve(request: web.Request) -> web.Response:
+        del request
+        return web.Response(body=content, content_type=kind, charset="utf-8")
+
+    return serve

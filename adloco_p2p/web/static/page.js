@@ -1,0 +1,412 @@
+// The page of a run. It asks /api/run for one document and draws it; /api/events says when there is news.
+// Text from other peers only ever becomes text nodes. Nothing is loaded from anywhere else.
+"use strict";
+
+const SVG = "http://www.w3.org/2000/svg";
+const COLOURS = 8;
+const FIRST_LINES = 15;  // of the ledger; the others on demand
+const view = { run: null, axis: "round", openRounds: new Set(), isWhole: false };
+
+// --- elements
+
+function element(name, attributes, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes || {})) made.setAttribute(key, value);
+  made.append(...children.filter((child) => child !== null));
+  return made;
+}
+
+function shape(name, attributes, text) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+const at = (id) => document.getElementById(id);
+const colour = (instance) => instance % COLOURS;
+
+// --- numbers as people read them
+
+function count(value) {
+  if (value === null || value === undefined) return "-";
+  const prefixes = ["", "k", "M", "G", "T", "P"];
+  let scale = 0;
+  while (Math.abs(value) >= 999.5 && scale < prefixes.length - 1) { value /= 1000; scale += 1; }
+  const digits = Math.abs(value) >= 99.95 || (scale === 0 && Number.isInteger(value)) ? 0 : Math.abs(value) >= 9.995 ? 1 : 2;
+  return value.toFixed(digits) + prefixes[scale];
+}
+
+function bytes(value) {
+  if (value === null || value === undefined) return "-";
+  const text = count(value);
+  const prefix = /[a-zA-Z]$/.test(text) ? text.slice(-1) : "";
+  return `${prefix ? text.slice(0, -1) : text} ${prefix}B`;
+}
+
+const loss = (value) => (value === null || value === undefined ? "-" : value.toFixed(3));
+const percent = (value) => (value === null || value === undefined ? "-" : `${(100 * value).toFixed(value < 0.1 ? 1 : 0)}%`);
+const short = (peer) => (peer.length <= 14 ? peer : `..${peer.slice(-12)}`);
+const plural = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
+
+function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "-";
+  if (seconds < 60) return `${seconds.toFixed(1)} s`;
+  const minutes = Math.round(seconds / 60);
+  return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+// --- charts
+
+function niceStep(span, wanted) {
+  const rough = Math.max(span, 1e-9) / wanted;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  return power * ([1, 2, 5, 10].find((factor) => factor * power >= rough) || 10);
+}
+
+function linearTicks(low, high, wanted) {
+  const step = niceStep(high - low, wanted);
+  const ticks = [];
+  for (let tick = Math.ceil(low / step - 1e-9) * step; tick <= high + step * 1e-6; tick += step) ticks.push(Math.abs(tick) < step * 1e-6 ? 0 : tick);
+  return ticks;
+}
+
+function powerTicks(low, high) {
+  const ticks = [];
+  for (let power = Math.floor(Math.log2(low)); 2 ** power <= high * 1.001; power += 1) if (2 ** power >= low * 0.999) ticks.push(2 ** power);
+  const stride = Math.ceil(ticks.length / 6);
+  return ticks.filter((_, index) => index % stride === 0);
+}
+
+// A frame with axes; `place` maps a value pair to pixels.
+function frame(holder, { height, left, xs, ys, isLogarithmic, xText, yText, label }) {
+  const width = Math.max(holder.clientWidth, 240);
+  const [bottom, right, top] = [22, 12, 8];
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label });
+  let [low, high] = [Math.min(...ys), Math.max(...ys)];
+  if (isLogarithmic) { low /= 1.1; high *= 1.15; } else { const margin = (high - low) * 0.06 || 0.1; low -= margin; high += margin; }
+  const first = Math.min(...xs);
+  const last = Math.max(...xs, first + 1);
+  const flat = isLogarithmic ? Math.log2 : (value) => value;
+  const x = (value) => left + ((value - first) / (last - first)) * (width - left - right);
+  const y = (value) => top + (1 - (flat(value) - flat(low)) / (flat(high) - flat(low))) * (height - top - bottom);
+  for (const tick of isLogarithmic ? powerTicks(low, high) : linearTicks(low, high, 5)) {
+    svg.append(shape("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }));
+    svg.append(shape("text", { class: "axis", x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, yText(tick)));
+  }
+  for (const tick of linearTicks(first, last, Math.min(8, Math.floor(width / 80)))) {
+    svg.append(shape("text", { class: "axis", x: x(tick), y: height - 5, "text-anchor": "middle" }, xText(tick)));
+  }
+  return { svg, x, y, first, last, left, width, height, bottom, right, top };
+}
+
+function curve(points, place, classes) {
+  if (points.length === 1) {
+    const [cx, cy] = place(points[0]);
+    return shape("circle", { cx, cy, r: 3, class: classes.replace(/\bs(\d)\b/, "f$1").replace("curve", "dot") });
+  }
+  const path = points.map((point, index) => { const [px, py] = place(point); return `${index ? "L" : "M"}${px.toFixed(1)} ${py.toFixed(1)}`; });
+  return shape("path", { d: path.join(""), class: classes });
+}
+
+// The nearest place on the horizontal axis is read out above the chart; before anybody points, the last one.
+function readable(chart, holder, readout, places, describe) {
+  const cursor = shape("line", { class: "cursor", y1: chart.top, y2: chart.height - chart.bottom, visibility: "hidden" });
+  chart.svg.append(cursor);
+  const tell = (place) => readout.replaceChildren(...describe(place));
+  const sorted = [...places].sort((a, b) => a - b);
+  tell(sorted[sorted.length - 1]);
+  chart.svg.addEventListener("pointermove", (event) => {
+    const inside = ((event.clientX - chart.svg.getBoundingClientRect().left) / chart.svg.getBoundingClientRect().width) * chart.width;
+    const nearest = sorted.reduce((best, place) => (Math.abs(chart.x(place) - inside) < Math.abs(chart.x(best) - inside) ? place : best));
+    cursor.setAttribute("x1", chart.x(nearest));
+    cursor.setAttribute("x2", chart.x(nearest));
+    cursor.setAttribute("visibility", "visible");
+    tell(nearest);
+  });
+  chart.svg.addEventListener("pointerleave", () => { cursor.setAttribute("visibility", "hidden"); tell(sorted[sorted.length - 1]); });
+  holder.replaceChildren(chart.svg);
+}
+
+function perInstance(run, place, axis, text) {
+  const parts = [];
+  for (const instance of run.instances) {
+    const point = instance.points.find((candidate) => candidate[axis] === place);
+    const said = point && text(point);
+    if (said) parts.push(element("b", { class: `f${colour(instance.id)}` }, `  ${instance.id} `), said);
+  }
+  return parts;
+}
+
+function waiting(id, text) {
+  at(id).replaceChildren(element("p", { class: "quiet" }, text));
+  at(`${id}-readout`).replaceChildren();
+}
+
+function drawLoss(run) {
+  const all = run.instances.flatMap((instance) => instance.points);
+  const ys = all.flatMap((point) => [point.loss, point.heldout]).filter((value) => value !== null);
+  if (!ys.length) return waiting("loss", "no round has been reported yet; the ledger tells a round two rounds later");
+  const axis = view.axis;
+  const entropy = run.now.unigram_entropy;
+  const hasReference = entropy !== null && entropy <= Math.max(...ys) * 1.02;
+  const holder = at("loss");
+  const chart = frame(holder, {
+    height: 300, left: 44, xs: all.map((point) => point[axis]), ys: hasReference ? [...ys, entropy] : ys, isLogarithmic: false,
+    xText: count, yText: (tick) => tick.toFixed(2), label: "loss of every instance",
+  });
+  if (hasReference) {
+    chart.svg.append(shape("line", { class: "reference", x1: chart.left, x2: chart.width - chart.right, y1: chart.y(entropy), y2: chart.y(entropy) }));
+    chart.svg.append(shape("text", { class: "axis", x: chart.width - chart.right, y: chart.y(entropy) - 5, "text-anchor": "end" }, "knowing only how often each token occurs"));
+  }
+  for (const instance of run.instances) {
+    for (const [field, style] of [["loss", "faint"], ["heldout", ""]]) {
+      const points = instance.points.filter((point) => point[field] !== null);
+      if (points.length) chart.svg.append(curve(points, (point) => [chart.x(point[axis]), chart.y(point[field])], `curve s${colour(instance.id)} ${style}`));
+    }
+  }
+  readable(chart, holder, at("loss-readout"), new Set(all.map((point) => point[axis])), (place) => {
+    const round = all.find((point) => point[axis] === place).round;
+    return [`round ${round}: `, ...perInstance(run, place, axis, (point) => `held out ${loss(point.heldout)}, training ${loss(point.loss)}`)];
+  });
+}
+
+function drawBatch(run) {
+  const all = run.instances.flatMap((instance) => instance.points);
+  const ys = all.flatMap((point) => [point.requested, point.effective]).filter((value) => value > 0);
+  if (!ys.length) return waiting("batch", "no round has been reported yet");
+  const holder = at("batch");
+  const chart = frame(holder, {
+    height: 240, left: 44, xs: all.map((point) => point.round), ys, isLogarithmic: true, xText: count, yText: count, label: "batch of every instance",
+  });
+  for (const instance of run.instances) {
+    const points = instance.points.filter((point) => point.requested > 0 && point.effective > 0);
+    if (!points.length) continue;
+    chart.svg.append(curve(points, (point) => [chart.x(point.round), chart.y(point.requested)], `curve dashed s${colour(instance.id)}`));
+    chart.svg.append(curve(points, (point) => [chart.x(point.round), chart.y(point.effective)], `curve s${colour(instance.id)}`));
+    for (const point of points.length <= 60 ? points : []) {
+      if (point.mode === "accumulate") chart.svg.append(shape("circle", { cx: chart.x(point.round), cy: chart.y(point.effective), r: 3, class: `ring s${colour(instance.id)}` }));
+    }
+  }
+  readable(chart, holder, at("batch-readout"), new Set(all.map((point) => point.round)), (place) => [
+    `round ${place}: `, ...perInstance(run, place, "round", (point) => `${point.requested} asked, ${point.effective} used, ${point.mode}`),
+  ]);
+}
+
+// One lane per instance from its first boundary to its last; forks and merges tie lanes together at their boundary.
+function drawFamily(run) {
+  if (!run.instances.length) return waiting("family", "no plan yet");
+  const holder = at("family");
+  const width = Math.max(holder.clientWidth, 240);
+  const [left, right, lane, top, bottom] = [30, 14, 30, 14, 22];
+  const height = top + bottom + lane * run.instances.length;
+  const last = Math.max(run.run.rounds, ...run.instances.map((instance) => instance.end), 1);
+  const x = (round) => left + (round / last) * (width - left - right);
+  const rows = new Map(run.instances.map((instance, index) => [instance.id, top + lane * (index + 0.5)]));
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "forks and merges of the instances" });
+  for (const tick of linearTicks(0, last, Math.min(8, Math.floor(width / 80)))) {
+    svg.append(shape("line", { class: "grid", x1: x(tick), x2: x(tick), y1: top, y2: height - bottom }));
+    svg.append(shape("text", { class: "axis", x: x(tick), y: height - 5, "text-anchor": "middle" }, count(tick)));
+  }
+  const family = run.decisions.filter((decision) => decision.kind === "fork" || decision.kind === "merge");
+  const readout = at("family-readout");
+  const rest = family.length ? `${plural(family.filter((d) => d.kind === "fork").length, "fork")}, ${plural(family.filter((d) => d.kind === "merge").length, "merge")}; point at one for its reason` : "no fork and no merge yet";
+  readout.replaceChildren(rest);
+  for (const instance of run.instances) {
+    const y = rows.get(instance.id);
+    svg.append(shape("text", { class: `name f${colour(instance.id)}`, x: 4, y: y + 4 }, String(instance.id)));
+    svg.append(shape("line", { class: `life s${colour(instance.id)}`, x1: x(instance.start), x2: Math.max(x(instance.end), x(instance.start) + 1), y1: y, y2: y }));
+  }
+  for (const decision of family) {
+    const isMerge = decision.kind === "merge";
+    const hub = isMerge ? decision.targets[0] : decision.sources[0];
+    for (const other of (isMerge ? decision.sources : decision.targets).filter((instance) => instance !== hub)) {
+      if (!rows.has(other) || !rows.has(hub)) continue;
+      const [x1, y1, y2] = [x(decision.round), rows.get(isMerge ? other : hub), rows.get(isMerge ? hub : other)];
+      const tie = shape("path", { class: `tie s${colour(isMerge ? other : hub)}`, d: `M${x1} ${y1} C${x1 + 10} ${y1} ${x1 + 10} ${y2} ${x1} ${y2}` });
+      svg.append(tie);
+    }
+    if (!rows.has(hub)) continue;
+    const mark = shape("circle", { class: `ring s${colour(hub)}`, cx: x(decision.round), cy: rows.get(hub), r: 5, tabindex: 0 });
+    const weights = decision.weights.length ? ` by ${decision.weights.map((weight) => weight.toFixed(2)).join(" + ")}` : "";
+    const words = `before round ${decision.round}: ${decision.sources.join(" + ")} -> ${decision.targets.join(", ")}${weights}. ${decision.reason}`;
+    mark.append(shape("title", {}, words));
+    for (const event of ["pointerenter", "focus"]) mark.addEventListener(event, () => readout.replaceChildren(words));
+    for (const event of ["pointerleave", "blur"]) mark.addEventListener(event, () => readout.replaceChildren(rest));
+    svg.append(mark);
+  }
+  holder.replaceChildren(svg);
+}
+
+function listInstances(run) {
+  at("instances").replaceChildren(...run.instances.filter((instance) => instance.is_alive).map((instance) => element("li", {},
+    element("b", { class: `f${colour(instance.id)}` }, `instance ${instance.id} `),
+    `held out ${loss(instance.heldout)}, batch ${instance.effective} of ${instance.requested} asked, ${instance.mode}, ${plural(instance.hosts, "host")}. `,
+    element("span", { class: "quiet" }, instance.reason))));
+}
+
+// --- tables
+
+function row(cells) {
+  return element("tr", {}, ...cells.map(([text, classes]) => (text instanceof Node ? element("td", { class: classes || "" }, text) : element("td", { class: classes || "" }, String(text)))));
+}
+
+function table(id, headings, rows) {
+  at(id).replaceChildren(
+    element("thead", {}, element("tr", {}, ...headings.map(([text, classes]) => element("th", { scope: "col", class: classes || "" }, text)))),
+    element("tbody", {}, ...rows));
+}
+
+function meter(share) {
+  const svg = shape("svg", { viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" });
+  svg.append(shape("rect", { class: "trough", x: 0, y: 0, width: 100, height: 8 }), shape("rect", { class: "meter", x: 0, y: 0, width: 100 * share, height: 8 }));
+  return svg;
+}
+
+function drawPeers(run) {
+  const hidden = run.num_peers - run.peers.length;
+  at("peers-note").textContent = `Tokens by the signed reports in the ledger, each claim up to what the plan gave that peer. The last two rounds have no receipts yet.${hidden > 0 ? ` ${plural(hidden, "more peer")} not shown.` : ""}`;
+  table("peers", [["peer"], ["state", "left"], ["tokens"], ["share"], ["", "bar"], ["rounds"], ["last"], ["samples/s"], ["instances"]], run.peers.map((peer) => {
+    const line = row([
+      [short(peer.peer), "peer"], [peer.state, `left ${peer.state === "left" ? "left-swarm" : peer.state}`], [count(peer.tokens)], [percent(peer.share)],
+      [meter(peer.share), "bar"], [peer.rounds], [peer.last_round ?? "-"], [count(peer.samples_per_second)], [peer.instances.join(" ") || "-"],
+    ]);
+    line.firstChild.setAttribute("title", peer.peer);
+    return line;
+  }));
+}
+
+function drawTraffic(run) {
+  const traffic = run.traffic;
+  const rows = [];
+  for (const line of traffic.own || []) rows.push(row([[`this node, ${line.kind}`], [bytes(line.sent)], [bytes(line.received)]]));
+  if (traffic.own) rows.push(row([["this node, sent per token"], [bytes(traffic.own_bytes_per_token)], [""]]));
+  rows.push(row([["all peers, averaging *"], [bytes(traffic.swarm_averaging_bytes)], [bytes(traffic.swarm_averaging_bytes)]]));
+  rows.push(row([["all peers, averaging per token *"], [bytes(traffic.swarm_bytes_per_token)], [""]]));
+  table("traffic", [["what"], ["sent"], ["received"]], rows);
+  at("traffic-note").textContent = "* computed: what an all-reduce of the contributors that the ledger names moves. What this node says of itself is measured.";
+}
+
+function drawOwn(run) {
+  const own = run.own;
+  at("own-card").hidden = own === null;
+  at("traffic-card").classList.toggle("wide", own === null);
+  if (own === null) return;
+  const pairs = [
+    ["peer", own.peer], ["device", own.device], ["running", duration(own.seconds)], ["trained", `${count(own.tokens)} tokens in ${count(own.samples)} samples`],
+    ["speed", `${count(own.tokens_per_second)} tokens/s`], ["computing", `${percent(own.compute_utilisation)} of the time`],
+  ];
+  at("own").replaceChildren(...pairs.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+  at("troubles").replaceChildren(
+    ...own.warnings.map((text) => element("li", { class: "silent" }, `now: ${text}`)),
+    ...own.incidents.slice(0, 5).map((incident) => element("li", { class: "quiet" }, `round ${incident.round}: ${incident.message}`)));
+}
+
+// --- ledger
+
+function drawLedger(run) {
+  const hidden = run.num_plans - run.ledger.length;
+  at("ledger-note").textContent = `${plural(run.num_plans, "plan")}, every decision recomputed and every signature checked before it is shown here${hidden > 0 ? `; the ${hidden} oldest are left out` : ""}. Open one for its reasons.`;
+  const lines = view.isWhole ? run.ledger : run.ledger.slice(0, FIRST_LINES);
+  at("all").hidden = lines.length === run.ledger.length;
+  at("all").textContent = `show ${plural(run.ledger.length - lines.length, "older plan")}`;
+  at("ledger").replaceChildren(...lines.map((line) => {
+    const tags = [
+      ...line.forks.map((fork) => ["fork", `fork ${fork.source} -> ${fork.targets.join(", ")}`]),
+      ...line.merges.map((merge) => ["merge", `merge ${merge.sources.join(" + ")} -> ${merge.target}`]),
+      ...(line.joined.length ? [["", plural(line.joined.length, "newcomer")]] : []),
+      ...(line.departed.length ? [["", `${line.departed.length} gone`]] : []),
+      ...(line.is_last ? [["", "the last plan"]] : []),
+    ];
+    const votes = line.votes === null ? "" : `, ${plural(line.votes, "vote")}`;
+    const body = element("details", {},
+      element("summary", {}, `round ${line.round}, ${plural(line.peers, "peer")}${votes}`, ...tags.map(([kind, text]) => element("span", { class: `tag ${kind}` }, text))),
+      element("ul", {},
+        ...line.instances.map((item) => element("li", {}, `instance ${item.id}: ${item.requested} asked, ${item.effective} used, ${item.mode}, ${plural(item.hosts, "host")}. ${item.reason}`)),
+        ...line.merges.map((merge) => element("li", {}, `merge ${merge.sources.join(" + ")} -> ${merge.target}, weights ${merge.weights.map((weight) => weight.toFixed(3)).join(" + ")}. ${merge.reason}`)),
+        ...line.joined.map((peer) => element("li", {}, `joined: ${peer}`)),
+        ...line.departed.map((peer) => element("li", {}, `departed: ${peer}`)),
+        line.reason ? element("li", {}, line.reason) : null,
+        element("li", { class: "quiet" }, `plan ${line.digest}`)));
+    body.open = view.openRounds.has(line.round);
+    body.addEventListener("toggle", () => view.openRounds[body.open ? "add" : "delete"](line.round));
+    return body;
+  }));
+}
+
+// --- the whole page
+
+function drawHead(run) {
+  document.title = `${run.run.name}: AdLoCo run`;
+  at("name").textContent = run.run.name;
+  const size = run.run.parameters === null ? "" : `, ${count(run.run.parameters)} parameters`;
+  at("identity").textContent = `run ${run.run.digest.slice(0, 16)}, ${run.run.mode}, H ${run.run.inner_steps}${size}`;
+  const alive = run.num_alive;
+  const isSeated = run.peers.some((peer) => peer.state === "seated");
+  const isOver = run.now.is_finished || (run.now.is_last_agreed && !alive);
+  const state = isOver ? "finished" : run.now.is_last_agreed ? "the last plan is agreed" : alive ? "training" : isSeated ? "stopped" : "nobody is heard of";
+  at("state").textContent = `round ${run.now.round} of ${run.run.rounds}, ${state}`;
+  at("state").classList.remove("lost");
+  at("bar").style.width = `${isOver ? 100 : 100 * run.now.fraction}%`;
+  at("bar").parentElement.setAttribute("aria-valuenow", isOver ? 100 : Math.round(100 * run.now.fraction));
+  const live = run.instances.filter((instance) => instance.is_alive).length;
+  const tiles = [
+    ["held-out loss", loss(run.now.heldout_loss), "nats per token"], ["tokens with receipts", count(run.now.tokens), `${count(run.now.samples)} samples`],
+    ["peers", String(isSeated ? run.num_peers : alive), isSeated ? "known" : `alive of ${run.num_peers}`], ["instances", String(live), `of ${run.instances.length} so far`],
+    ["averaging, all peers", bytes(run.traffic.swarm_averaging_bytes), "computed"],
+  ];
+  at("tiles").replaceChildren(...tiles.map(([name, value, unit]) => element("div", {}, element("dt", {}, name), element("dd", {}, value, " ", element("small", {}, unit)))));
+  at("source").textContent = run.source;
+}
+
+function drawCharts() {
+  const run = view.run;
+  if (run === null) return;
+  drawLoss(run);
+  drawBatch(run);
+  drawFamily(run);
+}
+
+function draw(run) {
+  view.run = run;
+  drawHead(run);
+  drawCharts();
+  listInstances(run);
+  drawPeers(run);
+  drawTraffic(run);
+  drawOwn(run);
+  drawLedger(run);
+}
+
+async function refresh() {
+  const reply = await fetch("/api/run");
+  if (!reply.ok) throw new Error(`status ${reply.status}`);
+  const run = await reply.json();
+  if (run.run) draw(run);
+}
+
+function lost() {
+  at("state").textContent = "no connection to the dashboard; trying again";
+  at("state").classList.add("lost");
+}
+
+function start() {
+  for (const button of document.querySelectorAll("[data-axis]")) {
+    button.addEventListener("click", () => {
+      view.axis = button.dataset.axis;
+      for (const other of document.querySelectorAll("[data-axis]")) other.setAttribute("aria-pressed", String(other === button));
+      drawCharts();
+    });
+  }
+  at("all").addEventListener("click", () => { view.isWhole = true; drawLedger(view.run); });
+  let width = 0;
+  new ResizeObserver(() => {
+    if (document.body.clientWidth !== width) { width = document.body.clientWidth; drawCharts(); }
+  }).observe(document.body);
+  const news = new EventSource("/api/events");
+  news.addEventListener("news", () => refresh().catch(lost));
+  news.addEventListener("error", lost);
+  refresh().catch(lost);
+}
+
+start();

@@ -1,0 +1,232 @@
+"""Looking at a run: the page of a swarm that is not one's own, the leaderboard, the replay, the metrics of a node."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import urllib.request
+from collections.abc import Iterator
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import CONNECTED, ROUNDS, begin_warm, events, run, write_config
+from swarm_processes import LOOPBACK, PeerProcess, wait, write_swarm_config
+
+from adloco_p2p.cli import main
+from adloco_p2p.commands import observe
+from adloco_p2p.core.ledger import chain
+from adloco_p2p.core.receipts import claims, leaderboard
+from adloco_p2p.runtime.agreement import genesis_of
+from adloco_p2p.runtime.journal import journal_records
+from adloco_p2p.runtime.observe import story_of, workdir_document
+from adloco_p2p.storage.workdir import read_run
+from tests.e2e.test_ledger_verbs import FORGED, forge
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The working directory of a finished run of a swarm of one, which keeps a ledger like any other."""
+    folder = tmp_path_factory.mktemp("observed")
+    command = ["start", write_config(folder), "--workdir", folder / "work", "--host-maddrs", LOOPBACK, *CONNECTED]
+    ended = run(command, folder=folder)
+    assert ended.code == 0, ended
+    (folder / "work" / "said").write_text(ended.output)
+    return folder / "work"
+
+
+def board(workdir: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["leaderboard", "--workdir", str(workdir), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+# --- leaderboard -----------------------------------------------------------------------------------------------------
+
+
+def test_the_leaderboard_counts_what_the_signed_reports_say(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = board(whole, capsys)
+    trained = [event for event in events(whole, "round") if event["round"] <= ROUNDS - 2]
+    samples = sum(event["samples"] for event in trained)
+    (row,) = found["peers"]
+    assert (row["samples"], row["tokens"], row["rounds"], row["last_round"]) == (samples, 32 * samples, ROUNDS - 1, ROUNDS - 2)
+    assert (found["samples"], found["tokens"], found["sequence_length"]) == (samples, 32 * samples, 32)
+    assert main(["leaderboard", "--workdir", str(whole)]) == 0
+    text = capsys.readouterr().out
+    assert f"{32 * samples:,}" in text and row["peer"] in text and "100%" in text
+
+
+def test_a_ledger_that_is_not_sound_is_not_counted(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "work"))
+    forge(copy / "journal.bin", FORGED["a reported loss"], round=3)
+    assert main(["leaderboard", "--workdir", str(copy)]) == 1
+    assert "not sound" in capsys.readouterr().out
+    assert main(["leaderboard", "--workdir", str(tmp_path / "nothing")]) == 2
+
+
+# --- the page of a directory -----------------------------------------------------------------------------------------
+
+
+def test_the_page_of_a_directory_says_the_same(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = read_run(whole)
+    assert config is not None
+    page: dict[str, Any] = json.loads(json.dumps(workdir_document(whole, config, story_of(config)), allow_nan=False))
+    found = board(whole, capsys)
+    assert page["now"]["tokens"] == found["tokens"] and page["now"]["is_finished"]
+    assert [(row["peer"], row["tokens"]) for row in page["peers"]] == [(row["peer"], row["tokens"]) for row in found["peers"]]
+    rounds = {(event["round"], event["instance"]): event for event in events(whole, "round")}
+    points = {(point["round"], item["id"]): point for item in page["instances"] for point in item["points"]}
+    assert points.keys() == rounds.keys(), "also the last rounds, which have no receipts"
+    for key, event in rounds.items():
+        assert points[key]["loss"] == pytest.approx(event["loss"], rel=1e-5)
+        assert points[key]["requested"] == event["requested_batch"]
+    assert [line["round"] for line in page["ledger"]] == list(range(ROUNDS, -1, -1))
+    merges = [decision for decision in page["decisions"] if decision["kind"] == "merge"]
+    assert len(merges) == len(events(whole, "merge")) and page["own"]["tokens"] > 0
+
+
+def test_a_directory_without_a_ledger_has_a_page_too(whole: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(whole, tmp_path / "work"))
+    (copy / "journal.bin").unlink()
+    config = read_run(copy)
+    assert config is not None
+    page = workdir_document(copy, config, story_of(config))
+    assert "nothing here is signed" in str(page["source"])
+    (row,) = page["peers"]  # type: ignore[misc]
+    assert row["samples"] == sum(event["samples"] for event in events(copy, "round"))
+
+
+# --- replay ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_replay_says_what_was_said(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All but the time left, which the live view reckons with progress inside a round; that is not recorded."""
+    assert main(["replay", "--workdir", str(whole), "--plain"]) == 0
+    again, said = (
+        re.sub(r"eta \S+( s)? *", "", text).splitlines() for text in (capsys.readouterr().out, (whole / "said").read_text())
+    )
+    first = next(index for index, line in enumerate(said) if line.startswith("started"))
+    assert len(again) > ROUNDS and again == said[first : first + len(again)]
+
+
+def test_a_replay_keeps_the_pace_and_leaves_out_the_nights() -> None:
+    made = [
+        {"event": name, "time": time}
+        for name, time in (("started", 0.0), ("a", 4.0), ("b", 3.0), ("started", 9e5), ("c", 900006.0))
+    ]
+    assert observe.pauses(made, speed=2.0, is_plain=True) == [0.0, 2.0, 0.0, 0.0, 3.0]
+    assert observe.pauses(made, speed=None, is_plain=True) == [0.0] * 5
+    long = [{"event": "round", "time": 10.0 * second} for second in range(601)]
+    assert sum(observe.pauses(long, speed=None, is_plain=False)) == pytest.approx(observe.REPLAY_SECONDS)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "dashboard",
+        "dashboard --workdir . --initial-peers /ip4/127.0.0.1/tcp/1/p2p/x",
+        "dashboard --workdir . --port 70000",
+        "dashboard --workdir . --host everywhere",
+        "dashboard --workdir nothing-here --port 0",
+        "replay --workdir nothing-here",
+        "replay --workdir . --speed 0",
+        "leaderboard",
+    ],
+)
+def test_bad_arguments(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code: object = main(arguments.split())
+    except SystemExit as ended:  # of the argument parser
+        code = ended.code
+    assert code == 2
+    assert capsys.readouterr().err
+
+
+# --- a swarm of others -----------------------------------------------------------------------------------------------
+
+
+def fetched(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as reply:
+        return json.loads(reply.read()) if "json" in reply.headers["Content-Type"] else reply.read().decode()
+
+
+@contextlib.contextmanager
+def looking(folder: Path, *arguments: object) -> Iterator[tuple[str, ForkServerProcess]]:
+    """A dashboard on any free port: its URL and its process."""
+    folder.mkdir()
+    output, errors = folder / "output", folder / "errors"
+    process = begin_warm(["dashboard", *arguments, "--port", 0], output=output, errors=errors)
+    try:
+
+        def told() -> re.Match[str] | None:
+            assert process.exitcode is None, errors.read_text()
+            return re.search(r"^dashboard: (.+)$", output.read_text(), re.MULTILINE) if output.exists() else None
+
+        yield wait(told, "the dashboard's URL")[1], process
+    finally:
+        process.kill()
+        process.join()
+
+
+def receipts(workdir: Path, *, up_to: int) -> list[tuple[str, int]]:
+    """Peers and tokens by the ledger of one peer as it was when the plan of this round was agreed."""
+    config = read_run(workdir)
+    assert config is not None
+    entries = chain(journal_records(workdir / "journal.bin"), genesis_of(config))
+    counted = claims(genesis_of(config), [entry for entry in entries if entry.plan.round <= up_to])
+    rows = leaderboard(counted, sequence_length=config.data.sequence_length)
+    return [(row.peer, row.tokens) for row in rows]
+
+
+def test_a_swarm_is_watched_without_a_seat_in_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        metrics_port = probe.getsockname()[1]
+    config = write_swarm_config(tmp_path, rounds=10_000, inner_steps=30)
+    first = PeerProcess(tmp_path / "first", ("start", config, "--peer-set", f"metrics_port={metrics_port}")).start()
+    peers = [first]
+    try:
+        second = PeerProcess(tmp_path / "second", ("join", "--initial-peers", *first.addresses())).start()
+        peers.append(second)
+        me = {first.me, second.me}
+        with looking(tmp_path / "dashboard", "--initial-peers", *first.addresses()) as (url, dashboard):
+
+            def page() -> Any:
+                return fetched(url + "api/run")
+
+            second.wait_for("round", hosts=lambda hosts: len(hosts) == 2)
+            seen = wait(
+                lambda: found if (found := page()).get("num_alive") == 2 and len(found["peers"]) == 2 else None,
+                "both peers to be seen alive, with receipts of both",
+                *peers,
+            )
+            text = fetched(f"http://127.0.0.1:{metrics_port}/metrics")
+            assert f'peer="{first.me}"' in text and 'adloco_peers{state="alive"} 2.0' in text
+            assert re.search(r'^adloco_sent_bytes_total\{kind="gossip"\} [1-9]', text, re.MULTILINE)
+            for peer in (second, first):
+                peer.signal(signal.SIGINT)
+                assert peer.end() == 0, peer.words
+            assert dashboard.pid is not None and dashboard.is_alive(), "it stays, and shows what it has"
+            assert page()["num_plans"] >= seen["num_plans"]
+            os.kill(dashboard.pid, signal.SIGINT)
+            dashboard.join(30)
+            assert dashboard.exitcode == 0
+    finally:
+        for peer in peers:
+            peer.kill()
+
+    on_page = [(row["peer"], row["tokens"]) for row in seen["peers"] if row["tokens"]]
+    assert {peer for peer, _ in on_page} <= me == {row["peer"] for row in seen["peers"]}
+    for peer in peers:
+        assert receipts(peer.workdir, up_to=seen["num_plans"] - 1) == on_page, "anybody rebuilds the same numbers"
+        assert {event["peer"] for event in peer.events if event["event"] == "joined"} <= me, "the onlooker took a seat"
+        traffic = [event for event in peer.events if event["event"] == "traffic"]
+        averaging = sum(event["bytes_sent"] for event in peer.events if event["event"] == "round")
+        counted = {kind: sum(event["sent"][kind] for event in traffic) for kind in ("averaging", "gossip", "state")}
+        assert counted["averaging"] >= averaging > 0 and counted["gossip"] > 0
+    served = sum(event["sent"]["state"] for event in first.events if event["event"] == "traffic")
+    received = sum(event["received"]["state"] for event in second.events if event["event"] == "traffic")
+    assert served >= received >= 4 * 18_560, "the outer parameters of a joiner"

@@ -1,0 +1,122 @@
+"""The page in a real browser. Needs Chromium, so it is run by name: python -m pytest -m heavy tests/web/test_web_browser.py"""
+
+import asyncio
+import contextlib
+import itertools
+import string
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adloco_p2p.core.receipts import Contribution
+from adloco_p2p.core.types import PeerId
+from adloco_p2p.views.page import document, plans_of
+from adloco_p2p.views.status import replay
+from adloco_p2p.web.server import Address, Page, Server
+from tests.views.synthetic import OTHERS, THIS, Made, events
+from tests.web.browser import DESKTOP, PHONE, tab
+
+pytestmark = pytest.mark.heavy
+EVIL = "<img src=x onerror=window.pwned=1><script>window.pwned=1</script>'\"&amp;</td>"
+
+
+def shown(made: list[Made], *, is_own: bool = True) -> dict[str, Any]:
+    rows = [
+        Contribution(peer=PeerId(name), samples=samples, tokens=128 * samples, num_rounds=9, last_round=11)
+        for name, samples in zip((OTHERS[0], THIS, OTHERS[1]), (5000, 3000, 40), strict=True)
+    ]
+    return document(
+        replay(made),
+        plans_of(made),
+        contributions=rows,
+        sequence_length=128,
+        parameters=1_245_184,
+        bytes_per_value=4.0,
+        is_alive=lambda name: name != OTHERS[1],
+        source="made up for a test",
+        own=replay(made) if is_own else None,
+    )
+
+
+@contextlib.asynccontextmanager
+async def serving(first: dict[str, Any]) -> AsyncIterator[tuple[Page, str]]:
+    page = Page()
+    page.show(first)
+    running = Server(Address(host="127.0.0.1", port=0), page.routes)
+    try:
+        yield page, await running.start()
+    finally:
+        await running.stop()
+
+
+@pytest.mark.parametrize(("size", "is_dark"), itertools.product((DESKTOP, PHONE), (False, True)))
+def test_it_draws_without_a_complaint_and_fits(size: tuple[int, int], is_dark: bool, tmp_path: Path) -> None:
+    async def scenario() -> bytes:
+        async with serving(shown(events())) as (_, url), tab() as opened:
+            await opened.open(url, size=size, is_dark=is_dark)
+            assert await opened.evaluate("document.querySelectorAll('#loss path.curve').length") >= 4
+            assert await opened.evaluate("document.querySelectorAll('#family line.life').length") == 3
+            assert await opened.evaluate("document.querySelectorAll('#peers tbody tr').length") >= 4
+            widths = "[document.documentElement.scrollWidth, window.innerWidth]"
+            needed, there = await opened.evaluate(widths)
+            assert needed <= there, "the page is wider than the screen"
+            ink, back = await opened.evaluate(
+                "['color', 'backgroundColor'].map((name) => getComputedStyle(document.body)[name])"
+            )
+            assert (sum(map(int, _numbers(ink))) > sum(map(int, _numbers(back)))) == is_dark
+            await opened.evaluate("document.querySelector('[data-axis=samples]').click()")
+            picture = await opened.picture()
+            assert opened.problems == []
+            assert opened.asked and all(asked.startswith(url) for asked in opened.asked), opened.asked
+            return picture
+
+    (tmp_path / "page.png").write_bytes(asyncio.run(scenario()))
+
+
+def _numbers(colour: str) -> list[str]:
+    return "".join(character if character in string.digits else " " for character in colour).split()[:3]
+
+
+def test_text_of_other_peers_stays_text() -> None:
+    made = [{**event, "reason": EVIL} if event["event"] in ("plan", "merge") else event for event in events()]
+    made = [{**event, "peer": EVIL} if event["event"] == "joined" else event for event in made]
+    made[0] = {**made[0], "name": EVIL, "device": EVIL}
+
+    async def scenario() -> None:
+        async with serving(shown(made)) as (_, url), tab() as opened:
+            await opened.open(url, size=DESKTOP, is_dark=False)
+            await opened.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+            assert await opened.evaluate("window.pwned === undefined && document.images.length === 0")
+            assert await opened.evaluate("document.getElementById('name').textContent") == EVIL
+            assert opened.problems == []
+
+    asyncio.run(scenario())
+
+
+def test_news_reach_an_open_page_and_what_was_opened_stays_open() -> None:
+    async def scenario() -> None:
+        async with serving(shown(events(8))) as (page, url), tab() as opened:
+            await opened.open(url, size=DESKTOP, is_dark=False)
+            await opened.evaluate("document.querySelector('#ledger details').open = true")
+            page.show(shown(events(12)))
+            grown = "document.querySelectorAll('#loss-readout')[0].textContent.startsWith('round 11:')"
+            await opened.evaluate(
+                f"new Promise((done) => {{ const look = () => {grown} ? done(true) : setTimeout(look, 50); look(); }})"
+            )
+            assert await opened.evaluate("document.querySelectorAll('#ledger details[open]').length") == 1
+            assert opened.problems == []
+
+    asyncio.run(scenario())
+
+
+def test_before_the_first_round_it_says_so() -> None:
+    async def scenario() -> None:
+        async with serving(shown(events(3)[:5], is_own=False)) as (_, url), tab() as opened:
+            await opened.open(url, size=PHONE, is_dark=False)
+            assert "no round has been reported yet" in await opened.evaluate("document.getElementById('loss').textContent")
+            assert await opened.evaluate("document.getElementById('own-card').hidden")
+            assert opened.problems == []
+
+    asyncio.run(scenario())

@@ -1,0 +1,264 @@
+"""The HTTP server of page and metrics: what it gives, what it refuses, and that the page asks for nothing from elsewhere."""
+
+import asyncio
+import contextlib
+import json
+import re
+import socket
+from collections.abc import AsyncIterator
+from importlib import resources
+
+import aiohttp
+import pytest
+
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.runtime.metrics import MetricsEndpoint
+from adloco_p2p.runtime.watching import Watched
+from adloco_p2p.views.gauges import measures
+from adloco_p2p.views.plain import PlainView
+from adloco_p2p.views.status import replay
+from adloco_p2p.web import server
+from adloco_p2p.web.metrics import exposition
+from adloco_p2p.web.server import Address, Page, Server, parse_host
+from tests.views.synthetic import THIS, events
+
+LOOPBACK = Address(host="127.0.0.1", port=0)
+STATIC = resources.files("adloco_p2p.web").joinpath("static")
+SOURCES = {name: STATIC.joinpath(name).read_text("utf-8") for name in ("index.html", "page.css", "page.js", "icon.svg")}
+
+
+@contextlib.asynccontextmanager
+async def serving(page: Page, address: Address = LOOPBACK) -> AsyncIterator[aiohttp.ClientSession]:
+    running = Server(address, page.routes)
+    url = await running.start()
+    try:
+        async with aiohttp.ClientSession(url, auto_decompress=False) as session:
+            yield session
+    finally:
+        await running.stop()
+
+
+def test_every_answer_forbids_what_the_page_does_not_need() -> None:
+    async def scenario() -> None:
+        async with serving(Page()) as session:
+            for path, kind in (
+                ("/", "text/html"),
+                ("/page.css", "text/css"),
+                ("/page.js", "text/javascript"),
+                ("/icon.svg", "image/svg+xml"),
+                ("/api/run", "application/json"),
+                ("/nothing", None),
+            ):
+                async with session.get(path) as reply:
+                    assert reply.status == (200 if kind else 404)
+                    assert kind is None or reply.content_type == kind
+                    policy = reply.headers["Content-Security-Policy"]
+                    assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+                    assert reply.headers["X-Content-Type-Options"] == "nosniff"
+            async with session.get("/api/events") as reply:
+                assert reply.content_type == "text/event-stream" and "Content-Security-Policy" in reply.headers
+
+    asyncio.run(scenario())
+
+
+def test_only_reading_is_served_and_only_within_limits() -> None:
+    async def scenario() -> None:
+        async with serving(Page()) as session:
+            for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+                async with session.request(method, "/api/run", data=b"x") as reply:
+                    assert reply.status == 405
+            async with session.get("/" + "x" * 5000) as reply:
+                assert reply.status == 400
+            async with session.get("/", headers={"X-Long": "x" * 9000}) as reply:
+                assert reply.status == 400
+            for path in ("/../pyproject.toml", "/%2e%2e/server.py", "/static/page.js"):
+                async with session.get(path) as reply:
+                    assert reply.status == 404
+
+    asyncio.run(scenario())
+
+
+def test_another_site_in_the_browser_cannot_read_along() -> None:
+    """DNS rebinding: its name leads to this machine, so the request arrives, but it names that site."""
+
+    async def scenario() -> None:
+        async with serving(Page()) as session:
+            for name, status in (
+                ("evil.example", 403),
+                ("evil.example:8080", 403),
+                ("127.0.0.1.evil.example", 403),
+                ("10.0.0.7:8080", 403),
+                ("localhost", 200),
+                ("localhost:8080", 200),
+                ("127.0.0.1:8080", 200),
+                ("[::1]:8080", 200),
+                ("[::1]", 200),
+            ):
+                async with session.get("/api/run", headers={"Host": name}) as reply:
+                    assert reply.status == status, name
+        everybody = serving(Page(), Address(host="0.0.0.0", port=0))  # the user wants others to see it
+        async with everybody as session, session.get("/api/run", headers={"Host": "runs.example"}) as reply:
+            assert reply.status == 200
+
+    asyncio.run(scenario())
+
+
+def test_what_did_not_change_is_not_sent_again_and_long_documents_are_packed() -> None:
+    async def scenario() -> None:
+        page = Page()
+        page.show({"run": "x" * 5000})
+        async with serving(page) as session:
+            async with session.get("/api/run", headers={"Accept-Encoding": "identity"}) as reply:
+                tag, body = reply.headers["ETag"], await reply.read()
+                assert json.loads(body) == {"run": "x" * 5000}
+            async with session.get("/api/run", headers={"If-None-Match": tag}) as reply:
+                assert reply.status == 304 and await reply.read() == b""
+            async with session.get("/api/run", headers={"Accept-Encoding": "gzip"}) as reply:
+                assert reply.headers["Content-Encoding"] == "gzip" and len(await reply.read()) < 200
+            page.show({"run": 2})
+            async with session.get("/api/run", headers={"If-None-Match": tag}) as reply:
+                assert reply.status == 200 and await reply.json() == {"run": 2}
+
+    asyncio.run(scenario())
+
+
+async def next_tag(reply: aiohttp.ClientResponse) -> str:
+    async with asyncio.timeout(20):
+        async for line in reply.content:
+            if line.startswith(b"data: "):
+                return line.removeprefix(b"data: ").strip().decode()
+    raise AssertionError("the stream ended")
+
+
+def test_a_page_hears_of_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "PERIOD_SECONDS", 0.01)
+
+    async def scenario() -> None:
+        page = Page()
+        page.show({"round": 1})
+        async with serving(page) as session, session.get("/api/events") as stream:
+            first = await next_tag(stream)
+            page.show({"round": 1})
+            page.show({"round": 2})
+            assert await next_tag(stream) != first
+            async with session.get("/api/run") as reply:
+                assert await reply.json() == {"round": 2}
+
+    asyncio.run(scenario())
+
+
+def test_so_many_open_pages_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_EVENT_STREAMS", 2)
+
+    async def scenario() -> None:
+        async with serving(Page()) as session, contextlib.AsyncExitStack() as streams:
+            for _ in range(2):
+                stream = await streams.enter_async_context(session.get("/api/events"))
+                await next_tag(stream)
+            async with session.get("/api/events") as reply:
+                assert reply.status == 503 and reply.headers["Retry-After"]
+
+    asyncio.run(scenario())
+
+
+def test_a_port_that_is_taken_and_an_address_that_is_none() -> None:
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SwarmError, match="choose another port"):
+            await Server(Address(host="127.0.0.1", port=taken.getsockname()[1]), {}).start()
+
+    asyncio.run(scenario())
+    with pytest.raises(ConfigError, match=r"--host all: .*127\.0\.0\.1"):
+        parse_host("--host", "all")
+
+
+# --- the page itself -------------------------------------------------------------------------------------------------
+
+
+def test_the_page_asks_for_nothing_from_elsewhere() -> None:
+    for name, text in SOURCES.items():
+        for url in re.findall(r"https?://[^\s\"'<>)]+", text):
+            assert url == "http://www.w3.org/2000/svg", f"{name}: {url}"  # the name of a language, never fetched
+        assert "@import" not in text and "url(" not in text, name
+    asked = re.findall(r'(?:href|src)="([^"]+)"', SOURCES["index.html"])
+    asked += re.findall(r'(?:fetch|EventSource)\("([^"]+)"', SOURCES["page.js"])
+    assert asked and set(asked) <= set(Page().routes)
+
+
+def test_text_from_elsewhere_never_becomes_markup() -> None:
+    for word in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "Function(",
+        'setTimeout("',
+        "srcdoc",
+    ):
+        assert word not in SOURCES["page.js"], word
+    page = SOURCES["index.html"]
+    assert not re.search(r"\son\w+=|\sstyle=|<style|javascript:", page)
+    assert re.findall(r"<script[^>]*>([^<]*)</script>", page) == [""], "no script inside the page: the policy refuses it"
+
+
+def test_the_script_and_the_page_fit_together() -> None:
+    """Every element that the script looks up is there, and every class that it gives has a rule."""
+    ids = set(re.findall(r'id="([\w-]+)"', SOURCES["index.html"]))
+    wanted = set(re.findall(r'\bat\("([\w-]+)"\)', SOURCES["page.js"]))
+    wanted |= {"loss", "batch", "family", "loss-readout", "batch-readout", "family-readout"}
+    assert wanted and wanted <= ids
+    labels = re.findall(r'aria-labelledby="([\w-]+)"', SOURCES["index.html"])
+    assert labels and set(labels) <= ids
+    for number in range(8):
+        assert f".s{number} " in SOURCES["page.css"] and f"--i{number}:" in SOURCES["page.css"]
+    assert SOURCES["page.css"].count("--i7:") == 2, "light and dark"
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_in_both_text_forms() -> None:
+    made = measures(replay(events()))
+    plain, kind = exposition(made, "text/plain")
+    assert kind.startswith("text/plain")
+    lines = plain.decode().splitlines()
+    assert "# TYPE adloco_tokens_total counter" in lines and "# TYPE adloco_round gauge" in lines
+    assert any(line.startswith('adloco_instance_heldout_loss_nats{model_instance="0"} ') for line in lines)
+    opened, kind = exposition(made, "application/openmetrics-text; version=1.0.0")
+    assert kind.startswith("application/openmetrics-text") and opened.endswith(b"# EOF\n")
+
+
+def test_labels_from_elsewhere_are_escaped() -> None:
+    made = events(2)
+    made[0] = {**made[0], "name": 'a"} 1\nadloco_evil 7 \\'}
+    body, _ = exposition(measures(replay(made)), "text/plain")
+    assert not any(line.startswith("adloco_evil") for line in body.decode().splitlines())
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def test_a_node_serves_metrics_where_it_is_told_to(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    async def scenario() -> None:
+        with (tmp_path / "out").open("w") as stream:
+            watched = Watched(PlainView(stream), events_path=tmp_path / "events.jsonl")
+            for event in events(4):
+                watched.update(event)
+            off = MetricsEndpoint(PeerConfig(), watched)
+            await off.start()
+            await off.stop()
+            port = free_port()
+            endpoint = MetricsEndpoint(PeerConfig(metrics_port=port), watched)
+            await endpoint.start()
+            try:
+                async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as reply:
+                    assert reply.status == 200 and THIS in await reply.text()
+            finally:
+                await endpoint.stop()
+
+    asyncio.run(scenario())
+    with pytest.raises(ConfigError, match="metrics_host"):
+        MetricsEndpoint(PeerConfig(metrics_port=1, metrics_host="everywhere"), None)  # type: ignore[arg-type]
