@@ -1,0 +1,152 @@
+"""What lies in `peers/` is understood by those who will read it: adloco-peer, bash, compose, systemd."""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from pages import REPOSITORY, Block, check_command, sandbox
+
+from adloco_p2p.config.load import load_peer
+
+PEERS = REPOSITORY / "peers"
+PROFILES = sorted(path for path in PEERS.glob("*.yaml") if path.name != "compose.yaml")
+SCRIPTS = [*sorted(PEERS.glob("*.sh")), REPOSITORY / "tests" / "run.sh"]
+TOOLS = Path(sys.executable).parent
+"""shellcheck and podman-compose come with the development requirements."""
+UNIT = PEERS / "adloco-peer.service"
+
+
+def run(command: list[str | Path], **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=120)
+
+
+def put_in_path(folder: Path, name: str, script: str) -> str:
+    """A program of that name; returns the PATH that finds it first."""
+    folder.mkdir(exist_ok=True)
+    program = folder / name
+    program.write_text(f"#!/usr/bin/env bash\n{script}\n")
+    program.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.name)
+def test_profiles_are_settings_of_a_machine(path: Path) -> None:
+    assert load_peer(path, []).value
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_scripts_pass_shellcheck(path: Path) -> None:
+    checked = run([TOOLS / "shellcheck", path])
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_a_rented_gpu_turns_its_environment_into_a_command(tmp_path: Path) -> None:
+    path = put_in_path(tmp_path, "adloco-peer", 'printf "%q " adloco-peer "$@"')
+    ended = run(
+        ["bash", PEERS / "rented-gpu.sh"],
+        PATH=path,
+        ADLOCO_PEERS="adloco://abc /ip4/203.0.113.7/tcp/4001/p2p/12D3KooWabc",
+        ADLOCO_WORKDIR=str(tmp_path / "work dir"),
+        ADLOCO_PORT="4002",
+        ADLOCO_ANNOUNCE="/ip4/203.0.113.9/tcp/40123",
+        ADLOCO_SET="device=cuda:0 max_instances=2",
+    )
+    assert ended.returncode == 0, ended.stderr
+    check_command(ended.stdout)
+    words = shlex.split(ended.stdout)
+    assert words[2:6] == ["--initial-peers", "adloco://abc", "/ip4/203.0.113.7/tcp/4001/p2p/12D3KooWabc", "--workdir"]
+    assert words[6] == str(tmp_path / "work dir")
+    settings = words[words.index("--peer-set") + 1 :]
+    assert settings == ["grace_seconds=25", "device=cuda:0", "max_instances=2"]
+    assert load_peer(None, settings).value.grace_seconds == 25
+
+    ended = run(["bash", PEERS / "rented-gpu.sh"], PATH=path, ADLOCO_PEERS="")
+    assert ended.returncode != 0 and "ADLOCO_PEERS" in ended.stderr
+
+
+def test_several_gpus_are_several_peers_that_end_together(tmp_path: Path) -> None:
+    put_in_path(tmp_path / "bin", "nvidia-smi", "echo GPU 0; echo GPU 1; echo GPU 2")
+    says_its_command = 'printf "%q " adloco-peer "$@"; echo; trap "echo ended; exit 0" TERM; while :; do read -t 1 < <(:); done'
+    path = put_in_path(tmp_path / "bin", "adloco-peer", says_its_command.replace("read -t 1 < <(:)", "sleep 0.1"))
+    process = subprocess.Popen(
+        ["bash", PEERS / "several-gpus.sh", tmp_path / "gpus", "--initial-peers", "adloco://abc"],
+        env={**os.environ, "PATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    logs = [tmp_path / "gpus" / f"gpu-{number}.log" for number in range(3)]
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("3 peers")
+    while not all(log.exists() and log.read_text().endswith("\n") for log in logs):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    for number, log in enumerate(logs):
+        command, ended = log.read_text().splitlines()
+        check_command(command)
+        assert f"device=cuda:{number}" in command and f"gpu-{number}" in command
+        assert ended == "ended"
+
+
+def test_compose_file_is_read_by_a_compose_tool(tmp_path: Path) -> None:
+    """podman-compose asks for podman's version before it reads anything; here nothing is run, so any answer will do."""
+    path = put_in_path(tmp_path, "podman", "echo podman version 5.0.0")
+    parsed = run([TOOLS / "podman-compose", "-f", PEERS / "compose.yaml", "config"], PATH=path)
+    assert parsed.returncode == 0, parsed.stderr
+    services = yaml.safe_load(parsed.stdout)["services"]
+    assert len(services) == 4
+    own = [volume for service in services.values() for volume in service["volumes"] if volume.endswith(":/data")]
+    assert len(set(own)) == 4  # an identity each
+    for service in services.values():
+        (script,) = service["command"]
+        assert run(["bash", "-n", "-c", script.replace("$$", "$")]).returncode == 0
+        (command,) = re.findall(r"exec (adloco-peer .*)", script)
+        check_command(command)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(900)
+def test_the_commands_of_the_compose_file_make_a_swarm(tmp_path: Path) -> None:
+    """As they stand, but for the folders that are volumes there, and without containers."""
+    services = yaml.safe_load((PEERS / "compose.yaml").read_text())["services"]
+    (tmp_path / "said").mkdir()
+    with sandbox(tmp_path) as box:
+        for name, said in (("first", "join link:"), ("second", r"hosts 2 .*")):
+            (script,) = services[name]["command"]
+            script = script.replace("$$", "$").replace("/said", f"{tmp_path}/said").replace("/data", f"{tmp_path}/{name}")
+            box.run(Block(directive=f"keep until {said}", script=f"CONFIG=configs/default.yaml\n{script}"))
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="docker-compose is not installed")
+def test_compose_file_is_read_by_docker_compose() -> None:
+    parsed = run(["docker-compose", "-f", PEERS / "compose.yaml", "config", "--quiet"])
+    assert parsed.returncode == 0, parsed.stderr
+
+
+def test_the_unit_starts_a_command_that_adloco_peer_understands() -> None:
+    (line,) = re.findall(r"^ExecStart=/opt/adloco/bin/(adloco-peer .*)$", UNIT.read_text(), re.MULTILINE)
+    check_command(line.replace("$ADLOCO_PEERS", "adloco://abc").replace("$ADLOCO_OPTIONS", "--peer-set device=cpu"))
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_the_unit_is_read_by_systemd(tmp_path: Path) -> None:
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/adloco/bin/adloco-peer", shutil.which("true") or ""))
+    checked = run(["systemd-analyze", "verify", "--man=no", unit])
+    assert checked.returncode == 0 and not checked.stderr, checked.stderr
+
+
+def test_the_dockerfile_copies_what_the_context_lets_through() -> None:
+    allowed = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (REPOSITORY / "Dockerfile").read_text(), re.MULTILINE)
+    assert {name for names in copied for name in names.split()} == allowed
+    assert all((REPOSITORY / name).exists() for name in allowed)
