@@ -1,7 +1,6 @@
 """The command line: which verbs there are and what they take. The work is done in `commands/`.
 
-Exit codes: 0 done; 1 a bug; 2 the user's mistake; 3 the network; 4 the disk; 5 the device; 130 Ctrl-C
-(while training: the second one).
+Exit codes and error codes are in `error_codes.py`.
 """
 
 import argparse
@@ -10,8 +9,9 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from adloco_p2p.errors import AdlocoError, ConfigError
+from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, RemoteProtocolError, StorageError, SwarmError
 
 EXIT_BROKEN_PIPE = 141
 """Whoever read the output is gone; what a shell reports of a process that SIGPIPE ended."""
@@ -25,22 +25,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     module, function = arguments.verb.split(":")
     try:
         return int(getattr(importlib.import_module(f"adloco_p2p.commands.{module}"), function)(arguments))
-    except ConfigError as error:
-        for problem in error.problems:
-            print(f"adloco-peer: {problem}", file=sys.stderr)  # noqa: T201
-        return error.exit_code
-    except AdlocoError as error:
-        print(f"adloco-peer: {error}", file=sys.stderr)  # noqa: T201
+    except (ConfigError, SwarmError, StorageError, DeviceError, RemoteProtocolError) as error:
+        _tell(error.code, *(error.problems if isinstance(error, ConfigError) else (error,)))
         return error.exit_code
     except KeyboardInterrupt:  # before training began, or in a verb that only reads: nothing is lost
         print("adloco-peer: stopped", file=sys.stderr)  # noqa: T201
         return 130
     except BrokenPipeError:
         return EXIT_BROKEN_PIPE
+    except Exception as error:  # ours: everything that has a cause and a remedy is above
+        from adloco_p2p.commands.support import describe_crash
+
+        _tell(AdlocoError.code, describe_crash(error, vars(arguments).get("workdir")))
+        return AdlocoError.exit_code
+
+
+def _tell(code: str, *problems: object) -> None:
+    for problem in problems:
+        print(f"adloco-peer: {code}: {problem}", file=sys.stderr)  # noqa: T201
+    print(f"adloco-peer: cause and remedy: adloco-peer explain-error {code}", file=sys.stderr)  # noqa: T201
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors carry a code, as all others do."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(2, f"adloco-peer: E200: {message}\nadloco-peer: cause and remedy: adloco-peer explain-error E200\n")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="adloco-peer", description=DESCRIPTION)
+    parser = _Parser(prog="adloco-peer", description=DESCRIPTION)
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
 
     start = verbs.add_parser("start", help="create a run in a directory and train it, or go on with it")
@@ -90,6 +105,23 @@ def _parser() -> argparse.ArgumentParser:
     _network(bootstrap)
     bootstrap.set_defaults(verb="train:bootstrap")
 
+    _control(verbs)
+
+    doctor = verbs.add_parser("doctor", help="check this machine, and the way to others, before anything is downloaded")
+    doctor.add_argument(
+        "--initial-peers",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="ADDR",
+        help="addresses of peers, or join links: can they be reached, can they reach this machine, how fast (default: offline)",
+    )
+    doctor.add_argument("--workdir", type=Path, metavar="DIR", help="of a node, which may be running (default: here)")
+    _settings_of_machine(doctor)
+    _network(doctor)
+    _json(doctor)
+    doctor.set_defaults(verb="doctor:doctor")
+
     export = verbs.add_parser("export", help="write the model as a directory that transformers loads")
     _workdir(export)
     export.add_argument("--output", type=Path, required=True, metavar="DIR", help="new or empty directory")
@@ -115,6 +147,29 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--output", type=Path, required=True, metavar="DIR")
     report.set_defaults(verb="inspect:report")
 
+    dashboard = verbs.add_parser("dashboard", help="the page of a run in a browser: of others, read-only, or of this machine")
+    dashboard.add_argument(
+        "--initial-peers", nargs="+", action="extend", default=[], metavar="ADDR", help="addresses of peers, or join links"
+    )
+    dashboard.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
+    dashboard.add_argument("--workdir", type=Path, metavar="DIR", help="show the run that lies here instead")
+    dashboard.add_argument("--port", type=int, default=8080, metavar="PORT", help="where to serve it (default 8080; 0: any)")
+    dashboard.add_argument(
+        "--host", default="127.0.0.1", metavar="IP", help="address to serve it on (default 127.0.0.1: this machine only)"
+    )
+    dashboard.set_defaults(verb="observe:dashboard")
+
+    leaderboard = verbs.add_parser("leaderboard", help="tokens per peer, from the signed reports in the ledger")
+    _workdir(leaderboard)
+    _json(leaderboard)
+    leaderboard.set_defaults(verb="observe:leaderboard")
+
+    replay = verbs.add_parser("replay", help="what happened, once more, in the view that showed it")
+    _workdir(replay)
+    replay.add_argument("--speed", type=float, metavar="X", help="times as fast as it happened (default: half a minute in all)")
+    replay.add_argument("--plain", action="store_true", help="lines instead of the live view; at once, unless --speed is given")
+    replay.set_defaults(verb="observe:replay")
+
     plan = verbs.add_parser("plan", help="estimate communications and bytes of a run before it starts")
     _config(plan)
     plan.add_argument("--samples", type=_positive, required=True, metavar="N", help="training samples of the whole run")
@@ -134,6 +189,14 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("round", type=int, metavar="ROUND")
     _workdir(explain)
     explain.set_defaults(verb="ledger:explain")
+
+    explain_error = verbs.add_parser("explain-error", help="cause and remedy of an error code; without one, all of them")
+    explain_error.add_argument("code", nargs="?", metavar="CODE", help="such as E302")
+    explain_error.set_defaults(verb="support:explain_error")
+
+    bundle = verbs.add_parser("bundle", help="write what helps others to understand a problem, without keys and addresses")
+    _workdir(bundle)
+    bundle.set_defaults(verb="support:bundle")
 
     simulate = verbs.add_parser("simulate", help="run the agreement in a simulated swarm and check its promises")
     simulate.add_argument("--peers", type=_positive, nargs="+", required=True, metavar="N", help="swarm size, or several")
@@ -155,6 +218,35 @@ def _parser() -> argparse.ArgumentParser:
     _json(show)
     show.set_defaults(verb="inspect:show_config")
     return parser
+
+
+def _control(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    """Verbs for the node that runs in a working directory."""
+    status = verbs.add_parser("status", help="what the running node does now")
+    status.set_defaults(verb="control:status")
+    watch = verbs.add_parser("watch", help="the live view of the running node; Ctrl-C ends the view, not the node")
+    watch.add_argument("--plain", action="store_true", help="one line per round instead of the live view")
+    watch.set_defaults(verb="control:watch")
+    bandwidth = verbs.add_parser("bandwidth", help="show the caps of the running node's traffic, or change them until it ends")
+    for way in ("up", "down"):
+        bandwidth.add_argument(f"--{way}", type=_rate, metavar="RATE", help="bytes per second, such as 2M or 500k; 0: no cap")
+    bandwidth.set_defaults(verb="control:bandwidth")
+    helps = {
+        "pause": "end the round and step aside; nobody waits for this node, which keeps its state and follows the run",
+        "resume": "take part again after a pause",
+        "drain": "end the round, hand over, save and leave",
+        "leave": "leave at once, without the round under way",
+        "checkpoint": "save at the next round boundary",
+    }
+    asking = {name: verbs.add_parser(name, help=text) for name, text in helps.items()}
+    for name, parser in asking.items():
+        if name in ("pause", "drain", "leave"):
+            parser.add_argument("--wait", action="store_true", help="return when it is done")
+        parser.set_defaults(verb="control:command", command=name)
+    for parser in (status, bandwidth, *asking.values()):
+        _json(parser)
+    for parser in (status, watch, bandwidth, *asking.values()):
+        _workdir(parser)
 
 
 # --- arguments that several verbs share ------------------------------------------------------------------------------
@@ -196,6 +288,18 @@ def _instance(parser: argparse.ArgumentParser) -> None:
 
 def _json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def _rate(text: str) -> int:
+    """`2M` -> 2,000,000."""
+    number, scale = (text[:-1], {"k": 1e3, "M": 1e6, "G": 1e9}[text[-1]]) if text[-1:] in ("k", "M", "G") else (text, 1.0)
+    try:
+        rate = float(number) * scale
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate < 1e15:
+        raise argparse.ArgumentTypeError(f"{text}: accepted are bytes per second, such as 2M, 500k or 0 for no cap")
+    return int(rate)
 
 
 def _positive(text: str) -> int:

@@ -30,10 +30,9 @@ def plan(arguments: argparse.Namespace) -> int:
     from adloco_p2p.core.communications import Workload, estimate
 
     if arguments.mbit <= 0:
-        raise ConfigError(f"--mbit {arguments.mbit}: a rate above 0 is accepted")
+        raise ConfigError(f"--mbit {arguments.mbit}: a rate above 0 is accepted", code="E200")
     run = load_run(arguments.config, arguments.set).value
-    num_parameters = _num_parameters(run)
-    bytes_per_value = 4.0 if run.averaging.codec == "float32" else 2.0
+    num_parameters = count_parameters(run)
     work = Workload(
         num_samples=arguments.samples,
         num_workers=arguments.peers,
@@ -43,7 +42,7 @@ def plan(arguments: argparse.Namespace) -> int:
     estimates = estimate(
         work,
         num_parameters=num_parameters,
-        bytes_per_value=bytes_per_value,
+        bytes_per_value=run.averaging.bytes_per_value,
         megabits_per_second=arguments.mbit,
     )
     happened = _happened(arguments) if arguments.workdir is not None else None
@@ -81,7 +80,7 @@ def plan(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _num_parameters(run: RunConfig) -> int:
+def count_parameters(run: RunConfig) -> int:
     from adloco_p2p.data.tokenizer import open_tokenizer
     from adloco_p2p.numerics.layout import layout_of
     from adloco_p2p.training.model import build_model

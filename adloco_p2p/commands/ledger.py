@@ -26,7 +26,7 @@ def show(arguments: argparse.Namespace) -> int:
     """One plan a line, or the verdict of `verify`."""
     if arguments.action == "verify":
         return verify(arguments)
-    run, records = _read(arguments.workdir)
+    run, records = read_journal(arguments.workdir)
     genesis = _genesis(run)
     entries = chain(records, genesis)
     for plan, entry in [(genesis, None), *((entry.plan, entry) for entry in entries)]:
@@ -45,7 +45,7 @@ def verify(arguments: argparse.Namespace) -> int:
     """Recompute every decision, check every signature."""
     from adloco_p2p.runtime.agreement import decide_by, is_signed
 
-    run, records = _read(arguments.workdir)
+    run, records = read_journal(arguments.workdir)
     genesis = _genesis(run)
     entries = chain(records, genesis)
     problems = verify_ledger(genesis, entries, decide_by(run.rules), is_signed)
@@ -62,13 +62,13 @@ def verify(arguments: argparse.Namespace) -> int:
 
 def explain(arguments: argparse.Namespace) -> int:
     """Why a round was planned as it was, in words and numbers."""
-    run, records = _read(arguments.workdir)
+    run, records = read_journal(arguments.workdir)
     genesis = _genesis(run)
     entries = chain(records, genesis)
     plans = {plan.round: plan for plan in (genesis, *(entry.plan for entry in entries))}
     plan = plans.get(arguments.round)
     if plan is None:
-        raise ConfigError(f"ROUND {arguments.round}: the ledger knows rounds 0 to {max(plans)}")
+        raise ConfigError(f"ROUND {arguments.round}: the ledger knows rounds 0 to {max(plans)}", code="E200")
     entry = next((entry for entry in entries if entry.plan.round == plan.round), None)
     say(f"round {plan.round}, plan {canonical.digest(plan)[:16]}, after {plan.parent[:16]}")
     if entry is not None:
@@ -106,7 +106,7 @@ def simulate(arguments: argparse.Namespace) -> int:
     ]
     problems += [f"--peers {peers}: at most {MAX_ROSTER}" for peers in arguments.peers if peers > MAX_ROSTER]
     if problems:
-        raise ConfigError(*problems)
+        raise ConfigError(*problems, code="E200")
     results = [
         result
         for peers in arguments.peers
@@ -131,24 +131,25 @@ def _seeds(text: str) -> range:
     match = _SEEDS.fullmatch(text)
     seeds = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
     if not seeds:
-        raise ConfigError(f"--seeds {text}: one number, or a first and a last one as in 1-100")
+        raise ConfigError(f"--seeds {text}: one number, or a first and a last one as in 1-100", code="E200")
     return seeds
 
 
 # --- inside ----------------------------------------------------------------------------------------------------------
 
 
-def _read(workdir: Path) -> tuple[RunConfig, list[object]]:
+def read_journal(workdir: Path) -> tuple[RunConfig, list[object]]:
     """The run, and everything that this peer wrote down for the agreement."""
-    from adloco_p2p.runtime.network import journal_records
+    from adloco_p2p.runtime.journal import journal_records
     from adloco_p2p.storage.workdir import read_run
 
     run = read_run(workdir)
     if run is None:
-        raise ConfigError(f"--workdir {workdir}: no run lies here")
+        raise ConfigError(f"--workdir {workdir}: no run lies here", code="E204")
     if not (workdir / "journal.bin").exists():
         raise StorageError(
-            f"{workdir}: no ledger yet; it begins with the first agreed plan (a run trained with --offline keeps none)"
+            f"{workdir}: no ledger yet; it begins with the first agreed plan (a run trained with --offline keeps none)",
+            code="E407",
         )
     return run, journal_records(workdir / "journal.bin")
 

@@ -35,7 +35,7 @@ class Saved:
         if wanted is None:
             return self.instances[0]
         if wanted not in self.instances:
-            raise ConfigError(f"--instance {wanted}: this checkpoint holds {', '.join(map(str, self.instances))}")
+            raise ConfigError(f"--instance {wanted}: this checkpoint holds {', '.join(map(str, self.instances))}", code="E200")
         return InstanceId(wanted)
 
     def outer(self, instance: InstanceId) -> "torch.Tensor":
@@ -47,11 +47,13 @@ def open_saved(workdir: Path) -> Saved:
     """Raises ConfigError where the directory holds no run or no checkpoint yet, and StorageError where it cannot be read."""
     run = read_run(workdir)
     if run is None:
-        raise ConfigError(f"--workdir {workdir}: no run lies here; `adloco-peer start CONFIG --workdir {workdir}` makes one")
+        raise ConfigError(
+            f"--workdir {workdir}: no run lies here; `adloco-peer start CONFIG --workdir {workdir}` makes one", code="E204"
+        )
     store = CheckpointStore(directory=workdir / "checkpoints", run=run.digest, kept=2)
     latest = store.latest() if store.directory.is_dir() else None
     if latest is None or not latest.instances:
-        raise ConfigError(f"--workdir {workdir}: no checkpoint yet; the first is written at the end of a round")
+        raise ConfigError(f"--workdir {workdir}: no checkpoint yet; the first is written at the end of a round", code="E204")
     return Saved(run=run, store=store, round=latest.round, instances=latest.instances, durable=latest.durable)
 
 
@@ -61,10 +63,11 @@ def load_model(saved: Saved, instance: InstanceId) -> "transformers.PreTrainedMo
     from adloco_p2p.numerics.layout import unflatten_
     from adloco_p2p.training.model import build_model
 
+    outer = saved.outer(instance)  # first: a running node removes old checkpoints
     run = saved.run
     vocab_size = open_tokenizer(run.tokenizer).vocab_size
     module = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
-    unflatten_(module, saved.outer(instance))
+    unflatten_(module, outer)
     return module.eval()
 
 
@@ -83,7 +86,7 @@ def write_export(workdir: Path, output: Path, *, instance: int | None) -> None:
     transformers.utils.logging.disable_progress_bar()
     saved = open_saved(workdir)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigError(f"--output {output}: exists and is not empty; name a new directory")
+        raise ConfigError(f"--output {output}: exists and is not empty; name a new directory", code="E211")
     chosen = saved.instance(instance)
     tokenizer = open_tokenizer(saved.run.tokenizer)
     model = load_model(saved, chosen)
@@ -107,9 +110,10 @@ def evaluate(arguments: argparse.Namespace) -> int:
     from adloco_p2p.training.hosting import Hosting
 
     saved = open_saved(arguments.workdir)
+    states = {instance: saved.store.load_instance(saved.round, instance) for instance in saved.instances}
     engine = Hosting(saved.run, PeerConfig(), PeerId("evaluation"), open_feed(saved.run, cache_dir=arguments.workdir / "data"))
     for instance in saved.instances:
-        engine.restore(instance, *saved.store.load_instance(saved.round, instance))
+        engine.restore(instance, *states.pop(instance))
     losses = {instance: engine.evaluate(instance) for instance in saved.instances}
     result: dict[str, object] = {
         "run": saved.run.digest,
@@ -142,14 +146,14 @@ def generate(arguments: argparse.Namespace) -> int:
     from adloco_p2p.data.tokenizer import open_tokenizer
 
     if arguments.temperature < 0:
-        raise ConfigError(f"--temperature {arguments.temperature}: a number from 0 on is accepted")
+        raise ConfigError(f"--temperature {arguments.temperature}: a number from 0 on is accepted", code="E200")
     saved = open_saved(arguments.workdir)
     tokenizer = open_tokenizer(saved.run.tokenizer)
     model = load_model(saved, saved.instance(arguments.instance))
     room = saved.run.data.sequence_length
     prompt = torch.tensor(tokenizer.encode([arguments.prompt])[0].tolist(), dtype=torch.long)[-room:]
     if prompt.numel() == 0:
-        raise ConfigError("--prompt: an empty text cannot be continued; give at least one character")
+        raise ConfigError("--prompt: an empty text cannot be continued; give at least one character", code="E200")
     torch.manual_seed(arguments.seed)
     ids = prompt[None]
     for _ in range(arguments.max_new_tokens):

@@ -20,7 +20,8 @@ from typing import IO, Any
 
 from adloco_p2p.commands import model
 from adloco_p2p.commands.saying import say
-from adloco_p2p.commands.train import is_complete, open_view
+from adloco_p2p.commands.showing import open_view
+from adloco_p2p.commands.train import is_complete
 from adloco_p2p.config.load import load_run
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.sink import View
@@ -64,7 +65,8 @@ class Member:
 
     def last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
-        return lines[-1] if lines else "it said nothing"
+        told = [line for line in lines if line.startswith("adloco-peer: E")]  # the line after it only says where to read on
+        return (told or lines or ["it said nothing"])[-1]
 
 
 def swarm(arguments: argparse.Namespace) -> int:
@@ -72,7 +74,7 @@ def swarm(arguments: argparse.Namespace) -> int:
     overrides = [*arguments.set, *([f"work.rounds={arguments.rounds}"] if arguments.rounds else [])]
     run = load_run(arguments.config, overrides).value  # mistakes show before any process starts
     if arguments.export is not None and arguments.export.exists() and any(arguments.export.iterdir()):
-        raise ConfigError(f"--export {arguments.export}: exists and is not empty; name a new directory")
+        raise ConfigError(f"--export {arguments.export}: exists and is not empty; name a new directory", code="E211")
     threads = max(1, (os.cpu_count() or 1) // arguments.peers)
     common = ["--plain", "--host-maddrs", LOOPBACK, "--peer-set", f"num_threads={threads}", *arguments.peer_set]
     config = [str(arguments.config)] if arguments.config is not None else []
@@ -132,9 +134,9 @@ def _wait_for_addresses(first: Member) -> list[str]:
         if match:
             return match[1].split()
         if first.process.poll() is not None:
-            raise SwarmError(f"the first peer did not start: {first.last_words()}")
+            raise SwarmError(f"the first peer did not start: {first.last_words()}", code="E312")
         time.sleep(POLL_SECONDS)
-    raise SwarmError(f"the first peer does not listen after {START_SECONDS:.0f} s; see {first.log}")
+    raise SwarmError(f"the first peer does not listen after {START_SECONDS:.0f} s; see {first.log}", code="E312")
 
 
 def _follow(members: list[Member], view: View) -> None:

@@ -2,24 +2,23 @@
 
 import argparse
 import asyncio
-import os
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 from adloco_p2p.commands.saying import say
+from adloco_p2p.commands.showing import open_view
 from adloco_p2p.config.load import load_peer, load_run
 from adloco_p2p.config.peer import PeerConfig
 from adloco_p2p.config.run import RunConfig
+from adloco_p2p.control.endpoint import parse_listen
 from adloco_p2p.core.events import Stop
-from adloco_p2p.runtime.sink import View
 
 
 def start(arguments: argparse.Namespace) -> int:
     """Create the run in the directory and train, or go on with it."""
     run = _run_config(arguments)
-    config = _peer_config(arguments)
+    config = peer_config_of(arguments)
     from adloco_p2p.runtime.alone import train_alone
     from adloco_p2p.runtime.compose import open_local
     from adloco_p2p.runtime.together import start_run
@@ -57,8 +56,9 @@ def start(arguments: argparse.Namespace) -> int:
 
 def join(arguments: argparse.Namespace) -> int:
     """Find a run through its peers and take part."""
-    config = _peer_config(arguments)
-    from adloco_p2p.runtime.together import Meeting, join_run
+    config = peer_config_of(arguments)
+    from adloco_p2p.runtime.meeting import Meeting
+    from adloco_p2p.runtime.together import join_run
     from adloco_p2p.storage.workdir import Workdir
 
     meeting = Meeting(initial_peers=tuple(arguments.initial_peers), run=arguments.run)
@@ -75,7 +75,7 @@ def join(arguments: argparse.Namespace) -> int:
 
 def bootstrap(arguments: argparse.Namespace) -> int:
     """Help others to find each other, and relay; train nothing."""
-    config = _peer_config(arguments)
+    config = peer_config_of(arguments)
     from adloco_p2p.runtime.bootstrap import serve
     from adloco_p2p.storage.workdir import Workdir
 
@@ -106,7 +106,7 @@ def is_complete(workdir: Path) -> bool:
     return saved.durable.is_finished
 
 
-def _peer_config(arguments: argparse.Namespace) -> PeerConfig:
+def peer_config_of(arguments: argparse.Namespace) -> PeerConfig:
     """The machine's settings; flags win over the file."""
     overrides = list(arguments.peer_set)
     for flag, key in (("host_maddrs", "host_maddrs"), ("announce_maddrs", "announce_maddrs")):
@@ -114,7 +114,9 @@ def _peer_config(arguments: argparse.Namespace) -> PeerConfig:
             overrides.append(f"{key}=[{', '.join(getattr(arguments, flag))}]")
     if getattr(arguments, "max_instances", None):
         overrides.append(f"max_instances={arguments.max_instances}")
-    return load_peer(arguments.peer_config, overrides).value
+    config = load_peer(arguments.peer_config, overrides).value
+    parse_listen(config.control_address)  # a wrong one is refused before anything slow
+    return config
 
 
 def _run_config(arguments: argparse.Namespace) -> RunConfig:
@@ -136,15 +138,3 @@ def _again(arguments: argparse.Namespace) -> str:
     words += ["--peer-set", *arguments.peer_set] if arguments.peer_set else []
     words += [flag for flag, is_on in (("--offline", arguments.offline), ("--plain", arguments.plain)) if is_on]
     return shlex.join(words)
-
-
-def open_view(*, plain: bool) -> View:
-    """The live view in a terminal, one line per round elsewhere."""
-    if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
-        from adloco_p2p.views.plain import PlainView
-
-        return PlainView(sys.stdout)
-
-    from adloco_p2p.views.terminal import TerminalView
-
-    return TerminalView()

@@ -3,6 +3,7 @@
 import re
 
 from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.config.quiet_hours import parse_range
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.core.types import MAX_HISTORY, MAX_INSTANCES
 
@@ -132,4 +133,19 @@ def peer_combinations(peer: PeerConfig) -> list[str]:
         problems.append("host_maddrs: empty, so there is nowhere to listen; give an address, or set client_mode to true")
     if peer.use_auto_relay and not peer.use_relay:
         problems.append("use_auto_relay: needs use_relay, which is off")
+    problems += _quiet_hours(peer)
+    return problems
+
+
+def _quiet_hours(peer: PeerConfig) -> list[str]:
+    problems = []
+    for text in peer.quiet_hours:
+        try:
+            parse_range(text)
+        except ValueError as error:
+            problems.append(f"quiet_hours: {error}")
+    for name in ("upload", "download"):
+        quiet = peer.quiet_upload_bytes_per_second if name == "upload" else peer.quiet_download_bytes_per_second
+        if quiet and not peer.quiet_hours:
+            problems.append(f"quiet_{name}_bytes_per_second: nothing without quiet_hours; set them, such as 22:00-07:00")
     return problems

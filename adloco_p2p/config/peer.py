@@ -38,9 +38,28 @@ class PeerConfig:
     """Do not accept connections; for machines that nobody can reach."""
     use_relay: bool = True
     """Use relays of others where needed, and be one where possible."""
-    use_auto_relay: bool = False
-    """Look for a relay by oneself and become reachable through it."""
+    use_auto_relay: bool = True
+    """Behind a NAT, become reachable through a relay among the known peers."""
+    daemon_start_seconds: Annotated[float, Ge(1)] = 60.0
+    """How long the network's daemon may take to start, over all attempts; more for a slow or busy machine."""
+    control_address: str = "auto"
+    """Where this machine's commands reach the node: `auto` (a socket in the working directory; loopback with a token where its
+    path is too long), a loopback `IP:PORT` (0: any port), `off`."""
+    grace_seconds: Annotated[float, Ge(0)] = 5.0
+    """After SIGTERM the round may go on for so long; then the node leaves as it stands. Container runtimes kill after 10."""
+    metrics_port: Annotated[int, Ge(0), Le(65535)] = 0
+    """Serve metrics for Prometheus at http://METRICS_HOST:PORT/metrics; 0: no."""
+    metrics_host: str = "127.0.0.1"
+    """IP address on which the metrics are served, to whoever can reach it."""
     upload_bytes_per_second: NaturalInt = 0
     """Cap of all traffic out; 0: none."""
     download_bytes_per_second: NaturalInt = 0
     """Cap of all traffic in; 0: none."""
+    daily_budget_bytes: NaturalInt = 0
+    """Traffic of one day, in and out together, after which the node pauses until midnight, local time; 0: no limit."""
+    quiet_hours: tuple[str, ...] = ()
+    """Ranges of local time such as `22:00-07:00` in which the node pauses, or keeps to the caps of the two settings below."""
+    quiet_upload_bytes_per_second: NaturalInt = 0
+    """Cap of all traffic out in quiet hours; 0 for both: the node pauses."""
+    quiet_download_bytes_per_second: NaturalInt = 0
+    """Cap of all traffic in in quiet hours; 0 for both: the node pauses."""

@@ -124,8 +124,16 @@ class EvaluationConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragingConfig:
-    codec: Literal["float32", "float16", "bfloat16"] = "float32"
-    """What a value of a pseudo-gradient costs on the wire: 4 or 2 bytes."""
+    codec: Literal["float32", "float16", "bfloat16", "int8", "int4", "topk2"] = "float32"
+    """How pseudo-gradients travel. Values of 4 or 2 bytes; blocks of 8- or 4-bit integers; `topk2`: 64 of 4096 values, 2 bits
+    each. Means come back in the same form, those of `int4` as `int8`, those of `topk2` with every value that a host named."""
+    feedback: Fraction = 1.0
+    """Part of what `int8`, `int4` and `topk2` lost that a host adds to its next pseudo-gradient; 0: lost for good."""
+
+    @property
+    def bytes_per_value(self) -> float:
+        """Of one value on the wire, roughly: the mean of both ways, with 4 hosts where that matters."""
+        return {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "int8": 1.02, "int4": 0.79, "topk2": 0.12}[self.codec]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,9 @@ from adloco_p2p.core.round_plan import next_plan
 from adloco_p2p.core.types import Report, RoundPlan
 from adloco_p2p.runtime import signals
 from adloco_p2p.runtime.compose import LocalPeer
+from adloco_p2p.runtime.controlled import control_server
 from adloco_p2p.runtime.loop import Node, Ports
+from adloco_p2p.runtime.metrics import MetricsEndpoint
 from adloco_p2p.swarm.memory import MemorySwarm
 
 
@@ -42,10 +44,17 @@ async def train_alone(local: LocalPeer) -> Stop:
             events=local.sink,
         ),
     )
-    signals.install(asyncio.get_running_loop(), node.command_stop)
+    control = control_server(node, local, None)
+    metrics = MetricsEndpoint(local.peer_config, local.view)
+    signals.install_for(node, asyncio.get_running_loop(), grace_seconds=local.peer_config.grace_seconds)
     local.view.start()
     try:
         local.sink.write("started", local.started_fields)
+        node.attach(asyncio.get_running_loop())
+        await control.start()
+        await metrics.start()
         return await node.run(Started(durable=durable, capacity=local.capacity))
     finally:
+        await metrics.stop()
+        await control.stop()
         local.view.stop()

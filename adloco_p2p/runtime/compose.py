@@ -17,8 +17,9 @@ from adloco_p2p.core.types import Capacity, InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.runtime.agreement import genesis_of
 from adloco_p2p.runtime.sink import Sink, View
+from adloco_p2p.runtime.watching import Watched
 from adloco_p2p.storage.checkpoint import CheckpointStore
-from adloco_p2p.storage.event_log import EventLog
+from adloco_p2p.storage.event_log import EventLog, read_events
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.identity import Identity
 from adloco_p2p.training.hosting import Hosting
@@ -36,7 +37,7 @@ class Checkpoints:
         self.store.save_instance(round, instance, tensors, meta)
 
     def complete(self, durable: Durable) -> None:
-        self.store.complete(durable, {})
+        self.store.complete(durable)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class LocalPeer:
     durable: Durable | None
     """What the last checkpoint remembers; none in a fresh directory."""
     capacity: Capacity
-    view: View
+    view: Watched
     peer_config: PeerConfig
     started_fields: dict[str, Any]
     """What the first event says of the run and the machine."""
@@ -90,6 +91,7 @@ def open_local(
     store = CheckpointStore.open(workdir.checkpoints_path, run=run.digest, kept=peer_config.checkpoints_kept)
     latest = store.latest()
     event_log = EventLog.open(workdir.events_path)
+    watched = Watched(view, events_path=workdir.events_path)
     say("reading the text")
     feed = open_feed(run, cache_dir=workdir.path / "data")
     say("building the model")
@@ -100,6 +102,7 @@ def open_local(
             engine.restore(instance, tensors, meta)
         if not latest.durable.is_finished:
             event_log.rewind(latest.round)
+        watched.recall(list(read_events(workdir.events_path)))
     return LocalPeer(
         me=me,
         run=run,
@@ -107,8 +110,8 @@ def open_local(
         engine=engine,
         checkpoints=Checkpoints(store=store),
         event_log=event_log,
-        sink=Sink(log=event_log, view=view),
-        view=view,
+        sink=Sink(log=event_log, view=watched),
+        view=watched,
         peer_config=peer_config,
         durable=latest.durable if latest else None,
         capacity=Capacity(

@@ -15,6 +15,7 @@ from adloco_p2p.core.events import (
     AverageFinished,
     Broadcast,
     CancelAverage,
+    Command,
     Commanded,
     DiscardRound,
     DropInstance,
@@ -22,6 +23,8 @@ from adloco_p2p.core.events import (
     Evaluate,
     Event,
     FetchState,
+    ForgetState,
+    KeepState,
     Log,
     Persist,
     Probe,
@@ -53,6 +56,8 @@ from adloco_p2p.runtime.ports import (
 )
 from adloco_p2p.runtime.worker import DeviceWorker
 
+STOOD_STILL_SECONDS = 10.0
+"""Nothing in the event loop takes so long: the process was suspended, the machine slept, or its clock was set."""
 WORKER_STOP_SECONDS = 600.0
 """The device worker may still have a checkpoint to write when the core stops."""
 
@@ -94,9 +99,9 @@ class Node:
         """Hand an event to the core, or an exception that ends the node."""
         self._call_soon(self._inbox.put_nowait, event)
 
-    def command_stop(self) -> None:
-        """End the round's work cleanly, save and stop."""
-        self.post(Commanded(command="stop"))
+    def command(self, command: Command, *, reason: str = "asked") -> None:
+        """What the user asks. May be called from any thread once the node runs."""
+        self.post(Commanded(command=command, reason=reason))
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """From now on `post` is allowed: events wait until `run` takes them."""
@@ -113,6 +118,8 @@ class Node:
                     raise event
                 stop = self._perform_all(self.peer.handle(event, time.monotonic()))
                 if stop is not None:
+                    if stop.is_urgent:
+                        self._worker.interrupt()
                     await asyncio.to_thread(self._worker.stop, timeout_seconds=WORKER_STOP_SECONDS)
                     self._raise_worker_failure()
                     return stop
@@ -128,11 +135,19 @@ class Node:
         deadline = self.peer.next_deadline
         if deadline is None:
             return await self._inbox.get()
+        begun, seconds = time.time(), max(0.0, deadline - time.monotonic())
         try:
-            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+            async with asyncio.timeout(seconds):
                 return await self._inbox.get()
         except TimeoutError:
             return Ticked()
+        finally:
+            self._note_sleep(time.time() - begun - seconds)
+
+    def _note_sleep(self, late_seconds: float) -> None:
+        """Tell the user that this process stood still. By the wall clock: the other one may stop while a laptop sleeps."""
+        if late_seconds > STOOD_STILL_SECONDS:
+            self._ports.events.write("stood_still", {"seconds": late_seconds})
 
     def _raise_worker_failure(self) -> None:
         while not self._inbox.empty():
@@ -173,6 +188,8 @@ class Node:
                 | DiscardRound()
                 | Probe()
                 | Evaluate()
+                | KeepState()
+                | ForgetState()
                 | SaveInstance()
                 | SaveCheckpoint()
             ):
@@ -238,6 +255,7 @@ class Node:
             statistics=averaged.statistics,
             bytes_sent=averaged.bytes_sent,
             bytes_received=averaged.bytes_received,
+            upload_bytes_per_second=averaged.upload_bytes_per_second,
             seconds=time.monotonic() - started,
         )
         self._inbox.put_nowait(finished)
@@ -250,6 +268,7 @@ class Node:
                     weights=effect.weights,
                     vector=self._worker.pseudo_gradient(effect.instance),
                     timeout_seconds=effect.timeout_seconds,
+                    shares=effect.shares,
                 )
             case RepairAverage():
                 return await self._ports.averaging.repair(

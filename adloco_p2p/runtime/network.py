@@ -1,17 +1,14 @@
 """The swarm room's pieces in the shape of the runtime's ports."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Sequence
 
 import torch
 
-from adloco_p2p import codec
-from adloco_p2p.core import canonical, farewell, messages, outer_round
+from adloco_p2p.core import farewell, messages, outer_round
 from adloco_p2p.core.types import Digest, InstanceId, PeerId
-from adloco_p2p.errors import StorageError
+from adloco_p2p.errors import AverageFailed
 from adloco_p2p.runtime.ports import AveragedVector
-from adloco_p2p.storage.journal import Journal, read_records
 from adloco_p2p.swarm.averaging import Averager
 from adloco_p2p.swarm.gossip_wire import GossipWire
 from adloco_p2p.swarm.state_transfer import StateFetcher, StateServer
@@ -41,18 +38,6 @@ KINDS: dict[str, type] = {
     )
 }
 """Messages by their names on the wire."""
-RECORDS: dict[str, type] = {
-    kind.__name__: kind
-    for kind in (
-        messages.Incarnation,
-        messages.Promised,
-        messages.Accepted,
-        messages.Voted,
-        messages.LedgerEntry,
-    )
-}
-"""Records by their names in the journal."""
-MAX_RECORD_BYTES = 64 << 20
 MAX_SENDS = 256
 """Messages on their way; further ones are dropped, as a full network would."""
 FETCH_SECONDS = 600.0
@@ -91,14 +76,33 @@ class NetworkMessenger:
 class NetworkAveraging:
     """Also for a host that is alone: what it keeps is what a joiner fetches to catch up."""
 
-    def __init__(self, averager: Averager, *, num_parameters: int) -> None:
+    def __init__(
+        self,
+        averager: Averager,
+        *,
+        num_parameters: int,
+        out_of_reach: Callable[[Sequence[PeerId]], Awaitable[tuple[PeerId, ...]]],
+    ) -> None:
+        """`out_of_reach`: which of these peers are known not to be reached from here, behind their NAT or gone."""
         self._averager = averager
         self._num_parameters = num_parameters
+        self._out_of_reach = out_of_reach
 
     async def average(
-        self, *, key: Digest, weights: tuple[tuple[PeerId, int], ...], vector: torch.Tensor, timeout_seconds: float
+        self,
+        *,
+        key: Digest,
+        weights: tuple[tuple[PeerId, int], ...],
+        vector: torch.Tensor,
+        timeout_seconds: float,
+        shares: tuple[float, ...] = (),
     ) -> AveragedVector:
-        return await self._averager.average(key=key, weights=weights, vector=vector, timeout_seconds=timeout_seconds)
+        missing = await self._out_of_reach([peer for peer, _ in weights])
+        if missing:  # dialling them once more would hold up the whole round
+            raise AverageFailed(f"no way from here to {', '.join(missing)}", suspects=missing)
+        return await self._averager.average(
+            key=key, weights=weights, vector=vector, timeout_seconds=timeout_seconds, shares=shares or None
+        )
 
     async def repair(
         self,
@@ -133,6 +137,14 @@ class NetworkStates:
         outer, momentum = (vector.clone() for vector in state)
         self._loop.call_soon_threadsafe(self._server.offer, instance, round, digest, outer, momentum)
 
+    def retire(self, instance: InstanceId) -> None:
+        self._loop.call_soon_threadsafe(self._server.retire, instance)
+        self._loop.call_soon_threadsafe(self._partial.pop, instance, None)
+
+    def withdraw(self, instance: InstanceId) -> None:
+        self._loop.call_soon_threadsafe(self._server.withdraw, instance)
+        self._loop.call_soon_threadsafe(self._partial.pop, instance, None)
+
     async def fetch(
         self, *, instance: InstanceId, round: int, digest: Digest, from_peers: tuple[PeerId, ...]
     ) -> Sequence[torch.Tensor]:
@@ -141,27 +153,5 @@ class NetworkStates:
         await self._fetcher.fetch(
             instance, round, digest, from_peers, outer=outer, momentum=momentum, timeout_seconds=FETCH_SECONDS
         )
-        return self._partial.pop(instance)
-
-
-class NetworkJournal:
-    """The consensus' memory: what must not be forgotten by a crash."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-
-    def append(self, record: object) -> None:
-        self._journal.append(canonical.encode([type(record).__name__, canonical.encode(record).decode("ascii")]))
-
-
-def journal_records(path: Path) -> list[object]:
-    """Every record of the journal at `path`, oldest first. Raises StorageError."""
-    return [_record(data, where=str(path)) for data in read_records(path)]
-
-
-def _record(data: bytes, *, where: str) -> object:
-    name, content = codec.decode(tuple[str, str], data, max_bytes=2 * MAX_RECORD_BYTES)
-    if name not in RECORDS:
-        raise StorageError(f"{where}: a record of unknown kind {name!r}; written by another version?")
-    value: object = codec.decode(RECORDS[name], content.encode("ascii"), max_bytes=MAX_RECORD_BYTES)
-    return value
+        self._partial.pop(instance, None)
+        return outer, momentum

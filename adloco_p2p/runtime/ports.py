@@ -3,7 +3,7 @@
 A vector is a flat float32 tensor on the CPU, shape [P]; the runtime only hands it on, so that it needs no torch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, SupportsFloat
 
 from adloco_p2p.core.events import Durable, InnerResult, RunInner
@@ -86,13 +86,24 @@ class AveragedVector(Protocol):
     @property
     def bytes_received(self) -> int: ...
 
+    @property
+    def upload_bytes_per_second(self) -> float:
+        """What the own uplink carried, as the receivers saw it; 0 where it was not measured."""
+
 
 class Averaging(Protocol):
     """Averages vectors with other peers. Called from the event loop; raises AverageFailed."""
 
     async def average(
-        self, *, key: Digest, weights: tuple[tuple[PeerId, int], ...], vector: Vector, timeout_seconds: float
-    ) -> AveragedVector: ...
+        self,
+        *,
+        key: Digest,
+        weights: tuple[tuple[PeerId, int], ...],
+        vector: Vector,
+        timeout_seconds: float,
+        shares: tuple[float, ...] = (),
+    ) -> AveragedVector:
+        """`shares`: how much of the vector each member reduces; empty: equally much."""
 
     async def repair(
         self,
@@ -120,6 +131,13 @@ class StateExchange(Protocol):
     def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[Vector]) -> None:
         """From now on serve this state, of the boundary before `round`. Called from the device worker's thread; copies."""
 
+    def retire(self, instance: InstanceId) -> None:
+        """This peer hosts the instance no longer; who is a little behind may still fetch it. Called from the device worker's
+        thread."""
+
+    def withdraw(self, instance: InstanceId) -> None:
+        """Serve nothing of this instance any more. Called from the device worker's thread."""
+
     async def fetch(
         self, *, instance: InstanceId, round: int, digest: Digest, from_peers: tuple[PeerId, ...]
     ) -> Sequence[Vector]: ...
@@ -129,6 +147,16 @@ class Journal(Protocol):
     """Append and sync before returning. Called from the event loop; records are small."""
 
     def append(self, record: object) -> None: ...
+
+
+class Governor(Protocol):
+    """Holds all traffic of the peer under its caps. Called from the event loop, never blocks."""
+
+    def set_caps(self, *, up_bytes_per_second: int, down_bytes_per_second: int) -> None:
+        """From now on; 0: no cap."""
+
+    def traffic(self) -> Mapping[str, float | None]:
+        """Totals, measured rates, caps, and the day's budget, by the names that `views.derived.bandwidth` lists."""
 
 
 class EventSink(Protocol):

@@ -17,13 +17,16 @@ from adloco_p2p.core.events import (
     Evaluate,
     Evaluated,
     Event,
+    ForgetState,
     InnerFinished,
+    KeepState,
     OuterApplied,
     Probe,
     Probed,
     RunInner,
     SaveCheckpoint,
     SaveInstance,
+    StateKept,
     Transition,
     TransitionApplied,
 )
@@ -31,7 +34,17 @@ from adloco_p2p.core.types import InstanceId
 from adloco_p2p.runtime.ports import Checkpoints, Engine, StateExchange, Vector
 
 DeviceEffect = (
-    RunInner | ApplyOuter | Transition | DropInstance | DiscardRound | Probe | Evaluate | SaveInstance | SaveCheckpoint
+    RunInner
+    | ApplyOuter
+    | Transition
+    | DropInstance
+    | DiscardRound
+    | Probe
+    | Evaluate
+    | KeepState
+    | ForgetState
+    | SaveInstance
+    | SaveCheckpoint
 )
 PROGRESS_SECONDS = 0.5
 """Least time between two progress events."""
@@ -59,6 +72,7 @@ class DeviceWorker:
         self._progress = progress
         self._fail = fail
         self._jobs: queue.SimpleQueue[DeviceEffect | Callable[[], None] | None] = queue.SimpleQueue()
+        self._is_interrupted = threading.Event()
         self._is_aborted = threading.Event()
         self._pseudo_gradients: dict[InstanceId, Vector] = {}
         self._averages: dict[InstanceId, Vector] = {}
@@ -95,6 +109,10 @@ class DeviceWorker:
             thread.join(max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
+    def interrupt(self) -> None:
+        """Leave the inner steps under way at the next one, and pass over what is queued, except what is to be saved."""
+        self._is_interrupted.set()
+
     def abort(self) -> None:
         """Leave the inner steps under way at the next one and do nothing more."""
         self._is_aborted.set()
@@ -105,6 +123,8 @@ class DeviceWorker:
             while (job := self._jobs.get()) is not None and not self._is_aborted.is_set():
                 if callable(job):
                     job()
+                elif self._is_interrupted.is_set() and not isinstance(job, DiscardRound | SaveInstance | SaveCheckpoint):
+                    continue
                 elif (event := self._perform(job)) is not None:
                     self._post(event)
         except BaseException as error:  # handed to the event loop, which ends the process
@@ -132,11 +152,11 @@ class DeviceWorker:
                 digest, state_digest = self._engine.digests(instance)
                 self._states.offer(instance, number + 1, state_digest, self._engine.state(instance))
                 return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest)
-            case Transition(round=number, forks=forks, merges=merges):
-                self._engine.transition(forks, merges)
-                return TransitionApplied(round=number)
+            case Transition():
+                return self._transition(effect)
             case DropInstance(instance=instance):
                 self._engine.drop(instance)
+                self._forget(instance)
                 return None
             case DiscardRound(instance=instance):
                 self._engine.discard(instance)
@@ -145,6 +165,12 @@ class DeviceWorker:
                 return Probed(round=number, verdict=self._engine.probe_merge(merge))
             case Evaluate(instance=instance, round=number):
                 return Evaluated(instance=instance, round=number, heldout_loss=self._engine.evaluate(instance))
+            case KeepState():
+                return self._keep_state(effect)
+            case ForgetState(instance=instance):
+                self._engine.drop(instance)
+                self._states.withdraw(instance)
+                return None
             case SaveInstance(instance=instance, round=number):
                 tensors, meta = self._engine.snapshot(instance)
                 self._writes.put(lambda: self._checkpoints.save_instance(number, instance, tensors, meta))
@@ -152,6 +178,32 @@ class DeviceWorker:
             case SaveCheckpoint(durable=durable):
                 self._writes.put(lambda: self._checkpoints.complete(durable))
                 return None
+
+    def _transition(self, effect: Transition) -> Event:
+        self._engine.transition(effect.forks, effect.merges)
+        for merge in effect.merges:
+            for source in merge.sources:
+                if source != merge.target:
+                    self._forget(source)
+        return TransitionApplied(round=effect.round)
+
+    def _keep_state(self, effect: KeepState) -> Event:
+        copy = effect.copy
+        if copy != effect.instance:
+            outer, momentum = self._engine.state(effect.instance)
+            self._engine.adopt(copy, outer, momentum)
+        _, state_digest = self._engine.digests(copy)
+        self._states.offer(copy, effect.round, state_digest, self._engine.state(copy))
+        return StateKept(instance=copy, round=effect.round, digest=state_digest)
+
+    def _should_stop(self) -> bool:
+        return self._is_interrupted.is_set() or self._is_aborted.is_set()
+
+    def _forget(self, instance: InstanceId) -> None:
+        """The instance is here no longer: let its buffers go."""
+        self._states.retire(instance)
+        self._pseudo_gradients.pop(instance, None)
+        self._averages.pop(instance, None)
 
     def _run_inner(self, effect: RunInner) -> Event | None:
         instance = effect.plan.instance
@@ -175,7 +227,7 @@ class DeviceWorker:
             }
             self._progress(fields)
 
-        result = self._engine.run_inner(effect, should_stop=self._is_aborted.is_set, on_progress=on_progress)
+        result = self._engine.run_inner(effect, should_stop=self._should_stop, on_progress=on_progress)
         if result is None:
             return None
         self._pseudo_gradients[instance] = self._engine.pseudo_gradient(instance)

@@ -9,6 +9,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,18 @@ def limit_files(size_bytes: str) -> None:
     """
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(size_bytes), resource.RLIM_INFINITY))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+
+def misbehave(*kinds: str) -> None:
+    """Be a bad peer of these kinds, see `benchmarks/bad_peer.py`."""
+    bad_peer = importlib.import_module("benchmarks.bad_peer")
+    for kind in kinds:
+        bad_peer.KINDS[kind]()
+
+
+def paced(step_seconds: str) -> None:
+    """The device takes so long for an inner step, however busy this machine is; see `benchmarks/paced.py`."""
+    importlib.import_module("benchmarks.paced").pace(float(step_seconds))
 
 
 def _at(place: str, call: int, deed: Callable[[], object], *, is_before: bool) -> None:
@@ -64,3 +77,9 @@ if __name__ == "__main__":
     from adloco_p2p.cli import main
 
     raise SystemExit(main(sys.argv[end + 1 :]))
+
+
+def shift_clock(seconds: str) -> None:
+    """This machine's clock is so much ahead. Must come before anything that keeps a reference to `time.time`."""
+    real = time.time
+    time.time = lambda: real() + float(seconds)

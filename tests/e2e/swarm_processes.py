@@ -21,6 +21,8 @@ NETWORK = ("--plain", "--peer-set", "num_threads=1", "--host-maddrs", LOOPBACK)
 PATIENCE_SECONDS = 90.0
 """What has not happened by then never will, on a machine that does other things too."""
 LOOK_SECONDS = 0.02
+REST_SHARE = 4
+"""A look is followed by a rest this many times as long: reading long event files must not starve those who write them."""
 Event = dict[str, Any]
 
 
@@ -153,11 +155,11 @@ def _paused(peer: PeerProcess) -> Iterator[None]:
 def wait(look: Callable[[], Any], what: str, *peers: PeerProcess, seconds: float = PATIENCE_SECONDS) -> Any:
     """The first true thing that `look` returns."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while (begun := time.monotonic()) < deadline:
         found = look()
         if found:
             return found
-        time.sleep(LOOK_SECONDS)
+        time.sleep(max(LOOK_SECONDS, REST_SHARE * (time.monotonic() - begun)))
     raise AssertionError(f"waited {seconds:.0f} s for {what}\n" + "\n".join(peer.words[-2000:] for peer in peers))
 
 

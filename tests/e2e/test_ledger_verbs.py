@@ -16,7 +16,7 @@ from adloco_p2p.core.consensus import Consensus
 from adloco_p2p.core.events import Persist
 from adloco_p2p.core.messages import LedgerEntry
 from adloco_p2p.core.types import Digest
-from adloco_p2p.runtime.network import NetworkJournal, journal_records
+from adloco_p2p.runtime.journal import NetworkJournal, journal_records
 from adloco_p2p.storage.journal import Journal
 
 Forge = Callable[[LedgerEntry], LedgerEntry]
@@ -126,7 +126,7 @@ def forge(path: Path, change: Forge, *, round: int) -> None:
     """Write the journal anew with one entry changed; its checksums are right."""
     records = journal_records(path)
     journal = Journal.open(path)
-    journal.rewrite([])
+    journal.keep(())
     writer = NetworkJournal(journal)
     for record in records:
         writer.append(change(record) if isinstance(record, LedgerEntry) and record.plan.round == round else record)

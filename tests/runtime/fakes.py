@@ -129,6 +129,7 @@ class FakeAverage:
     statistics: None = None
     bytes_sent: int = 0
     bytes_received: int = 0
+    upload_bytes_per_second: float = 0.0
 
 
 @dataclass
@@ -138,7 +139,7 @@ class FakeNetwork:
     calls: Calls
 
     async def average(
-        self, *, key: Digest, weights: tuple[tuple[PeerId, int], ...], vector: str, timeout_seconds: float
+        self, *, key: Digest, weights: tuple[tuple[PeerId, int], ...], vector: str, timeout_seconds: float, shares: object
     ) -> FakeAverage:
         self.calls.note("average", vector)
         return FakeAverage(f"average of {vector}", hashed(key), tuple(peer for peer, _ in weights))
@@ -157,6 +158,12 @@ class FakeNetwork:
 
     def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[str]) -> None:
         self.calls.note("offer", instance, round)
+
+    def retire(self, instance: InstanceId) -> None:
+        self.calls.note("retire", instance)
+
+    def withdraw(self, instance: InstanceId) -> None:
+        self.calls.note("withdraw", instance)
 
     def append(self, record: object) -> None:
         raise AssertionError(f"nothing to journal: {record}")

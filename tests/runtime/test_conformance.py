@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,10 @@ from adloco_p2p.swarm.state_transfer import StateFetcher, StateServer
 SIZE = 5_000
 RUN = canonical.digest("conformance")
 INSTANCE = InstanceId(2)
+
+
+async def _nobody(peers: Sequence[PeerId]) -> tuple[PeerId, ...]:
+    return ()
 
 
 class Inbox(list[tuple[PeerId, object]]):
@@ -101,7 +105,7 @@ async def _on_network(p2p: P2P, stack: contextlib.AsyncExitStack, roster: Callab
     stack.callback(pump.cancel)
     return Member(
         me=me,
-        averaging=NetworkAveraging(averager, num_parameters=SIZE),
+        averaging=NetworkAveraging(averager, num_parameters=SIZE, out_of_reach=_nobody),
         messenger=NetworkMessenger(wire, roster=roster),
         states=NetworkStates(server, StateFetcher(p2p, run=RUN), num_parameters=SIZE),
         inbox=inbox,

@@ -81,7 +81,7 @@ def test_a_stop_waits_for_the_checkpoint() -> None:
         is_saving.set()
         assert may_save.wait(10)
 
-    peer.calls.reactions["run_inner 0 2"] = peer.node.command_stop
+    peer.calls.reactions["run_inner 0 2"] = lambda: peer.node.command("drain")
     peer.calls.reactions["complete 3 0"] = wait
 
     async def scenario() -> Stop:

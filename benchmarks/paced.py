@@ -1,0 +1,48 @@
+"""A peer whose device takes a stated time for an inner step, however busy this machine is, so that many peers fit on few cores.
+
+    python -m benchmarks.paced SECONDS join --initial-peers ADDRESS --workdir DIR
+
+It is the real node: it computes every step, and then waits for what is left of the step's time. With `work.share: equal` a
+round then lasts as long for one host as for many.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from adloco_p2p.cli import main as node
+from adloco_p2p.training.hosting import Hosting
+
+OnProgress = Callable[[int, object, int], None]
+
+
+def pace(step_seconds: float) -> None:
+    """From now on inner steps of this process take that long, or longer."""
+    compute = Hosting.run_inner
+
+    def run_inner(self: Hosting, effect: Any, *, should_stop: Callable[[], bool], on_progress: OnProgress) -> Any:
+        begun = time.monotonic()
+
+        def paced_progress(step: int, loss: object, tokens: int) -> None:
+            on_progress(step, loss, tokens)
+            while (left := begun + step * step_seconds - time.monotonic()) > 0 and not should_stop():
+                time.sleep(min(left, 0.1))
+
+        return compute(self, effect, should_stop=should_stop, on_progress=paced_progress)
+
+    Hosting.run_inner = run_inner  # type: ignore[assignment, method-assign]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="A member of a run with a device of a stated speed.")
+    parser.add_argument("step_seconds", type=float)
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of adloco-peer")
+    asked = parser.parse_args()
+    pace(asked.step_seconds)
+    return node(asked.arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
