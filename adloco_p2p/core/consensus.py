@@ -22,12 +22,11 @@ proposer, and what it says is passed on to a few peers each, so that the message
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from math import inf
 
 from adloco_p2p.core import canonical
 from adloco_p2p.core.agreement import Decided, Outcome
 from adloco_p2p.core.events import Broadcast, Persist, ReportHeard, Send
-from adloco_p2p.core.histories import OtherHistory, switch_between
+from adloco_p2p.core.histories import switch_between
 from adloco_p2p.core.ledger import (
     REPORT_LAG,
     Decide,
@@ -39,11 +38,10 @@ from adloco_p2p.core.ledger import (
     is_majority,
     roster_of,
 )
+from adloco_p2p.core.ledger_exchange import LedgerExchange
 from adloco_p2p.core.membership import ROSTERS_KEPT, Membership
 from adloco_p2p.core.messages import (
-    MAX_ENTRIES,
     MAX_JOINS,
-    MAX_TRAIL,
     Accepted,
     Ack,
     Ballot,
@@ -82,8 +80,6 @@ MAX_EARLY = 256
 """Messages of a slot that this peer has not reached yet."""
 REPORTERS_FIRST = 3
 """Proposers that get every report at once in a large swarm."""
-ENTRY_BUDGET = 256
-"""Ledger entries in one message times the size of the roster stays below this, or it is one entry."""
 
 
 class Consensus:
@@ -114,8 +110,7 @@ class Consensus:
         """What `_held` says, until something changes it."""
         self._announced: dict[PeerId, Digest] | None = None
         self._early: dict[tuple[PeerId, str], tuple[PeerId, SlotMessage]] = {}
-        self._other = OtherHistory(decide, verify)
-        self._helped: dict[PeerId, float] = {}
+        self._exchange = LedgerExchange(decide, verify, period_seconds=self.timing.heartbeat_seconds)
 
     # --- entry points ------------------------------------------------------------------------------------------------
 
@@ -150,7 +145,7 @@ class Consensus:
             case Heartbeat():
                 self._on_heartbeat(sender, message, now)
             case PullEntries():
-                self._on_pull_entries(sender, message)
+                self._emit(*self._exchange.answer(self.ledger, sender, message))
             case Entries():
                 self._on_entries(sender, message, now)
             case Supply():
@@ -453,7 +448,7 @@ class Consensus:
     def _accept(self, now: float) -> bool:
         """Ack the highest proposal that no promise forbids, once its value is checked."""
         slot = self.slot
-        for proposal, digest in self._proposals():
+        for proposal, digest in self.slot.ranked_proposals():
             if slot.promised is not None and proposal.ballot < slot.promised:
                 return False
             if slot.accepted is not None and slot.accepted[0] >= proposal.ballot:
@@ -468,10 +463,6 @@ class Consensus:
             self._answer(proposal.ballot.peer, ack)
             return True
         return False
-
-    def _proposals(self) -> list[tuple[Proposal, Digest]]:
-        """Highest ballot first."""
-        return sorted(self.slot.proposals.values(), key=lambda known: known[0].ballot, reverse=True)
 
     def _acceptance(self, proposal: Proposal, digest: Digest) -> Ack:
         """Write down that we accept; the caller says so."""
@@ -548,7 +539,7 @@ class Consensus:
         """Proposals whose value a majority acked, highest ballot first."""
         slot = self.slot
         settled = []
-        for proposal, digest in self._proposals():
+        for proposal, digest in self.slot.ranked_proposals():
             backers = [peer for peer, ack in slot.acks.items() if (ack.ballot, ack.value) == (proposal.ballot, digest)]
             chosen = slot.chosen.get(proposal.ballot.peer)
             is_told = chosen is not None and (chosen.ballot, chosen.value) == (proposal.ballot, digest)
@@ -565,7 +556,7 @@ class Consensus:
 
     def _finish(self, now: float) -> bool:
         """Append the value that a certificate makes final."""
-        for digest, certificate in sorted(self._certificates().items()):
+        for digest, certificate in sorted(self.slot.certificates().items()):
             if isinstance(self._plan_of(digest), RoundPlan):
                 self._pass_on(Final(parent=self.slot.digest, value=digest, certificate=certificate), ())
                 self._append_value(digest, certificate, now)
@@ -578,29 +569,11 @@ class Consensus:
         reports = self._reports.get(value.reports)
         self._append(LedgerEntry(plan=plan, value=value, reports=reports, certificate=certificate), now)
 
-    def _certificates(self) -> dict[Digest, Certificate]:
-        slot = self.slot
-        found = dict(slot.finals)
-        groups: dict[tuple[Ballot, Digest, tuple[PeerId, ...]], list[Vote]] = {}
-        for _, vote in sorted(slot.votes.items()):
-            groups.setdefault((vote.ballot, vote.value, vote.absent), []).append(vote)
-        for (ballot, digest, absent), votes in sorted(groups.items()):
-            counted = frozenset(electors(slot.roster, absent))
-            casts = tuple(
-                CastVote(peer=vote.peer, abstains=vote.abstains, signature=vote.signature)
-                for vote in votes
-                if vote.peer in counted
-            )
-            abstained = sum(cast.abstains for cast in casts)
-            if is_majority(len(casts) - abstained, len(counted) - abstained):
-                found[digest] = Certificate(ballot=ballot, absent=absent, votes=casts)
-        return found
-
     def _append(self, entry: LedgerEntry, now: float) -> None:
         """Write it down, then act on it."""
         self._emit(Persist(record=entry))
         self.ledger.append(entry)
-        self._other.forget()
+        self._exchange.forget_other()
         self._open_slot(now)
         self._emit(Decided(plan=entry.plan, reports=tuple(signed.report for signed in entry.reports)))
 
@@ -681,16 +654,13 @@ class Consensus:
         """Help a peer that is behind; keep what is ahead until we get there, and catch up."""
         if message.parent in self.ledger.position:
             is_lost = isinstance(message, Prepare | Pull) or (isinstance(message, Proposal) and message.ballot.peer == sender)
-            if is_lost and now - self._helped.get(sender, -inf) >= self.timing.heartbeat_seconds:
-                self._helped[sender] = now
-                self._send_entries(sender, message.parent)
+            if is_lost:
+                self._emit(*self._exchange.help(self.ledger, sender, after=message.parent, now=now))
             return
         key = (sender, type(message).__name__)
         if sender in self.slot.roster and (key in self._early or len(self._early) < MAX_EARLY):
             self._early[key] = (sender, message)
-        if now - self._helped.get(sender, -inf) >= self.timing.heartbeat_seconds / 4:
-            self._helped[sender] = now
-            self._emit(Send(peer=sender, message=self._pull_entries()))
+        self._emit(*self._exchange.ask_for_help(self.ledger, sender, now=now))
 
     def _on_prepare(self, sender: PeerId, message: Prepare, now: float) -> None:
         slot = self.slot
@@ -810,9 +780,9 @@ class Consensus:
             self._pull_reports(sender, message, now)
             self._retry(sender)
         elif message.head.digest in self.ledger.position:
-            self._send_entries(sender, message.head.digest)
+            self._emit(*self._exchange.entries(self.ledger, sender, after=message.head.digest))
         elif message.head.rank > head.rank:
-            self._emit(Send(peer=sender, message=self._pull_entries()))
+            self._emit(self._exchange.pull(self.ledger, sender))
         elif sender not in self.slot.roster:
             self._emit(Send(peer=sender, message=self.members.heartbeat(now)))
 
@@ -832,25 +802,11 @@ class Consensus:
 
     def _retry(self, sender: PeerId) -> None:
         """A value that still lacks something is asked for again, of whoever is in the same slot."""
-        wanted = [digest for _, digest in self._proposals()]
-        wanted += sorted(self._certificates())
+        wanted = [digest for _, digest in self.slot.ranked_proposals()]
+        wanted += sorted(self.slot.certificates())
         for digest in dict.fromkeys(wanted):
             if self._is_incomplete(digest):
                 self._ask_for(digest, sender)
-
-    def _pull_entries(self) -> PullEntries:
-        return PullEntries(trail=(*self._other.tip, *self.ledger.trail())[:MAX_TRAIL])
-
-    def _on_pull_entries(self, sender: PeerId, message: PullEntries) -> None:
-        common = next((digest for digest in message.trail if digest in self.ledger.position), None)
-        if common is not None:
-            self._send_entries(sender, common)
-
-    def _send_entries(self, sender: PeerId, after: Digest) -> None:
-        limit = max(1, min(MAX_ENTRIES, ENTRY_BUDGET // len(self.slot.roster)))
-        entries = self.ledger.after(after, limit)
-        if entries:
-            self._emit(Send(peer=sender, message=Entries(entries=entries)))
 
     def _on_entries(self, sender: PeerId, message: Entries, now: float) -> None:
         """Follow our own ledger's continuation at once; collect another history until it outranks ours, then switch."""
@@ -858,24 +814,21 @@ class Consensus:
         for entry in message.entries:
             if entry.value.plan in self.ledger.position:
                 continue
-            if entry.value.parent == self.ledger.digests[-1] and not self._other.tip:
-                if self._other.is_wrong(self.ledger, entry):
-                    return
-                self._append(entry, now)
-                continue
-            other = self._other.follow(self.ledger, entry)
-            if other is None:
+            continued = self._exchange.continued_by(self.ledger, entry)
+            if continued is None:
                 return
-            if other.head.rank > self.ledger.head.rank:
-                self._switch(other, now)
-        if self._other.tip or self.ledger.head != before:
-            self._emit(Send(peer=sender, message=self._pull_entries()))
+            if continued is self.ledger:
+                self._append(entry, now)
+            elif continued.head.rank > self.ledger.head.rank:
+                self._switch(continued, now)
+        if self._exchange.is_collecting or self.ledger.head != before:
+            self._emit(self._exchange.pull(self.ledger, sender))
 
     def _switch(self, other: Ledger, now: float) -> None:
         switched = switch_between(self.ledger, other)
         self._emit(*(Persist(record=entry) for entry in switched.won))
         self.ledger = other
-        self._other.forget()
+        self._exchange.forget_other()
         self._learn_rosters()
         self._open_slot(now)
         self._emit(switched)

@@ -175,12 +175,10 @@ class Fetching:
 
     def _step_back(self, instance: InstanceId, number: int) -> list[Effect]:
         """Where the state has to be fetched while the others train the round, they do without our part."""
+        if number > self._at.opened:
+            return []  # nobody trains it yet, and its plan may not be known: a probe needs state as soon as its round is open
         plan = self._book.plans[number]
-        if (
-            number > self._at.opened
-            or instance not in self._book.mine(plan)
-            or not self._book.has_company(plan, instance, self._at.gone)
-        ):
+        if instance not in self._book.mine(plan) or not self._book.has_company(plan, instance, self._at.gone):
             return []
         shares = {share.peer: share.samples for share in plan.instance(instance).hosts}
         if not shares[self._at.me] or (number, instance) in self.resigned:

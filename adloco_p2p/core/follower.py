@@ -8,10 +8,10 @@ own (`ledger.check_entry`), so whoever serves it can withhold plans, not invent 
 from collections.abc import Sequence
 
 from adloco_p2p.core.events import Send
-from adloco_p2p.core.histories import OtherHistory
 from adloco_p2p.core.ledger import Decide, Ledger, roster_of
+from adloco_p2p.core.ledger_exchange import LedgerExchange
 from adloco_p2p.core.membership import MAX_KNOWN, Timing
-from adloco_p2p.core.messages import MAX_TRAIL, Entries, Heartbeat, LedgerEntry, Probe, PullEntries, Verify
+from adloco_p2p.core.messages import Entries, Heartbeat, LedgerEntry, Probe, Verify
 from adloco_p2p.core.types import Digest, PeerId, RoundPlan
 
 PERIOD_SECONDS = 1.0
@@ -28,7 +28,7 @@ class Follower:
     ) -> None:
         self.ledger = Ledger(genesis, recall=_nothing_is_forgotten)
         self._timing = timing
-        self._other = OtherHistory(decide, verify)
+        self._exchange = LedgerExchange(decide, verify, period_seconds=PERIOD_SECONDS)
         self._contacts = dict.fromkeys(sorted(contacts)[:MAX_KNOWN])
         self._beats: dict[PeerId, int] = {}
         self._heard_at: dict[PeerId, float] = {}
@@ -74,7 +74,7 @@ class Follower:
                 self._hear(peer, beat, now)
         if message.head.digest in self.ledger.position or message.head.rank <= self.ledger.head.rank:
             return []
-        return [self._pull(sender)]
+        return [self._exchange.pull(self.ledger, sender)]
 
     def _hear(self, peer: PeerId, beat: int, now: float) -> None:
         is_news = beat > self._beats.get(peer, 0)
@@ -88,21 +88,16 @@ class Follower:
         for entry in message.entries:
             if entry.value.plan in self.ledger.position:
                 continue
-            if entry.value.parent == self.ledger.digests[-1] and not self._other.tip:
-                if self._other.is_wrong(self.ledger, entry):
-                    return []
-                self.ledger.append(entry)
-                continue
-            other = self._other.follow(self.ledger, entry)
-            if other is None:
+            continued = self._exchange.continued_by(self.ledger, entry)
+            if continued is None:
                 return []
-            if other.head.rank > self.ledger.head.rank:
-                self.ledger = other
-                self._other.forget()
-        return [self._pull(sender)] if self._other.tip or self.ledger.head != before else []
-
-    def _pull(self, peer: PeerId) -> Send:
-        return Send(peer=peer, message=PullEntries(trail=(*self._other.tip, *self.ledger.trail())[:MAX_TRAIL]))
+            if continued is self.ledger:
+                self.ledger.append(entry)
+            elif continued.head.rank > self.ledger.head.rank:
+                self.ledger = continued
+                self._exchange.forget_other()
+        has_news = self._exchange.is_collecting or self.ledger.head != before
+        return [self._exchange.pull(self.ledger, sender)] if has_news else []
 
 
 def _nothing_is_forgotten(plan: Digest) -> LedgerEntry:

@@ -129,9 +129,6 @@ class Membership:
         """The members of the roster that count, sorted."""
         return tuple(peer for peer in self._roster if self.lease_valid(peer, now))
 
-    def has_left(self, peer: PeerId) -> bool:
-        return peer in self._leaves
-
     def beat_of(self, peer: PeerId) -> int:
         return self._beat if peer == self.me else self._heard.get(peer, 0)
 

@@ -10,19 +10,17 @@ A guarded merge takes three plans: plan(r) carries the probe, which is measured 
 """
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import fsum
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from adloco_p2p.core import canonical
-from adloco_p2p.core.apportion import allocate_hosts, credible_speeds, share_batch
 from adloco_p2p.core.batch_test import is_untestable, next_request, pool_round, window_length
-from adloco_p2p.core.left_out import judged, rested, why_resting
+from adloco_p2p.core.left_out import judged
 from adloco_p2p.core.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch, shortened
 from adloco_p2p.core.rules import Rules
+from adloco_p2p.core.seating import Line, seated
 from adloco_p2p.core.strays import settle
-from adloco_p2p.core.switch_mode import granted_batch, plan_batch
 from adloco_p2p.core.types import (
     GENESIS_PARENT,
     MAX_INSTANCES,
@@ -30,7 +28,6 @@ from adloco_p2p.core.types import (
     Capacity,
     Digest,
     Fork,
-    HostShare,
     InstanceId,
     InstancePlan,
     InstanceReport,
@@ -40,30 +37,15 @@ from adloco_p2p.core.types import (
     RosterChange,
     RoundPlan,
     Seat,
-    SwitchMode,
 )
 
 ORPHANED_ROUNDS = 3
 """An instance whose state nobody has any more, as all its hosts report so many times, ends."""
 SPEEDS_KEPT = 5
 """Measured speeds that a seat remembers; their median shares the work."""
-MAX_SECONDS = 1e30
 
-_MODES: tuple[SwitchMode, ...] = ("single", "capped", "accumulate")
-"""From the first region of the switch to the last: an instance's mode is that of its host that went furthest."""
 
 Claims = Mapping[PeerId, InstanceReport]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
-    """An instance on its way into the next plan. `plan` still has the hosts of the previous plan."""
-
-    plan: InstancePlan
-    holders: tuple[PeerId, ...]
-    """Who holds its state, or a part of what it is made from: preferred as hosts."""
-    ready: tuple[PeerId, ...]
-    """Who holds all of it and can train at once; empty: nobody, or everybody can make it from the run's seed."""
 
 
 def genesis(run: Digest, roster: Sequence[tuple[PeerId, Capacity]], rules: Rules) -> RoundPlan:
@@ -74,7 +56,7 @@ def genesis(run: Digest, roster: Sequence[tuple[PeerId, Capacity]], rules: Rules
     warms_up = rules.instances.start == "fork" and count > 1
     requested = min(rules.batch.initial_batch, rules.batch.max_batch)
     lines = [
-        _Line(
+        Line(
             plan=InstancePlan(
                 instance=InstanceId(instance),
                 requested_batch=requested,
@@ -90,7 +72,7 @@ def genesis(run: Digest, roster: Sequence[tuple[PeerId, Capacity]], rules: Rules
         )
         for instance in range(1 if warms_up else count)
     ]
-    instances, seconds = _seated(lines, seats[:MAX_ROSTER], 0, rules)
+    instances, seconds = seated(lines, seats[:MAX_ROSTER], 0, rules)
     probe = final_merge(instances, rules=rules.merge) if _is_probed_for_the_end(0, len(lines), rules) else None
     what = f"warm-up of one instance, {count} from round {rules.instances.fork_round} on" if warms_up else f"{count} instances"
     return RoundPlan(
@@ -121,7 +103,7 @@ def next_plan(previous: RoundPlan, reports: Sequence[Report], rules: Rules, *, r
     merges, probe, why = _merges(previous, lines, heard, claims, is_forking=bool(forks), rules=rules)
     lines = _merged(lines, merges, rules)
     strays, healing, stray_whys = settle(previous, heard, merges, [seat.peer for seat in seats], change.strays, is_last=is_last)
-    instances, seconds = _seated(lines, seats, round, rules)
+    instances, seconds = seated(lines, seats, round, rules)
     reasons = [f"reports of {len(heard)} of {len(previous.roster)} peers"] if previous.round > 0 else ["no reports yet"]
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
     reasons += stray_whys
@@ -200,7 +182,7 @@ def _next_roster(previous: RoundPlan, heard: Mapping[PeerId, Report], change: Ro
 # --- instances: carried on, forked, merged ---------------------------------------------------------------------------
 
 
-def _carried(plan: InstancePlan, previous: RoundPlan, heard: Mapping[PeerId, Report], claims: Claims, rules: Rules) -> _Line:
+def _carried(plan: InstancePlan, previous: RoundPlan, heard: Mapping[PeerId, Report], claims: Claims, rules: Rules) -> Line:
     """The instance one round later: cursors moved, statistics pooled, the batch tested."""
     sample, basis = pool_round(plan, previous.round - 1, claims, rules.batch)
     history = plan.history if sample is None else (*plan.history, sample)[-window_length(rules.batch) :]
@@ -230,10 +212,10 @@ def _carried(plan: InstancePlan, previous: RoundPlan, heard: Mapping[PeerId, Rep
         hosts=judged(plan.hosts, claims, round=previous.round - 1, next_round=previous.round + 1),
     )
     hosts = tuple(share.peer for share in plan.hosts)
-    return _Line(plan=moved, holders=hosts, ready=hosts)
+    return Line(plan=moved, holders=hosts, ready=hosts)
 
 
-def _forked(lines: list[_Line], round: int, rules: Rules) -> tuple[list[_Line], tuple[Fork, ...]]:
+def _forked(lines: list[Line], round: int, rules: Rules) -> tuple[list[Line], tuple[Fork, ...]]:
     """Copies of the warmed-up instance. Each reads an order of its own, from its beginning."""
     count = min(rules.instances.count, MAX_INSTANCES)
     is_due = rules.instances.start == "fork" and round == rules.instances.fork_round and round < rules.work.rounds
@@ -247,7 +229,7 @@ def _forked(lines: list[_Line], round: int, rules: Rules) -> tuple[list[_Line], 
 
 def _merges(
     previous: RoundPlan,
-    lines: Sequence[_Line],
+    lines: Sequence[Line],
     heard: Mapping[PeerId, Report],
     claims: Mapping[InstanceId, Claims],
     *,
@@ -320,7 +302,7 @@ def _without_verdict(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, 
     return keep_only(best, instances, reason=f"end of the run without a verdict or losses: {why}")
 
 
-def _merged(lines: Sequence[_Line], merges: Sequence[Merge], rules: Rules) -> list[_Line]:
+def _merged(lines: Sequence[Line], merges: Sequence[Merge], rules: Rules) -> list[Line]:
     """Targets take the merged request; the other sources are gone. The target's own order of samples goes on."""
     current = {line.plan.instance: line for line in lines}
     for merge in merges:
@@ -333,101 +315,5 @@ def _merged(lines: Sequence[_Line], merges: Sequence[Merge], rules: Rules) -> li
         reason = f"{requested} after taking in {others}; {target.plan.reason}"
         plan = replace(target.plan, requested_batch=requested, calm_rounds=0, reason=reason)
         current = {i: line for i, line in current.items() if i not in merge.sources}
-        current[merge.target] = _Line(plan=plan, holders=tuple(anywhere), ready=tuple(everywhere or anywhere))
+        current[merge.target] = Line(plan=plan, holders=tuple(anywhere), ready=tuple(everywhere or anywhere))
     return [current[instance] for instance in sorted(current)]
-
-
-# --- hosts and shares ------------------------------------------------------------------------------------------------
-
-
-def _seated(lines: Sequence[_Line], roster: Sequence[Seat], round: int, rules: Rules) -> tuple[tuple[InstancePlan, ...], float]:
-    """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless everybody leaves.
-
-    A host that is new to an instance has to fetch its state first, so it only receives the first average, and so does a host
-    that averages left out (`left_out.py`), as long as somebody else is there who can train. A peer's speed is split over its
-    instances by their requests.
-    """
-    staying = [seat for seat in roster if not seat.capacity.is_leaving] or list(roster)
-    limits = {seat.peer: seat.capacity.micro_batch_limit for seat in staying}
-    claimed = [float(median(seat.speeds)) if seat.speeds else 0.0 for seat in staying]
-    speeds = dict(zip([seat.peer for seat in staying], credible_speeds(claimed), strict=True))
-    hosts = allocate_hosts(
-        {line.plan.instance: line.plan.requested_batch for line in lines},
-        {seat.peer: seat.capacity.max_instances for seat in staying},
-        {line.plan.instance: line.holders for line in lines},
-    )
-    trainers = {}
-    for line in lines:
-        there = hosts[line.plan.instance]
-        trainers[line.plan.instance] = rested([p for p in there if p in line.ready] or there, line.plan.hosts, round)
-    loads = dict.fromkeys(speeds, 0)
-    for line in lines:
-        for peer in trainers[line.plan.instance]:
-            loads[peer] += line.plan.requested_batch
-    seated = []
-    seconds: dict[PeerId, list[float]] = {peer: [] for peer in speeds}
-    for line in lines:
-        instance, requested = line.plan.instance, line.plan.requested_batch
-        parts = {peer: speeds[peer] * (requested / loads[peer]) for peer in trainers[instance]}
-        plan = _shared(line.plan, _records(line.plan, hosts[instance], parts, round), parts, limits, rules)
-        seated.append(plan)
-        for share in plan.hosts:
-            if speeds[share.peer] > 0.0:
-                seconds[share.peer].append(min(share.samples / speeds[share.peer], MAX_SECONDS))
-    return tuple(seated), min(max(fsum(times) for times in seconds.values()), MAX_SECONDS)
-
-
-def _records(plan: InstancePlan, hosts: Sequence[PeerId], working: Container[PeerId], round: int) -> list[HostShare]:
-    """Empty shares: only what the plan before remembers of each host, and from when on it works."""
-    known = {share.peer: share for share in plan.hosts}
-    records = []
-    for peer in hosts:
-        before = known.get(peer)
-        works_from = before.works_from if before else round
-        records.append(
-            HostShare(
-                peer=peer,
-                batch_samples=0,
-                inner_steps=0,
-                micro_batch_size=0,
-                accumulation_steps=0,
-                first_sample=0,
-                left_out=before.left_out if before else 0,
-                works_from=min(works_from, round) if peer in working else max(works_from, round + 1),
-            )
-        )
-    return records
-
-
-def _shared(
-    plan: InstancePlan,
-    records: Sequence[HostShare],
-    speeds: Mapping[PeerId, float],
-    limits: Mapping[PeerId, int],
-    rules: Rules,
-) -> InstancePlan:
-    """The instance with its batch cut over the hosts that have a speed here, and each part cut into passes."""
-    cuts = dict(zip(speeds, share_batch(plan.requested_batch, list(speeds.values()), rules.work), strict=True))
-    shares: list[HostShare] = []
-    modes: dict[SwitchMode, str] = {}
-    first_sample = plan.first_sample
-    for record in records:
-        share = replace(record, first_sample=first_sample)
-        if record.peer in cuts:
-            batch, steps = cuts[record.peer]
-            passes, why = plan_batch(batch, micro_batch_limit=limits[record.peer], rules=rules.switch)
-            modes.setdefault(passes.mode, f"{record.peer} {why}")
-            share = replace(
-                share,
-                batch_samples=granted_batch(batch, passes, rules=rules.switch),
-                inner_steps=steps,
-                micro_batch_size=passes.micro_batch_size,
-                accumulation_steps=passes.accumulation_steps,
-            )
-        first_sample += share.samples
-        shares.append(share)
-    mode = max(modes, key=_MODES.index)
-    reasons = [why_resting(shares), "" if mode == "single" else modes[mode], plan.reason]
-    reason = "; ".join(text for text in reasons if text)
-    effective = sum(share.effective_batch for share in shares)
-    return replace(plan, effective_batch=effective, mode=mode, reason=shortened(reason), hosts=tuple(shares))

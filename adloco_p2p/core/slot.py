@@ -3,8 +3,8 @@
 import hashlib
 from dataclasses import dataclass, field
 
-from adloco_p2p.core.ledger import roster_of
-from adloco_p2p.core.messages import Ack, Ballot, Certificate, Chosen, Promise, Proposal, Value, Vote
+from adloco_p2p.core.ledger import electors, is_majority, roster_of
+from adloco_p2p.core.messages import Ack, Ballot, CastVote, Certificate, Chosen, Promise, Proposal, Value, Vote
 from adloco_p2p.core.types import Digest, PeerId, RoundPlan
 
 
@@ -50,6 +50,28 @@ class Slot:
     """How long that ballot gets."""
     orphaned_at: float | None = None
     """Since when nobody of the roster lives, as seen by a peer that is not on it."""
+
+    def ranked_proposals(self) -> list[tuple[Proposal, Digest]]:
+        """Highest ballot first."""
+        return sorted(self.proposals.values(), key=lambda known: known[0].ballot, reverse=True)
+
+    def certificates(self) -> dict[Digest, Certificate]:
+        """Values that the votes, or somebody's certificate, make final."""
+        found = dict(self.finals)
+        groups: dict[tuple[Ballot, Digest, tuple[PeerId, ...]], list[Vote]] = {}
+        for _, vote in sorted(self.votes.items()):
+            groups.setdefault((vote.ballot, vote.value, vote.absent), []).append(vote)
+        for (ballot, digest, absent), votes in sorted(groups.items()):
+            counted = frozenset(electors(self.roster, absent))
+            casts = tuple(
+                CastVote(peer=vote.peer, abstains=vote.abstains, signature=vote.signature)
+                for vote in votes
+                if vote.peer in counted
+            )
+            abstained = sum(cast.abstains for cast in casts)
+            if is_majority(len(casts) - abstained, len(counted) - abstained):
+                found[digest] = Certificate(ballot=ballot, absent=absent, votes=casts)
+        return found
 
 
 def slot_after(parent: RoundPlan, digest: Digest) -> Slot:

@@ -23,6 +23,7 @@ from adloco_p2p.swarm.daemon import IDLE_SECONDS
 from adloco_p2p.swarm.listening import choose_ports, has_open_port, is_free, with_port
 
 MAX_STARTS = 4
+_RANDOM = random.SystemRandom()
 FIRST_PAUSE_SECONDS = 0.5
 """Between two starts; doubles, and up to half as long again by chance."""
 MAX_PORT_CHECKS = 8
@@ -76,7 +77,7 @@ async def start_daemon(
                 use_relay=config.use_relay,
             )
         except (P2PDaemonError, OSError) as error:
-            pause_seconds = FIRST_PAUSE_SECONDS * 2 ** (attempt - 1) * (1 + random.SystemRandom().random() / 2)
+            pause_seconds = FIRST_PAUSE_SECONDS * 2 ** (attempt - 1) * (1 + _RANDOM.random() / 2)
             if attempt == MAX_STARTS or time.monotonic() + pause_seconds >= deadline:
                 raise _does_not_start(daemon, error, f", listening on {', '.join(maddrs)}") from error
             _log.warning("p2p daemon did not start, attempt %d of %d: %s", attempt, MAX_STARTS, error)

@@ -123,7 +123,8 @@ def test_a_farewell_counts_at_once_travels_on_and_can_be_taken_back_by_a_later_l
     between.handle(C, goodbye.message, 1.1)
     assert not between.lease_valid(C, 1.1)
     made.handle(B, between.heartbeat(1.2), 1.2)
-    assert made.has_left(C) and made.view(1.2) == (A, B, D)
+    assert [leave.peer for leave in made.heartbeat(1.2).leaves] == [C]
+    assert made.view(1.2) == (A, B, D)
     again = member(C, incarnation=2)
     again.tick(1.5)
     made.handle(C, again.heartbeat(1.5), 1.5)

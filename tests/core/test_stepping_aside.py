@@ -35,7 +35,8 @@ def test_the_beat_of_a_peer_that_is_away_does_not_rise() -> None:
             assert isinstance(effect, Send) and isinstance(effect.message, Heartbeat)
             assert not effect.message.joins  # it does not ask to be admitted
             other.handle(A, effect.message, float(second))
-    assert not other.lease_valid(A, 40.0) and other.has_left(A)
+    assert not other.lease_valid(A, 40.0)
+    assert [leave.peer for leave in other.heartbeat(40.0).leaves] == [A]
 
 
 def test_who_is_away_answers_no_probe() -> None:

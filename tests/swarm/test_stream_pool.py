@@ -36,6 +36,9 @@ class Wire(asyncio.Transport):
     def close(self) -> None:
         self.is_closed = True
 
+    def is_closing(self) -> bool:
+        return self.is_aborted or self.is_closed
+
 
 class Opened:
     """A pool, and the streams that it has opened."""
