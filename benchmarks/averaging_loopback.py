@@ -4,9 +4,12 @@
 
 Every peer is a process of its own. Seconds are the slowest peer's, from a common start, without matchmaking or dialing; the
 median over the rounds after one that warms up. `cpu` is the processor time of all processes of all peers in one round,
-network daemons included. `wire` is what the loopback interface carried, over the 2 (n - 1) S bytes that any butterfly needs:
-headers, encryption and acknowledgements make it more than one, other traffic of the machine too. Hivemind's and our streams
-are encrypted, gloo's are not.
+network daemons included. Hivemind's and our streams are encrypted, gloo's are not.
+
+`wire` is what the loopback interface carried, over the 2 (n - 1) S bytes that any butterfly needs for a vector of S encoded
+bytes: headers, encryption and acknowledgements make it more than one, other traffic of the machine too. `peer` is what the
+peer with most of it sent or received, whichever is more, over its part of them, 2 (n - 1) / n S: counted by our streams where
+bytes are written and read, frames, hellos and answers included. Only ours has int8.
 """
 
 import argparse
@@ -18,8 +21,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from typing import Any
@@ -27,12 +31,17 @@ from typing import Any
 import psutil
 import torch
 
+from adloco_p2p.numerics.codecs import codec_named
+
 CASE_SECONDS = 120.0
 """A set of processes that takes longer is ended."""
-BYTES_PER_VALUE = {"float32": 4, "float16": 2}
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
+"""What all of them can send."""
+CODECS = (*DTYPES, "int8")
 
 Round = Callable[[], object]
+Figures = tuple[float, float, float, float]
+"""Seconds, processor seconds, bytes on the interface, and bytes that the peer counted; none are 0."""
 
 
 def cpu_seconds() -> float:
@@ -56,13 +65,14 @@ def ours(rank: int, _num_peers: int, size: int, codec: str, share: Callable[[Any
     from adloco_p2p.core import canonical
     from adloco_p2p.core.types import PeerId
     from adloco_p2p.swarm.averaging import Averager
+    from adloco_p2p.swarm.traffic import Meter
 
-    vector = torch.randn(size, generator=torch.Generator().manual_seed(rank))
+    vector, meter = torch.randn(size, generator=torch.Generator().manual_seed(rank)), Meter()
     with asyncio.Runner() as runner:
 
         async def start() -> tuple[P2P, Averager]:
             p2p = await P2P.create()
-            averager = Averager(p2p, codec=codec)
+            averager = Averager(p2p, codec=codec, meter=meter)
             await averager.start()
             return p2p, averager
 
@@ -80,7 +90,11 @@ def ours(rank: int, _num_peers: int, size: int, codec: str, share: Callable[[Any
             await averager.settled()  # the loop must go on until the slower ones have their result
             averager.forget(key)
 
-        yield lambda: runner.run(average())
+        def one() -> None:
+            runner.run(average())
+
+        one.meter = meter  # type: ignore[attr-defined]
+        yield one
         share(None)
         runner.run(averager.stop())
         runner.run(p2p.shutdown())
@@ -176,34 +190,47 @@ def peer(rank: int, args: argparse.Namespace, num_peers: int, barrier: Barrier, 
         return pipe.recv()
 
     for codec in args.codecs:
-        for way in args.ways:
+        for way in ways_for(codec, args.ways):
             with WAYS[way](rank, num_peers, args.millions * 1_000_000, codec, share) as one:
                 prepare = getattr(one, "prepare", lambda: None)
+                meter = getattr(one, "meter", None)
                 for index in range(args.rounds + 1):
                     prepare()
                     barrier.wait(CASE_SECONDS)
+                    counted = replace(meter) if meter else None
                     cpu, wire, begun = cpu_seconds(), loopback_bytes(), time.monotonic()
                     barrier.wait(CASE_SECONDS)
                     one()
                     seconds = time.monotonic() - begun
                     barrier.wait(CASE_SECONDS)
-                    figures = (seconds, cpu_seconds() - cpu, loopback_bytes() - wire)
+                    figures = (seconds, cpu_seconds() - cpu, loopback_bytes() - wire, counted_bytes(counted, meter))
                     pipe.send(("round", (codec, way, index, figures)))
     pipe.send(("end", None))
+
+
+def ways_for(codec: str, ways: Sequence[str]) -> list[str]:
+    return [way for way in ways if way == "ours" or codec in DTYPES]
+
+
+def counted_bytes(before: Any, after: Any) -> float:
+    """Sent or received between two states of a meter, whichever is more."""
+    if before is None:
+        return 0.0
+    return float(max(after.sent_bytes - before.sent_bytes, after.received_bytes - before.received_bytes))
 
 
 # --- all of them --------------------------------------------------------------------------------------------------------
 
 
-def measure(args: argparse.Namespace, num_peers: int) -> dict[tuple[str, str], list[tuple[float, float, float]]]:
-    """Seconds, processor seconds and wire bytes of every measured round, by codec and way."""
+def measure(args: argparse.Namespace, num_peers: int) -> dict[tuple[str, str], list[Figures]]:
+    """Of every measured round, by codec and way."""
     context = mp.get_context("spawn")
     barrier = context.Barrier(num_peers)
     pipes = [context.Pipe() for _ in range(num_peers)]
     processes = [
         context.Process(target=peer, args=(rank, args, num_peers, barrier, far)) for rank, (_, far) in enumerate(pipes)
     ]
-    rounds: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+    rounds: dict[tuple[str, str], list[Figures]] = {}
     try:
         for process, (_, far) in zip(processes, pipes, strict=True):
             process.start()
@@ -216,9 +243,9 @@ def measure(args: argparse.Namespace, num_peers: int) -> dict[tuple[str, str], l
                     near.send([value for _, value in said])
             elif what == "round":
                 codec, way, index, _ = said[0][1]
-                seconds, cpu, wire = zip(*(value[3] for _, value in said), strict=True)
+                seconds, cpu, wire, counted = zip(*(value[3] for _, value in said), strict=True)
                 if index > 0:
-                    rounds.setdefault((codec, way), []).append((max(seconds), sum(cpu), max(wire)))
+                    rounds.setdefault((codec, way), []).append((max(seconds), sum(cpu), max(wire), max(counted)))
             else:
                 return rounds
     except (EOFError, ConnectionResetError):
@@ -248,19 +275,20 @@ def main() -> None:
     parser.add_argument("--millions", type=int, default=10, help="parameters, in millions")
     parser.add_argument("--peers", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--codecs", nargs="+", default=["float32", "float16"], choices=sorted(DTYPES))
+    parser.add_argument("--codecs", nargs="+", default=["float32", "float16", "int8"], choices=CODECS)
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the peers are ended in that case too
     print(f"{args.millions}M parameters, {os.cpu_count()} cores, median of {args.rounds} rounds")
-    print(f"{'codec':8} {'n':>2} {'way':9} {'seconds':>8} {'MB/s':>6} {'cpu s':>6} {'cpu s/GB':>8} {'wire':>5}")
+    print(f"{'codec':8} {'n':>2} {'way':9} {'seconds':>8} {'MB/s':>6} {'cpu s':>6} {'cpu s/GB':>8} {'wire':>5} {'peer':>6}")
     for num_peers in args.peers:
         for (codec, way), rounds in sorted(measure(args, num_peers).items()):
-            seconds, cpu, wire = (statistics.median(column) for column in zip(*rounds, strict=True))
-            least = 2 * (num_peers - 1) * args.millions * 1e6 * BYTES_PER_VALUE[codec]
+            seconds, cpu, wire, counted = (statistics.median(column) for column in zip(*rounds, strict=True))
+            least = 2 * (num_peers - 1) * codec_named(codec).num_bytes(args.millions * 1_000_000)
             speed = least / num_peers / seconds / 1e6
             row = f"{codec:8} {num_peers:2} {way:9} {seconds:8.2f} {speed:6.0f} {cpu:6.1f} {cpu / least * 1e9:8.1f}"
-            print(f"{row} {wire / least:5.2f}", flush=True)
+            told = f"{counted / least * num_peers:6.3f}" if counted else ""
+            print(f"{row} {wire / least:5.2f} {told}", flush=True)
 
 
 if __name__ == "__main__":

@@ -224,7 +224,7 @@ def kill_and_restart(peer: Peer, others: Sequence[Peer], known: Sequence[str], w
     rows: dict[str, Row] = {}
     notes = [note["time"] for other in others if (note := first_note(other)) is not None]
     if notes:
-        rows[f"noted by the last of {len(notes)} of {len(others)}; the others never missed it"] = (max(notes) - since, None)
+        rows[f"noted, by the last of the {len(notes)} of {len(others)} others that did"] = (max(notes) - since, None)
     if lost:
         rows["round that lost it ended"] = (max(round_ends) - since, None)
     return {**rows, "counted again": (counted["time"] - since, peer.processor_seconds(counted["time"]))}

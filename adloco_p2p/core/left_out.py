@@ -16,7 +16,7 @@ LEFT_OUT_ROUNDS = 3
 """Left out so many times running, a host rests."""
 SHORTEST_REST_ROUNDS = 4
 """The first rest; each one that follows is twice as long, ..."""
-LONGEST_REST_ROUNDS = 64
+LONGEST_REST_ROUNDS = 16
 """... up to this."""
 
 

@@ -232,7 +232,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the namespaces are taken down in that case too
     args.out = args.out.resolve()
     args.out.mkdir(parents=True)
-    members, problems = conduct(args, write_config(args.out, rounds=args.rounds, inner_steps=args.inner_steps))
+    config = write_config(args.out, rounds=args.rounds, inner_steps=args.inner_steps, is_paced=False)
+    members, problems = conduct(args, config)
     ledgers, more = read_ledgers(members)
     lives = [Life(name=member.name, events=member.events()) for member in members]
     verdict = judge(lives, ledgers, problems + more, rounds=args.rounds, partition=None)
