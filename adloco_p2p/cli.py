@@ -6,6 +6,7 @@ Exit codes and error codes are in `error_codes.py`.
 import argparse
 import importlib
 import logging
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +21,12 @@ DESCRIPTION = "Train a language model together, without a server: a volunteer no
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb. Returns the exit code; errors that have a cause and a remedy are printed without a traceback."""
-    arguments = _parser().parse_args(argv)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    words = sys.argv[1:] if argv is None else argv
+    arguments = _parser().parse_args(words)
+    arguments.command_line = shlex.join(["adloco-peer", *words])
+    handler = logging.StreamHandler()
+    handler.setFormatter(_WithFields("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     module, function = arguments.verb.split(":")
     try:
         return int(getattr(importlib.import_module(f"adloco_p2p.commands.{module}"), function)(arguments))
@@ -44,6 +49,16 @@ def _tell(code: str, *problems: object) -> None:
     for problem in problems:
         print(f"adloco-peer: {code}: {problem}", file=sys.stderr)  # noqa: T201
     print(f"adloco-peer: cause and remedy: adloco-peer explain-error {code}", file=sys.stderr)  # noqa: T201
+
+
+class _WithFields(logging.Formatter):
+    """Shows what a log call gave as `extra`, too: where, and why."""
+
+    _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = [f"{name} {value}" for name, value in vars(record).items() if name not in self._OWN]
+        return ", ".join([super().format(record), *fields])
 
 
 class _Parser(argparse.ArgumentParser):

@@ -10,6 +10,7 @@ from adloco_p2p.commands.saying import say
 from adloco_p2p.control.client import ControlClient
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.runtime.sink import View
+from adloco_p2p.storage.workdir import holder_of
 from adloco_p2p.views.records import warning_of_ours
 from adloco_p2p.views.summary import lines, traffic_words
 
@@ -19,15 +20,30 @@ RETRY_SECONDS = 1.0
 
 def status(arguments: argparse.Namespace) -> int:
     """What the node does now."""
-    with ControlClient(arguments.workdir) as client:
+    with _client(arguments.workdir) as client:
         fields = client.status()
     say(json.dumps(fields) if arguments.json else "\n".join(lines(fields)))
     return 0
 
 
+def _client(workdir: Path) -> ControlClient:
+    """Raises SwarmError where no node listens, and says whether a process is at work there nevertheless."""
+    try:
+        return ControlClient(workdir)
+    except SwarmError as error:
+        holder = holder_of(workdir) if error.code == "E350" else None
+        if holder is None:
+            raise
+        raise SwarmError(
+            f"{workdir}: process {holder} does not listen: it is starting or ending, so ask again in a moment, or it was"
+            " started as a bootstrap or with control_address=off",
+            code="E350",
+        ) from None
+
+
 def command(arguments: argparse.Namespace) -> int:
     """Pause, resume, drain, leave or checkpoint."""
-    with ControlClient(arguments.workdir) as client:
+    with _client(arguments.workdir) as client:
         words = client.command(arguments.command)
         say(json.dumps({"command": arguments.command, "words": words}) if arguments.json else words)
         if getattr(arguments, "wait", False):
@@ -47,7 +63,7 @@ def _wait(client: ControlClient, *, until: str) -> None:
 
 def bandwidth(arguments: argparse.Namespace) -> int:
     """Change the caps, or show them."""
-    with ControlClient(arguments.workdir) as client:
+    with _client(arguments.workdir) as client:
         if arguments.up is None and arguments.down is None:
             traffic = client.status()["traffic"]
         else:
@@ -60,7 +76,7 @@ def watch(arguments: argparse.Namespace) -> int:
     """Show the live view of the node, also after it was started again, until Ctrl-C or the end of the run."""
     from adloco_p2p.commands.showing import open_view
 
-    client = ControlClient(arguments.workdir)  # where no node runs, that is said at once
+    client = _client(arguments.workdir)  # where no node runs, that is said at once
     view = open_view(plain=arguments.plain)
     view.start()
     try:

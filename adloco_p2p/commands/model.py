@@ -3,9 +3,10 @@
 import argparse
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from adloco_p2p.commands.saying import say
 from adloco_p2p.config.run import RunConfig
@@ -18,6 +19,8 @@ from adloco_p2p.storage.workdir import read_run
 if TYPE_CHECKING:
     import torch
     import transformers
+
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +60,25 @@ def open_saved(workdir: Path) -> Saved:
     return Saved(run=run, store=store, round=latest.round, instances=latest.instances, durable=latest.durable)
 
 
+def read_saved(workdir: Path, read: Callable[[Saved], Read]) -> tuple[Saved, Read]:
+    """The last checkpoint, and what `read` makes of it; from a newer one where a running node removed it meanwhile. Raises
+    ConfigError and StorageError."""
+    while True:
+        saved = open_saved(workdir)
+        try:
+            return saved, read(saved)
+        except StorageError:
+            if saved.store.holds(saved.round):
+                raise
+
+
 def load_model(saved: Saved, instance: InstanceId) -> "transformers.PreTrainedModel":
     """The model on the CPU, with the instance's outer parameters."""
     from adloco_p2p.data.tokenizer import open_tokenizer
     from adloco_p2p.numerics.layout import unflatten_
     from adloco_p2p.training.model import build_model
 
-    outer = saved.outer(instance)  # first: a running node removes old checkpoints
+    outer = saved.outer(instance)
     run = saved.run
     vocab_size = open_tokenizer(run.tokenizer).vocab_size
     module = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
@@ -84,12 +99,11 @@ def write_export(workdir: Path, output: Path, *, instance: int | None) -> None:
     from adloco_p2p.data.tokenizer import open_tokenizer
 
     transformers.utils.logging.disable_progress_bar()
-    saved = open_saved(workdir)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"--output {output}: exists and is not empty; name a new directory", code="E211")
+    saved, model = read_saved(workdir, lambda saved: load_model(saved, saved.instance(instance)))
     chosen = saved.instance(instance)
     tokenizer = open_tokenizer(saved.run.tokenizer)
-    model = load_model(saved, chosen)
     model.generation_config.eos_token_id = tokenizer.end_of_document
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -109,8 +123,10 @@ def evaluate(arguments: argparse.Namespace) -> int:
     from adloco_p2p.data.feed import open_feed
     from adloco_p2p.training.hosting import Hosting
 
-    saved = open_saved(arguments.workdir)
-    states = {instance: saved.store.load_instance(saved.round, instance) for instance in saved.instances}
+    saved, states = read_saved(
+        arguments.workdir,
+        lambda saved: {instance: saved.store.load_instance(saved.round, instance) for instance in saved.instances},
+    )
     engine = Hosting(saved.run, PeerConfig(), PeerId("evaluation"), open_feed(saved.run, cache_dir=arguments.workdir / "data"))
     for instance in saved.instances:
         engine.restore(instance, *states.pop(instance))
@@ -147,9 +163,8 @@ def generate(arguments: argparse.Namespace) -> int:
 
     if arguments.temperature < 0:
         raise ConfigError(f"--temperature {arguments.temperature}: a number from 0 on is accepted", code="E200")
-    saved = open_saved(arguments.workdir)
+    saved, model = read_saved(arguments.workdir, lambda saved: load_model(saved, saved.instance(arguments.instance)))
     tokenizer = open_tokenizer(saved.run.tokenizer)
-    model = load_model(saved, saved.instance(arguments.instance))
     room = saved.run.data.sequence_length
     prompt = torch.tensor(tokenizer.encode([arguments.prompt])[0].tolist(), dtype=torch.long)[-room:]
     if prompt.numel() == 0:

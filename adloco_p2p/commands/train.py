@@ -2,9 +2,10 @@
 
 import argparse
 import asyncio
-import shlex
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from adloco_p2p.commands.saying import say
 from adloco_p2p.commands.showing import open_view
@@ -14,31 +15,34 @@ from adloco_p2p.config.run import RunConfig
 from adloco_p2p.control.endpoint import parse_listen
 from adloco_p2p.core.events import Stop
 
+if TYPE_CHECKING:
+    from adloco_p2p.storage.workdir import Workdir
+
 
 def start(arguments: argparse.Namespace) -> int:
     """Create the run in the directory and train, or go on with it."""
     run = _run_config(arguments)
     config = peer_config_of(arguments)
-    from adloco_p2p.runtime.alone import train_alone
-    from adloco_p2p.runtime.compose import open_local
-    from adloco_p2p.runtime.together import start_run
-    from adloco_p2p.storage.workdir import Workdir
-    from adloco_p2p.swarm.identity import Identity
+    with closing(_open_workdir(arguments, config)) as workdir:
+        from adloco_p2p.swarm.identity import Identity
 
-    workdir = Workdir.open(arguments.workdir)
-    try:
         run = replace(run, author=Identity.load_or_create(workdir.identity_path).peer_id)
         workdir.adopt(run)  # before anything slow: a directory of another run is refused at once
         if is_complete(arguments.workdir):
             say(f"this run is complete: {run.work.rounds} rounds are done")
             return 0
         if arguments.offline:
+            from adloco_p2p.runtime.alone import train_alone
+            from adloco_p2p.runtime.compose import open_local
+
             local = open_local(workdir=workdir, run=run, peer_config=config, view=open_view(plain=arguments.plain), say=say)
             try:
                 stop = asyncio.run(train_alone(local))
             finally:
                 local.close()
         else:
+            from adloco_p2p.runtime.together import start_run
+
             stop = asyncio.run(
                 start_run(
                     workdir=workdir,
@@ -49,49 +53,49 @@ def start(arguments: argparse.Namespace) -> int:
                     say=say,
                 )
             )
-    finally:
-        workdir.close()
-    return _ended(stop, arguments, again=_again(arguments))
+    return _ended(stop, arguments)
 
 
 def join(arguments: argparse.Namespace) -> int:
     """Find a run through its peers and take part."""
     config = peer_config_of(arguments)
-    from adloco_p2p.runtime.meeting import Meeting
-    from adloco_p2p.runtime.together import join_run
-    from adloco_p2p.storage.workdir import Workdir
+    with closing(_open_workdir(arguments, config)) as workdir:
+        from adloco_p2p.runtime.meeting import Meeting
+        from adloco_p2p.runtime.together import join_run
 
-    meeting = Meeting(initial_peers=tuple(arguments.initial_peers), run=arguments.run)
-    workdir = Workdir.open(arguments.workdir)
-    try:
+        meeting = Meeting(initial_peers=tuple(arguments.initial_peers), run=arguments.run)
         stop = asyncio.run(
             join_run(workdir=workdir, meeting=meeting, config=config, view=open_view(plain=arguments.plain), say=say)
         )
-    finally:
-        workdir.close()
-    again = f"adloco-peer join --initial-peers {' '.join(arguments.initial_peers)} --workdir {arguments.workdir}"
-    return _ended(stop, arguments, again=again)
+    return _ended(stop, arguments)
 
 
 def bootstrap(arguments: argparse.Namespace) -> int:
     """Help others to find each other, and relay; train nothing."""
     config = peer_config_of(arguments)
-    from adloco_p2p.runtime.bootstrap import serve
-    from adloco_p2p.storage.workdir import Workdir
+    with closing(_open_workdir(arguments, config)) as workdir:
+        from adloco_p2p.runtime.bootstrap import serve
 
-    workdir = Workdir.open(arguments.workdir)
-    try:
         asyncio.run(serve(workdir=workdir, config=config, initial_peers=tuple(arguments.initial_peers), say=say))
-    finally:
-        workdir.close()
     return 0
 
 
-def _ended(stop: Stop, arguments: argparse.Namespace, *, again: str) -> int:
+def _open_workdir(arguments: argparse.Namespace, config: PeerConfig) -> "Workdir":
+    """What can be wrong with addresses and the directory is told here, before torch is imported, which takes seconds."""
+    from adloco_p2p.storage.workdir import Workdir
+    from adloco_p2p.swarm.link import split_initial_peers
+    from adloco_p2p.swarm.listening import check_config
+
+    split_initial_peers(arguments.initial_peers)
+    check_config(config)
+    return Workdir.open(arguments.workdir)
+
+
+def _ended(stop: Stop, arguments: argparse.Namespace) -> int:
     if stop.is_finished:
         say(f"done. Write the model: adloco-peer export --workdir {arguments.workdir} --output DIR")
     else:
-        say(f"saved; go on with the same command: {again}")
+        say(f"saved; go on with the same command: {arguments.command_line}")
     return 0
 
 
@@ -124,17 +128,3 @@ def _run_config(arguments: argparse.Namespace) -> RunConfig:
     if arguments.rounds is not None:
         overrides.append(f"work.rounds={arguments.rounds}")
     return load_run(arguments.config, overrides).value
-
-
-def _again(arguments: argparse.Namespace) -> str:
-    """The command that goes on with the run, ready to be pasted."""
-    words = ["adloco-peer", "start"]
-    words += [str(arguments.config)] if arguments.config else []
-    words += ["--workdir", str(arguments.workdir)]
-    words += ["--initial-peers", *arguments.initial_peers] if arguments.initial_peers else []
-    words += ["--rounds", str(arguments.rounds)] if arguments.rounds else []
-    words += ["--set", *arguments.set] if arguments.set else []
-    words += ["--peer-config", str(arguments.peer_config)] if arguments.peer_config else []
-    words += ["--peer-set", *arguments.peer_set] if arguments.peer_set else []
-    words += [flag for flag, is_on in (("--offline", arguments.offline), ("--plain", arguments.plain)) if is_on]
-    return shlex.join(words)

@@ -22,6 +22,7 @@ from adloco_p2p.storage.checkpoint import CheckpointStore
 from adloco_p2p.storage.event_log import EventLog, read_events
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.identity import Identity
+from adloco_p2p.training.device import select_device
 from adloco_p2p.training.hosting import Hosting
 
 
@@ -87,6 +88,7 @@ def open_local(
     Raises ConfigError, StorageError and DeviceError. `say` tells the user what takes time.
     """
     workdir.adopt(run)
+    select_device(peer_config)  # a GPU that is not there is told before the text is read
     me = Identity.load_or_create(workdir.identity_path).peer_id
     store = CheckpointStore.open(workdir.checkpoints_path, run=run.digest, kept=peer_config.checkpoints_kept)
     latest = store.latest()

@@ -17,6 +17,7 @@ from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.storage.workdir import holder_of
 from adloco_p2p.swarm.identity import Identity
 from adloco_p2p.swarm.listening import check_config, has_open_port, is_free
+from adloco_p2p.training.device import select_device
 
 DISTRIBUTION = "adloco-peer"
 LEAST_PYTHON = (3, 11)
@@ -32,7 +33,7 @@ def check_machine(config: PeerConfig, workdir: Path | None) -> Iterator[Finding]
     """One finding after the other, in a second or two."""
     yield check_python(sys.version_info[:3])
     yield check_packages()
-    yield check_gpu()
+    yield check_gpu(config)
     yield check_memory(available_memory_bytes())
     yield check_disk(workdir or Path.cwd())
     holder = holder_of(workdir) if workdir is not None else None
@@ -69,7 +70,11 @@ def check_packages() -> Finding:
     return Finding(check="packages", verdict="ok", found=f"{versions}; all {count} as required")
 
 
-def check_gpu() -> Finding:
+def check_gpu(config: PeerConfig) -> Finding:
+    try:
+        select_device(config)
+    except ConfigError as error:
+        return Finding(check="GPU", verdict="failed", found=str(error), code=error.code)
     if not torch.cuda.is_available():
         if NVIDIA.exists():
             found = f"the driver is there (version {driver_version() or 'unknown'}), torch {torch.__version__} sees no GPU"

@@ -188,6 +188,8 @@ class CheckpointStore:
             try:
                 manifest = self._check(round)
             except _Damaged as damage:
+                if not self.holds(round):
+                    return self.latest()  # a running node has removed it meanwhile, and has written newer ones
                 logger.warning(
                     "checkpoint refused", extra={"round": round, "path": str(self._final(round)), "reason": str(damage)}
                 )
@@ -203,6 +205,10 @@ class CheckpointStore:
                 code="E405",
             )
         return None
+
+    def holds(self, round: int) -> bool:
+        """Whether there is a checkpoint of that round, whole or not."""
+        return self._final(round).exists()
 
     def load_instance(self, round: int, instance: InstanceId) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Tensors and small values of one instance, on the CPU. Raises StorageError."""

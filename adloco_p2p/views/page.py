@@ -58,6 +58,7 @@ def document(
                 "kind": decision.kind,
                 "sources": list(decision.sources),
                 "targets": list(decision.targets),
+                "subject": derived.subject(decision),
                 "weights": [_rounded(weight) for weight in decision.weights],
                 "reason": _text(decision.reason),
             }
@@ -258,8 +259,7 @@ def _line(event: Event) -> Document:
         "forks": [{"source": fork["source"], "targets": fork["targets"]} for fork in event["forks"]],
         "merges": [
             {
-                "sources": merge["sources"],
-                "target": merge["target"],
+                "subject": f"{units.instances(tuple(merge['sources']))} -> {merge['target']}",
                 "weights": [_rounded(weight) for weight in merge["weights"]],
                 "reason": _text(merge["reason"]),
             }

@@ -68,6 +68,8 @@ class Status:
     traffic: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Bytes sent and received by kind, where they were counted: averaging with its failed attempts, gossip, state."""
     last_checkpoint: int | None = None
+    first_contribution_seconds: float | None = None
+    """From the user's command to the first round of this session whose committed average holds this peer's work."""
     state: str = "starting"
     """starting, running, pausing, paused, stopping, stopped, finished."""
     stopping: str | None = None
@@ -154,6 +156,7 @@ def _started(status: Status, event: Event) -> Status:
         activities={},
         warnings={},
         peer_states={},
+        first_contribution_seconds=None,
         state="running",
         stopping=None,
         finish=None,
@@ -369,6 +372,10 @@ def _checkpoint(status: Status, event: Event) -> Status:
     return replace(status, last_checkpoint=event["round"])
 
 
+def _first_contribution(status: Status, event: Event) -> Status:
+    return replace(status, first_contribution_seconds=event["seconds"])
+
+
 def _traffic(status: Status, event: Event) -> Status:
     traffic = dict(status.traffic)
     for kind, sent in event["sent"].items():
@@ -432,6 +439,7 @@ _HANDLERS: Mapping[str, Callable[[Status, Event], Status]] = {
     "suspected": _member,
     "returned": _member,
     "checkpoint": _checkpoint,
+    "first_contribution": _first_contribution,
     "traffic": _traffic,
     "stopping": _stopping,
     "pausing": _stopping,

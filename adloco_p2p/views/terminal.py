@@ -35,6 +35,8 @@ GAP = 2
 """Columns between columns of a table."""
 WIDE = 140
 """From this width on, peers and decisions stand side by side."""
+TALL = 16
+"""From this height on, the header has room for what the node has come to."""
 
 _PHASE_STYLES = {
     "training": "green",
@@ -59,7 +61,7 @@ def render(status: Status, width: int, height: int) -> RenderableType:
     """Return the whole view: at most `height` lines, none wider than `width`. Columns and rows that do not fit are left
     out, least important first."""
     inner = max(width - 2 * MARGIN, 1)
-    header = _header(status, inner)[: max(height, 0)]
+    header = [*_header(status, inner), *(_so_far(status, inner) if height >= TALL else [])][: max(height, 0)]
     lines = _Lines(max(height - len(header), 0))
     body = _wide(status, inner, lines) if inner >= WIDE else _narrow(status, inner, lines)
     page = Table.grid(padding=0)
@@ -164,7 +166,7 @@ def _wide(status: Status, width: int, lines: _Lines) -> list[RenderableType]:
 def _header(status: Status, width: int) -> list[RenderableType]:
     if not status.run:
         return [_line("waiting for the run to start", width, "dim")]
-    totals, utilisation = derived.totals(status), derived.compute_utilisation(status)
+    totals = derived.totals(status)
     who = [
         (units.one_line(status.name), "bold"),
         (f"run {units.short_digest(status.run)}", ""),
@@ -178,10 +180,21 @@ def _header(status: Status, width: int) -> list[RenderableType]:
         (f"{units.count(derived.tokens_per_second(status))} tokens/s", ""),
         *((words, "") for words in traffic_words(derived.bandwidth(status))),
         (f"{units.count(totals.tokens)} tokens", ""),
-        (f"computing {units.percent(utilisation)} of the time" if utilisation is not None else "", ""),
-        (f"saved before round {status.last_checkpoint}" if status.last_checkpoint is not None else "", "dim"),
     ]
     return [_pieces(who, width), _run_line(status, width), _pieces(rates, width)]
+
+
+def _so_far(status: Status, width: int) -> list[RenderableType]:
+    """What the node has come to, once there is something to say."""
+    price, utilisation = derived.bytes_per_token(status), derived.compute_utilisation(status)
+    counted, saved = status.first_contribution_seconds, status.last_checkpoint
+    words = [
+        f"computing {units.percent(utilisation)} of the time" if utilisation is not None else "",
+        f"{units.size(price)}/token" if price else "",
+        f"first counted after {units.duration(counted)}" if counted is not None else "",
+        f"saved before round {saved}" if saved is not None else "",
+    ]
+    return [_pieces([(word, "dim") for word in words], width)] if any(words) else []
 
 
 def _run_line(status: Status, width: int) -> RenderableType:

@@ -3,6 +3,8 @@
 import math
 import re
 
+from adloco_p2p.core.types import FIRST_STRAY
+
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _PEER_ID = re.compile(r"\b(12D3KooW|Qm)[1-9A-HJ-NP-Za-km-z]{40,50}\b")
 MISSING = "-"
@@ -87,9 +89,14 @@ def short_peers(text: str) -> str:
     return _PEER_ID.sub(lambda found: short_peer(found[0]), one_line(text))
 
 
+def instance(number: int) -> str:
+    """2 -> 2; what was trained apart of an instance during a partition goes by a long number: 1417042 -> apart-42."""
+    return str(number) if number < FIRST_STRAY else f"apart-{number % 1000}"
+
+
 def instances(ids: tuple[int, ...]) -> str:
     """(1, 2) -> 1 + 2."""
-    return " + ".join(str(instance) for instance in ids) if ids else MISSING
+    return " + ".join(map(instance, ids)) if ids else MISSING
 
 
 def one_line(text: str) -> str:

@@ -18,6 +18,7 @@ from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.runtime import machine_checks
 from adloco_p2p.runtime.machine_checks import (
     check_disk,
+    check_gpu,
     check_memory,
     check_packages,
     check_ports,
@@ -44,6 +45,8 @@ sys.stdin.read()
     [
         (check_python((3, 10, 9)), "failed", "E520"),
         (check_python((3, 11, 0)), "ok", None),
+        (check_gpu(PeerConfig(device="cpu")), "ok", None),
+        (check_gpu(PeerConfig(device="cuda:97")), "failed", "E210"),
         (check_memory(GIB // 4), "failed", "E523"),
         (check_memory(GIB), "warning", "E523"),
         (check_memory(2 * GIB), "ok", None),

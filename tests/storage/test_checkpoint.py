@@ -75,6 +75,22 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     assert_is(store, store.latest(), 5)  # reading changes nothing
 
 
+def test_a_reader_takes_the_newest_when_the_node_removes_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, reader = opened(tmp_path), opened(tmp_path)
+    save(node, 1)
+    save(node, 2)
+    read_manifest = CheckpointStore._read_manifest
+
+    def read_late(store: CheckpointStore, folder: Path) -> object:
+        if folder.name == "round-000002":
+            save(node, 3)
+            save(node, 4)  # now neither of the two that the reader saw is there
+        return read_manifest(store, folder)
+
+    monkeypatch.setattr(CheckpointStore, "_read_manifest", read_late)
+    assert_is(reader, reader.latest(), 4)
+
+
 def test_saved_but_not_complete_does_not_count(tmp_path: Path) -> None:
     store = opened(tmp_path)
     save(store, 1)

@@ -91,6 +91,8 @@ def _events(rounds: int, with_heldout: bool) -> Iterator[Made]:
             for event in _round(round_, instance, clock, heldout=with_heldout and round_ % 2 == 1, rounds=rounds):
                 clock = max(clock, event["time"])
                 yield event
+        if round_ == 0:
+            yield {"event": "first_contribution", "time": clock, "round": 0, "seconds": 21.5}
         yield {"event": "checkpoint", "time": clock, "round": round_ + 1}
     # The last plan has no round after it.
     yield {

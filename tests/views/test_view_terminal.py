@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from adloco_p2p.views import derived, units
 from adloco_p2p.views.status import Status, replay
 from adloco_p2p.views.terminal import TerminalView, render
 from tests.views.golden import FOLDER, expected_files, screen, status_at
@@ -31,10 +32,18 @@ def test_nothing_exceeds_the_terminal(width: int, height: int) -> None:
 
 
 def test_columns_drop_by_priority() -> None:
-    narrow, middle, wide = (screen(status_at(*BUSY), width, 24).splitlines()[4] for width in (40, 80, 120))
+    narrow, middle, wide = (screen(status_at(*BUSY), width, 24).splitlines()[5] for width in (40, 80, 120))
     assert " ".join(narrow.split()) == "id phase inner steps"
     assert " ".join(middle.split()) == "id phase inner steps loss held-out asked -> batch mode"
     assert " ".join(wide.split()) == "id phase inner steps loss held-out asked -> batch mode hosts reason of the batch"
+
+
+def test_the_header_says_when_the_work_began_to_count_and_what_a_token_costs() -> None:
+    status = status_at(*BUSY)
+    price = units.size(derived.bytes_per_token(status))
+    assert f"{price}/token  first counted after 21.5 s" in screen(status, 80, 24)
+    again = replay([*events()[:-1], events()[0]])  # started again: of the new session nothing counts yet
+    assert "first counted" not in screen(again, 200, 60) and f"{price[-2:]}/token" in screen(again, 200, 60)
 
 
 def test_the_instances_are_the_last_to_go() -> None:

@@ -52,3 +52,8 @@ def test_shorten_cuts_at_words(width: int, text: str) -> None:
 
 def test_text_from_others_cannot_control_the_terminal() -> None:
     assert units.one_line("fine\x1b[2J\nor\tnot\u202e") == "fine?[2J or not?"
+
+
+def test_what_was_trained_apart_has_a_short_name() -> None:
+    assert units.instances((0, 63, 999_999)) == "0 + 63 + 999999"
+    assert units.instances((0, 1_000_000, 1_417_042)) == "0 + apart-0 + apart-42"

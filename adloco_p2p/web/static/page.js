@@ -229,7 +229,7 @@ function drawFamily(run) {
     if (!rows.has(hub)) continue;
     const mark = shape("circle", { class: `ring s${colour(hub)}`, cx: x(decision.round), cy: rows.get(hub), r: 5, tabindex: 0 });
     const weights = decision.weights.length ? ` by ${decision.weights.map((weight) => weight.toFixed(2)).join(" + ")}` : "";
-    const words = `before round ${decision.round}: ${decision.sources.join(" + ")} -> ${decision.targets.join(", ")}${weights}. ${decision.reason}`;
+    const words = `before round ${decision.round}: ${decision.subject}${weights}. ${decision.reason}`;
     mark.append(shape("title", {}, words));
     for (const event of ["pointerenter", "focus"]) mark.addEventListener(event, () => readout.replaceChildren(words));
     for (const event of ["pointerleave", "blur"]) mark.addEventListener(event, () => readout.replaceChildren(rest));
@@ -313,7 +313,7 @@ function drawLedger(run) {
   at("ledger").replaceChildren(...lines.map((line) => {
     const tags = [
       ...line.forks.map((fork) => ["fork", `fork ${fork.source} -> ${fork.targets.join(", ")}`]),
-      ...line.merges.map((merge) => ["merge", `merge ${merge.sources.join(" + ")} -> ${merge.target}`]),
+      ...line.merges.map((merge) => ["merge", `merge ${merge.subject}`]),
       ...(line.joined.length ? [["", plural(line.joined.length, "newcomer")]] : []),
       ...(line.departed.length ? [["", `${line.departed.length} gone`]] : []),
       ...(line.is_last ? [["", "the last plan"]] : []),
@@ -323,7 +323,7 @@ function drawLedger(run) {
       element("summary", {}, `round ${line.round}, ${plural(line.peers, "peer")}${votes}`, ...tags.map(([kind, text]) => element("span", { class: `tag ${kind}` }, text))),
       element("ul", {},
         ...line.instances.map((item) => element("li", {}, `instance ${item.id}: ${item.requested} asked, ${item.effective} used, ${item.mode}, ${plural(item.hosts, "host")}. ${item.reason}`)),
-        ...line.merges.map((merge) => element("li", {}, `merge ${merge.sources.join(" + ")} -> ${merge.target}, weights ${merge.weights.map((weight) => weight.toFixed(3)).join(" + ")}. ${merge.reason}`)),
+        ...line.merges.map((merge) => element("li", {}, `merge ${merge.subject}, weights ${merge.weights.map((weight) => weight.toFixed(3)).join(" + ")}. ${merge.reason}`)),
         ...line.joined.map((peer) => element("li", {}, `joined: ${peer}`)),
         ...line.departed.map((peer) => element("li", {}, `departed: ${peer}`)),
         line.reason ? element("li", {}, line.reason) : null,

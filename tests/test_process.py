@@ -1,0 +1,114 @@
+"""The command as a process: how it begins, and how it ends."""
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from adloco_p2p.cli import EXIT_BROKEN_PIPE, _WithFields, main
+from adloco_p2p.commands import model
+from adloco_p2p.errors import StorageError
+
+AT_EXIT = "import atexit, sys; atexit.register(print, 'taken apart'); sys.argv[0] = 'adloco-peer'"
+HOLDER = "import sys; from pathlib import Path; from adloco_p2p.storage.workdir import Workdir"
+
+
+def begin(*words: object, first: str = "") -> subprocess.Popen[str]:
+    program = f"{first}\nfrom adloco_p2p.__main__ import main\nmain()"
+    return subprocess.Popen([sys.executable, "-c", program, *map(str, words)], stdout=-1, stderr=-1, text=True)
+
+
+def command(*words: object, first: str = "") -> tuple[int, str, str]:
+    """Exit code, what it printed, and what went wrong."""
+    with begin(*words, first=first) as process:
+        output, errors = process.communicate()
+    return process.returncode, output, errors
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [("E302", 0), ("E999", 2)])
+def test_it_says_everything_and_ends_at_once(code: str, exit_code: int) -> None:
+    ended, output, errors = command("explain-error", code, first=AT_EXIT)
+    assert ended == exit_code and code in (errors if exit_code else output)
+    assert "taken apart" not in output
+
+
+def test_a_reader_that_goes_is_no_error() -> None:
+    with begin("explain-error") as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == EXIT_BROKEN_PIPE
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "code"),
+    [
+        (["start", "--workdir", "/proc/nowhere"], 4, "E401"),
+        (["join", "--initial-peers", "adloco://abc", "--workdir", "new"], 2, "E206"),
+        (["join", "--initial-peers", "nonsense", "--workdir", "new"], 2, "E206"),
+        (["bootstrap", "--host-maddrs", "0.0.0.0:31337", "--workdir", "new"], 2, "E201"),
+    ],
+)
+def test_wrong_addresses_and_directories_are_told_before_torch_is_imported(
+    words: list[str], exit_code: int, code: str, tmp_path: Path
+) -> None:
+    words = [str(tmp_path / word) if word == "new" else word for word in words]
+    ended, _, errors = command(*words, first="import sys; sys.modules['torch'] = sys.modules['hivemind'] = None")
+    assert ended == exit_code and errors.startswith(f"adloco-peer: {code}: "), errors
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_node_that_does_not_listen_yet_is_told_from_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = ["status", "--workdir", str(tmp_path)]
+    assert main(status) == 3
+    assert "no node runs" in capsys.readouterr().err
+    holding = f"{HOLDER}; held = Workdir.open(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", holding, tmp_path], stdin=-1, stdout=-1) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert main(status) == 3
+        assert f"E350: {tmp_path}: process {process.pid} does not listen: it is starting" in capsys.readouterr().err
+
+
+def test_a_warning_says_where_and_why() -> None:
+    record = logging.makeLogRecord(
+        {"levelname": "WARNING", "name": "disk", "msg": "%s refused", "args": ("it",), "path": "a/b"}
+    )
+    assert _WithFields("%(levelname)s %(name)s: %(message)s").format(record) == "WARNING disk: it refused, path a/b"
+
+
+class Stored:
+    """A checkpoint store whose rounds can go."""
+
+    def __init__(self, round: int) -> None:
+        self.round, self.is_there = round, True
+        self.store = self
+
+    def holds(self, round: int) -> bool:
+        return round == self.round and self.is_there
+
+
+def test_what_is_removed_while_it_is_read_is_read_from_a_newer_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = [Stored(3), Stored(5), Stored(8)]
+    monkeypatch.setattr(model, "open_saved", lambda workdir: waiting.pop(0))
+
+    def read(saved: Stored) -> str:
+        saved.is_there = saved.round == 8
+        if saved.is_there:
+            return "state"
+        raise StorageError("no such file")
+
+    saved, state = model.read_saved(Path("anywhere"), read)  # type: ignore[arg-type]
+    assert (saved.round, state, waiting) == (8, "state", [])
+
+
+def test_what_is_there_and_cannot_be_read_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "open_saved", lambda workdir: Stored(3))
+
+    def read(saved: object) -> None:
+        raise StorageError("damaged")
+
+    with pytest.raises(StorageError, match="damaged"):
+        model.read_saved(Path("anywhere"), read)
