@@ -96,7 +96,7 @@ class Member:
 
 
 def write_config(folder: Path, *, rounds: int, inner_steps: int, is_paced: bool) -> Path:
-    """One instance of 0.36 million parameters (0.03 where the device is paced), a fixed batch, a text of its own."""
+    """One instance of 0.36 million parameters (0.04 where the device is paced), a fixed batch, a text of its own."""
     words = random.Random(3)
     paragraphs = [" ".join(words.choice(WORDS) for _ in range(60)) for _ in range(400)]
     (folder / "text.txt").write_text("\n\n".join(paragraphs))

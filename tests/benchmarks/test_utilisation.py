@@ -51,5 +51,6 @@ def test_a_pipeline_against_a_clock(count: int, steps: int) -> None:
 
 
 def test_what_a_value_costs_is_what_the_codec_makes_of_it() -> None:
-    assert bytes_per_value("float32") == 4.0
-    assert bytes_per_value("bfloat16") == 2.0
+    assert bytes_per_value("float32", 4) == 4.0
+    assert bytes_per_value("bfloat16", 4) == 2.0
+    assert bytes_per_value("topk2", 2) < bytes_per_value("topk2", 8) < 0.5  # a mean has what any of its hosts named

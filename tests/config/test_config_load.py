@@ -187,7 +187,7 @@ def test_an_unknown_key_comes_with_the_likely_one(tmp_path: Path, key: str, mean
         ("inner.eps=.inf", "inner.eps: inf is not a finite number"),
         ("inner.eps=.nan", "inner.eps: nan is not a finite number"),
         ("seed=99999999999999999999", "seed: a whole number of more than 63 bits"),
-        ("protocol=2", "protocol: 2 (--set) is not accepted; accepted: a whole number, at least 1, at most 1"),
+        ("protocol=3", "protocol: 3 (--set) is not accepted; accepted: a whole number, at least 2, at most 2"),
         ("mode=fedavg", "accepted: one of adloco, diloco, localsgd"),
         ("mode=[adloco]", 'mode: ["adloco"] (--set) is not accepted'),
         (
