@@ -11,6 +11,7 @@ once, and when it is silent the next one takes over with a higher ballot.
   can be chosen in this slot by a majority that meets the first one (single-decree Paxos).
 - A peer VOTES only for a value that a majority acked, for one value per slot in its whole life, and writes it down first.
   Where a partition made two values possible, a peer that voted for one stands aside when the other is settled.
+  Its vote counts as an acceptance in its promises, so that the value is proposed again even if only this peer is left.
 - Each ballot names the members that are ABSENT and count neither way. A peer takes part only if their leases have run out at
   its own clock too, or they said goodbye. Two ballots of one slot can therefore end with different values only if somebody
   who took part in one had been silent to everybody who took part in the other for a whole lease: a partition, or a crash.
@@ -468,12 +469,17 @@ class Consensus:
         """Write down that we accept; the caller says so."""
         slot = self.slot
         assert slot.promised is None or proposal.ballot >= slot.promised
-        slot.promised, slot.accepted = proposal.ballot, (proposal.ballot, digest)
-        reports = self._reports.get(proposal.value.reports)
-        self._emit(Persist(record=Accepted(ballot=proposal.ballot, value=proposal.value, reports=reports)))
+        slot.promised = proposal.ballot
+        self._remember_accepted(proposal, digest)
         ack = Ack(parent=slot.digest, ballot=proposal.ballot, value=digest)
         slot.acks[self.me] = ack
         return ack
+
+    def _remember_accepted(self, proposal: Proposal, digest: Digest) -> None:
+        """The value of the highest ballot: what our promises name, and what we propose."""
+        self.slot.accepted = (proposal.ballot, digest)
+        reports = self._reports.get(proposal.value.reports)
+        self._emit(Persist(record=Accepted(ballot=proposal.ballot, value=proposal.value, reports=reports)))
 
     def _agrees_on_absence(self, proposal: Proposal, now: float) -> bool:
         """Refuse a ballot that leaves out a peer we hear of."""
@@ -509,6 +515,8 @@ class Consensus:
                 self._tell_chosen(ballot, digest)
             abstains = not self._may_vote(digest)
             if not abstains:
+                if slot.accepted is None or slot.accepted[0] < ballot:
+                    self._remember_accepted(proposal, digest)  # so that even after a restart we can propose it again
                 slot.voted = digest
                 self._emit(Persist(record=Voted(parent=slot.digest, value=digest)))
             vote = self._vote(ballot, digest, absent, abstains=abstains)
