@@ -1,0 +1,70 @@
+"""Does the method pay? AdLoCo beside DiLoCo, LocalSGD and AdamW: same model, data and samples; loss against what it costs.
+
+python -m benchmarks.method run                    train what the kept records and method.jsonl lack; stop and go on at any time
+python -m benchmarks.method report                 tables and plots from both, into docs/; keeps the records of both
+python -m benchmarks.method run --group main --seeds 1          one seed of one table; 15 s a run on an idle core
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+from benchmarks.method.report import write
+from benchmarks.method.rows import GROUPS, TUNING_SEED
+from benchmarks.method.run import BASE, run_row
+from benchmarks.method.store import append_record, key_of, read_records
+
+DOCS = Path(__file__).parents[2] / "docs"
+KEPT = DOCS / "results" / "method.jsonl.gz"
+"""Records of runs that were made before; a reader's own go beside them."""
+SAMPLES = 8192
+"""Of 64 tokens: 25 tokens per parameter."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.method", description=__doc__)
+    verbs = parser.add_subparsers(required=True)
+    run = verbs.add_parser("run", help="train what the file lacks")
+    run.add_argument("--group", nargs="+", choices=sorted(GROUPS), default=sorted(GROUPS))
+    run.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    run.add_argument("--samples", type=int, default=SAMPLES, help="sequences of 64 tokens per run")
+    run.add_argument("--output", type=Path, default=Path("method.jsonl"))
+    run.set_defaults(act=train)
+    tables = verbs.add_parser("report", help="tables and plots")
+    tables.add_argument("--runs", type=Path, nargs="*", default=[Path("method.jsonl")], help="records beside the kept ones")
+    tables.add_argument("--samples", type=int, default=SAMPLES)
+    tables.set_defaults(act=tabulate)
+    arguments = parser.parse_args()
+    arguments.act(arguments)
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """All rows of one seed before the next seed, so that an early end leaves whole tables. Tuning has its own seed."""
+    base = BASE.read_text("utf-8")
+    done = {record["key"] for path in (KEPT, arguments.output) for record in read_records(path)}
+    jobs = [(TUNING_SEED, row) for row in GROUPS["tuning"]() if "tuning" in arguments.group]
+    jobs += [
+        (seed, row) for seed in arguments.seeds for group in arguments.group if group != "tuning" for row in GROUPS[group]()
+    ]
+    for seed, row in jobs:
+        key = key_of(row, seed, samples=arguments.samples, base=base)
+        if key in done:
+            continue
+        started = time.monotonic()
+        record = run_row(row, seed, samples=arguments.samples)
+        append_record(arguments.output, {"key": key, **record})
+        done.add(key)
+        print(
+            f"seed {seed}  {row.name:40s} loss {record['loss']:.4f}  rounds {record['rounds']:4d}"
+            f"  steps {record['inner_steps']:5d}  {time.monotonic() - started:.0f} s",
+            flush=True,
+        )
+
+
+def tabulate(arguments: argparse.Namespace) -> None:
+    found = {record["key"]: record for path in (KEPT, *arguments.runs) for record in read_records(path)}
+    write([record for record in found.values() if record["samples"] == arguments.samples], DOCS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""What a run costs in time, from its counts: a stated machine and a stated link. Pure arithmetic; nothing is slept."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Seconds of one inner step on `b` samples: `step_seconds + b * sample_seconds`."""
+
+    step_seconds: float
+    sample_seconds: float
+
+    def inner_step(self, batch: int, *, speed: float = 1.0) -> float:
+        return (self.step_seconds + batch * self.sample_seconds) / speed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What every peer has, in each direction."""
+
+    bits_per_second: float
+    latency_seconds: float
+    """One way."""
+    efficiency: float
+    """Goodput of the averaging over the rate of the link, as measured on emulated links (docs/measured.md)."""
+
+    def averaging(self, payload_bytes: float, num_hosts: int) -> float:
+        """Seconds of one outer averaging of an encoded vector of `payload_bytes`: scatter, gather, and the commit's message."""
+        if num_hosts < 2:
+            return 0.0
+        return transferred(payload_bytes, num_hosts) * 8 / (self.bits_per_second * self.efficiency) + 3 * self.latency_seconds
+
+
+def transferred(payload_bytes: float, num_hosts: int) -> float:
+    """Bytes per host and direction of an all-reduce: 2 (n - 1) / n times the vector (method section 12)."""
+    return 2 * (num_hosts - 1) / num_hosts * payload_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A machine, a link and the size of what is averaged: the emulation that a column of times belongs to."""
+
+    name: str
+    machine: Machine
+    link: Link
+    payload_bytes: float
+
+
+def round_seconds(work: Sequence[tuple[int, int, int]], profile: Profile) -> float:
+    """Of one round on equal peers. `work`: for each instance that a peer hosts (largest batch of a host, steps, hosts).
+
+    Instances take turns on the device. With several, one is averaged while the next computes, so that a round lasts as long as
+    the busier of device and link, but no less than one instance's own computing and averaging in turn.
+    """
+    computing = [steps * profile.machine.inner_step(batch) for batch, steps, _ in work]
+    averaging = [profile.link.averaging(profile.payload_bytes, hosts) for _, _, hosts in work]
+    longest = max(c + a for c, a in zip(computing, averaging, strict=True))
+    return max(sum(computing), sum(averaging), longest)
+
+
+MEASURED_MACHINE = Machine(step_seconds=1.8e-3, sample_seconds=0.27e-3)
+"""This model on one core of the machine of docs/measured.md, by `python -m benchmarks.method step`: processor time."""
+HOME_LINK = Link(bits_per_second=100e6, latency_seconds=0.05, efficiency=0.8)
+"""100 Mbit/s, 50 ms; what averaging 12M parameters reaches there, by docs/measured.md: 64 MB in 6.6 s less three delays."""
+LARGE_MACHINE = Machine(step_seconds=0.02, sample_seconds=0.03)
+"""An assumption, not a measurement: a 150M-parameter Llama, 1,024 tokens a sample (0.9 TFLOP), at 30 TFLOP/s."""
+
+SMALL = Profile(name="measured model", machine=MEASURED_MACHINE, link=HOME_LINK, payload_bytes=4 * 20864)
+LARGE = Profile(name="150M, float16", machine=LARGE_MACHINE, link=HOME_LINK, payload_bytes=2 * 150e6)
+SLOW = Profile(
+    name="150M, float16, slow machines",
+    machine=Machine(step_seconds=0.05, sample_seconds=0.3),
+    link=Link(bits_per_second=1e9, latency_seconds=0.01, efficiency=0.64),
+    payload_bytes=2 * 150e6,
+)
+"""Assumed: a tenth of that arithmetic and 1 Gbit/s, so that computing, not the link, decides: what unequal speeds are about."""
+PROFILES = {profile.name: profile for profile in (SMALL, LARGE, SLOW)}

@@ -1,0 +1,97 @@
+"""From records of runs to the figures of a table. Pure arithmetic."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import sqrt
+from statistics import mean, stdev
+from typing import Any
+
+from benchmarks.method.clock import Profile, round_seconds
+
+Record = dict[str, Any]
+
+STUDENT_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""Two-sided 95 % quantiles of Student's t for 1 to 9 degrees of freedom."""
+
+SAMPLES, ROUNDS, STEPS, BYTES, SECONDS, LOSS = range(6)
+"""Columns of a record's curve."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A mean over seeds and half the width of its 95 % confidence interval (none for a single seed)."""
+
+    mean: float
+    half_width: float | None
+
+    def shown(self, digits: int) -> str:
+        return (
+            f"{self.mean:.{digits}f}" if self.half_width is None else f"{self.mean:.{digits}f} +- {self.half_width:.{digits}f}"
+        )
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """By Student's t; up to ten values."""
+    assert 1 <= len(values) <= len(STUDENT_95) + 1
+    if len(values) == 1:
+        return Estimate(mean=values[0], half_width=None)
+    return Estimate(mean=mean(values), half_width=STUDENT_95[len(values) - 2] * stdev(values) / sqrt(len(values)))
+
+
+def paired(left: Mapping[int, float], right: Mapping[int, float]) -> Estimate | None:
+    """left - right over the seeds that both have: same text in the same order from the same weights, so seeds cancel."""
+    common = sorted(left.keys() & right.keys())
+    return estimate([left[seed] - right[seed] for seed in common]) if common else None
+
+
+def at_loss(curve: Sequence[Sequence[float]], target: float, column: int) -> float | None:
+    """Cost at which the loss first falls to `target`, linear between two measurements; none where it never does."""
+    before: Sequence[float] | None = None
+    for point in curve:
+        if point[LOSS] <= target:
+            if before is None:
+                return point[column]
+            part = (before[LOSS] - target) / (before[LOSS] - point[LOSS])
+            return before[column] + part * (point[column] - before[column])
+        before = point
+    return None
+
+
+def at_samples(curve: Sequence[Sequence[float]], samples: float) -> float:
+    """Loss after so many samples, linear between two measurements; the ends beyond them."""
+    if samples <= curve[0][SAMPLES]:
+        return curve[0][LOSS]
+    for before, after in pairwise(curve):
+        if samples <= after[SAMPLES]:
+            part = (samples - before[SAMPLES]) / (after[SAMPLES] - before[SAMPLES])
+            return before[LOSS] + part * (after[LOSS] - before[LOSS])
+    return curve[-1][LOSS]
+
+
+def timed(record: Record, profile: Profile) -> list[list[float]]:
+    """The record's curve with the seconds of another machine and link, from what it did in each round; equal peers only."""
+    ends, now = [0.0], 0.0
+    for line in record["log"]:
+        now += round_seconds([(batch, steps, hosts) for _, batch, steps, hosts in line], profile)
+        ends.append(now)
+    return [[*point[:SECONDS], ends[int(point[ROUNDS])], point[LOSS]] for point in with_end(record)]
+
+
+def with_end(record: Record) -> list[list[float]]:
+    """The curve, ended by the model that the run gave."""
+    end = [record["samples"], record["rounds"], record["inner_steps"], record["bytes_per_peer"], record["seconds"]]
+    curve = [point for point in record["curve"] if point[ROUNDS] < record["rounds"]]
+    return [*curve, [*end, record["loss"]]]
+
+
+def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Names of the points (cost, loss) that no other beats in both, cheapest first."""
+    ranked = sorted(points, key=lambda name: (points[name], name))
+    kept: list[str] = []
+    lowest = float("inf")
+    for name in ranked:
+        if points[name][1] < lowest:
+            kept.append(name)
+            lowest = points[name][1]
+    return kept

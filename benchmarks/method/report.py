@@ -1,0 +1,249 @@
+"""Tables and plots from records. The text of docs/results.md is written by hand; what stands between marks is written here."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from adloco_p2p.core.communications import DEFAULT_GROWTH, Workload, constant_rounds, linear_rounds
+from benchmarks.method.clock import LARGE, SMALL
+from benchmarks.method.figures import (
+    BYTES,
+    ROUNDS,
+    SAMPLES,
+    SECONDS,
+    STEPS,
+    Estimate,
+    at_loss,
+    estimate,
+    front,
+    paired,
+    timed,
+    with_end,
+)
+from benchmarks.method.plots import plot_curves, plot_pareto, plot_unequal
+from benchmarks.method.rows import GROUPS, SAME_START, TUNED, TUNING_SEED, Row
+from benchmarks.method.run import BASE
+from benchmarks.method.store import key_of, pack
+
+Record = dict[str, Any]
+Runs = Mapping[str, Sequence[Record]]
+"""Row -> its records, one per seed."""
+PLOTTED = ("main", "alone")
+NEAR = 0.10
+"""Nats above the final loss of the DiLoCo that a run starts like: the loss to which costs are compared."""
+
+
+def write(records: Sequence[Record], docs: Path) -> None:
+    """Rewrite every table between its marks in docs/results.md, and the plots and packed records in docs/results/."""
+    tuned = [record for record in records if record["seed"] == TUNING_SEED]
+    others = [record for record in records if record["seed"] != TUNING_SEED]
+    runs = {group: _of(tuned if group == "tuning" else others, rows()) for group, rows in GROUPS.items()}
+    equal = {name: found for group in ("main", "ablations") for name, found in runs[group].items()}
+    folder = docs / "results"
+    folder.mkdir(exist_ok=True)
+    tables = {
+        "main": main_table(runs["main"]),
+        "reached": reached_table(runs["main"]),
+        "fronts": front_table(equal),
+        "ablations": main_table({**_reference(runs["main"]), **runs["ablations"]}),
+        "unequal": unequal_table(runs["unequal"]),
+        "plan": plan_table(runs["main"]),
+        "tuning": tuning_table(runs["tuning"]),
+        "settings": settings_table({name: row for rows in GROUPS.values() for name, row in _named(rows()).items()}),
+    }
+    path = docs / "results.md"
+    text = path.read_text("utf-8")
+    for name, lines in tables.items():
+        text = placed(text, name, lines)
+    path.write_text(text, "utf-8")
+    groups = {name: name.split()[0].strip(",") if name in runs["main"] else "AdLoCo, ablations" for name in equal}
+    plot_pareto(equal, groups, folder / "pareto.svg")
+    plot_curves(runs["main"], folder / "curves.svg")
+    plot_unequal(runs["unequal"], SECONDS, folder / "unequal.svg")
+    shown = {record["key"]: record for group in runs.values() for some in group.values() for record in some}
+    pack([shown[key] for key in sorted(shown)], folder / "method.jsonl.gz")
+
+
+def placed(text: str, name: str, lines: Sequence[str]) -> str:
+    """The text with `lines` between the marks of table `name`. Raises ValueError where the marks are missing."""
+    pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+    if not pattern.search(text):
+        raise ValueError(f"docs/results.md has no place for the table {name}: <!-- {name} --> ... <!-- end -->")
+    return pattern.sub(lambda found: f"{found[1]}" + "\n".join(["", *lines, "", ""]) + f"{found[2]}", text, count=1)
+
+
+def _named(rows: Sequence[Row]) -> dict[str, Row]:
+    return {row.name: row for row in rows}
+
+
+def _of(records: Sequence[Record], rows: Sequence[Row]) -> dict[str, list[Record]]:
+    """By what was run, not by name: rows may be renamed, and a row of two tables is run once."""
+    known = {record["key"]: record for record in records}
+    base = BASE.read_text("utf-8")
+    kinds = sorted({(record["seed"], record["samples"]) for record in records})
+    found = {row.name: [known.get(key_of(row, seed, samples=samples, base=base)) for seed, samples in kinds] for row in rows}
+    return {name: [record for record in some if record] for name, some in found.items() if any(some)}
+
+
+def _reference(runs: Runs) -> dict[str, Sequence[Record]]:
+    return {name: runs[name] for name in (TUNED, SAME_START) if name in runs}
+
+
+def _losses(records: Sequence[Record]) -> dict[int, float]:
+    return {record["seed"]: record["loss"] for record in records}
+
+
+def _costs(records: Sequence[Record], cost: Callable[[Record], float]) -> Estimate:
+    return estimate([cost(record) for record in records])
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def main_table(runs: Runs) -> list[str]:
+    lines = [
+        f"| row | seeds | final loss | minus {SAME_START} | minus {TUNED} | rounds | inner steps | MB sent per peer "
+        "| s, measured model | h, 150M emulated |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, records in runs.items():
+        others = [_losses(runs[other]) if other in runs and other != name else {} for other in (SAME_START, TUNED)]
+        differences = [paired(_losses(records), losses) for losses in others]
+        cells = [
+            name,
+            str(len(records)),
+            _costs(records, lambda r: r["loss"]).shown(3),
+            *(difference.shown(3) if difference else "" for difference in differences),
+            f"{_costs(records, lambda r: r['rounds']).mean:.0f}",
+            f"{_costs(records, lambda r: r['inner_steps']).mean:.0f}",
+            f"{_costs(records, lambda r: r['bytes_per_peer']).mean / 1e6:.1f}",
+            f"{_costs(records, lambda r: timed(r, SMALL)[-1][SECONDS]).mean:.0f}",
+            f"{_costs(records, lambda r: timed(r, LARGE)[-1][SECONDS]).mean / 3600:.2f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def reached_table(runs: Runs) -> list[str]:
+    """What it took to come to the target loss, as ratios: how many times less than the two DiLoCo rows."""
+    if SAME_START not in runs or TUNED not in runs:
+        return ["(the DiLoCo rows are missing)"]
+    targets = {record["seed"]: record["loss"] + NEAR for record in runs[SAME_START]}
+    costs = (("samples", SAMPLES), ("rounds", ROUNDS), ("bytes", BYTES), ("inner steps", STEPS), ("150M emulated", SECONDS))
+    head = " | ".join(label for label, _ in costs)
+    lines = [f"| row | against | {head} |", "|---|---|" + "---|" * len(costs)]
+    for name, records in runs.items():
+        for other in (SAME_START, TUNED):
+            if name == other:
+                continue
+            cells = [_advantage(records, runs[other], targets, column) for _, column in costs]
+            lines.append(f"| {name} | {other} | {' | '.join(cells)} |")
+    return lines
+
+
+def _advantage(records: Sequence[Record], others: Sequence[Record], targets: Mapping[int, float], column: int) -> str:
+    """The others' cost over ours at the target of each seed; above 1 is better."""
+    theirs = {record["seed"]: record for record in others if record["seed"] in targets}
+    ours = [record for record in records if record["seed"] in theirs]
+    ratios = []
+    for record in ours:
+        seed = record["seed"]
+        own = at_loss(timed(record, LARGE), targets[seed], column)
+        other = at_loss(timed(theirs[seed], LARGE), targets[seed], column)
+        if own == 0:
+            return "sends nothing"
+        if own is not None and other is not None:
+            ratios.append(other / own)
+    missed = len(ours) - len(ratios)
+    if not ratios:
+        return "not reached"
+    return estimate(ratios).shown(2) + (f", {missed} of {len(ours)} not reached" if missed else "")
+
+
+def front_table(runs: Runs) -> list[str]:
+    """A run without an exchange is on no front but that of the inner steps."""
+    lines = ["| cost | rows on the front, cheapest first (cost, loss) |", "|---|---|"]
+    losses = {name: estimate([record["loss"] for record in records]).mean for name, records in runs.items()}
+    for label, column, unit in (("outer rounds", ROUNDS, 1.0), ("MB sent per peer", BYTES, 1e-6), ("inner steps", STEPS, 1.0)):
+        costs = {name: _costs(records, lambda r, c=column: with_end(r)[-1][c]).mean * unit for name, records in runs.items()}  # type: ignore[misc]
+        compared = [name for name in runs if column == STEPS or runs[name][0]["bytes_per_peer"] > 0]
+        names = front({name: (costs[name], losses[name]) for name in compared})
+        lines.append(f"| {label} | " + "; ".join(f"{name} ({costs[name]:.1f}, {losses[name]:.3f})" for name in names) + " |")
+    return lines
+
+
+def unequal_table(runs: Runs) -> list[str]:
+    """By the clock of the emulation, at the target of the row that waits."""
+    lines = [
+        "| row | final loss | hours | hours to the loss of waiting DiLoCo's end + 0.10 | rounds |",
+        "|---|---|---|---|---|",
+    ]
+    if not runs:
+        return lines
+    first = next(iter(runs.values()))
+    targets = {record["seed"]: record["loss"] + NEAR for record in first}
+    for name, records in runs.items():
+        reached = [
+            at_loss(with_end(record), targets[record["seed"]], SECONDS) for record in records if record["seed"] in targets
+        ]
+        known = [seconds / 3600 for seconds in reached if seconds is not None]
+        cells = [
+            name,
+            _costs(records, lambda r: r["loss"]).shown(3),
+            _costs(records, lambda r: r["seconds"] / 3600).shown(2),
+            estimate(known).shown(2) if len(known) == len(reached) and known else "not reached",
+            f"{_costs(records, lambda r: r['rounds']).mean:.0f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def plan_table(runs: Runs) -> list[str]:
+    """What `adloco-peer plan` estimates, held against what was counted."""
+    lines = [
+        "| row | rounds counted | growth c counted | plan with that c "
+        f"| plan with its default c = {DEFAULT_GROWTH:g} | constant batch |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, records in runs.items():
+        record = records[0]
+        (requested, _, steps, hosts), *_ = record["log"][0]
+        work = Workload(num_samples=record["samples"], num_workers=hosts, inner_steps=steps, initial_batch=requested / hosts)
+        batches = [sum(batch for batch, *_ in line) / len(line) / hosts for line in record["log"]]
+        growth = (batches[-1] - batches[0]) / max(1, len(batches) - 1)
+        with_own = f"{ceil(linear_rounds(work, growth=growth))}" if growth > 0 else "constant"
+        default = f"{ceil(linear_rounds(work, growth=DEFAULT_GROWTH))}" if growth > 0 else ""
+        constant = ceil(constant_rounds(work))
+        lines.append(f"| {name} | {record['rounds']} | {growth:.2f} | {with_own} | {default} | {constant} |")
+    return lines
+
+
+def tuning_table(runs: Runs) -> list[str]:
+    lines = ["| tried | final loss | rounds | inner steps |", "|---|---|---|---|"]
+    lines += [
+        f"| {name} | {some[0]['loss']:.3f} | {some[0]['rounds']} | {some[0]['inner_steps']} |" for name, some in runs.items()
+    ]
+    return lines
+
+
+def settings_table(rows: Mapping[str, Row]) -> list[str]:
+    lines = ["| row | `--set` beside benchmarks/method/base.yaml | beside the configuration |", "|---|---|---|"]
+    usual = Row(name="", settings=())
+    for name, row in rows.items():
+        beside = []
+        if row.speeds != usual.speeds:
+            beside.append(f"peers of speed {', '.join(f'{speed:g}' for speed in row.speeds)}")
+        if row.clock != usual.clock:
+            beside.append(f"clock: {row.clock}")
+        if row.micro_batch_limit != usual.micro_batch_limit:
+            beside.append(f"`--peer-set max_micro_batch={row.micro_batch_limit}`")
+        if row.steps_exponent:
+            beside.append(f"H times (B / B0)^{row.steps_exponent:g}, at most {row.most_steps}: not in the product")
+        if row.decay_rounds:
+            beside.append(f"learning rate over {row.decay_rounds} rounds")
+        if row.is_last_gradient:
+            beside.append("the test reads last gradients: not in the product")
+        lines.append(f"| {name} | `{' '.join(row.settings)}` | {'; '.join(beside)} |")
+    return lines

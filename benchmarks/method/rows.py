@@ -1,0 +1,197 @@
+"""Rows of the tables: what each is called and how it differs from `base.yaml`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.method.clock import LARGE, SLOW
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One way to train."""
+
+    name: str
+    settings: tuple[str, ...]
+    """As `--set` takes them."""
+    speeds: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
+    clock: str = LARGE.name
+    """Machine and link that the emulated time belongs to."""
+    micro_batch_limit: int = 1024
+    """What every device holds (`--peer-set max_micro_batch=...`)."""
+    steps_exponent: float = 0.0
+    """Not in the product: H follows the requested batch to this power."""
+    most_steps: int = 1 << 20
+    decay_rounds: int = 0
+    """The learning rate decays over so many rounds, as in the product, instead of over the samples; 0: over the samples."""
+    is_last_gradient: bool = False
+    """Not in the product: the test reads gradients of the last inner step."""
+
+
+TUNING_SEED = 0
+"""The constants of the other groups were chosen by this seed, which is therefore not among theirs."""
+
+
+def diloco(batch: int, inner_steps: int, *more: str, momentum: float = 0.7, name: str = "") -> Row:
+    """Canonical DiLoCo: a constant batch, one instance, Nesterov outside."""
+    fixed = ("mode=diloco", f"batch.initial_batch={batch}", f"work.inner_steps={inner_steps}", f"outer.momentum={momentum}")
+    return Row(name=name or f"DiLoCo B {batch} H {inner_steps} m {momentum}", settings=(*fixed, *more))
+
+
+def adloco(name: str, *more: str, count: int = 1, **others: Any) -> Row:
+    """The method, by default with one instance: the batch test and nothing else. Of one setting twice, the later counts."""
+    settings = (f"instances.count={count}", "batch.level=inner", "batch.max_batch=64", *more)
+    last = {text.partition("=")[0]: text for text in settings}
+    return Row(name=name, settings=tuple(last.values()), **others)
+
+
+def tuning() -> list[Row]:
+    """The stated grid, one seed of its own."""
+    half = "outer.momentum=0.5"
+    rates = [diloco(8, 32, f"inner.learning_rate={rate}", name=f"DiLoCo B 8 H 32 m 0.7 rate {rate}") for rate in (3e-3, 1.2e-2)]
+    grid = [diloco(8, h, momentum=m) for h, m in ((32, 0.5), (32, 0.7), (32, 0.9), (64, 0.7), (64, 0.5))]
+    batches = [diloco(16, 16, momentum=0.5), diloco(16, 32), diloco(16, 64)]
+    etas = [adloco("AdLoCo eta 1.3, max 64, m 0.7")]
+    etas += [adloco(f"AdLoCo eta {eta}, max 64, m 0.7", f"batch.eta={eta}") for eta in (1.0, 1.7)]
+    steps = [adloco(f"AdLoCo eta 1.3, max 64, m 0.7, H {h}", f"work.inner_steps={h}") for h in (64, 16)]
+    sqrt = "inner.batch_scaling=sqrt"
+    levers = [
+        adloco("AdLoCo eta 2.5, max 64, m 0.5", "batch.eta=2.5", half),
+        adloco("AdLoCo eta 2.5, max 16, m 0.5", "batch.eta=2.5", "batch.max_batch=16", half),
+        adloco("AdLoCo eta 2.5, max 64, m 0.5, H with batch to 128", "batch.eta=2.5", half, steps_exponent=1.0, most_steps=128),
+        adloco(
+            "AdLoCo eta 2.5, max 16, m 0.5, H with batch squared to 128",
+            "batch.eta=2.5",
+            "batch.max_batch=16",
+            half,
+            steps_exponent=2.0,
+            most_steps=128,
+        ),
+        adloco("AdLoCo eta 2.5, max 64, m 0.5, sqrt", "batch.eta=2.5", sqrt, half),
+        adloco("AdLoCo eta 1.7, max 64, m 0.5, sqrt", "batch.eta=1.7", sqrt, half),
+    ]
+    roots = [
+        diloco(8, 32, "inner.learning_rate=8.5e-3", momentum=0.5, name="DiLoCo B 8 H 32 m 0.5 rate 0.0085"),
+        diloco(16, 32, "inner.learning_rate=8.5e-3", momentum=0.5, name="DiLoCo B 16 H 32 m 0.5 rate 0.0085"),
+        adloco(
+            "AdLoCo eta 1.7, max 64, m 0.5, sqrt, H with batch to 128",
+            "batch.eta=1.7",
+            sqrt,
+            half,
+            steps_exponent=1.0,
+            most_steps=128,
+        ),
+        diloco(8, 128),
+        adloco("AdLoCo eta 1.7, max 64, m 0.7, sqrt, H 64", "batch.eta=1.7", sqrt, "work.inner_steps=64"),
+        adloco("AdLoCo eta 1.3, max 64, m 0.5, sqrt", "batch.eta=1.3", sqrt, half),
+        diloco(8, 16, momentum=0.5),
+    ]
+    both = [
+        adloco(
+            f"AdLoCo eta {eta}, max 64, m 0.5, sqrt, H with batch^{e:g} to 128",
+            f"batch.eta={eta}",
+            sqrt,
+            half,
+            steps_exponent=e,
+            most_steps=128,
+        )
+        for eta, e in ((2.5, 1.0), (2.1, 1.0), (2.1, 2.0))
+    ]
+    last = [diloco(16, 32, momentum=0.5), diloco(8, 128, momentum=0.9), diloco(4, 64, momentum=0.5)]
+    outer = [diloco(8, 64, f"outer.learning_rate={rate}", name=f"DiLoCo B 8 H 64 m 0.7 outer {rate}") for rate in (1.0, 0.5)]
+    return [*rates, *grid, *batches, *etas, *steps, *levers, *roots, *both, *last, *outer]
+
+
+SAME_START = "DiLoCo B 8 H 32"
+"""Starts like the AdLoCo rows: batch and H."""
+TUNED = "DiLoCo B 8 H 64 (H tuned)"
+"""The H of the grid that halves the traffic for the least loss."""
+
+_TUNED = ("batch.eta=1.7", "inner.batch_scaling=sqrt", "outer.momentum=0.5")
+_TWO = ("instances.fork_round=4", "merge.first_round=6", "merge.period_rounds=2")
+FULL = "AdLoCo, two instances"
+
+
+def full(name: str = FULL, *more: str, count: int = 2, **others: Any) -> Row:
+    """The whole method with the tuned constants: warm-up, fork, merge, growing batch."""
+    return adloco(name, *_TUNED, *_TWO, *more, count=count, **others)
+
+
+def main() -> list[Row]:
+    return [
+        diloco(8, 32, momentum=0.5, name=SAME_START),
+        diloco(8, 64, momentum=0.7, name=TUNED),
+        adloco("AdLoCo, one instance", *_TUNED),
+        diloco(16, 32, "inner.learning_rate=8.5e-3", momentum=0.5, name="DiLoCo B 16 H 32 (fixed batch)"),
+        adloco("AdLoCo, one instance, eta 2.5", *_TUNED, "batch.eta=2.5"),
+        full(),
+        adloco(
+            "AdLoCo, constants of configs/default.yaml (H 16)",
+            "work.inner_steps=16",
+            "batch.max_batch=32",
+            "instances.fork_round=8",
+            "merge.period_rounds=4",
+            "merge.first_round=12",
+            count=2,
+        ),
+        adloco("AdLoCo, one instance, H 64", *_TUNED, "work.inner_steps=64", "outer.momentum=0.7"),
+        adloco("AdLoCo, one instance, H follows batch", *_TUNED, steps_exponent=1.0, most_steps=128),
+        Row(name="LocalSGD B 8 H 32", settings=("mode=localsgd", "batch.initial_batch=8", "work.inner_steps=32")),
+        Row(name="AdamW B 8, one process", settings=("mode=localsgd", "batch.initial_batch=8"), speeds=(1.0,)),
+        diloco(8, 128, momentum=0.7, name="DiLoCo B 8 H 128"),
+    ]
+
+
+def ablations() -> list[Row]:
+    """Each differs from the whole method, or from its one-instance form, in what its name says."""
+    one = "AdLoCo, one instance"
+    limit = {"micro_batch_limit": 3}
+    three = (*_TUNED, *_TWO)
+    return [
+        full(),
+        full("two: no adaptive batch", "batch.test=constant"),
+        full("two: no merge (best instance kept)", "merge.policy=none"),
+        full("two: same start, no fork", "instances.start=same"),
+        full("two: different starts", "instances.start=different"),
+        adloco(one, *_TUNED),
+        adloco("one: rate unchanged when the batch grows", "batch.eta=1.7", "outer.momentum=0.5"),
+        adloco("one: last-gradient statistic", *_TUNED, "batch.level=outer", is_last_gradient=True),
+        adloco("one: micro-batch statistic", *_TUNED, "batch.statistic=micro_batch"),
+        adloco("one: outer level, eta 0.3", *_TUNED, "batch.level=outer", "batch.eta=0.3"),
+        adloco("one: inner-product test", *_TUNED, "batch.test=inner_product"),
+        adloco("one: augmented test", *_TUNED, "batch.test=augmented"),
+        adloco("one: devices hold 3, exact switch", *_TUNED, **limit),
+        adloco("one: devices hold 3, no switch mode", *_TUNED, "switch.policy=never", **limit),
+        adloco("one: devices hold 3, always accumulate", *_TUNED, "switch.policy=always", **limit),
+        full("two: merge without guard", "merge.guard=false"),
+        full("two: different starts, no guard", "instances.start=different", "merge.guard=false"),
+        full("two: merge late (from round 9)", "merge.first_round=9"),
+        adloco("three, worst_with_worst", *three, count=3),
+        adloco("three, best_with_worst", *three, "merge.policy=best_with_worst", count=3),
+        adloco("three, worst_group of three", *three, "merge.policy=worst_group", "merge.group_size=3", count=3),
+        adloco("one: naive denominator", *_TUNED, "batch.denominator=naive"),
+        adloco("one: learning rate decays over rounds, as shipped", *_TUNED, decay_rounds=17),
+    ]
+
+
+def unequal() -> list[Row]:
+    """Peers of speed 1, 2 and 4, by the clock. The first row is the one whose end the others are measured to."""
+    speeds, fast = (1.0, 2.0, 4.0), (2.0, 4.0)
+
+    def diloco14(name: str, share: str, who: tuple[float, ...]) -> Row:
+        settings = ("mode=diloco", "batch.initial_batch=14", "outer.momentum=0.5", f"work.share={share}")
+        return Row(name=name, settings=settings, speeds=who, clock=SLOW.name)
+
+    def adloco14(name: str, share: str, who: tuple[float, ...]) -> Row:
+        return adloco(name, *_TUNED, "batch.initial_batch=14", f"work.share={share}", speeds=who, clock=SLOW.name)
+
+    return [
+        diloco14("DiLoCo, equal shares: waits for the slowest", "equal", speeds),
+        diloco14("DiLoCo, shared by speed", "speed", speeds),
+        diloco14("DiLoCo, the slow one left out", "speed", fast),
+        adloco14("AdLoCo, equal shares: waits for the slowest", "equal", speeds),
+        adloco14("AdLoCo, shared by speed", "speed", speeds),
+        adloco14("AdLoCo, the slow one left out", "speed", fast),
+    ]
+
+
+GROUPS = {"tuning": tuning, "main": main, "ablations": ablations, "unequal": unequal}

@@ -1,0 +1,150 @@
+"""One run of one row: train it in the simulated swarm, measure it on the fixed held-out rows, give its record."""
+
+import time
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from adloco_p2p.config.load import load_run
+from adloco_p2p.config.run import RunConfig
+from adloco_p2p.core import canonical
+from adloco_p2p.core.types import InstanceId, RoundPlan
+from adloco_p2p.data.feed import IndexedFeed, open_feed
+from adloco_p2p.data.indexing import IndexedRows
+from adloco_p2p.training.evaluate import heldout_loss
+from adloco_p2p.training.model import build_model
+from adloco_p2p.training.shell import ModelShell
+from benchmarks.method.budget import planned_samples
+from benchmarks.method.clock import PROFILES
+from benchmarks.method.rows import Row
+from benchmarks.method.world import Setting, World
+
+BASE = Path(__file__).with_name("base.yaml")
+HELDOUT_ROWS = 256
+"""Of 64 tokens; the same for every row and seed."""
+HELDOUT_SEED = 0
+POINTS = 20
+"""Times that a run is measured, evenly over its samples."""
+CACHE = Path.home() / ".cache" / "adloco-method"
+
+Record = dict[str, Any]
+
+
+def settings_of(row: Row, seed: int) -> list[str]:
+    """Everything that `--set` needs to repeat the row with real processes, beside the rounds that it took."""
+    return [*row.settings, f"seed={seed}"]
+
+
+def run_row(row: Row, seed: int, *, samples: int) -> Record:
+    """Train `samples` samples and say what came of it. Takes seconds to a minute."""
+    torch.set_num_threads(1)
+    run = load_run(BASE, settings_of(row, seed)).value
+    rows, vocab_size = _indexed(canonical.encode(run.data))
+    feed = IndexedFeed(rows, vocab_size=vocab_size, seed=run.seed)
+    watch = _Watch(run=run, rows=rows, vocab_size=vocab_size, samples=samples)
+    setting = Setting(
+        run=run,
+        samples=samples,
+        speeds=row.speeds,
+        profile=PROFILES[row.clock],
+        micro_batch_limit=row.micro_batch_limit,
+        steps_exponent=row.steps_exponent,
+        most_steps=row.most_steps,
+        decay_rounds=row.decay_rounds,
+        is_last_gradient=row.is_last_gradient,
+    )
+    started = time.process_time()
+    world = World(setting, feed, on_applied=watch.applied)
+    world.run()
+    return {
+        "row": row.name,
+        "seed": seed,
+        "samples": samples,
+        "settings": list(row.settings),
+        "parameters": watch.num_parameters,
+        "loss": round(watch.final_loss, 5),
+        "rounds": len(watch.log),
+        "inner_steps": watch.inner_steps,
+        "bytes_per_peer": round(world.bytes_per_peer),
+        "seconds": round(world.now, 2),
+        "curve": watch.curve,
+        "log": watch.log,
+        "merges": [merge.reason for plan in world.plans.values() for merge in plan.merges],
+        "processor_seconds": round(time.process_time() - started, 1),
+    }
+
+
+@cache
+def _indexed(data: bytes) -> tuple[IndexedRows, int]:
+    """The rows of the embedded text, and the size of its vocabulary. `data` names them, for the cache."""
+    del data
+    feed = open_feed(load_run(BASE).value, cache_dir=CACHE)
+    assert isinstance(feed, IndexedFeed)
+    return feed.rows, feed.vocab_size
+
+
+@dataclass(slots=True)
+class _Watch:
+    """Measures and counts while the world goes round."""
+
+    run: RunConfig
+    rows: IndexedRows
+    vocab_size: int
+    samples: int
+    final_loss: float = float("nan")
+    inner_steps: int = 0
+    curve: list[list[float]] = field(default_factory=list)
+    """[samples, rounds, inner steps, bytes sent per peer, seconds of the clock, held-out loss (mean of the instances)]"""
+    log: list[list[list[int]]] = field(default_factory=list)
+    """Per round, per instance: requested batch, largest batch of a host, most inner steps of a host, hosts."""
+    _outers: dict[InstanceId, torch.Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        module = build_model(self.run.model, vocab_size=self.vocab_size, sequence_length=self.run.data.sequence_length, seed=0)
+        self._shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
+        feed = IndexedFeed(self.rows, vocab_size=self.vocab_size, seed=HELDOUT_SEED)
+        self._heldout = feed.heldout(HELDOUT_ROWS)
+        self._next_point = 0.0
+
+    _shell: ModelShell = field(init=False)
+    _heldout: Any = field(init=False)
+    _next_point: float = field(init=False)
+
+    @property
+    def num_parameters(self) -> int:
+        return self._shell.layout.num_parameters
+
+    def applied(self, world: World, plan: RoundPlan, instance: InstanceId, outer: torch.Tensor) -> None:
+        """An instance has ended the round, or the run."""
+        if plan.is_last:
+            self.final_loss = self._loss(outer)
+            return
+        self._outers[instance] = outer
+        if len(self._outers) < len(plan.instances):
+            return
+        self._round_ended(world, plan)
+        self._outers.clear()
+
+    def _round_ended(self, world: World, plan: RoundPlan) -> None:
+        trained = [[share for share in item.hosts if share.samples > 0] for item in plan.instances]
+        most = [max(share.inner_steps for share in shares) for shares in trained]
+        self.inner_steps += max(most)
+        self.log.append(
+            [
+                [item.requested_batch, max(share.effective_batch for share in shares), steps, len(shares)]
+                for item, shares, steps in zip(plan.instances, trained, most, strict=True)
+            ]
+        )
+        done = world.budget.done_before(plan) + planned_samples(plan)
+        if done < self._next_point:
+            return
+        self._next_point = done + self.samples / POINTS
+        losses = [self._loss(outer) for outer in self._outers.values()]
+        point = [done, len(self.log), self.inner_steps, round(world.bytes_per_peer), round(world.now, 2)]
+        self.curve.append([*point, round(sum(losses) / len(losses), 5)])
+
+    def _loss(self, outer: torch.Tensor) -> float:
+        return heldout_loss(self._shell, outer, self._heldout, micro_batch=64)

@@ -1,0 +1,298 @@
+"""Several real peers in one process under virtual time: the product's core and training rooms, a fake network.
+
+Every decision is `Peer`'s, every step `Hosting`'s, every average `numerics.merging`'s. Only what takes time is pretended: inner
+steps last what the clock says (scaled by a host's speed), averaging what the link says. One thread, so a run repeats exactly.
+"""
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.config.run import RunConfig
+from adloco_p2p.core.agreement import Gathering
+from adloco_p2p.core.events import (
+    ApplyOuter,
+    Average,
+    AverageFinished,
+    Broadcast,
+    DiscardRound,
+    DropInstance,
+    Durable,
+    Effect,
+    Evaluate,
+    Evaluated,
+    Event,
+    FetchState,
+    InnerFinished,
+    InnerResult,
+    Log,
+    OuterApplied,
+    Persist,
+    Probe,
+    Probed,
+    Received,
+    RunInner,
+    SaveCheckpoint,
+    SaveInstance,
+    Send,
+    Started,
+    StateFetched,
+    Stop,
+    Ticked,
+    Transition,
+    TransitionApplied,
+)
+from adloco_p2p.core.peer import Cadence, Peer
+from adloco_p2p.core.round_plan import genesis
+from adloco_p2p.core.types import Capacity, Digest, InstanceId, PeerId, RoundPlan
+from adloco_p2p.numerics.batch import Feed
+from adloco_p2p.numerics.digest import tensor_digest
+from adloco_p2p.numerics.grad_stats import pseudo_gradient_statistics
+from adloco_p2p.numerics.merging import weighted_average
+from adloco_p2p.training.hosting import Hosting
+from benchmarks.method.budget import SampleBudget, planned_samples
+from benchmarks.method.clock import Profile, transferred
+
+STATES_KEPT = 16
+"""States that can still be fetched."""
+MAX_EVENTS = 2_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A run, and what is not part of its configuration."""
+
+    run: RunConfig
+    samples: int
+    speeds: tuple[float, ...]
+    """One per peer, relative to the profile's machine."""
+    profile: Profile
+    micro_batch_limit: int = 1024
+    steps_exponent: float = 0.0
+    most_steps: int = 1 << 20
+    decay_rounds: int = 0
+    """Decay the learning rate over so many rounds instead of over the samples."""
+    is_last_gradient: bool = False
+    """Feed the batch test the gradients of each host's last inner step, as the method's reference code does."""
+
+
+@dataclass(slots=True)
+class _Host:
+    peer: Peer
+    engine: Hosting
+    speed: float
+    device_free: float = 0.0
+    stop: Stop | None = None
+    averages: dict[InstanceId, torch.Tensor] = field(default_factory=dict)
+    gradients: dict[InstanceId, torch.Tensor] = field(default_factory=dict)
+    bytes_sent: float = 0.0
+
+
+@dataclass(slots=True)
+class _Meeting:
+    average: Average
+    joined: dict[PeerId, torch.Tensor] = field(default_factory=dict)
+
+
+OnApplied = Callable[["World", RoundPlan, InstanceId, torch.Tensor], None]
+"""Called once per instance and round with the outer parameters [P] that all its hosts now have."""
+
+
+class World:
+    """`run()` trains to the end of the budget."""
+
+    def __init__(self, setting: Setting, feed: Feed, *, on_applied: OnApplied) -> None:
+        self.setting = setting
+        self.now = 0.0
+        self.budget = SampleBudget(
+            total=setting.samples,
+            rules=setting.run.rules,
+            steps_exponent=setting.steps_exponent,
+            most_steps=setting.most_steps,
+        )
+        self.plans: dict[int, RoundPlan] = {}
+        self._on_applied = on_applied
+        self._applied: dict[tuple[int, InstanceId], Digest] = {}
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self._meetings: dict[Digest, _Meeting] = {}
+        self._states: dict[Digest, tuple[torch.Tensor, torch.Tensor]] = {}
+        names = [PeerId(f"peer{index}") for index in range(len(setting.speeds))]
+        config = PeerConfig(device="cpu", num_threads=1, max_micro_batch=setting.micro_batch_limit)
+        capacity = Capacity(samples_per_second=0.0, micro_batch_limit=setting.micro_batch_limit, max_instances=8)
+        first = genesis(setting.run.digest, [(name, capacity) for name in names], setting.run.rules)
+        self.plans[0] = first
+        cadence = Cadence(rounds=1 << 30, evaluation_period=0, checkpoint_period=1 << 30)
+        self.hosts: dict[PeerId, _Host] = {}
+        for name, speed in zip(names, setting.speeds, strict=True):
+            engine = Hosting(setting.run, config, name, feed)
+            held = [item.instance for item in first.instances if any(share.peer == name for share in item.hosts)]
+            engine.start(held)
+            peer = Peer(me=name, cadence=cadence, agreement=Gathering(decide=self._decide))
+            self.hosts[name] = _Host(peer=peer, engine=engine, speed=speed)
+            durable = Durable(round=0, plans=(first,), held=tuple(held))
+            self._deliver(name, Started(durable=durable, capacity=capacity), 0.0)
+
+    def run(self) -> None:
+        for _ in range(MAX_EVENTS):
+            if all(host.stop is not None for host in self.hosts.values()):
+                return
+            assert self._queue, f"nothing can happen any more at {self.now:.1f} s"
+            self.now, _, action = heapq.heappop(self._queue)
+            action()
+        raise AssertionError(f"no end after {MAX_EVENTS} events, now {self.now:.1f} s")
+
+    @property
+    def bytes_per_peer(self) -> float:
+        """Sent by a peer so far, on average: pseudo-gradients in float32 and fetched states; messages are not counted."""
+        return sum(host.bytes_sent for host in self.hosts.values()) / len(self.hosts)
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def _decide(self, previous: RoundPlan, reports: object) -> RoundPlan:
+        plan = self.budget.decide(previous, reports)  # type: ignore[arg-type]
+        self.plans.setdefault(plan.round, plan)
+        return plan
+
+    def _at(self, delay: float, action: Callable[[], None]) -> None:
+        self._sequence += 1
+        heapq.heappush(self._queue, (self.now + delay, self._sequence, action))
+
+    def _deliver(self, name: PeerId, event: Event, delay: float) -> None:
+        self._at(delay, lambda: self._feed(name, event))
+
+    def _feed(self, name: PeerId, event: Event) -> None:
+        host = self.hosts[name]
+        if host.stop is not None:
+            return
+        for effect in host.peer.handle(event, self.now):
+            self._perform(name, host, effect)
+        deadline = host.peer.next_deadline
+        if deadline is not None:
+            self._deliver(name, Ticked(), max(0.0, deadline - self.now))
+
+    def _on_device(self, name: PeerId, seconds: float, event: Event) -> None:
+        """The device works in order; what it did is known when its time is over."""
+        host = self.hosts[name]
+        host.device_free = max(host.device_free, self.now) + seconds
+        self._deliver(name, event, host.device_free - self.now)
+
+    # --- effects -----------------------------------------------------------------------------------------------------
+
+    def _perform(self, name: PeerId, host: _Host, effect: Effect) -> None:
+        match effect:
+            case Log() | Persist() | SaveInstance() | SaveCheckpoint():
+                pass
+            case Send(peer=peer, message=message):
+                self._deliver(peer, Received(sender=name, message=message), 0.0)
+            case Broadcast(message=message):
+                for other in self.hosts:
+                    if other != name:
+                        self._deliver(other, Received(sender=name, message=message), 0.0)
+            case Average():
+                self._average(name, host, effect)
+            case FetchState(instance=instance, round=number, digest=digest):
+                host.engine.adopt(instance, *self._states[digest])
+                host.bytes_sent += 8 * host.engine.num_parameters  # its donor's, on average the same: parameters, momentum
+                seconds = 8 * self.setting.profile.payload_bytes / self.setting.profile.link.bits_per_second
+                self._deliver(name, StateFetched(instance=instance, round=number, digest=digest), seconds)
+            case Stop():
+                host.stop = effect
+            case _:
+                self._perform_on_device(name, host, effect)
+
+    def _perform_on_device(self, name: PeerId, host: _Host, effect: Effect) -> None:
+        engine = host.engine
+        match effect:
+            case RunInner():
+                result = self._train(host, effect)
+                finished = InnerFinished(instance=effect.plan.instance, round=effect.round, result=result)
+                self._on_device(name, result.seconds, finished)
+            case ApplyOuter(instance=instance, round=number):
+                engine.apply_outer(instance, host.averages.pop(instance))
+                digest, state_digest = engine.digests(instance)
+                self._remember(state_digest, engine.state(instance))
+                self._note(number, instance, engine)
+                applied = OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest)
+                self._on_device(name, 0.0, applied)
+            case Transition(round=number, forks=forks, merges=merges):
+                engine.transition(forks, merges)
+                for instance in engine.hosted:
+                    self._remember(engine.digests(instance)[1], engine.state(instance))
+                self._on_device(name, 0.0, TransitionApplied(round=number))
+            case Probe(round=number, merge=merge):
+                self._on_device(name, 0.0, Probed(round=number, verdict=engine.probe_merge(merge)))
+            case Evaluate(instance=instance, round=number):
+                self._note(number, instance, engine)
+                self._on_device(name, 0.0, Evaluated(instance=instance, round=number, heldout_loss=0.0))
+            case DropInstance(instance=instance):
+                engine.drop(instance)
+            case DiscardRound(instance=instance):
+                engine.discard(instance)
+            case _:
+                raise AssertionError(f"{name} at {self.now:.1f} s: {effect} has no place in a run without faults")
+
+    def _train(self, host: _Host, effect: RunInner) -> InnerResult:
+        """The product's inner steps; the rate decays with the samples of the run, and seconds are those of the clock."""
+        plan = self.plans[effect.round]
+        if self.setting.decay_rounds:
+            start, end, total = effect.round, effect.round + 1, self.setting.decay_rounds
+        else:
+            start = self.budget.done_before(plan)
+            end, total = start + planned_samples(plan), self.setting.samples
+        effect = replace(effect, progress_start=min(1.0, start / total), progress_end=min(1.0, end / total))
+        result = host.engine.run_inner(effect, should_stop=lambda: False, on_progress=lambda *_: None)
+        assert result is not None
+        if self.setting.is_last_gradient:
+            host.gradients[effect.plan.instance] = host.engine._shell.gradient.clone()
+        step = self.setting.profile.machine.inner_step(result.batch_samples, speed=host.speed)
+        return replace(result, seconds=result.inner_steps * step)
+
+    def _average(self, name: PeerId, host: _Host, effect: Average) -> None:
+        meeting = self._meetings.setdefault(effect.key, _Meeting(average=effect))
+        meeting.joined[name] = host.engine.pseudo_gradient(effect.instance)
+        if len(meeting.joined) < len(effect.weights):
+            return
+        del self._meetings[effect.key]
+        members = tuple(peer for peer, _ in effect.weights)
+        weights = [weight for _, weight in effect.weights]
+        average = weighted_average([meeting.joined[peer] for peer in members], weights)
+        digest = tensor_digest(average)
+        profile = self.setting.profile
+        seconds = profile.link.averaging(profile.payload_bytes, len(members))
+        moved = transferred(4 * average.numel(), len(members))
+        for peer in members:
+            tested, mean = meeting.joined[peer], average
+            if self.setting.is_last_gradient:
+                gradients = [self.hosts[member].gradients[effect.instance] for member in members]
+                tested, mean = self.hosts[peer].gradients[effect.instance], weighted_average(gradients, weights)
+            self.hosts[peer].averages[effect.instance] = average
+            self.hosts[peer].bytes_sent += moved
+            finished = AverageFinished(
+                instance=effect.instance,
+                round=effect.round,
+                attempt=effect.attempt,
+                digest=digest,
+                contributors=members,
+                statistics=pseudo_gradient_statistics(tested, mean),
+                bytes_sent=round(moved),
+                bytes_received=round(moved),
+                seconds=seconds,
+            )
+            self._deliver(peer, finished, seconds)
+
+    def _remember(self, digest: Digest, state: tuple[torch.Tensor, torch.Tensor]) -> None:
+        self._states[digest] = state
+        for old in list(self._states)[:-STATES_KEPT]:
+            del self._states[old]
+
+    def _note(self, number: int, instance: InstanceId, engine: Hosting) -> None:
+        """The first of an instance's hosts to get there is measured; the others must have the same bytes."""
+        digest = engine.digests(instance)[0]
+        if (number, instance) not in self._applied:
+            self._applied[number, instance] = digest
+            self._on_applied(self, self.plans[number], instance, engine.state(instance)[0])
+        assert self._applied[number, instance] == digest, f"instance {instance} differs between hosts after round {number}"
