@@ -151,7 +151,7 @@ class Sandbox:
     @property
     def environment(self) -> dict[str, str]:
         path = f"{self.folder / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        return {**os.environ, **ENVIRONMENT, "PATH": path}
+        return {**os.environ, **ENVIRONMENT, "PATH": path, "ADLOCO_WORKDIR": str(self.folder / "rented")}
 
     def run(self, block: Block) -> None:
         directive, _, argument = block.directive.partition(" ")
