@@ -30,7 +30,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
 from benchmarks.wan.swarm import ADDRESSES, ENVIRONMENT, LOOK_SECONDS, ROOT, Member, read_ledgers, write_config
-from benchmarks.wan.verdict import Life, Verdict, judge
+from benchmarks.wan.verdict import Life, Verdict, judge, show_promises
 
 NatKind = Literal["cone", "symmetric"]
 PUBLIC = "45.10.0.{}"
@@ -209,11 +209,7 @@ def show(members: Sequence[Member], verdict: Verdict) -> None:
             if event["event"] == "warning" and event["key"].startswith("connection"):
                 since = event["time"] - member.events()[0]["time"]
                 print(f"  {since:5.0f} s  {event['key'][-8:]} {'unreached' if event['active'] else 'reached'}")
-    for line in verdict.notes:
-        print(f"note: {line}")
-    for line in verdict.broken:
-        print(f"BROKEN: {line}")
-    print("every promise was kept" if not verdict.broken else f"{len(verdict.broken)} promises broken")
+    show_promises(verdict)
 
 
 def main() -> int:

@@ -40,7 +40,7 @@ import yaml
 
 from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.lab import CongestionControl, Laboratory, Link
-from benchmarks.wan.verdict import Cut, Life, Verdict, judge
+from benchmarks.wan.verdict import Cut, Life, Verdict, judge, show_promises
 
 ROOT = Path(__file__).parents[2]
 LOOK_SECONDS = 0.5
@@ -235,11 +235,7 @@ def show(verdict: Verdict, course: Course) -> None:
         print(f"one plan with everybody {verdict.rejoined_seconds:.1f} s after the partition healed")
     if verdict.one_history_seconds is not None:
         print(f"one history {verdict.one_history_seconds:.1f} s after the partition healed")
-    for line in verdict.notes:
-        print(f"note: {line}")
-    for line in verdict.broken:
-        print(f"BROKEN: {line}")
-    print("every promise was kept" if not verdict.broken else f"{len(verdict.broken)} promises broken")
+    show_promises(verdict)
 
 
 def main() -> int:

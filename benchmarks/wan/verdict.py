@@ -287,3 +287,12 @@ def _one_history(lives: Sequence[Life], agreed: set[str], healed: float) -> floa
         if strange and strange[-1] + 1 < len(plans):
             changed.append(plans[strange[-1] + 1]["time"] - healed)
     return max(changed, default=None)
+
+
+def show_promises(verdict: Verdict) -> None:
+    """The last lines of every report: what was noticed, what was broken, and the sum of it."""
+    for line in verdict.notes:
+        print(f"note: {line}")
+    for line in verdict.broken:
+        print(f"BROKEN: {line}")
+    print("every promise was kept" if not verdict.broken else f"{len(verdict.broken)} promises broken")
