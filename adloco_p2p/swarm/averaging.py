@@ -305,14 +305,15 @@ class Averager:
         except TimeoutError:
             _LOG.debug("averaging.notes_lost key=%.12s", butterfly.agreement.key)
         finally:
-            butterfly.close()
             del self._running[butterfly.agreement.key]
+            await butterfly.closed()
 
     async def _linger(self, butterfly: Butterfly) -> None:
         try:
             await butterfly.linger()
         finally:
             del self._running[butterfly.agreement.key]
+            await butterfly.closed()
 
     def _keep(self, butterfly: Butterfly) -> EncodedResult:
         agreement = butterfly.agreement
@@ -416,6 +417,7 @@ class Averager:
             assert butterfly is not None
             if await butterfly.serve(stream, hello):
                 return True
+        del butterfly  # its buffers are not held while the other end takes its time to hang up
         await stream.until_closed(self._limits.hello_seconds)
         return False
 

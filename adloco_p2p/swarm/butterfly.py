@@ -159,6 +159,12 @@ class Butterfly:
         finally:
             self.close()
 
+    async def closed(self) -> None:
+        """Close, and wait until no task of this attempt holds its buffers any more."""
+        self.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
     def close(self) -> None:
         """End every stream and task, and every way from this object to itself: its buffers, as large as the model, must not
         wait for the garbage collector. Idempotent."""
