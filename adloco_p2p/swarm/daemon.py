@@ -28,6 +28,7 @@ from typing import Any
 from hivemind.p2p import P2P
 
 from adloco_p2p.errors import StorageError
+from adloco_p2p.swarm.unary_calls import mend
 
 IDLE_SECONDS = 30.0
 """p2pd ends so long after nobody is connected to it."""
@@ -61,12 +62,18 @@ def launcher() -> list[str]:
 
 
 def daemon_class(sockets: Path) -> type[P2P]:
-    """hivemind's P2P whose daemon dies with us and has its sockets in `sockets`."""
+    """hivemind's P2P whose daemon dies with us, has its sockets in `sockets`, and is heard whatever we stop waiting for."""
 
     class Daemon(P2P):  # type: ignore[misc]  # hivemind is not typed
         _UNIX_SOCKET_PREFIX = f"/unix{sockets}/"
         first_words: str | None = None
         """The first line that the latest daemon printed; hivemind reports the last one: of a Go panic, a line number."""
+
+        @classmethod
+        async def create(cls, *args: Any, **kwargs: Any) -> P2P:
+            daemon = await super().create(*args, **kwargs)
+            mend(daemon._client.control)
+            return daemon
 
         @staticmethod
         def _make_process_args(*args: Any, **kwargs: Any) -> Sequence[str]:

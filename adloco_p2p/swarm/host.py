@@ -11,6 +11,7 @@ that listens nowhere (client mode) is not found this way.
 
 import asyncio
 import contextlib
+import logging
 import math
 import tempfile
 import time
@@ -113,6 +114,7 @@ class Host:
         does not start, or the identity is in use elsewhere).
         """
         use_hivemind_log_handler("nowhere")  # its messages go where ours go, and not in colour over the view
+        logging.getLogger("asyncio").addFilter(_is_worth_saying)
         given = parse_peer_addresses(initial_peers)
         check_config(config)
         is_new_identity = not (workdir / "identity.key").exists()
@@ -150,8 +152,12 @@ class Host:
         remove_socket_directory(self._sockets)
 
     async def wait_until_dead(self) -> None:
-        """Returns when the daemon has ended without being asked to: nothing works any more after that."""
-        await self.p2p._child.wait()
+        """Returns when the daemon, or the connection to it, has ended without being asked to: nothing works any more then."""
+        ends = [asyncio.ensure_future(self.p2p._child.wait()), self.p2p._client.control._read_task]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ends[0].cancel()
 
     async def addresses(self) -> tuple[str, ...]:
         """Full addresses under which others may reach this peer, the widest reach first. Loopback only if there is no other."""
@@ -296,6 +302,12 @@ class Host:
         offsets = [seconds for seconds in measured if seconds is not None and math.isfinite(seconds)]
         if offsets and abs(median(offsets)) > CLOCK_TOLERANCE_SECONDS:
             self.clock.shift(median(offsets))
+
+
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    """Not so: that a step of hivemind's DHT search forgot the task that waited for the search's end (`dht/traverse.py`)."""
+    said = record.getMessage()
+    return not ("Task was destroyed" in said and "Event.wait()" in said)
 
 
 async def _refuse_second_life(daemon: type[P2P], me: PeerId, others: Sequence[PeerAddress], start_seconds: float) -> None:
