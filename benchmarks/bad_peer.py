@@ -1,6 +1,6 @@
 """A peer that is a member like any other, with a key of its own, and misbehaves in the way that its name says.
 
-  python benchmarks/bad_peer.py KIND join --initial-peers ADDRESS --workdir DIR
+  python -m benchmarks.bad_peer KIND STEP_SECONDS join --initial-peers ADDRESS --workdir DIR
 
 It is the real node with one thing changed, so that it gets as far as a real one would. Kinds:
   nan       its pseudo-gradients are not numbers, and it reduces to what is not a number
@@ -35,6 +35,7 @@ from adloco_p2p.swarm.butterfly import Butterfly
 from adloco_p2p.swarm.gossip_wire import AdlocoGossip, GossipWire
 from adloco_p2p.swarm.streams import FramedStream
 from adloco_p2p.v1 import gossip_pb2
+from benchmarks.paced import pace
 
 HUGE = 10**30
 KEPT_MESSAGES = 400
@@ -243,9 +244,11 @@ KINDS: dict[str, Callable[[], None]] = {
 def main() -> int:
     parser = argparse.ArgumentParser(description="A member of a run that misbehaves.")
     parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("step_seconds", type=float, help="its device takes so long for an inner step; 0: as fast as it can")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of adloco-peer")
     asked = parser.parse_args()
     KINDS[asked.kind]()
+    pace(asked.step_seconds)
     return node(asked.arguments)
 
 

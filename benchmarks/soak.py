@@ -1,10 +1,11 @@
 """A swarm under churn: real processes that are killed, frozen and restarted at random, for minutes or hours.
 
-  python benchmarks/soak.py --peers 8 --minutes 60 --every 20 --bad-peers 7 --workdir DIR
+  python -m benchmarks.soak --peers 8 --minutes 60 --every 20 --bad-peers 2 --workdir DIR
 
 Every SECONDS one peer, drawn at random, is killed with SIGKILL and started again, or stopped with SIGSTOP for 20 s, or asked
 to leave and started again. Every fourth peer is only ever stopped, so that its memory is watched for the whole time. Bad peers
-(`bad_peer.py`) are members too, one of each kind in turn; nobody disturbs them. Printed at the end, and checked of the honest
+(`bad_peer.py`) are members too, one of each kind in turn; nobody disturbs them. Every peer has a device of the speed that
+--step-seconds says (`paced.py`), so that ten fit on two cores. Printed at the end, and checked of the honest
 peers (exit code 1 where one fails):
 
 - rounds go on: never longer than --stuck seconds without one,
@@ -50,7 +51,8 @@ STEADY_EVERY = 4
 TELL_SECONDS = 60.0
 LOSSES = 20
 """Rounds whose losses are compared, at the beginning and at the end."""
-BAD_PEER = Path(__file__).with_name("bad_peer.py")
+REPOSITORY = Path(__file__).resolve().parent.parent
+PROGRAMS = ("adloco_p2p", "benchmarks.paced", "benchmarks.bad_peer", "p2pd")
 BAD_KINDS = ("nan", "replay", "cut", "garbage", "shape", "foreign", "weight")
 WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan")
 
@@ -62,6 +64,7 @@ class Peer:
     index: int
     workdir: Path
     command: list[str]
+    step_seconds: float
     kind: str = ""
     """Of a bad one."""
     process: subprocess.Popen[bytes] | None = None
@@ -82,6 +85,7 @@ class Peer:
         self.lives += 1
         self.began, self.memory = time.monotonic(), []
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+        environment["PYTHONPATH"] = str(REPOSITORY)
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, *self._program, *self.command, "--workdir", str(self.workdir)],
@@ -94,7 +98,8 @@ class Peer:
 
     @property
     def _program(self) -> list[str]:
-        return [str(BAD_PEER), self.kind] if self.kind else ["-m", "adloco_p2p"]
+        program = ["benchmarks.bad_peer", self.kind] if self.kind else ["benchmarks.paced"]
+        return ["-m", *program, str(self.step_seconds)]
 
     @property
     def is_steady(self) -> bool:
@@ -157,6 +162,7 @@ def main() -> int:
     arguments = _arguments()
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 31)
     say(f"seed {seed}, {arguments.peers} peers, {arguments.minutes:g} minutes, something every {arguments.every:g} s")
+    arguments.workdir = arguments.workdir.resolve()
     arguments.workdir.mkdir(parents=True)
     soak = Soak(arguments, random.Random(seed))
     try:
@@ -187,18 +193,19 @@ class Soak:
     def run(self) -> None:
         config = self._write_config()
         common = ["--plain", "--host-maddrs", "/ip4/127.0.0.1/tcp/0", "--peer-set", "num_threads=1"]
-        first = Peer(0, self.folder / "peer-0", ["start", str(config), *common])
+        step_seconds = self.arguments.step_seconds
+        first = Peer(0, self.folder / "peer-0", ["start", str(config), *common], step_seconds)
         self.peers.append(first)
         first.start()
         addresses = self._addresses(first)
         for index in range(1, self.arguments.peers):
-            peer = Peer(index, self.folder / f"peer-{index}", ["join", "--initial-peers", *addresses, *common])
+            peer = Peer(index, self.folder / f"peer-{index}", ["join", "--initial-peers", *addresses, *common], step_seconds)
             self.peers.append(peer)
             peer.start()
         for index in range(self.arguments.bad_peers):
             kind = BAD_KINDS[index % len(BAD_KINDS)]
             join = ["join", "--initial-peers", *addresses, *common]
-            self.bad_peers.append(Peer(index, self.folder / f"bad-{index}-{kind}", join, kind))
+            self.bad_peers.append(Peer(index, self.folder / f"bad-{index}-{kind}", join, step_seconds, kind))
             self.bad_peers[-1].start()
         end = time.monotonic() + 60.0 * self.arguments.minutes
         next_word = time.monotonic() + TELL_SECONDS
@@ -423,7 +430,7 @@ def _processes_of(folder: Path) -> list[str]:
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         line = " ".join(process.info["cmdline"] or ())
-        is_peer = "adloco_p2p" in line or BAD_PEER.name in line or "p2pd" in line
+        is_peer = any(program in line for program in PROGRAMS)
         if is_peer and f"{folder}/" in f"{line}/" and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(line[:200])
     return found
@@ -450,6 +457,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--bad-peers", type=int, default=0, help="members that misbehave, on top of --peers")
     parser.add_argument("--instances", type=int, default=2)
     parser.add_argument("--inner-steps", type=int, default=40)
+    parser.add_argument("--step-seconds", type=float, default=0.1, help="of every peer's device; 0: as fast as it can")
     parser.add_argument("--stuck", type=float, default=60.0, help="seconds without a round that count as stuck")
     parser.add_argument("--warm", type=float, default=600.0, help="seconds of a life before its memory is watched")
     parser.add_argument("--seed", type=int, help="of the deeds; printed")
