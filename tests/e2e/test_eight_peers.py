@@ -52,7 +52,7 @@ def peers(tmp_path: Path) -> Iterator[list[PeerProcess]]:
     yield started
     for peer in started:
         peer.kill()
-    wait(lambda: not processes_of(tmp_path), f"nothing to be left of {processes_of(tmp_path)}", seconds=10.0)
+    wait(lambda: not processes_of(tmp_path), f"nothing to be left of {processes_of(tmp_path)}")
 
 
 def join(peers: list[PeerProcess], name: str) -> PeerProcess:
