@@ -38,6 +38,9 @@ MESSAGE_BURST = 400.0
 BYTES_PER_SECOND = 8.0 * (1 << 20)
 BYTES_BURST = 16.0 * (1 << 20)
 """What one remote peer may send; the rest is refused."""
+SENT_BYTES_PER_SECOND = 0.5 * (1 << 20)
+SENT_BYTES_BURST = 8.0 * (1 << 20)
+"""What one remote peer may make us send, however often it asks; the rest is lost, as on a bad link."""
 MAX_REMOTES = 8192
 """Remote peers whose rates are remembered; the ones not heard of for longest are forgotten."""
 MAX_REASON_CHARS = 300
@@ -96,7 +99,8 @@ class GossipWire:
         self._inbox: asyncio.Queue[tuple[PeerId, object, int]] = asyncio.Queue(MAX_INBOX)
         self._inbox_bytes = 0
         self._meter = meter or Meter()
-        self._rates: OrderedDict[PeerId, tuple[TokenBucket, TokenBucket]] = OrderedDict()
+        self._from_remote = _Rates((MESSAGES_PER_SECOND, MESSAGE_BURST), (BYTES_PER_SECOND, BYTES_BURST))
+        self._to_remote = _Rates((SENT_BYTES_PER_SECOND, SENT_BYTES_BURST))
 
     async def start(self) -> None:
         """From now on others can send to this peer."""
@@ -160,15 +164,7 @@ class GossipWire:
 
     def may_send(self, remote: object, num_bytes: int = 0) -> bool:
         """Whether this remote peer keeps to its rate."""
-        peer = PeerId(str(remote))
-        rates = self._rates.pop(peer, None)
-        if rates is None:
-            rates = TokenBucket(MESSAGES_PER_SECOND, burst=MESSAGE_BURST), TokenBucket(BYTES_PER_SECOND, burst=BYTES_BURST)
-        self._rates[peer] = rates
-        if len(self._rates) > MAX_REMOTES:
-            self._rates.popitem(last=False)
-        messages, num_bytes_left = rates
-        return messages.try_take(1) and num_bytes_left.try_take(num_bytes)
+        return self._from_remote.try_take(PeerId(str(remote)), 1, num_bytes)
 
     def _envelope(self, message: object) -> gossip_pb2.Envelope:
         payload = canonical.encode(message)
@@ -182,6 +178,9 @@ class GossipWire:
         )
 
     async def _send_envelope(self, peer: PeerId, envelope: gossip_pb2.Envelope) -> bool:
+        if not self._to_remote.try_take(peer, envelope.ByteSize()):
+            _log.debug("%s to %s was not sent: it has had too much", envelope.kind, peer)
+            return False
         self._meter.sent_bytes += envelope.ByteSize()
         try:
             ack = await AdlocoGossip.get_stub(self._p2p, _hivemind_id(peer)).rpc_gossip(envelope, timeout=SEND_TIMEOUT_SECONDS)
@@ -191,6 +190,24 @@ class GossipWire:
         if not ack.accepted:
             self._on_refused(peer, ack.reason[:MAX_REASON_CHARS])
         return bool(ack.accepted)
+
+
+class _Rates:
+    """Token buckets of every remote peer, one for each limit (rate, burst)."""
+
+    def __init__(self, *limits: tuple[float, float]) -> None:
+        self._limits = limits
+        self._buckets: OrderedDict[PeerId, tuple[TokenBucket, ...]] = OrderedDict()
+
+    def try_take(self, peer: PeerId, *amounts: float) -> bool:
+        """Take from each bucket, up to the first that has too little."""
+        buckets = self._buckets.pop(peer, None)
+        if buckets is None:
+            buckets = tuple(TokenBucket(rate, burst=burst) for rate, burst in self._limits)
+        self._buckets[peer] = buckets
+        if len(self._buckets) > MAX_REMOTES:
+            self._buckets.popitem(last=False)
+        return all(bucket.try_take(amount) for bucket, amount in zip(buckets, amounts, strict=True))
 
 
 async def fetch_manifest(p2p: P2P, peers: Iterable[PeerId], run: Digest) -> SignedManifest:

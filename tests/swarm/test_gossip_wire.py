@@ -170,6 +170,20 @@ def test_a_remote_peer_that_sends_too_much_is_refused_and_others_are_not():
     assert answers[-1] == "too many messages"
 
 
+def test_a_remote_peer_that_asks_too_much_is_not_answered_and_others_are(tmp_path, monkeypatch):
+    async def scenario():
+        size = _lone_wire()._envelope(_report("b" * 52)).ByteSize()
+        monkeypatch.setattr(gossip_wire, "SENT_BYTES_BURST", 2.5 * size)
+        monkeypatch.setattr(gossip_wire, "SENT_BYTES_PER_SECOND", 1e-3)
+        async with wires(tmp_path, RUN, RUN, RUN) as ((_a, wire_a, _ears_a), (b, _wire_b, ears_b), (c, _wire_c, ears_c)):
+            assert [await wire_a.send(b.me, _report(b.me)) for _ in range(4)] == [True, True, False, False]
+            assert await wire_a.send(c.me, _report(c.me))
+            assert [await ears_b.messages.get() for _ in range(2)] and ears_b.messages.empty()
+            assert await ears_c.messages.get()
+
+    asyncio.run(scenario())
+
+
 def test_a_full_inbox_refuses():
     wire = _lone_wire()
     answers = [wire.accept(f"peer{n % 10}", _envelope(sender=f"peer{n % 10}")) for n in range(MAX_INBOX + 1)]
@@ -181,7 +195,7 @@ def test_the_rates_of_strangers_do_not_pile_up(monkeypatch):
     wire = _lone_wire()
     for n in range(10):
         wire.accept(f"peer{n}", _envelope(sender="x"))
-    assert list(wire._rates) == ["peer7", "peer8", "peer9"]
+    assert list(wire._from_remote._buckets) == ["peer7", "peer8", "peer9"]
 
 
 def test_an_error_in_the_core_is_not_swallowed():
