@@ -160,6 +160,7 @@ class Peer:
 
 def main() -> int:
     arguments = _arguments()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would have its peers ignore it
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(1 << 31)
     say(f"seed {seed}, {arguments.peers} peers, {arguments.minutes:g} minutes, something every {arguments.every:g} s")
     arguments.workdir = arguments.workdir.resolve()
