@@ -8,6 +8,8 @@ The rules that make an outer step safe:
   living contributor with the smallest id says who takes part; if it is silent, the next one does.
 - A host that was left out, or whose result was lost, fetches the committed average from one that holds it.
 - A pseudo-gradient that was not averaged with the others is dropped, never applied as if it had been.
+- Hosts in client mode hear nothing from each other. What one of them votes for, the others hear from a host that both hear, and
+  believe it; nobody else counts a vote at second hand. Hosts that everybody hears say first who takes part in a retry.
 """
 
 from collections.abc import Collection, Sequence
@@ -92,6 +94,8 @@ class AverageDigest:
     digest: Digest
     is_answer: bool = False
     """Said because the receiver showed that it does not know it; asks for nothing itself."""
+    seconded: Members = ()
+    """Contributors in client mode who told the sender that they hold the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +153,15 @@ class OuterRound:
         self.next_deadline: float | None = None
         self._plan = plan
         self._plan_digest = plan_digest
+        self._clients = frozenset(seat.peer for seat in plan.roster if not seat.capacity.is_reachable)
         self._patience = patience
         self._attempt = 0
         self._num_failed = 0
         """Attempts that failed here; their numbers are whatever others make them."""
         self._members: tuple[PeerId, ...] = self.contributors
         self._votes: dict[PeerId, AverageDigest] = {}
+        self._heard_of: dict[PeerId, AverageDigest] = {}
+        """Votes at second hand, of hosts in client mode for one."""
         self._suspects: dict[PeerId, None] = {}
         """Whom a retry leaves out: who spoiled an attempt here, and whom others named."""
         self._spoilers: dict[PeerId, None] = {}
@@ -248,7 +255,7 @@ class OuterRound:
         self._votes[self.me] = vote
         effects = self._enter(Phase.COMMITTING, now)
         self.next_deadline = now + RESEND_SECONDS
-        return [*effects, *self._tell(vote), *self._seek_commit(now, gone)]
+        return [*effects, *self._tell(self._own_vote()), *self._seek_commit(now, gone)]
 
     def average_failed(self, event: AverageFailed, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """An attempt, or a repair, gave nothing."""
@@ -303,7 +310,7 @@ class OuterRound:
         self.next_deadline = None
         if self.phase is Phase.COMMITTING:
             self.next_deadline = now + RESEND_SECONDS
-            return [*self._tell(self._votes[self.me]), *self._seek_commit(now, gone)]
+            return [*self._tell(self._own_vote()), *self._seek_commit(now, gone)]
         if self.phase is Phase.AVERAGING:
             self._is_overdue = True
             return self._seek_commit(now, gone)
@@ -372,7 +379,9 @@ class OuterRound:
             key=self._key(self._attempt, self._members),
             weights=tuple((peer, samples[peer]) for peer in self._members),
             timeout_seconds=timeout,
-            shares=reduction_shares([uplinks.get(peer, 0.0) for peer in self._members]),
+            shares=reduction_shares(
+                [uplinks.get(peer, 0.0) for peer in self._members], [peer not in self._clients for peer in self._members]
+            ),
         )
         effects = self._enter(Phase.AVERAGING, now)
         self.next_deadline, self._is_overdue = None, False
@@ -392,9 +401,12 @@ class OuterRound:
     def _survivors(self, gone: Collection[PeerId]) -> tuple[PeerId, ...]:
         return tuple(p for p in self.contributors if p == self.me or (p not in gone and p not in self._suspects))
 
-    def _leads(self, gone: Collection[PeerId]) -> bool:
+    def _leader(self, gone: Collection[PeerId]) -> PeerId:
         candidates = [peer for peer in self._survivors(gone) if peer == self.me or peer not in self._passed_over]
-        return self.is_contributor and candidates[0] == self.me
+        return min(candidates, key=lambda peer: (peer in self._clients, peer))
+
+    def _leads(self, gone: Collection[PeerId]) -> bool:
+        return self.is_contributor and self._leader(gone) == self.me
 
     def _retry(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """The wait after a failure is over: lead the next attempt, or stop waiting for who should have."""
@@ -402,7 +414,7 @@ class OuterRound:
             return self._ask_for_result(now)
         survivors = self._survivors(gone)
         if not self._leads(gone):
-            self._passed_over[next(p for p in survivors if p not in self._passed_over)] = None
+            self._passed_over[self._leader(gone)] = None
             self.next_deadline = now + TAKEOVER_SECONDS
             if not self._leads(gone):
                 return []
@@ -454,7 +466,7 @@ class OuterRound:
         if self.me in self._votes:
             return self._answer(sender)
         members = tuple(p for p in self.contributors if p in message.members)
-        known = self._pending.attempt if self._pending else self._attempt
+        known = max(self._attempt, self._pending.attempt if self._pending else 0)
         if members != message.members or sender not in members or message.attempt <= known or sender in self._spoilers:
             return []
         if self.me not in members and 2 * len(members) <= len(self._survivors(gone)):
@@ -481,22 +493,37 @@ class OuterRound:
         if not all(peer in self.contributors for peer in message.contributors):
             return []
         self._votes[sender] = message
-        effects = self._seek_commit(now, gone)
+        if self.me in self._clients:
+            self._heard_of.update((peer, message) for peer in message.seconded if peer in self._clients - {self.me})
+        effects = [*self._seek_commit(now, gone), *self._second(sender)]
         is_past = self.phase in (Phase.APPLYING, Phase.EVALUATING, Phase.DONE)
         if is_past and not message.is_answer:
             effects += self._answer(sender)  # it may have missed our vote, and we will not say it again by ourselves
         return effects
 
-    def _answer(self, sender: PeerId) -> list[Effect]:
-        own_vote = self._votes.get(self.me)
-        return [] if own_vote is None else [Send(peer=sender, message=replace(own_vote, is_answer=True))]
+    def _answer(self, receiver: PeerId) -> list[Effect]:
+        return [Send(peer=receiver, message=replace(self._own_vote(), is_answer=True))] if self.me in self._votes else []
+
+    def _own_vote(self) -> AverageDigest:
+        own = self._votes[self.me]
+        voters = [peer for peer in self.contributors if peer in self._clients and peer in self._votes]
+        equal = [peer for peer in voters if (self._votes[peer].attempt, self._votes[peer].digest) == (own.attempt, own.digest)]
+        return replace(own, seconded=tuple(equal))
+
+    def _second(self, voter: PeerId) -> list[Effect]:
+        """A host in client mode has voted as this one did: the others in client mode do not hear of it from itself."""
+        if self.me not in self._votes or voter not in self._own_vote().seconded:
+            return []
+        hosts = [share.peer for share in self.instance_plan.hosts if share.peer in self._clients]
+        return [effect for peer in hosts if peer not in (voter, self.me) for effect in self._answer(peer)]
 
     def _seek_commit(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """Apply my average if a majority holds it; fetch the one that a majority holds, or that will win, if mine differs."""
         if self.phase not in (Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING):
             return []
         electorate = [peer for peer in self.contributors if peer == self.me or not (peer in gone or peer in self._resigned)]
-        votes = {peer: self._votes[peer] for peer in electorate if peer in self._votes}
+        known = self._heard_of | self._votes
+        votes = {peer: known[peer] for peer in electorate if peer in known}
         if not votes:
             return []
         tally: dict[tuple[int, Digest], list[PeerId]] = {}
@@ -528,7 +555,8 @@ class OuterRound:
             if self.next_deadline is None:
                 self.next_deadline = now + max(RESEND_SECONDS, now - self._phase_since)
             return []
-        holders = tuple(peer for peer in tally[chosen] if peer != self.me and peer not in self._fruitless_repairs)
+        told = [peer for peer in tally[chosen] if peer in self._votes]  # others could not give it to this host
+        holders = tuple(peer for peer in told if peer != self.me and peer not in self._fruitless_repairs)
         if not holders:  # they are asked again when the pause is over
             self.next_deadline = now + max(RESEND_SECONDS, _pause_seconds(self._num_repairs_failed))
             return []

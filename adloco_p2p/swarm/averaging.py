@@ -23,7 +23,9 @@ from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.averaging_wire import HANDLER, Hello, Purpose, Verdict, failure, refusal
 from adloco_p2p.swarm.butterfly import AveragingLimits, Butterfly
 from adloco_p2p.swarm.parts import Agreement, result_digest, statistics_of, suitable_part_bytes
+from adloco_p2p.swarm.refusals import Refusals
 from adloco_p2p.swarm.repair import EncodedResult, Fetch, ResultStore, serve_repair
+from adloco_p2p.swarm.silence import Silences
 from adloco_p2p.swarm.stream_pool import IDLE_SECONDS, StreamPool
 from adloco_p2p.swarm.streams import FramedStream, FrameKind, Pace, StreamLost, open_stream
 from adloco_p2p.swarm.traffic import Meter
@@ -90,13 +92,16 @@ class Averager:
         """Keys that are used up: what had been agreed, and what to tell those who come too late."""
         self._early_notes: OrderedDict[tuple[Digest, PeerId], tuple[bytes, Verdict]] = OrderedDict()
         """Failures of averages that this peer has not begun."""
-        self._results = ResultStore(max_results=self._limits.kept_results, max_bytes=self._limits.kept_bytes)
+        self._results = ResultStore(kept_rounds=self._limits.kept_rounds, max_bytes=self._limits.kept_bytes)
+        self._refusals = Refusals()
+        self._silences = Silences(least_seconds=self._limits.stall_seconds, most_seconds=self._limits.longest_stall_seconds)
         self._num_streams: Counter[PeerId] = Counter()
         self._accepted: dict[asyncio.Task[None], FramedStream] = {}
         """Accepted streams and the tasks that serve them."""
         self._pool = StreamPool(self._connect)
         self._background: set[asyncio.Task[None]] = set()
-        self._num_repairs = 0
+        self._num_readers = 0
+        """Repairs that read held results now, here or for others."""
 
     async def start(self) -> None:
         """Begin to accept streams."""
@@ -137,15 +142,17 @@ class Averager:
         timeout_seconds: float,
         shares: tuple[float, ...] | None = None,
         out: torch.Tensor | None = None,
+        round: int = 0,
     ) -> Averaged:
         """Weighted mean of the members' vectors: float32 [P], contiguous, on the CPU, untouched until this returns.
 
         `weights` are samples in an order that all members share; a member of weight 0 only receives. `shares` says how much
-        of the vector each member reduces; by default those that contribute share it equally. A key is used once. The result
-        is put in `out` where given, which is worth having: new memory is a large part of the cost.
+        of the vector each member reduces; by default those that contribute share it equally. A key is used once: for the
+        others, an attempt that was given up is over. The result is put in `out` where given, which is worth having: new memory
+        is a large part of the cost. It is held for repairs until results of later rounds take its place.
 
         Raises AverageFailed, with suspects, when there is no result by the deadline or none can be expected any more;
-        ValueError for arguments that no plan contains; LocalProtocolError for a key that was used before.
+        ValueError for arguments that no plan contains.
         """
         if sum(weight for _, weight in weights) == 0:
             raise AverageFailed("no member has any samples")
@@ -163,7 +170,7 @@ class Averager:
         if self._own_peer not in agreement.members:
             raise LocalProtocolError("this peer is not a member of the average it was asked for")
         if key in self._running or key in self._ended:
-            raise LocalProtocolError(f"the averaging key {key} was used before")
+            raise AverageFailed("this attempt was begun here before, and given up")  # the round was begun anew
         begun = asyncio.get_running_loop().time()
         butterfly = self._begin(agreement, vector.detach(), averaged, timeout_seconds)
         try:
@@ -175,7 +182,7 @@ class Averager:
             self._end_in_failure(butterfly, failure("this peer gave up", (self._own_peer,)))
             raise
         self._remember_end(agreement, refusal("this average has ended; its result can be fetched by its digest"))
-        result = self._keep(butterfly)
+        result = self._keep(butterfly, round)
         self._spawn(self._linger(butterfly))
         bytes_sent, bytes_received = butterfly.traffic
         return Averaged(
@@ -199,6 +206,7 @@ class Averager:
         timeout_seconds: float,
         vector: torch.Tensor | None = None,
         contributors: tuple[PeerId, ...] = (),
+        round: int = 0,
     ) -> Averaged:
         """Fetch a committed result from peers that hold it; every part is checked against the digest.
 
@@ -208,7 +216,7 @@ class Averager:
         begun = asyncio.get_running_loop().time()
         result, traffic = self._results.find(digest), (0, 0)
         if result is None:
-            fetch = Fetch(digest, codec=self._codec, size=size, stall_seconds=self._limits.stall_seconds)
+            fetch = Fetch(digest, codec=self._codec, size=size, stall_seconds=self._silences.limit_seconds)
             donors = tuple(peer for peer in from_peers if peer != self._own_peer)
             try:
                 async with asyncio.timeout(timeout_seconds):
@@ -225,10 +233,13 @@ class Averager:
                 parts=fetch.parts,
             )
             traffic = fetch.bytes_sent, fetch.bytes_received
-        self._results.keep(key, result)
+        self._hold(key, result, round)
         own = vector.detach() if vector is not None and self._own_peer in contributors else None
-        loop = asyncio.get_running_loop()
-        averaged, statistics = await loop.run_in_executor(self._executor, result.restore, own)
+        self._num_readers += 1
+        try:
+            averaged, statistics = await asyncio.get_running_loop().run_in_executor(self._executor, result.restore, own)
+        finally:
+            self._num_readers -= 1
         return Averaged(
             vector=averaged,
             digest=digest,
@@ -242,7 +253,7 @@ class Averager:
 
     def forget(self, key: Digest) -> None:
         """Drop the encoded result that is kept for repairs."""
-        self._results.forget(key, may_reuse=key not in self._running and self._num_repairs == 0)
+        self._results.forget(key, may_reuse=key not in self._running and self._num_readers == 0)
 
     async def settled(self) -> None:
         """Until slower members are served and notes are sent; bounded by the deadlines of the averages."""
@@ -264,7 +275,9 @@ class Averager:
             executor=self._executor,
             pace=self._pace,
             pool=self._pool,
-            has_network=self._has_network,
+            silences=self._silences,
+            own_trouble=self._own_trouble,
+            on_refused=self._note_refusal,
         )
         self._running[key] = butterfly
         for early_key, teller in tuple(self._early_notes):
@@ -315,7 +328,7 @@ class Averager:
             del self._running[butterfly.agreement.key]
             await butterfly.closed()
 
-    def _keep(self, butterfly: Butterfly) -> EncodedResult:
+    def _keep(self, butterfly: Butterfly, round: int) -> EncodedResult:
         agreement = butterfly.agreement
         parts = [part for shard in agreement.shards for part in shard]
         result = EncodedResult(
@@ -326,8 +339,13 @@ class Averager:
             encoded=butterfly.encoded,
             parts=tuple((part.num_bytes, digest) for part, digest in zip(parts, butterfly.part_digests, strict=True)),
         )
-        self._results.keep(agreement.key, result)
+        self._hold(agreement.key, result, round)
         return result
+
+    def _hold(self, key: Digest, result: EncodedResult, round: int) -> None:
+        self._results.keep(key, result, round=round)
+        for outdated in self._results.outdated():
+            self.forget(outdated)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -340,12 +358,27 @@ class Averager:
         stream.pace = self._pace
         return stream
 
-    async def _has_network(self) -> bool:
+    def _note_refusal(self, peer: PeerId, reason: str) -> None:
+        count = self._refusals.count(peer, reason, asyncio.get_running_loop().time())
+        if count:
+            _LOG.warning("averaging.refused peer=%s count=%d reason=%s", peer, count, reason)
+
+    async def _own_trouble(self) -> str | None:
+        """What is wrong with this peer's own network daemon, if anything is. A slow one, on a busy machine, is in order; one
+        that answers nothing for as long as nobody may be silent cannot tell who else is."""
+        patience_seconds = self._silences.limit_seconds
         try:
-            await asyncio.wait_for(self._p2p.list_peers(), 1.0)
-        except (OSError, P2PDaemonError, asyncio.IncompleteReadError, TimeoutError):
-            return False
-        return True
+            async with asyncio.timeout(patience_seconds):
+                await self._p2p.list_peers()
+        except P2PDaemonError:
+            return None  # that is an answer, too
+        except TimeoutError:
+            return f"this peer's own network daemon did not answer for {patience_seconds:.3g} s"
+        except (ConnectionError, FileNotFoundError, asyncio.IncompleteReadError):
+            return "this peer's own network daemon is gone"
+        except OSError as error:
+            return f"this peer's own network daemon cannot be asked: {error}"
+        return None
 
     # --- streams from others ---
 
@@ -354,7 +387,7 @@ class Averager:
         peer = PeerId(info.peer_id.to_base58())
         limits = self._limits
         if self._num_streams.total() >= limits.max_streams or self._num_streams[peer] >= limits.max_streams_per_peer:
-            _LOG.warning("averaging.refused peer=%s reason=too many streams", peer)
+            self._note_refusal(peer, "too many streams")
             writer.transport.abort()
             return
         self._num_streams[peer] += 1
@@ -364,11 +397,11 @@ class Averager:
             stream = self._accepted[task] = await FramedStream.take_over(peer, reader, writer)
             stream.count_into(self._meter)
             stream.pace = self._pace
-            patience = limits.hello_seconds
+            patience = max(limits.hello_seconds, self._silences.limit_seconds)
             while await self._serve_next(stream, patience):
                 patience = 2 * IDLE_SECONDS
         except RemoteProtocolError as error:
-            _LOG.warning("averaging.refused peer=%s reason=%s", peer, error)
+            self._note_refusal(peer, str(error))
         except (StreamLost, TimeoutError) as error:
             _LOG.debug("averaging.stream_ended peer=%s reason=%s", peer, error)
         finally:
@@ -422,11 +455,11 @@ class Averager:
         return False
 
     async def _serve_repair(self, stream: FramedStream, hello: Hello) -> None:
-        self._num_repairs += 1
+        self._num_readers += 1
         try:
             await serve_repair(stream, hello, self._results, pace=self._pace, idle_seconds=self._limits.waiting_seconds)
         finally:
-            self._num_repairs -= 1
+            self._num_readers -= 1
 
     def _hear_note(self, peer: PeerId, hello: Hello, verdict: Verdict) -> None:
         if verdict.status != "failed":

@@ -12,8 +12,8 @@ Flow control is end to end: on each lane a member sends part i only after it got
 reducer never holds more than WINDOW parts of anyone and never has to stop reading.
 
 Who is to blame: both ends of a stream show signs of life while they have nothing to send; an end that is silent for
-`stall_seconds`, or gone, is a suspect. A reducer's signs of life say whom it waits for, so at the deadline the blame goes to
-the peer that never came and not to the one that waits for it.
+too long (`silence.py`), or gone, is a suspect. A reducer's signs of life say whom it waits for, so at the deadline the blame
+goes to the peer that never came and not to the one that waits for it.
 
 Memory beside the caller's vector: the averaged vector (4 P bytes, the caller's `out` where given), the encoded result (P
 values as encoded; kept for repairs) and the window: WINDOW parts per member, and never more than one more encoded vector.
@@ -31,12 +31,14 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from adloco_p2p.core.catching_up import ROUNDS_KEPT
 from adloco_p2p.core.types import PeerId
 from adloco_p2p.errors import AverageFailed, RemoteProtocolError, SwarmError
 from adloco_p2p.numerics.codecs import fits
 from adloco_p2p.swarm.averaging_wire import GO, TALLY, Hello, Purpose, Verdict, refusal
 from adloco_p2p.swarm.part_sink import PartSink
 from adloco_p2p.swarm.parts import Agreement, BadPart, Part, part_digest, part_statistics, weighted_mean
+from adloco_p2p.swarm.silence import Silences
 from adloco_p2p.swarm.stream_pool import StreamPool
 from adloco_p2p.swarm.streams import FramedStream, FrameKind, Pace, StreamLost, StreamSilent
 
@@ -49,7 +51,9 @@ class AveragingLimits:
     """What may grow and what may wait."""
 
     stall_seconds: float = 5.0
-    """A peer that shows no sign of life for so long is a suspect."""
+    """A peer that shows no sign of life for so long is a suspect, ..."""
+    longest_stall_seconds: float = 20.0
+    """... where silences that ended were short. However long they were, nobody may be silent for longer than this."""
     connect_seconds: float = 20.0
     """A reducer that cannot be reached for so long is a suspect."""
     retry_seconds: float = 0.5
@@ -63,10 +67,10 @@ class AveragingLimits:
     max_streams: int = 2048
     """Accepted streams, in all."""
     max_streams_per_peer: int = 64
-    kept_results: int = 32
-    """Encoded results that are held for repairs; the oldest go first."""
-    kept_bytes: int = 4 << 30
-    """The newest result is kept whatever its size."""
+    kept_rounds: int = ROUNDS_KEPT
+    """Rounds before the newest whose encoded results are held for repairs, ..."""
+    kept_bytes: int = 1 << 30
+    """... as far as they all fit in this; those of the newest round are held whatever their size."""
 
 
 class Butterfly:
@@ -85,8 +89,12 @@ class Butterfly:
         executor: Executor,
         pace: Pace | None,
         pool: StreamPool,
-        has_network: Callable[[], Awaitable[bool]],
+        silences: Silences,
+        own_trouble: Callable[[], Awaitable[str | None]],
+        on_refused: Callable[[PeerId, str], None],
     ) -> None:
+        """`own_trouble` says what is wrong with this peer's own way to the network, if anything is; `on_refused` hears who was
+        turned away, and why."""
         self.agreement = agreement
         self.me = agreement.members.index(own_peer)
         self.averaged = averaged
@@ -97,7 +105,8 @@ class Butterfly:
         """On streams that have ended; see `traffic`."""
         self._vector = vector
         self._limits, self._executor, self._pace = limits, executor, pace
-        self._pool, self._has_network = pool, has_network
+        self._pool, self._own_trouble, self._on_refused = pool, own_trouble, on_refused
+        self._silences, self._silence = silences, silences.watch()
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + timeout_seconds
         self._outcome: asyncio.Future[None] = self._loop.create_future()
@@ -177,6 +186,7 @@ class Butterfly:
             task.cancel()
         self._senders.clear()
         self._reducers.clear()
+        self._silence.look_away()
         if not self._outcome.cancelled() and (error := self._outcome.exception()) is not None:
             error.__traceback__ = None  # it leads through `run`
 
@@ -340,7 +350,7 @@ class Butterfly:
         """Take a member's parts and send it the means, until it has all. True: the stream is free for another average."""
         refused = self._reason_to_refuse(stream.peer, hello)
         if refused:
-            _LOG.warning("averaging.refused peer=%s key=%.12s reason=%s", stream.peer, hello.key, refused)
+            self._on_refused(stream.peer, refused)
             stream.send(FrameKind.VERDICT, refusal(refused).encode())
             return False
         member = self.agreement.members.index(stream.peer)
@@ -475,15 +485,21 @@ class Butterfly:
             now = self._loop.time()
             was_away = now - last > 2 * self._quiet_seconds  # this process stood still: the silence was ours
             last, awaited = now, self._awaited_senders()
-            for stream, member in tuple(self._streams.items()):
+            if was_away:
+                self._silence.look_away()
+            for stream in self._streams:
                 if was_away or stream.is_paced:
                     stream.last_received = now
-                if now - stream.last_received > self._limits.stall_seconds and stream.on_lost:
-                    stream.end(StreamSilent(f"{self._peer(member)} was silent for {self._limits.stall_seconds:g} s"))
+            self._silence.look({stream: now - stream.last_received for stream in self._streams})
+            limit_seconds = self._silences.limit_seconds
+            for stream, member in tuple(self._streams.items()):
+                if now - stream.last_received > limit_seconds and stream.on_lost:
+                    stream.end(StreamSilent(f"{self._peer(member)} was silent for {limit_seconds:.3g} s"))
                 stream.show_life(awaited, quiet_seconds=self._quiet_seconds)
 
     def _adopt_stream(self, stream: FramedStream, member: int, *, is_complete: Callable[[], bool]) -> None:
-        """Watch the stream. Its loss matters only while the other end still owes something."""
+        """Watch the stream from now on: between two averages it was silent by right. Its loss matters only while the other end
+        still owes something."""
 
         def lost(error: Exception) -> None:
             self._forget_stream(stream)
@@ -492,6 +508,7 @@ class Butterfly:
 
         self._streams[stream] = member
         stream.bytes_sent = stream.bytes_received = 0
+        stream.last_received = self._loop.time()
         stream.on_lost = lost
 
     def _forget_stream(self, stream: FramedStream) -> None:
@@ -510,8 +527,8 @@ class Butterfly:
 
     async def _blame_lost(self) -> None:
         await asyncio.sleep(self._limits.grace_seconds)
-        if not await self._has_network():
-            raise AverageFailed("this peer's own network daemon is gone")
+        if (trouble := await self._own_trouble()) is not None:
+            raise AverageFailed(trouble)
         suspects = tuple(self._peer(member) for member in sorted(self._lost))
         raise AverageFailed("; ".join(self._lost[member] for member in sorted(self._lost)), suspects=suspects)
 

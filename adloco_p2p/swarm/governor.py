@@ -41,11 +41,27 @@ class Governor:
         self._gossip = (0, 0)
         self._samples: deque[tuple[float, int, int]] = deque()
         self._budget_bytes, self._budget_left_bytes = 0, 0
-        self.set_caps(up_bytes_per_second=up_bytes_per_second, down_bytes_per_second=down_bytes_per_second)
+        self._asked = up_bytes_per_second, down_bytes_per_second
+        self._quiet: tuple[int, int] | None = None
+        self._apply_caps()
 
-    def set_caps(self, *, up_bytes_per_second: int, down_bytes_per_second: int) -> None:
-        """From now on; 0: no cap."""
-        self._up_cap, self._down_cap = up_bytes_per_second, down_bytes_per_second
+    def set_caps(self, *, up_bytes_per_second: int | None, down_bytes_per_second: int | None) -> None:
+        """What the user asks for, from now on; none: as it is, 0: no cap. In quiet hours the lower of both caps holds."""
+        up, down = self._asked
+        self._asked = (
+            up if up_bytes_per_second is None else up_bytes_per_second,
+            down if down_bytes_per_second is None else down_bytes_per_second,
+        )
+        self._apply_caps()
+
+    def set_quiet_caps(self, caps: tuple[int, int] | None) -> None:
+        """Quiet hours begin, with caps up and down of their own (0: none), or end. What the user asked for stays."""
+        self._quiet = caps
+        self._apply_caps()
+
+    def _apply_caps(self) -> None:
+        quiet = self._quiet or (0, 0)
+        self._up_cap, self._down_cap = (_lower(*pair) for pair in zip(self._asked, quiet, strict=True))
         for bucket, cap in ((self._up, self._up_cap), (self._down, self._down_cap)):
             bucket.set_rate(cap, burst=OVERHEAD * _piece_bytes(cap))
 
@@ -100,7 +116,13 @@ class Governor:
             "down_cap_bytes_per_second": self._down_cap,
             "budget_bytes": self._budget_bytes,
             "budget_left_bytes": self._budget_left_bytes if self._budget_bytes else None,
+            "is_quiet": self._quiet is not None,
         }
+
+
+def _lower(cap: int, other: int) -> int:
+    """Of two caps, where 0 is none."""
+    return min(cap, other) if cap and other else cap or other
 
 
 def _piece_bytes(cap: int) -> int:

@@ -172,7 +172,7 @@ class Host:
         addresses = await self.addresses()
         reaches = {reach(address) for address in addresses}
         if self._config.client_mode:
-            return "client mode: nobody can connect to this peer; it takes part through connections that it opens itself"
+            return "client mode: nobody can connect to this peer; it averages through peers that it can connect to"
         if not addresses:
             return "not listening on any address: nobody can connect to this peer"
         if self._config.announce_maddrs:

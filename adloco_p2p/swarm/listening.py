@@ -1,12 +1,16 @@
 """Which addresses a peer listens on: the user's words checked, and open ports chosen so that they last over restarts."""
 
 import socket
+import time
 from collections.abc import Sequence
 
 from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.errors import ConfigError
+from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.swarm.address_book import AddressBook, ListenPort
 from adloco_p2p.swarm.addresses import check_address
+
+MAX_PORT_CHECKS = 8
+PORT_CHECK_SECONDS = 0.25
 
 
 def check_config(config: PeerConfig) -> None:
@@ -27,6 +31,18 @@ def check_config(config: PeerConfig) -> None:
         problems.append("host_maddrs: empty; name an address to listen on, or set client_mode")
     if problems:
         raise ConfigError(*problems)
+
+
+def wait_for_ports(maddrs: Sequence[str]) -> None:
+    """Ports that the user named; a daemon of our last life may need a moment to die. Raises SwarmError."""
+    for _ in range(MAX_PORT_CHECKS):
+        taken = [maddr for maddr in maddrs if not has_open_port(maddr) and not is_free(maddr)]
+        if not taken:
+            return
+        time.sleep(PORT_CHECK_SECONDS)
+    raise SwarmError(
+        f"cannot listen on {', '.join(taken)}: in use by another program, or not an address of this machine", code="E307"
+    )
 
 
 def has_open_port(maddr: str) -> bool:

@@ -83,6 +83,7 @@ class MemoryPort:
     async def average(
         self,
         *,
+        round: int,
         key: Digest,
         weights: tuple[tuple[PeerId, int], ...],
         vector: torch.Tensor,
@@ -90,7 +91,7 @@ class MemoryPort:
         shares: tuple[float, ...] = (),
     ) -> MemoryAverage:
         """Wait for all members, then take the weighted mean; all members receive the same tensor values."""
-        del shares  # nobody reduces here
+        del round, shares  # nobody reduces here, and everything is kept
         meeting = self.swarm.meetings.setdefault(key, _Meeting(weights=weights))
         assert meeting.weights == weights, "the key binds the members"
         members = tuple(peer for peer, _ in weights)
@@ -124,13 +125,14 @@ class MemoryPort:
     async def repair(
         self,
         *,
+        round: int,
         key: Digest,
         digest: Digest,
         contributors: tuple[PeerId, ...],
         from_peers: tuple[PeerId, ...],
         timeout_seconds: float,
     ) -> MemoryAverage:
-        del key, timeout_seconds
+        del round, key, timeout_seconds
         average = self.swarm.averages.get(digest)
         if average is None or all(peer in self.swarm.cut for peer in from_peers):
             raise AverageFailed("nobody holds the average", suspects=from_peers)

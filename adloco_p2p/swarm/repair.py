@@ -66,12 +66,15 @@ class EncodedResult:
 
 
 class ResultStore:
-    """The newest results by key, bounded in number and bytes; and one spare buffer, because touching new memory for every
-    average costs more than all the arithmetic on it."""
+    """The results of the last rounds by key; and one spare buffer, because touching new memory for every average costs more
+    than all the arithmetic on it."""
 
-    def __init__(self, *, max_results: int, max_bytes: int) -> None:
+    def __init__(self, *, kept_rounds: int, max_bytes: int) -> None:
+        """`kept_rounds` before the newest one; of these only what fits in `max_bytes` together with the newest."""
         self._results: OrderedDict[Digest, EncodedResult] = OrderedDict()
-        self._max_results, self._max_bytes = max_results, max_bytes
+        self._rounds: dict[Digest, int] = {}
+        self._newest = 0
+        self._kept_rounds, self._max_bytes = kept_rounds, max_bytes
         self._spare = np.empty(0, dtype=np.uint8)
 
     def new_buffer(self, num_bytes: int) -> np.ndarray:
@@ -79,23 +82,30 @@ class ResultStore:
         spare, self._spare = self._spare, np.empty(0, dtype=np.uint8)
         return spare if spare.nbytes == num_bytes else np.empty(num_bytes, dtype=np.uint8)
 
-    def keep(self, key: Digest, result: EncodedResult) -> None:
+    def keep(self, key: Digest, result: EncodedResult, *, round: int) -> None:
         self._results[key] = result
-        while len(self._results) > 1 and (len(self._results) > self._max_results or self._num_bytes > self._max_bytes):
-            self._results.popitem(last=False)
+        self._rounds[key] = self._newest = round
+
+    def outdated(self) -> list[Digest]:
+        """Keys of results that are to be forgotten: of rounds that nobody repairs any more, or more than there is room for.
+        Rounds may begin lower again: another history counts then, and those of the old one are far away too."""
+        dropped = [key for key, number in self._rounds.items() if abs(number - self._newest) > self._kept_rounds]
+        num_bytes = sum(result.encoded.nbytes for key, result in self._results.items() if key not in dropped)
+        for key, result in self._results.items():
+            if num_bytes > self._max_bytes and key not in dropped and self._rounds[key] != self._newest:
+                dropped.append(key)
+                num_bytes -= result.encoded.nbytes
+        return dropped
 
     def forget(self, key: Digest, *, may_reuse: bool) -> None:
         """Drop a result; `may_reuse` says that nothing reads its bytes any more."""
         result = self._results.pop(key, None)
+        self._rounds.pop(key, None)
         if result is not None and may_reuse and not any(other.encoded is result.encoded for other in self._results.values()):
             self._spare = result.encoded
 
     def find(self, digest: Digest) -> EncodedResult | None:
         return next((result for result in self._results.values() if result.digest == digest), None)
-
-    @property
-    def _num_bytes(self) -> int:
-        return sum(result.encoded.nbytes for result in self._results.values())
 
 
 async def serve_repair(

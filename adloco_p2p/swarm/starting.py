@@ -20,14 +20,12 @@ from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.address_book import AddressBook
 from adloco_p2p.swarm.addresses import PeerAddress, reach
 from adloco_p2p.swarm.daemon import IDLE_SECONDS
-from adloco_p2p.swarm.listening import choose_ports, has_open_port, is_free, with_port
+from adloco_p2p.swarm.listening import choose_ports, wait_for_ports, with_port
 
 MAX_STARTS = 4
 _RANDOM = random.SystemRandom()
 FIRST_PAUSE_SECONDS = 0.5
 """Between two starts; doubles, and up to half as long again by chance."""
-MAX_PORT_CHECKS = 8
-PORT_CHECK_SECONDS = 0.25
 STOP_TIMEOUT_SECONDS = 5.0
 ANYWHERE = ("192.0.2.1", 9)
 """An address for documentation: asking the system how it would be reached sends nothing."""
@@ -55,7 +53,7 @@ async def start_daemon(
         chosen = {listen.maddr: listen.port for listen in ports}
         maddrs = [with_port(maddr, chosen[maddr]) if maddr in chosen else maddr for maddr in wanted]
         try:
-            await _wait_for_ports([maddr for maddr in wanted if not has_open_port(maddr)])
+            await asyncio.to_thread(wait_for_ports, wanted)
             p2p = await daemon.create(
                 initial_peers=None,  # p2pd gives up if its bootstrap is dead: we dial, try again, and name who is missing
                 announce_maddrs=list(config.announce_maddrs) or None,
@@ -141,15 +139,3 @@ def _is_wildcard(maddr: str) -> bool:
 def _does_not_start(daemon: type[P2P], error: Exception, where: str) -> SwarmError:
     said = f" ({daemon.first_words})" if daemon.first_words else ""
     return SwarmError(f"the p2p daemon does not start{where}: {error}{said}", code="E305")
-
-
-async def _wait_for_ports(maddrs: Sequence[str]) -> None:
-    """Ports that the user named; a daemon of our last life may need a moment to die. Raises SwarmError."""
-    for _ in range(MAX_PORT_CHECKS):
-        taken = [maddr for maddr in maddrs if not is_free(maddr)]
-        if not taken:
-            return
-        await asyncio.sleep(PORT_CHECK_SECONDS)
-    raise SwarmError(
-        f"cannot listen on {', '.join(taken)}: in use by another program, or not an address of this machine", code="E307"
-    )

@@ -194,12 +194,29 @@ def test_absurd_speeds_give_some_share(speeds: list[float], batch: int) -> None:
     ],
 )
 def test_what_each_uplink_reduces_by_hand(uplinks: tuple[float, ...], shares: tuple[float, ...]) -> None:
-    assert reduction_shares(uplinks) == pytest.approx(shares)
+    assert reduction_shares(uplinks, [True] * len(uplinks)) == pytest.approx(shares)
+
+
+@pytest.mark.parametrize(
+    ("uplinks", "reachable", "shares"),
+    [
+        ((5.0, 1.0), (False, True), (0.0, 1.0)),
+        ((0.0, 0.0, 0.0), (True, False, False), (1.0, 0.0, 0.0)),
+        ((0.0, 0.0, 0.0), (True, True, False), (1.0, 1.0, 0.0)),  # in any unit: equally
+        ((2.0, 2.0, 9.0), (True, True, False), (0.5, 0.5, 0.0)),  # T = 3/4: one and a half vectors each
+        ((9.0, 2.0, 3.0, 9.0), (False, True, True, False), (0.0, 0.3, 0.7, 0.0)),
+        ((7.0, 7.0, 7.0), (False, False, False), (1 / 3, 1 / 3, 1 / 3)),  # nobody can take it from them
+    ],
+)
+def test_who_cannot_be_dialled_reduces_nothing(
+    uplinks: tuple[float, ...], reachable: tuple[bool, ...], shares: tuple[float, ...]
+) -> None:
+    assert reduction_shares(uplinks, reachable) == pytest.approx(shares)
 
 
 @given(st.lists(st.floats(1.0, 1e9), min_size=3, max_size=12))
 def test_no_small_shift_of_the_reduction_ends_earlier(uplinks: list[float]) -> None:
-    shares = reduction_shares(uplinks)
+    shares = reduction_shares(uplinks, [True] * len(uplinks))
     assert sum(shares) == pytest.approx(1.0) and min(shares) >= 0
     middle = sorted(uplinks)[(len(uplinks) - 1) // 2]
     speeds = [min(uplink, FASTEST_UPLINK * middle) for uplink in uplinks]
@@ -211,4 +228,5 @@ def test_no_small_shift_of_the_reduction_ends_earlier(uplinks: list[float]) -> N
 
 
 def test_a_boast_is_worth_four_times_the_median() -> None:
-    assert reduction_shares((1e12, 2.0, 2.0, 2.0)) == reduction_shares((8.0, 2.0, 2.0, 2.0))
+    everybody = [True] * 4
+    assert reduction_shares((1e12, 2.0, 2.0, 2.0), everybody) == reduction_shares((8.0, 2.0, 2.0, 2.0), everybody)

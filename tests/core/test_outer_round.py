@@ -1,5 +1,6 @@
 """One round of one instance on one host, event by event."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -7,9 +8,11 @@ import pytest
 from adloco_p2p.core import canonical
 from adloco_p2p.core.events import (
     ApplyOuter,
+    Average,
     AverageFailed,
     AverageFinished,
     CancelAverage,
+    Effect,
     InnerResult,
     RepairAverage,
     Send,
@@ -32,8 +35,8 @@ DIGEST = Digest("7" * 64)
 INSTANCE = InstanceId(0)
 
 
-def averaging(*peers: PeerId, patience: Patience) -> OuterRound:
-    """The round of the first peer, its inner steps done at 10 s."""
+def averaging(*peers: PeerId, patience: Patience, heard: Sequence[AttemptStart] = ()) -> OuterRound:
+    """The round of the first peer, its inner steps done at 10 s. What it hears before comes from the second one."""
     plan = genesis(Digest("5" * 64), [(peer, CAPACITY) for peer in peers], RULES)
     outer = OuterRound(me=peers[0], plan=plan, plan_digest=canonical.digest(plan), instance=INSTANCE, patience=patience)
     outer.start(0.0, progress_end=0.1)
@@ -49,6 +52,8 @@ def averaging(*peers: PeerId, patience: Patience) -> OuterRound:
         half_batch=None,
         micro_batch_limit=8,
     )
+    for message in heard:
+        outer.received(peers[1], message, 9.0, ())
     outer.inner_finished(result, 10.0, ())
     assert outer.phase is Phase.AVERAGING
     return outer
@@ -133,6 +138,14 @@ def test_who_spoiled_an_attempt_leads_none() -> None:
     assert outer.phase is Phase.AVERAGING
 
 
+def test_an_attempt_that_was_begun_is_not_begun_again() -> None:
+    first, second = (AttemptStart(instance=INSTANCE, round=0, attempt=attempt, members=(A, B)) for attempt in (1, 2))
+    outer = averaging(B, A, C, patience=Patience(), heard=[first])
+    assert outer.received(A, first, 11.0, ()) == []
+    assert any(isinstance(effect, Average) for effect in outer.received(A, second, 12.0, ()))
+    assert outer.received(A, second, 13.0, ()) == [], "a bad peer says everything again"
+
+
 def test_nobody_waits_for_an_attempt_of_a_few_that_leaves_him_out() -> None:
     outer = averaging(B, A, C, D, patience=Patience())
     outer.average_failed(failure(attempt=0, suspects=(D,)), 14.0, ())
@@ -163,3 +176,61 @@ def test_where_nothing_has_a_majority_the_average_of_most_hosts_wins() -> None:
     outer.received(C, replace(vote(B, C), attempt=5, digest=Digest("9" * 64)), 15.0, ())
     effects = outer.received(D, replace(vote(D), attempt=1, digest=Digest("1" * 64)), 15.0, ())
     assert [effect.from_peers for effect in effects if isinstance(effect, RepairAverage)] == [(B, C)]
+
+
+def round_of(me: PeerId, *, clients: tuple[PeerId, ...]) -> OuterRound:
+    """The round of one of four peers, of whom some are in client mode, while it averages."""
+    plan = genesis(Digest("5" * 64), [(p, replace(CAPACITY, is_reachable=p not in clients)) for p in (A, B, C, D)], RULES)
+    outer = OuterRound(me=me, plan=plan, plan_digest=canonical.digest(plan), instance=INSTANCE, patience=Patience())
+    outer.start(0.0, progress_end=0.1)
+    result = InnerResult(
+        samples=outer.share.samples,
+        tokens=7,
+        inner_steps=4,
+        batch_samples=2,
+        accumulation_steps=1,
+        loss=3.0,
+        seconds=10.0,
+        half_batch=None,
+        micro_batch_limit=8,
+    )
+    (average,) = [effect for effect in outer.inner_finished(result, 10.0, ()) if isinstance(effect, Average)]
+    assert [share > 0 for share in average.shares or [1.0] * 4] == [p not in clients for p in (A, B, C, D)]
+    return outer
+
+
+def test_votes_of_hosts_in_client_mode_reach_each_other_through_one_that_hears_them() -> None:
+    rounds = {peer: round_of(peer, clients=(A, B, C)) for peer in (A, B, C, D)}
+    applied: set[PeerId] = set()
+
+    def perform(sender: PeerId, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, ApplyOuter):
+                applied.add(sender)
+            elif isinstance(effect, Send) and D in (sender, effect.peer):  # clients cannot reach each other
+                perform(effect.peer, rounds[effect.peer].received(sender, effect.message, 12.0, ()))
+
+    for peer in (A, D, B):
+        perform(peer, rounds[peer].average_finished(finished(rounds[peer], A, B, C, D), 12.0, ()))
+    assert applied == {A, B, D}, "three of four hold it"
+    perform(C, rounds[C].average_finished(finished(rounds[C], A, B, C, D), 12.0, ()))
+    assert applied == {A, B, C, D}
+
+
+def test_a_vote_at_second_hand_counts_for_hosts_in_client_mode_only_and_never_as_ones_own() -> None:
+    claimed = replace(vote(A, B, C, D), seconded=(A, B, C))
+    for me, clients in ((A, ()), (A, (A,)), (A, (B, C))):
+        outer = round_of(me, clients=clients)
+        outer.average_finished(finished(outer, A, B, C, D), 12.0, ())
+        assert not any(isinstance(effect, ApplyOuter) for effect in outer.received(D, claimed, 12.0, ()))
+    outer = round_of(A, clients=(A, B, C))
+    effects = outer.received(D, claimed, 12.0, ())
+    assert not any(isinstance(effect, ApplyOuter) for effect in effects), "it holds nothing yet"
+
+
+def test_a_host_that_everybody_hears_says_who_takes_part_in_a_retry() -> None:
+    outer = round_of(D, clients=(A, B))
+    outer.average_failed(failure(attempt=0, suspects=(C,)), 12.0, ())
+    effects = outer.tick(outer.next_deadline or 0.0, ())
+    starts = [effect.message for effect in effects if isinstance(effect, Send) and isinstance(effect.message, AttemptStart)]
+    assert {start.members for start in starts} == {(A, B, D)}

@@ -47,7 +47,8 @@ def test_a_bad_member_changes_nothing_but_the_log(swarm: list[PeerProcess], tmp_
     honest = [*swarm]
     bad = PeerProcess(tmp_path / "bad", ("join", "--initial-peers", *honest[0].addresses())).start(fault=("misbehave", *kinds))
     swarm.append(bad)
-    wait(lambda: is_member(honest, bad.me), "the bad peer to be given work", *swarm)
+    me = bad.me
+    wait(lambda: is_member(honest, me), "the bad peer to be given work", *swarm)
     since = time.time()
     for peer in honest:
         rounds = [peer.wait_for("round", time=lambda at: at >= since)["round"]]
@@ -61,6 +62,5 @@ def test_a_bad_member_changes_nothing_but_the_log(swarm: list[PeerProcess], tmp_
     assert not differing
     done = [event for peer in honest for event in peer.events if event["event"] == "round"]
     assert all(math.isfinite(event["loss"]) for event in done if event["loss"] is not None)
-    me = bad.me
     if kinds[0] in ("nan", "shape", "weight"):
         assert not any(me in event["hosts"] and len(event["hosts"]) > 1 for event in done if event["time"] > since)

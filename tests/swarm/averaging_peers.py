@@ -16,7 +16,7 @@ from adloco_p2p.core.types import Digest, PeerId
 from adloco_p2p.swarm.averaging import Averaged, Averager
 from adloco_p2p.swarm.butterfly import AveragingLimits
 
-LIMITS = AveragingLimits(stall_seconds=2.0, connect_seconds=5.0, hello_seconds=1.0)
+LIMITS = AveragingLimits(stall_seconds=2.0, longest_stall_seconds=4.0, connect_seconds=5.0, hello_seconds=1.0)
 
 
 def key_of(name: str) -> Digest:

@@ -228,7 +228,7 @@ def test_wrong_arguments_are_refused(peers: Peers) -> None:
     with pytest.raises(LocalProtocolError, match="not a member"):
         attempt("f", weights=everybody[1:])
     attempt("used", weights=peers.weights(1))
-    with pytest.raises(LocalProtocolError, match="used before"):
+    with pytest.raises(AverageFailed, match="begun here before"):
         attempt("used", weights=peers.weights(1))
 
 

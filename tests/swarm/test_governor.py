@@ -100,6 +100,7 @@ def test_the_views_get_rates_caps_and_budget() -> None:
         "down_cap_bytes_per_second": 0,
         "budget_bytes": 1000,
         "budget_left_bytes": 400,
+        "is_quiet": False,
     }
 
 

@@ -1,0 +1,58 @@
+"""Results that are held for repairs: those of the last rounds, in bounded memory."""
+
+import numpy as np
+
+from adloco_p2p.core import canonical
+from adloco_p2p.core.types import Digest
+from adloco_p2p.numerics.codecs import codec_named
+from adloco_p2p.swarm.repair import EncodedResult, ResultStore
+
+
+def key_of(name: object) -> Digest:
+    return canonical.digest(str(name))
+
+
+def hold(store: ResultStore, name: object, *, round: int, num_bytes: int = 100) -> None:
+    codec = codec_named("float32")
+    encoded = np.empty(num_bytes, dtype=np.uint8)
+    result = EncodedResult(digest=key_of(name), codec=codec, sent_codec=codec, size=25, encoded=encoded, parts=())
+    store.keep(key_of(name), result, round=round)
+    for key in store.outdated():
+        store.forget(key, may_reuse=True)
+
+
+def held(store: ResultStore, *names: object) -> list[object]:
+    return [name for name in names if store.find(key_of(name)) is not None]
+
+
+def test_only_the_last_rounds_are_held() -> None:
+    store = ResultStore(kept_rounds=2, max_bytes=10_000)
+    for number in range(9):
+        hold(store, number, round=number)
+    assert held(store, *range(9)) == [6, 7, 8]
+
+
+def test_older_ones_go_first_where_memory_is_short_and_the_newest_round_stays_whole() -> None:
+    store = ResultStore(kept_rounds=2, max_bytes=350)
+    for name, number in (("a", 1), ("b", 1), ("c", 2), ("d", 2)):
+        hold(store, name, round=number)
+    assert held(store, *"abcd") == ["b", "c", "d"]
+    for name in "efgh":
+        hold(store, name, round=3)
+    assert held(store, *"abcdefgh") == ["e", "f", "g", "h"]
+
+
+def test_rounds_that_begin_lower_again_take_the_place_of_the_others() -> None:
+    store = ResultStore(kept_rounds=2, max_bytes=10_000)
+    hold(store, "lost history", round=40)
+    hold(store, "first", round=12)
+    hold(store, "second", round=13)
+    assert held(store, "lost history", "first", "second") == ["first", "second"]
+
+
+def test_the_memory_of_what_is_dropped_serves_the_next_average() -> None:
+    store = ResultStore(kept_rounds=0, max_bytes=10_000)
+    hold(store, "first", round=1)
+    first = store.find(key_of("first"))
+    hold(store, "second", round=2)
+    assert first is not None and store.new_buffer(100) is first.encoded
