@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import warm
 import yaml
 
 from adloco_p2p import cli
@@ -47,10 +48,10 @@ WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan", "g
 ON_LOOPBACK = """#!/usr/bin/env bash
 case $1 in start|join|bootstrap|doctor) set -- "$@" --host-maddrs /ip4/127.0.0.1/tcp/0 --peer-set checkpoints_kept=50 ;; esac
 case $1 in dashboard) set -- "$@" --port 0 ;; esac
-exec {python} -m adloco_p2p "$@"
+exec {python} -I -S {warm} {address} "$@"
 """
-"""adloco-peer on loopback, whatever its flags say: the last of two counts. And rounds of a fraction of a second must not remove
-the checkpoint that another command reads."""
+"""adloco-peer on loopback, whatever its flags say: the last of two counts. It starts warm, see `warm.py`. Rounds of a fraction
+of a second must not remove the checkpoint that another command reads."""
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
 
 
@@ -124,6 +125,8 @@ class Sandbox:
     """A folder that looks like a checkout whose configurations are tiny and whose runs are endless."""
 
     folder: Path
+    warm_server: str
+    """Where the server of `warm.py` listens."""
     kept: list[Kept] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
 
@@ -135,7 +138,8 @@ class Sandbox:
         gpu.write_text(gpu.read_text().replace("device: cuda", "device: cpu"))
         (self.folder / "bin").mkdir()
         program = self.folder / "bin" / "adloco-peer"
-        program.write_text(ON_LOOPBACK.format(python=shlex.quote(sys.executable)))
+        python, client, server = map(shlex.quote, (sys.executable, warm.__file__, self.warm_server))
+        program.write_text(ON_LOOPBACK.format(python=python, warm=client, address=server))
         program.chmod(0o755)
         (self.folder / "configs").mkdir()
         for path in (REPOSITORY / "configs").glob("*.yaml"):
@@ -216,9 +220,9 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def sandbox(folder: Path) -> Iterator[Sandbox]:
-    """Ends what goes on, in the order in which it began; each with exit code 0."""
-    box = Sandbox(folder)
+def sandbox(folder: Path, warm_server: str) -> Iterator[Sandbox]:
+    """Ends what goes on, what began last first; each with exit code 0."""
+    box = Sandbox(folder, warm_server)
     box.prepare()
     try:
         yield box

@@ -20,9 +20,9 @@ SOMEBODY_ELSES_RUN = Block(
 )
 
 
-def run_page(page: Path, folder: Path, *, is_heavy: bool) -> None:
+def run_page(page: Path, folder: Path, warm_server: str, *, is_heavy: bool) -> None:
     blocks = blocks_of(page)
-    with sandbox(folder) as box:
+    with sandbox(folder, warm_server) as box:
         if any("LINK" in block.script for block in blocks) and not any("<LINK>" in block.directive for block in blocks):
             box.run(SOMEBODY_ELSES_RUN)
         for block in blocks:
@@ -37,8 +37,8 @@ def test_pages_are_found() -> None:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
-def test_commands_of_a_page(page: Path, tmp_path: Path) -> None:
-    run_page(page, tmp_path, is_heavy=False)
+def test_commands_of_a_page(page: Path, tmp_path: Path, warm_server: str) -> None:
+    run_page(page, tmp_path, warm_server, is_heavy=False)
 
 
 HEAVY = [page for page in PAGES if any(block.directive == "heavy" for block in blocks_of(page))]
@@ -47,8 +47,8 @@ HEAVY = [page for page in PAGES if any(block.directive == "heavy" for block in b
 @pytest.mark.heavy
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", HEAVY, ids=lambda page: str(page.relative_to(REPOSITORY)))
-def test_commands_of_a_page_and_the_long_ones(page: Path, tmp_path: Path) -> None:
-    run_page(page, tmp_path, is_heavy=True)
+def test_commands_of_a_page_and_the_long_ones(page: Path, tmp_path: Path, warm_server: str) -> None:
+    run_page(page, tmp_path, warm_server, is_heavy=True)
 
 
 @pytest.mark.heavy

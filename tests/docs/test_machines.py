@@ -115,11 +115,11 @@ def test_compose_file_is_read_by_a_compose_tool(tmp_path: Path) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.timeout(900)
-def test_the_commands_of_the_compose_file_make_a_swarm(tmp_path: Path) -> None:
+def test_the_commands_of_the_compose_file_make_a_swarm(tmp_path: Path, warm_server: str) -> None:
     """As they stand, but for the folders that are volumes there, and without containers."""
     services = yaml.safe_load((PEERS / "compose.yaml").read_text())["services"]
     (tmp_path / "said").mkdir()
-    with sandbox(tmp_path) as box:
+    with sandbox(tmp_path, warm_server) as box:
         for name, said in (("first", "join link:"), ("second", r"hosts 2 .*")):
             (script,) = services[name]["command"]
             script = script.replace("$$", "$").replace("/said", f"{tmp_path}/said").replace("/data", f"{tmp_path}/{name}")
