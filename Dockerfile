@@ -43,7 +43,7 @@ VOLUME /data
 EXPOSE 31337/tcp
 # The node ends its round, saves and says goodbye.
 STOPSIGNAL SIGTERM
-# Answers while the node's event loop does; the grace covers loading and the state transfer.
+# Answers while the node starts, and then while its event loop does.
 HEALTHCHECK --interval=60s --timeout=20s --start-period=10m --retries=3 CMD ["adloco-peer", "status", "--workdir", "/data"]
 ENTRYPOINT ["adloco-peer"]
 CMD ["--help"]

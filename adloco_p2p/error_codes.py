@@ -106,6 +106,12 @@ ERROR_CODES = {
         "`events.jsonl` is missing, empty or not an event file, or no round has finished.",
         "Check `--workdir`; otherwise wait until the first round has finished.",
     ),
+    "E213": ErrorCode(
+        "a run is trained either offline or on the network",
+        "What was trained with `--offline` is in no ledger, so nobody could verify it; and a ledger must not miss rounds.",
+        "Go on as the run was begun, or take a new directory: `adloco-peer start CONFIG --workdir DIR-2`."
+        " On the network a run goes on without others, too.",
+    ),
     "E220": ErrorCode(
         "the control API is not for the network",
         "Whoever reaches the address of the control API could stop the node, so it listens on this machine only.",
@@ -183,9 +189,9 @@ ERROR_CODES = {
     "E350": ErrorCode(
         "no node runs in this directory",
         "A verb such as `adloco-peer status` asks the node that runs in the working directory, and none does: it was never"
-        " started there, has ended, or is still starting.",
-        "Check `--workdir`; start the node with `adloco-peer start` or `adloco-peer join`, and wait until it has said that it"
-        " started.",
+        " started there, has ended, or is still starting, which `adloco-peer status` shows.",
+        "Check `--workdir`; start the node with `adloco-peer start` or `adloco-peer join`. Where it is starting, wait for it:"
+        " `adloco-peer watch` does.",
     ),
     "E351": ErrorCode(
         "the node does not answer",

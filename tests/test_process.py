@@ -1,5 +1,6 @@
 """The command as a process: how it begins, and how it ends."""
 
+import json
 import logging
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from adloco_p2p.cli import EXIT_BROKEN_PIPE, _WithFields, main
-from adloco_p2p.commands import model
+from adloco_p2p.commands import control, model
 from adloco_p2p.errors import StorageError
 
 AT_EXIT = "import atexit, sys; atexit.register(print, 'taken apart'); sys.argv[0] = 'adloco-peer'"
@@ -69,7 +70,45 @@ def test_a_node_that_does_not_listen_yet_is_told_from_none(tmp_path: Path, capsy
         assert process.stdout is not None
         process.stdout.readline()
         assert main(status) == 3
-        assert f"E350: {tmp_path}: process {process.pid} does not listen: it is starting" in capsys.readouterr().err
+        assert f"E350: {tmp_path}: process {process.pid} does not listen: it is ending, or" in capsys.readouterr().err
+
+
+def test_a_node_that_starts_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--workdir", str(tmp_path)]
+    holding = f"{HOLDER}; held = Workdir.open(Path(sys.argv[1])); held.enter('reading the text'); print(flush=True)"
+    holding += "; sys.stdin.readline(); held.enter(None); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", holding, tmp_path], stdin=-1, stdout=-1) as process:
+        assert process.stdout is not None and process.stdin is not None
+        process.stdout.readline()
+        assert main(["status", *where]) == 0
+        assert capsys.readouterr().out == "starting: reading the text\n"
+        assert main(["status", "--json", *where]) == 0
+        fields = json.loads(capsys.readouterr().out)
+        assert (fields["state"], fields["phase"], fields["instances"]) == ("starting", "reading the text", [])
+        assert main(["pause", *where]) == 3
+        assert f"E350: {tmp_path}: the node is starting (reading the text); ask again" in capsys.readouterr().err
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        assert main(["status", *where]) == 3  # it has started, and does not listen
+
+
+def test_a_watcher_waits_for_a_node_that_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holding = f"{HOLDER}; held = Workdir.open(Path(sys.argv[1])); held.enter('reading the text'); print(flush=True)"
+    holding += "; sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", holding, tmp_path], stdin=-1, stdout=-1) as process:
+        assert process.stdout is not None and process.stdin is not None
+        process.stdout.readline()
+
+        def look_later(seconds: float) -> None:
+            process.communicate()  # the node ends before it can be asked
+
+        monkeypatch.setattr(control.time, "sleep", look_later)
+        assert main(["watch", "--plain", "--workdir", str(tmp_path)]) == 3
+    said = capsys.readouterr()
+    assert said.out == "starting  reading the text\n" and "no node runs" in said.err
 
 
 def test_a_warning_says_where_and_why() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from adloco_p2p.commands.saying import say
-from adloco_p2p.control.client import ControlClient
+from adloco_p2p.control.client import ControlClient, starting_status
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.runtime.sink import View
 from adloco_p2p.storage.workdir import holder_of
-from adloco_p2p.views.records import warning_of_ours
+from adloco_p2p.views.records import starting, warning_of_ours
 from adloco_p2p.views.summary import lines, traffic_words
 
 RETRY_SECONDS = 1.0
@@ -20,25 +20,36 @@ RETRY_SECONDS = 1.0
 
 def status(arguments: argparse.Namespace) -> int:
     """What the node does now."""
+    if (phase := _starting(arguments.workdir)) is not None:
+        say(json.dumps(starting_status(phase)) if arguments.json else f"starting: {phase}")
+        return 0
     with _client(arguments.workdir) as client:
         fields = client.status()
     say(json.dumps(fields) if arguments.json else "\n".join(lines(fields)))
     return 0
 
 
+def _starting(workdir: Path) -> str | None:
+    """What the node of the directory does while it starts and cannot be asked yet."""
+    holder = holder_of(workdir)
+    return holder.starting if holder is not None else None
+
+
 def _client(workdir: Path) -> ControlClient:
-    """Raises SwarmError where no node listens, and says whether a process is at work there nevertheless."""
+    """Raises SwarmError where no node listens, and says which process is at work there nevertheless."""
     try:
         return ControlClient(workdir)
     except SwarmError as error:
         holder = holder_of(workdir) if error.code == "E350" else None
         if holder is None:
             raise
-        raise SwarmError(
-            f"{workdir}: process {holder} does not listen: it is starting or ending, so ask again in a moment, or it was"
-            " started as a bootstrap or with control_address=off",
-            code="E350",
-        ) from None
+        if holder.starting is not None:
+            problem = f"the node is starting ({holder.starting}); ask again in a moment, or end it: kill {holder.pid}"
+        else:
+            problem = (
+                f"process {holder.pid} does not listen: it is ending, or was started as a bootstrap or with control_address=off"
+            )
+        raise SwarmError(f"{workdir}: {problem}", code="E350") from None
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -76,13 +87,16 @@ def watch(arguments: argparse.Namespace) -> int:
     """Show the live view of the node, also after it was started again, until Ctrl-C or the end of the run."""
     from adloco_p2p.commands.showing import open_view
 
-    client = _client(arguments.workdir)  # where no node runs, that is said at once
+    workdir: Path = arguments.workdir
+    if _starting(workdir) is None:
+        _client(workdir)  # where no node runs, that is said at once
     view = open_view(plain=arguments.plain)
     view.start()
     try:
+        client = _connect(workdir, view)
         while not _follow(client, view):
             view.update(warning_of_ours("control", "the node has ended; waiting for it to come back"))
-            client = _reconnect(arguments.workdir)
+            client = _reconnect(workdir, view)
     except KeyboardInterrupt:
         return 0
     finally:
@@ -117,10 +131,21 @@ def _has_finished(events: list[dict[str, Any]], before: bool) -> bool:
     return ends[-1] if ends else before
 
 
-def _reconnect(workdir: Path) -> ControlClient:
+def _connect(workdir: Path, view: View) -> ControlClient:
+    """Show what the node does until it can be asked. Raises SwarmError where it ends before that, or none runs."""
+    shown = None
+    while (phase := _starting(workdir)) is not None:
+        if phase != shown:
+            view.update(starting(phase))
+            shown = phase
+        time.sleep(RETRY_SECONDS)
+    return _client(workdir)
+
+
+def _reconnect(workdir: Path, view: View) -> ControlClient:
     while True:
         time.sleep(RETRY_SECONDS)
         try:
-            return ControlClient(workdir)
+            return _connect(workdir, view)
         except SwarmError:
             continue

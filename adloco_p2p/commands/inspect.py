@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 
 from adloco_p2p.commands.saying import say
 from adloco_p2p.config.load import load_run, show
@@ -29,12 +30,15 @@ def plan(arguments: argparse.Namespace) -> int:
     """Estimated rounds, bytes and transfer time (method section 12, derived), and what happened where a run is named."""
     from adloco_p2p.core.communications import Workload, estimate
 
-    if arguments.mbit <= 0:
+    if not 0 < arguments.mbit < math.inf:
         raise ConfigError(f"--mbit {arguments.mbit}: a rate above 0 is accepted", code="E200")
     run = load_run(arguments.config, arguments.set).value
+    num_samples = arguments.samples or run.work.samples
+    if num_samples is None:
+        raise ConfigError("--samples N: say how many, because this run counts rounds (work.rounds)", code="E200")
     num_parameters = count_parameters(run)
     work = Workload(
-        num_samples=arguments.samples,
+        num_samples=num_samples,
         num_workers=arguments.peers,
         inner_steps=run.work.inner_steps,
         initial_batch=run.batch.initial_batch / arguments.peers,
@@ -48,7 +52,7 @@ def plan(arguments: argparse.Namespace) -> int:
     happened = _happened(arguments) if arguments.workdir is not None else None
     if arguments.json:
         document = {
-            "samples": arguments.samples,
+            "samples": num_samples,
             "parameters": num_parameters,
             "estimates": [
                 {
@@ -65,7 +69,7 @@ def plan(arguments: argparse.Namespace) -> int:
         say(json.dumps(document))
         return 0
     say(
-        f"{run.name}: {arguments.samples} samples, {num_parameters:,} parameters, {arguments.peers} hosts per instance,"
+        f"{run.name}: {num_samples:,} samples, {num_parameters:,} parameters, {arguments.peers} hosts per instance,"
         f" H {run.work.inner_steps}, first batch {run.batch.initial_batch}, {arguments.mbit:g} Mbit/s"
     )
     for item in estimates:

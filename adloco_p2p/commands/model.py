@@ -112,7 +112,7 @@ def write_export(workdir: Path, output: Path, *, instance: int | None) -> None:
     except OSError as error:
         raise StorageError(f"--output {output}: {error.strerror or error}") from error
     others = f" (of {len(saved.instances)} unmerged instances)" if len(saved.instances) > 1 else ""
-    say(f"{output}: instance {chosen}{others} after round {saved.round} of {saved.run.work.rounds}")
+    say(f"{output}: instance {chosen}{others} after round {saved.round} of a run of {saved.run.work.length}")
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
@@ -146,7 +146,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say(json.dumps(result))
         return 0
-    say(f"{saved.run.name}, after round {saved.round} of {saved.run.work.rounds}")
+    say(f"{saved.run.name}, after round {saved.round} of a run of {saved.run.work.length}")
     lines = [(f"instance {instance}", loss) for instance, loss in losses.items()]
     if len(plans) > 1:
         lines.append(("merged", verdict.merged_loss))
@@ -161,7 +161,7 @@ def generate(arguments: argparse.Namespace) -> int:
 
     from adloco_p2p.data.tokenizer import open_tokenizer
 
-    if arguments.temperature < 0:
+    if not 0 <= arguments.temperature < math.inf:
         raise ConfigError(f"--temperature {arguments.temperature}: a number from 0 on is accepted", code="E200")
     saved, model = read_saved(arguments.workdir, lambda saved: load_model(saved, saved.instance(arguments.instance)))
     tokenizer = open_tokenizer(saved.run.tokenizer)

@@ -25,6 +25,7 @@ from adloco_p2p.commands.train import is_complete
 from adloco_p2p.config.load import load_run
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.sink import View
+from adloco_p2p.storage.disk import reported
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 START_SECONDS = 120.0
@@ -93,10 +94,15 @@ def swarm(arguments: argparse.Namespace) -> int:
             _follow(members, open_view(plain=arguments.plain))
         finally:
             _end(members)
+    finished = [member for member in members if is_complete(member.workdir)]
     failed = [member for member in members if member.process.returncode != 0]
     for member in failed:
         say(f"{member.workdir.name} ended with exit code {member.process.returncode}: {member.last_words()}")
-    finished = [member for member in members if is_complete(member.workdir)]
+    if finished:  # the run may be short, or the machine slow: who came too late does not make it a failure
+        late = [member for member in failed if not (member.workdir / "run.json").exists()]
+        failed = [member for member in failed if member not in late]
+        for member in late:
+            say(f"{member.workdir.name} came too late: the run was over before it had joined")
     if not finished:
         say(f"saved; go on with the same command in {arguments.workdir}")
         return 0 if not failed else 3
@@ -108,7 +114,8 @@ def swarm(arguments: argparse.Namespace) -> int:
 
 
 def _spawn(arguments: list[str], workdir: Path, threads: int) -> Member:
-    workdir.mkdir(parents=True, exist_ok=True)
+    with reported(workdir):
+        workdir.mkdir(parents=True, exist_ok=True)
     log = workdir / "output.log"
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
     with log.open("wb") as output:

@@ -29,8 +29,9 @@ def start(arguments: argparse.Namespace) -> int:
         run = replace(run, author=Identity.load_or_create(workdir.identity_path).peer_id)
         workdir.adopt(run)  # before anything slow: a directory of another run is refused at once
         if is_complete(arguments.workdir):
-            say(f"this run is complete: {run.work.rounds} rounds are done")
+            say(f"this run is complete: {run.work.length} are done")
             return 0
+        workdir.keep_to(is_offline=arguments.offline)
         if arguments.offline:
             from adloco_p2p.runtime.alone import train_alone
             from adloco_p2p.runtime.compose import open_local
@@ -60,6 +61,7 @@ def join(arguments: argparse.Namespace) -> int:
     """Find a run through its peers and take part."""
     config = peer_config_of(arguments)
     with closing(_open_workdir(arguments, config)) as workdir:
+        workdir.keep_to(is_offline=False)
         from adloco_p2p.runtime.meeting import Meeting
         from adloco_p2p.runtime.together import join_run
 
@@ -84,11 +86,15 @@ def _open_workdir(arguments: argparse.Namespace, config: PeerConfig) -> "Workdir
     """What can be wrong with addresses and the directory is told here, before torch is imported, which takes seconds."""
     from adloco_p2p.storage.workdir import Workdir
     from adloco_p2p.swarm.link import split_initial_peers
-    from adloco_p2p.swarm.listening import check_config
+    from adloco_p2p.swarm.listening import check_config, wait_for_ports
 
     split_initial_peers(arguments.initial_peers)
     check_config(config)
-    return Workdir.open(arguments.workdir)
+    workdir = Workdir.open(arguments.workdir)
+    if not (config.client_mode or getattr(arguments, "offline", False)):
+        wait_for_ports(config.host_maddrs)
+    workdir.enter("importing libraries")
+    return workdir
 
 
 def _ended(stop: Stop, arguments: argparse.Namespace) -> int:

@@ -17,6 +17,11 @@ TIMEOUT_SECONDS = 10.0
 """The node answers from its event loop, which nothing may hold up for long."""
 
 
+def starting_status(phase: str) -> dict[str, Any]:
+    """The fields of `NodeStatus` of a node that cannot be asked yet."""
+    return plain(control_pb2.NodeStatus(api_version=API_VERSION, state="starting", phase=phase))
+
+
 class ControlClient:
     """A connection to the node that runs in `workdir`. Every method raises SwarmError where the node cannot be asked."""
 

@@ -52,6 +52,7 @@ async def train_alone(local: LocalPeer) -> Stop:
         local.sink.write("started", local.started_fields)
         node.attach(asyncio.get_running_loop())
         await control.start()
+        local.workdir.enter(None)
         await metrics.start()
         return await node.run(Started(durable=durable, capacity=local.capacity))
     finally:

@@ -19,6 +19,7 @@ async def serve(*, workdir: Workdir, config: PeerConfig, initial_peers: Sequence
         await reachability.start()
         stopped = asyncio.Event()
         signals.install(asyncio.get_running_loop(), stopped.set)
+        workdir.enter(None)
         say(await host.describe_reachability())
         say(f"initial peers: {' '.join(await host.addresses())}")
         ended = asyncio.create_task(host.wait_until_dead())

@@ -63,7 +63,7 @@ class LocalPeer:
     @property
     def cadence(self) -> Cadence:
         return Cadence(
-            rounds=self.run.work.rounds,
+            work=self.run.work,
             evaluation_period=self.run.evaluation.period_rounds,
             checkpoint_period=self.peer_config.checkpoint_period_rounds,
         )
@@ -87,6 +87,11 @@ def open_local(
 
     Raises ConfigError, StorageError and DeviceError. `say` tells the user what takes time.
     """
+
+    def enter(phase: str) -> None:
+        workdir.enter(phase)
+        say(phase)
+
     workdir.adopt(run)
     select_device(peer_config)  # a GPU that is not there is told before the text is read
     me = Identity.load_or_create(workdir.identity_path).peer_id
@@ -94,9 +99,9 @@ def open_local(
     latest = store.latest()
     event_log = EventLog.open(workdir.events_path)
     watched = Watched(view, events_path=workdir.events_path)
-    say("reading the text")
+    enter("reading the text")
     feed = open_feed(run, cache_dir=workdir.path / "data")
-    say("building the model")
+    enter("building the model")
     engine = Hosting(run, peer_config, me, feed)
     if latest is not None:
         for instance in latest.instances:
@@ -120,6 +125,7 @@ def open_local(
             samples_per_second=0.0,
             micro_batch_limit=engine.micro_batch_limit,
             max_instances=peer_config.max_instances,
+            is_reachable=not peer_config.client_mode,
         ),
         started_fields={
             "run": run.digest,
@@ -127,6 +133,7 @@ def open_local(
             "peer": me,
             "mode": run.mode,
             "rounds": run.work.rounds,
+            "samples": run.work.samples,
             "inner_steps": run.work.inner_steps,
             "parameters": engine.num_parameters,
             "device": str(engine.device),

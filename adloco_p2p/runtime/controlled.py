@@ -57,12 +57,7 @@ class Controlled:
     def set_bandwidth(self, up_bytes_per_second: int | None, down_bytes_per_second: int | None) -> Mapping[str, Any] | None:
         if self._governor is None:
             return None
-        traffic = self._governor.traffic()
-        up, down = traffic["up_cap_bytes_per_second"], traffic["down_cap_bytes_per_second"]
-        self._governor.set_caps(
-            up_bytes_per_second=int(up or 0) if up_bytes_per_second is None else up_bytes_per_second,
-            down_bytes_per_second=int(down or 0) if down_bytes_per_second is None else down_bytes_per_second,
-        )
+        self._governor.set_caps(up_bytes_per_second=up_bytes_per_second, down_bytes_per_second=down_bytes_per_second)
         return derived.bandwidth(self._watched.status) | dict(self._governor.traffic())
 
 

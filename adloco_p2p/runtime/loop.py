@@ -264,6 +264,7 @@ class Node:
         match effect:
             case Average():
                 return await self._ports.averaging.average(
+                    round=effect.round,
                     key=effect.key,
                     weights=effect.weights,
                     vector=self._worker.pseudo_gradient(effect.instance),
@@ -272,6 +273,7 @@ class Node:
                 )
             case RepairAverage():
                 return await self._ports.averaging.repair(
+                    round=effect.round,
                     key=effect.key,
                     digest=effect.digest,
                     contributors=effect.contributors,

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from adloco_p2p.config.peer import PeerConfig
 from adloco_p2p.core.finding import Finding
 from adloco_p2p.errors import ConfigError, StorageError
-from adloco_p2p.storage.workdir import holder_of
+from adloco_p2p.storage.workdir import Holder, holder_of
 from adloco_p2p.swarm.identity import Identity
 from adloco_p2p.swarm.listening import check_config, has_open_port, is_free
 from adloco_p2p.training.device import select_device
@@ -110,7 +110,7 @@ def check_disk(folder: Path) -> Finding:
     return Finding(check="disk", verdict="ok", found=found)
 
 
-def check_workdir(workdir: Path, holder: int | None) -> Finding:
+def check_workdir(workdir: Path, holder: Holder | None) -> Finding:
     """The identity in it, and whether a node runs there."""
     key, events = workdir / "identity.key", workdir / "events.jsonl"
     try:
@@ -120,7 +120,7 @@ def check_workdir(workdir: Path, holder: int | None) -> Finding:
     if holder is None:
         return Finding(check="workdir", verdict="ok", found=f"{who}; no node runs there")
     told = f", last event {max(0.0, time.time() - events.stat().st_mtime):.0f} s ago" if events.exists() else ""
-    return Finding(check="workdir", verdict="ok", found=f"{who}; a node runs there (process {holder}{told})")
+    return Finding(check="workdir", verdict="ok", found=f"{who}; a node runs there (process {holder.pid}{told})")
 
 
 def check_ports(config: PeerConfig, *, is_running: bool) -> Finding:

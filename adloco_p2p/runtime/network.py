@@ -91,22 +91,25 @@ class NetworkAveraging:
     async def average(
         self,
         *,
+        round: int,
         key: Digest,
         weights: tuple[tuple[PeerId, int], ...],
         vector: torch.Tensor,
         timeout_seconds: float,
         shares: tuple[float, ...] = (),
     ) -> AveragedVector:
-        missing = await self._out_of_reach([peer for peer, _ in weights])
+        reducers = [peer for (peer, _), share in zip(weights, shares or [1.0] * len(weights), strict=True) if share > 0]
+        missing = await self._out_of_reach(reducers)
         if missing:  # dialling them once more would hold up the whole round
             raise AverageFailed(f"no way from here to {', '.join(missing)}", suspects=missing)
         return await self._averager.average(
-            key=key, weights=weights, vector=vector, timeout_seconds=timeout_seconds, shares=shares or None
+            round=round, key=key, weights=weights, vector=vector, timeout_seconds=timeout_seconds, shares=shares or None
         )
 
     async def repair(
         self,
         *,
+        round: int,
         key: Digest,
         digest: Digest,
         contributors: tuple[PeerId, ...],
@@ -114,6 +117,7 @@ class NetworkAveraging:
         timeout_seconds: float,
     ) -> AveragedVector:
         return await self._averager.repair(
+            round=round,
             key=key,
             digest=digest,
             from_peers=from_peers,

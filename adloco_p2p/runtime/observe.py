@@ -169,6 +169,7 @@ def story_of(run: RunConfig) -> Story:
         "peer": "",
         "mode": run.mode,
         "rounds": run.work.rounds,
+        "samples": run.work.samples,
         "inner_steps": run.work.inner_steps,
         "parameters": 0,
         "device": "",

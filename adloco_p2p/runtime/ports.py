@@ -97,17 +97,20 @@ class Averaging(Protocol):
     async def average(
         self,
         *,
+        round: int,
         key: Digest,
         weights: tuple[tuple[PeerId, int], ...],
         vector: Vector,
         timeout_seconds: float,
         shares: tuple[float, ...] = (),
     ) -> AveragedVector:
-        """`shares`: how much of the vector each member reduces; empty: equally much."""
+        """`shares`: how much of the vector each member reduces; empty: equally much. The result is held for repairs until those
+        of later rounds are there."""
 
     async def repair(
         self,
         *,
+        round: int,
         key: Digest,
         digest: Digest,
         contributors: tuple[PeerId, ...],
@@ -152,8 +155,8 @@ class Journal(Protocol):
 class Governor(Protocol):
     """Holds all traffic of the peer under its caps. Called from the event loop, never blocks."""
 
-    def set_caps(self, *, up_bytes_per_second: int, down_bytes_per_second: int) -> None:
-        """From now on; 0: no cap."""
+    def set_caps(self, *, up_bytes_per_second: int | None, down_bytes_per_second: int | None) -> None:
+        """From now on; none: as it is, 0: no cap."""
 
     def traffic(self) -> Mapping[str, float | None]:
         """Totals, measured rates, caps, and the day's budget, by the names that `views.derived.bandwidth` lists."""

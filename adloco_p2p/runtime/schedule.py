@@ -1,6 +1,7 @@
 """When the node may work and how much it may send: quiet hours and the day's budget. Local time.
 
-Acts only when something changes, so that what the user asks in between stands, and resumes only what it paused itself.
+Acts only when something changes, so that what the user asks in between stands, and resumes only what it paused itself. In quiet
+hours the lower of their cap and the user's holds; what the user set, before or meanwhile, holds alone again when they end.
 """
 
 import asyncio
@@ -100,7 +101,8 @@ class Schedule:
         if permitted == self._current:
             return
         if permitted.is_quiet != self._current.is_quiet:
-            self._set_caps(is_quiet=permitted.is_quiet)
+            quiet = config.quiet_upload_bytes_per_second, config.quiet_download_bytes_per_second
+            self._governor.set_quiet_caps(quiet if permitted.is_quiet else None)
         if permitted.pause is not None and self._current.pause is None and not self._is_paused():
             self._command("pause", permitted.pause)
             self._has_paused = True
@@ -108,11 +110,3 @@ class Schedule:
             self._command("resume", "the time or the budget allows it again")
             self._has_paused = False
         self._current = permitted
-
-    def _set_caps(self, *, is_quiet: bool) -> None:
-        config = self._config
-        if is_quiet:
-            up, down = config.quiet_upload_bytes_per_second, config.quiet_download_bytes_per_second
-        else:
-            up, down = config.upload_bytes_per_second, config.download_bytes_per_second
-        self._governor.set_caps(up_bytes_per_second=up, down_bytes_per_second=down)

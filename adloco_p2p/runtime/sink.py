@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-UNRECORDED = frozenset({"progress", "phase", "bandwidth"})
+UNRECORDED = frozenset({"progress", "phase", "bandwidth", "listening"})
 """Events for the live view only: many, and nothing that a finished round does not say again."""
 
 

@@ -43,6 +43,7 @@ from adloco_p2p.swarm.governor import Governor
 from adloco_p2p.swarm.host import Host
 from adloco_p2p.swarm.link import format_link, split_initial_peers
 from adloco_p2p.swarm.reachability import AdlocoReachability
+from adloco_p2p.swarm.refusals import Refusals
 from adloco_p2p.swarm.state_transfer import StateFetcher, StateServer
 from adloco_p2p.swarm.traffic import Traffic
 
@@ -58,6 +59,7 @@ async def start_run(
 ) -> Stop:
     """Be the first peer of a run, or come back to it. `initial_peers` are others that make it known, such as a bootstrap."""
     _, addresses = split_initial_peers(initial_peers)
+    workdir.enter("starting the p2p daemon")
     host = await Host.start(
         workdir=workdir.path, config=config, initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses]
     )
@@ -70,12 +72,14 @@ async def join_run(*, workdir: Workdir, meeting: Meeting, config: PeerConfig, vi
     """Find the run through any of its peers, and take part. Raises ConfigError where the user has to choose."""
     begun = time.monotonic()
     linked, addresses = split_initial_peers(meeting.initial_peers)
+    workdir.enter("looking for the swarm")
     say("looking for the swarm")
     host = await Host.start(
         workdir=workdir.path, config=config, initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses]
     )
     async with _ending(host):
         discovery = Discovery(host.dht, host.identity, wall_clock=host.clock)
+        workdir.enter("asking for the run")
         say("asking for the run")
         manifest = _load_manifest(workdir)
         if manifest is None:
@@ -116,22 +120,24 @@ async def _take_part(
     say: Callable[[str], None],
 ) -> Stop:
     workdir.adopt(run)
-    workdir.save_manifest(manifest.to_bytes())
     addresses = await host.addresses()
     say(await host.describe_reachability())
-    if addresses:
+    link = format_link(run.digest, addresses) if addresses else ""
+    if link:
         say(f"initial peers: {' '.join(addresses)}")
-        say(f"join link: {format_link(run.digest, addresses)}")
+        say(f"join link: {link}")
     local = await asyncio.to_thread(open_local, workdir=workdir, run=run, peer_config=config, view=view, say=say)
     try:
-        return await _train(host, local, manifest)
+        workdir.save_manifest(manifest.to_bytes())
+        return await _train(host, local, manifest, link)
     finally:
         local.close()
 
 
-async def _train(host: Host, local: LocalPeer, manifest: SignedManifest) -> Stop:
+async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: str) -> Stop:
     """Plug the network into the loop and run it to the end."""
     run, me = local.run, local.me
+    local.workdir.enter("meeting the others")
     discovery = Discovery(host.dht, host.identity, wall_clock=host.clock)
     contacts = (await acquaint(host, discovery, run.digest, is_patient=False)).connected
     opened = Journal.open(local.workdir.journal_path)
@@ -154,8 +160,12 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest) -> Stop
     async def on_message(sender: PeerId, message: object) -> None:
         node.post(Received(sender=sender, message=message))
 
+    refusals = Refusals()
+
     def on_refused(peer: PeerId, reason: str) -> None:
-        local.sink.write("refused", {"peer": peer, "reason": reason})
+        count = refusals.count(peer, reason, time.monotonic())
+        if count:
+            local.sink.write("refused", {"peer": peer, "reason": reason, "count": count})
 
     traffic = Traffic()
     wire = GossipWire(
@@ -223,11 +233,13 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest) -> Stop
     local.view.start()
     try:
         local.sink.write("started", local.started_fields)
+        local.sink.write("listening", {"join_link": link})
         node.attach(asyncio.get_running_loop())
         async with contextlib.AsyncExitStack() as services:
             for service in (averager, server, wire, reachability, control, metrics):
                 await service.start()
                 services.push_async_callback(service.stop)
+            local.workdir.enter(None)
             announced = near.announce(name=run.name, author=manifest.author)
             bandwidth = [schedule.run(), show_bandwidth(local, governor)]
             works = [*bandwidth, wire.pump(), announced, near.look_around(), near.compare_clocks(), watch_daemon()]

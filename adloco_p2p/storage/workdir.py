@@ -1,6 +1,6 @@
 """The working directory of one peer in one run. Everything the peer writes lies in it.
 
-lock               held while the process lives; its process id is inside
+lock               held while the process lives; inside are its process id and, while it starts, what it does
 run.json           the run's configuration in canonical form; its SHA-256 is the run's id
 manifest.bin       the same, signed by the run's author: what joiners are given
 identity.key       this peer's private key: whoever has it is this peer
@@ -24,8 +24,20 @@ from adloco_p2p.core import canonical
 from adloco_p2p.errors import ConfigError, RemoteProtocolError, StorageError
 from adloco_p2p.storage.disk import replace_file, reported
 
+LOCK_BYTES = 128
+"""The content of the lock is padded to this, so that one write replaces it."""
 MAX_RUN_BYTES = 1 << 20
 """A run's configuration is a few kilobytes; anything longer is not one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who works in a directory."""
+
+    pid: int
+    """0 where it cannot be read."""
+    starting: str | None = None
+    """What it does while it starts; none before and after that."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,9 +61,17 @@ class Workdir:
             lock.close()
             raise
 
+    def enter(self, phase: str | None) -> None:
+        """Let others know what the process does while it starts, before it can be asked; none: it has started."""
+        with reported(self.path):
+            _write_holder(self._lock, phase)
+
     def adopt(self, run: RunConfig) -> None:
-        """Bind a fresh directory to a run, for good. Raises ConfigError where it belongs to another one."""
-        if self.run is None:
+        """Bind a fresh directory to a run, for good. Raises ConfigError where it belongs to another one.
+
+        A run of which nothing happened yet, because its settings could not be used, gives way to the next try.
+        """
+        if self.run is None or (self.run.digest != run.digest and not self._has_history):
             with reported(self.run_path):
                 replace_file(self.run_path, canonical.encode(run))
             self.run = run
@@ -62,6 +82,29 @@ class Workdir:
                 f" choose another working directory, or its settings (here: in the directory, there: asked for):\n{listed}",
                 code="E203",
             )
+
+    def keep_to(self, *, is_offline: bool) -> None:
+        """What was trained alone has no ledger that others could verify, and what was agreed with others would be missing in a
+        ledger that goes on later. Raises ConfigError where the run that lies here was trained the other way."""
+        if is_offline and self.manifest_path.exists():
+            raise ConfigError(
+                f"--offline: the run in {self.path} was begun on the network, and others would not know what is trained without"
+                " it; leave --offline out (nobody else has to be there), or choose another --workdir",
+                code="E213",
+            )
+        has_trained = self.checkpoints_path.is_dir() and any(self.checkpoints_path.iterdir())
+        if not is_offline and has_trained and not self.manifest_path.exists():
+            raise ConfigError(
+                f"--workdir {self.path}: the run was trained with --offline and has no ledger that others could verify; go on"
+                " with --offline, or choose another directory",
+                code="E213",
+            )
+
+    @property
+    def _has_history(self) -> bool:
+        files = (self.manifest_path, self.journal_path, self.events_path)
+        with reported(self.path):
+            return any(path.exists() and path.stat().st_size for path in files) or any(self.checkpoints_path.glob("*"))
 
     def close(self) -> None:
         """Let other processes in."""
@@ -101,23 +144,31 @@ class Workdir:
 def _lock(path: Path) -> FileIO:
     """A record lock, which children do not inherit: a helper process that outlives a killed peer must not keep the
     directory locked. Raises OSError and StorageError."""
-    file = path.open("a+b", buffering=0)
+    file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
-        file.seek(0)
-        holder = file.read(32).decode("ascii", "replace").strip() or "unknown"
+        holder = _read_holder(file).pid or "unknown"
         file.close()
         raise StorageError(
             f"{path.parent}: in use by another adloco-peer (process {holder}); stop it, or choose another working directory",
             code="E404",
         ) from None
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n".encode("ascii"))
+    _write_holder(file, None)
     return file
 
 
-def holder_of(path: Path) -> int | None:
+def _write_holder(file: FileIO, phase: str | None) -> None:
+    words = f"{os.getpid()}\n{phase or ''}".encode("ascii", "replace")[: LOCK_BYTES - 1]
+    os.pwrite(file.fileno(), words.ljust(LOCK_BYTES - 1) + b"\n", 0)
+
+
+def _read_holder(file: FileIO) -> Holder:
+    pid, _, phase = os.pread(file.fileno(), LOCK_BYTES, 0).decode("ascii", "replace").partition("\n")
+    return Holder(pid=int(pid) if pid.isdecimal() else 0, starting=phase.strip() or None)
+
+
+def holder_of(path: Path) -> Holder | None:
     """The process that works in this directory now; none where there is none. Raises StorageError."""
     with reported(path):
         try:
@@ -128,8 +179,7 @@ def holder_of(path: Path) -> int | None:
             try:
                 fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError):
-                holder = file.read(32).decode("ascii", "replace").strip()
-                return int(holder) if holder.isdecimal() else 0
+                return _read_holder(file)
     return None
 
 

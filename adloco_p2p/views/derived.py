@@ -89,13 +89,16 @@ def bandwidth(status: Status) -> dict[str, float | None]:
         "down_cap_bytes_per_second": 0,
         "budget_bytes": 0,
         "budget_left_bytes": None,
+        "is_quiet": False,
     }
     return found | {name: value for name, value in status.bandwidth.items() if name in found}
 
 
 def phase(status: Status) -> str:
     """What this peer does now, in a word: of its instances, that of the first that is not done."""
-    if status.state in ("starting", "paused", "stopped", "finished"):
+    if status.state == "starting":
+        return status.starting or status.state
+    if status.state in ("paused", "stopped", "finished"):
         return status.state
     phases = [row.phase for row in instance_rows(status) if row.phase != "elsewhere"]
     return next((phase for phase in phases if phase not in ("done", "planned")), phases[0] if phases else "waiting")
@@ -186,7 +189,39 @@ def run_fraction(status: Status) -> float:
     """Part of the run that is done, in [0, 1]."""
     if status.finish is not None:
         return 1.0
+    if status.samples is not None:
+        plan = status.current_plan
+        return (plan.samples_before + plan.samples * round_fraction(status)) / status.samples if plan is not None else 0.0
     return min(1.0, (status.current_round + round_fraction(status)) / status.rounds) if status.rounds else 0.0
+
+
+def round_shown(status: Status) -> int:
+    """The round in progress; of a run that is over the number of its rounds."""
+    if status.samples is not None:
+        return status.plans[-1].round if status.finish is not None and status.plans else status.current_round
+    rounds = status.rounds or 0
+    return rounds if status.finish is not None else min(status.current_round, rounds)
+
+
+def samples_given(status: Status) -> int:
+    """Samples of the rounds that are over, by their plans."""
+    return max((plan.samples_before for plan in status.plans if plan.round <= round_shown(status)), default=0)
+
+
+def position(status: Status) -> str:
+    """`round 12/40`; of a run that counts samples `round 12, 5,120/8,192 samples`."""
+    if status.samples is None:
+        return f"round {round_shown(status)}/{status.rounds}"
+    return f"round {round_shown(status)}, {samples_given(status):,}/{status.samples:,} samples"
+
+
+def rounds_left(status: Status) -> float:
+    """Rounds to come, with what is left of the one in progress; by samples, if all are like the one in progress."""
+    left = 1.0 - run_fraction(status)
+    if status.samples is None:
+        return (status.rounds or 0) * left
+    plan = status.current_plan
+    return left * status.samples / plan.samples if plan is not None and plan.samples else 0.0
 
 
 def eta_seconds(status: Status) -> float | None:
@@ -194,7 +229,7 @@ def eta_seconds(status: Status) -> float | None:
     if status.state in ("paused", "stopped"):
         return None
     pace = seconds_per_round(status)
-    return None if pace is None else pace * status.rounds * (1.0 - run_fraction(status))
+    return None if pace is None else pace * rounds_left(status)
 
 
 def instance_rows(status: Status) -> list[InstanceRow]:

@@ -45,6 +45,7 @@ def document(
             "name": _text(status.name),
             "mode": status.mode,
             "rounds": status.rounds,
+            "samples": status.samples,
             "inner_steps": status.inner_steps,
             "sequence_length": sequence_length,
             "parameters": parameters,
@@ -81,12 +82,15 @@ def plans_of(events: Sequence[Event]) -> list[Event]:
 
 def _now(status: Status, contributions: Sequence[Contribution], own: Status | None) -> Document:
     is_finished = status.finish is not None or (own is not None and own.finish is not None)
-    current = status.rounds if is_finished else min(status.current_round, status.rounds)
+    current = status.rounds if is_finished and status.rounds is not None else derived.round_shown(status)
+    given = derived.samples_given(status)
+    fraction = given / status.samples if status.samples else current / status.rounds if status.rounds else 0.0
     return {
         "round": current,
+        "samples_given": given,
         "is_finished": is_finished,
         "is_last_agreed": any(plan.is_last for plan in status.plans),
-        "fraction": current / status.rounds if status.rounds else 0.0,
+        "fraction": min(1.0, fraction),
         "heldout_loss": _rounded(derived.final_heldout(status)) if status.lives else None,
         "samples": sum(row.samples for row in contributions),
         "tokens": sum(row.tokens for row in contributions),

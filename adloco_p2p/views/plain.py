@@ -50,7 +50,9 @@ def _joined(label: str, *pairs: str) -> str:
 
 
 def _at(status: Status, event: Event) -> str:
-    """`round 12/40`, padded to the longest."""
+    """`round 12/40`, padded to the longest; `round 12` where nobody knows how many there will be."""
+    if status.rounds is None:
+        return f"round {event['round']}".ljust(len("round 999"))
     return f"round {event['round']}/{status.rounds}".ljust(len(f"round {status.rounds}/{status.rounds}"))
 
 
@@ -66,7 +68,7 @@ def _started(status: Status, event: Event) -> str:
         f"run {units.short_digest(status.run)}",
         f"peer {units.short_peer(status.peer)}",
         f"mode {status.mode}",
-        f"rounds {status.rounds}",
+        f"rounds {status.rounds}" if status.samples is None else f"samples {units.count(status.samples)}",
         f"inner steps {status.inner_steps}",
         f"parameters {units.count(status.parameters)}",
         f"device {status.device}",
@@ -153,7 +155,7 @@ def _paused(_status: Status, event: Event) -> str:
 def _finished(status: Status, event: Event) -> str:
     return _joined(
         "finished",
-        f"rounds {status.rounds}/{status.rounds}",
+        derived.position(status).replace("round", "rounds", 1),
         f"heldout {units.loss(event['heldout_loss'])}",
         f"perplexity {units.perplexity(event['heldout_loss'])}",
         f"samples {units.count(event['samples'])}",
@@ -165,6 +167,7 @@ def _finished(status: Status, event: Event) -> str:
 
 
 _LINES: Mapping[str, Callable[[Status, Event], str]] = {
+    "starting": lambda _, event: _joined("starting", event["phase"]),
     "started": _started,
     "round": _round,
     "merge": _merge,

@@ -46,6 +46,10 @@ class Plan:
     roster: tuple[Seat, ...]
     instances: tuple[PlannedInstance, ...]
     is_last: bool
+    samples_before: int
+    """Samples that the plans of the rounds before gave out."""
+    samples: int
+    """What this one gives out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,3 +132,8 @@ class Finish:
 def warning_of_ours(key: str, message: str) -> dict[str, Any]:
     """A condition that the viewer sees and the node cannot tell, as an event of now."""
     return {"event": "warning", "time": time.time(), "key": key, "message": message, "active": True}
+
+
+def starting(phase: str) -> dict[str, Any]:
+    """What a node does that cannot tell it yet, as an event of now."""
+    return {"event": "starting", "time": time.time(), "phase": phase}

@@ -72,6 +72,7 @@ def summarise(status: Status) -> dict[str, object]:
         "unigram_entropy": status.unigram_entropy,
         "rounds": len({result.round for result in status.results.values()}),
         "rounds_planned": status.rounds,
+        "samples_planned": status.samples,
         "samples": totals.samples,
         "tokens": totals.tokens,
         "bytes_sent": totals.bytes_sent,
@@ -158,7 +159,8 @@ def _overview(status: Status, summary: Mapping[str, object]) -> str:
         [
             ("peer", f"{units.one_line(status.peer)} on {status.device}"),
             ("mode", status.mode),
-            ("rounds", f"{summary['rounds']} of {status.rounds}, {state}"),
+            ("run", f"{derived.position(status)}, {state}"),
+            ("rounds", f"{summary['rounds']}, by this peer"),
             ("held-out loss", f"{units.loss(loss)} nats per token{entropy}"),
             ("perplexity", units.perplexity(loss)),
             ("trained", f"{units.count(totals.samples)} samples, {units.count(totals.tokens)} tokens, by this peer"),

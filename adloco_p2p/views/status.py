@@ -38,7 +38,10 @@ class Status:
     name: str = ""
     peer: str = ""
     mode: str = ""
-    rounds: int = 0
+    rounds: int | None = None
+    """Length of a run that counts rounds."""
+    samples: int | None = None
+    """Length of a run that counts samples."""
     inner_steps: int = 0
     parameters: int = 0
     device: str = ""
@@ -72,6 +75,10 @@ class Status:
     """From the user's command to the first round of this session whose committed average holds this peer's work."""
     state: str = "starting"
     """starting, running, pausing, paused, stopping, stopped, finished."""
+    join_link: str = ""
+    """With which others join through this peer; empty where nobody can dial it."""
+    starting: str = ""
+    """What the node does in that state, before it can be asked."""
     stopping: str | None = None
     """Why it stops, or pauses."""
     finish: Finish | None = None
@@ -106,7 +113,7 @@ def apply(status: Status, event: Event) -> Status:
     handler = _HANDLERS.get(event["event"])
     if handler is None:
         return status
-    if event["event"] != "started":  # `started` closes the books of the session before it first
+    if event["event"] not in ("starting", "started"):  # `started` closes the books of the session before it first
         status = _at(status, event["time"])
     status = handler(status, event)
     name = event["event"]
@@ -142,6 +149,7 @@ def _started(status: Status, event: Event) -> Status:
         peer=event["peer"],
         mode=event["mode"],
         rounds=event["rounds"],
+        samples=event["samples"],
         inner_steps=event["inner_steps"],
         parameters=event["parameters"],
         device=event["device"],
@@ -173,6 +181,8 @@ def _plan(status: Status, event: Event) -> Status:
         roster=tuple(_seat(seat) for seat in event["roster"]),
         instances=tuple(_planned_instance(instance) for instance in event["instances"]),
         is_last=event["is_last"],
+        samples_before=event["samples_before"],
+        samples=event["samples"],
     )
     others = {known.round: known for known in status.plans if known.round != plan.round}
     before = [known for known in others.values() if known.round < plan.round]
@@ -409,6 +419,14 @@ def _bandwidth(status: Status, event: Event) -> Status:
     return replace(status, bandwidth={name: value for name, value in event.items() if name not in ("event", "time")})
 
 
+def _listening(status: Status, event: Event) -> Status:
+    return replace(status, join_link=event["join_link"])
+
+
+def _starting(status: Status, event: Event) -> Status:
+    return replace(status, state="starting", starting=event["phase"])
+
+
 def _finished(status: Status, event: Event) -> Status:
     finish = Finish(
         heldout_loss=event["heldout_loss"],
@@ -423,6 +441,8 @@ def _finished(status: Status, event: Event) -> Status:
 
 
 _HANDLERS: Mapping[str, Callable[[Status, Event], Status]] = {
+    "starting": _starting,
+    "listening": _listening,
     "started": _started,
     "plan": _plan,
     "phase": _phase,

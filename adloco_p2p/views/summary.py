@@ -26,7 +26,9 @@ def summary(status: Status) -> dict[str, Any]:
         "state": status.state,
         "phase": derived.phase(status),
         "round": status.current_round,
-        "rounds": status.rounds,
+        "rounds": status.rounds or 0,
+        "samples": status.samples,
+        "samples_given": derived.samples_given(status),
         "fraction": derived.run_fraction(status),
         "eta_seconds": derived.eta_seconds(status),
         "elapsed_seconds": status.elapsed_seconds,
@@ -34,6 +36,9 @@ def summary(status: Status) -> dict[str, Any]:
         "device": status.device,
         "tokens": derived.totals(status).tokens,
         "tokens_per_second": derived.tokens_per_second(status),
+        "sent_bytes_per_token": derived.bytes_per_token(status),
+        "first_contribution_seconds": status.first_contribution_seconds,
+        "join_link": status.join_link,
         "instances": [{name: asdict(row)[name] for name in _INSTANCES} for row in rows],
         "peers": [{name: asdict(row)[name] for name in _PEERS} | {"instances": list(row.instances)} for row in peers],
         "traffic": derived.bandwidth(status),
@@ -45,24 +50,32 @@ def summary(status: Status) -> dict[str, Any]:
     }
 
 
+def _position(fields: Mapping[str, Any]) -> str:
+    if fields["samples"] is None:
+        return f"{min(fields['round'], fields['rounds'])}/{fields['rounds']}"
+    return f"{fields['round']}, {fields['samples_given']:,}/{fields['samples']:,} samples"
+
+
 def lines(fields: Mapping[str, Any]) -> list[str]:
     """The summary for people, one fact a line."""
     traffic = fields["traffic"]
-    saved = fields["saved_round"]
+    saved, price = fields["saved_round"], fields["sent_bytes_per_token"]
     found = [
         _line("run", units.one_line(fields["name"]), units.short_digest(fields["run"])),
         _line("peer", units.short_peer(fields["peer"]), f"on {fields['device']}"),
         _line("state", fields["state"], fields["phase"] if fields["phase"] != fields["state"] else ""),
         _line(
             "round",
-            f"{min(fields['round'], fields['rounds'])}/{fields['rounds']}",
+            _position(fields),
             units.percent(fields["fraction"]),
             f"{units.duration(fields['eta_seconds'])} left" if fields["eta_seconds"] is not None else "",
         ),
         _line("saved", f"before round {saved}" if saved is not None else "not yet"),
         _line("trained", f"{units.count(fields['tokens'])} tokens", f"{units.count(fields['tokens_per_second'])} tokens/s"),
-        _line("traffic", *traffic_words(traffic)),
+        _line("traffic", *traffic_words(traffic), f"{units.size(price)} sent per token" if price else ""),
     ]
+    if fields["first_contribution_seconds"] is not None:
+        found.append(_line("counted", f"first {units.duration(fields['first_contribution_seconds'])} after the command"))
     found += [
         _line(
             f"instance {row['instance']}",
@@ -84,6 +97,8 @@ def lines(fields: Mapping[str, Any]) -> list[str]:
         )
         for row in fields["peers"]
     ]
+    if fields["join_link"]:
+        found.append(_line("join link", fields["join_link"]))
     found += [_line("warning", units.one_line(item["message"])) for item in fields["conditions"]]
     return found
 
@@ -99,6 +114,8 @@ def traffic_words(traffic: Mapping[str, Any]) -> list[str]:
         if cap:
             text += f" of {units.size(cap)}/s" if rate is not None else f", cap {units.size(cap)}/s"
         words.append(text)
+    if traffic["is_quiet"]:
+        words.append("quiet hours")
     if traffic["budget_bytes"]:
         words.append(f"{units.size(traffic['budget_left_bytes'])} of {units.size(traffic['budget_bytes'])} left today")
     return words

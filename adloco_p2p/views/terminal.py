@@ -136,10 +136,13 @@ def _narrow(status: Status, width: int, lines: _Lines) -> list[RenderableType]:
     notes, decisions = _notes(status, width), _decisions(status, width)
     wanted = [len(rows) + 2, _with_title(notes), len(peers) + 2, _with_title(decisions)]
     taken = [lines.take(want, others_want=sum(wanted[index + 1 :])) for index, want in enumerate(wanted)]
+    reasons = _reasons(rows, width)
+    left = lines.take(_with_title(reasons), others_want=0)
     return [
         *_section(f"Instances ({len(rows)})", _INSTANCE_COLUMNS, rows, width, taken[0]),
         *_section(f"Peers ({len(peers)})", _PEER_COLUMNS, peers, width, taken[2]),
         *_list("Decisions", decisions, taken[3]),
+        *_list("Reasons of the batches", reasons, left),
         *_list("Warnings", notes, taken[1]),
     ]
 
@@ -151,6 +154,8 @@ def _wide(status: Status, width: int, lines: _Lines) -> list[RenderableType]:
     notes, decisions = _notes(status, width), _decisions(status, right)
     wanted = [len(rows) + 2, _with_title(notes), max(len(peers) + 2, _with_title(decisions))]
     taken = [lines.take(want, others_want=sum(wanted[index + 1 :])) for index, want in enumerate(wanted)]
+    reasons = _reasons(rows, width)
+    left = lines.take(_with_title(reasons), others_want=0)
     pair = Table.grid(padding=0)
     for column in (PEERS_WIDTH, 2 * GAP, right):
         pair.add_column(width=column)
@@ -159,13 +164,14 @@ def _wide(status: Status, width: int, lines: _Lines) -> list[RenderableType]:
     return [
         *_section(f"Instances ({len(rows)})", _INSTANCE_COLUMNS, rows, width, taken[0]),
         *([pair] if taken[2] >= 3 else []),
+        *_list("Reasons of the batches", reasons, left),
         *_list("Warnings", notes, taken[1]),
     ]
 
 
 def _header(status: Status, width: int) -> list[RenderableType]:
     if not status.run:
-        return [_line("waiting for the run to start", width, "dim")]
+        return [_line(f"the node is starting: {status.starting or 'waiting for the run'}", width, "dim")]
     totals = derived.totals(status)
     who = [
         (units.one_line(status.name), "bold"),
@@ -188,7 +194,9 @@ def _so_far(status: Status, width: int) -> list[RenderableType]:
     """What the node has come to, once there is something to say."""
     price, utilisation = derived.bytes_per_token(status), derived.compute_utilisation(status)
     counted, saved = status.first_contribution_seconds, status.last_checkpoint
+    is_alone = bool(status.join_link) and len(derived.peer_rows(status)) == 1
     words = [
+        "alone; the link for others: adloco-peer status" if is_alone else "",
         f"computing {units.percent(utilisation)} of the time" if utilisation is not None else "",
         f"{units.size(price)}/token" if price else "",
         f"first counted after {units.duration(counted)}" if counted is not None else "",
@@ -199,8 +207,7 @@ def _so_far(status: Status, width: int) -> list[RenderableType]:
 
 def _run_line(status: Status, width: int) -> RenderableType:
     fraction = derived.run_fraction(status)
-    shown = status.rounds if status.finish is not None else min(status.current_round, status.rounds)
-    left = f"round {shown}/{status.rounds}"
+    left = derived.position(status)
     right = f"{units.percent(fraction)}  {_ending(status)}"
     bar = width - len(left) - len(right) - 2 * GAP
     if bar < 8:
@@ -219,8 +226,11 @@ def _ending(status: Status) -> str:
         return end if loss is None else f"{end}, perplexity {units.perplexity(loss)}"
     if status.state == "paused":
         return "paused"
+    if status.state == "starting":
+        return f"starting: {status.starting}"
     if status.stopping is not None:
-        return units.shorten(f"{status.state}: {units.one_line(status.stopping)}", 40)
+        why = units.one_line(status.stopping)
+        return units.shorten(why if why.startswith(status.state) else f"{status.state}: {why}", 40)
     seconds = derived.eta_seconds(status)
     return "time left unknown" if seconds is None else f"{units.duration(seconds)} left"
 
@@ -267,16 +277,9 @@ _INSTANCE_COLUMNS: tuple[_Column[InstanceRow], ...] = (
     ),
     _Column(header="asked -> batch", width=14, priority=5, is_right=True, cell=lambda row, _: Text(_batch(row))),
     _Column(header="mode", width=10, priority=6, cell=lambda row, _: Text(row.mode)),
-    _Column(header="hosts", width=5, priority=8, is_right=True, cell=lambda row, _: Text(str(row.num_hosts))),
+    _Column(header="hosts", width=5, priority=7, is_right=True, cell=lambda row, _: Text(str(row.num_hosts))),
     _Column(
-        header="tokens/s", width=8, priority=9, is_right=True, cell=lambda row, _: Text(units.count(row.tokens_per_second))
-    ),
-    _Column(
-        header="reason of the batch",
-        width=24,
-        priority=7,
-        is_elastic=True,
-        cell=lambda row, width: Text(units.shorten(units.one_line(row.reason), width), "dim"),
+        header="tokens/s", width=8, priority=8, is_right=True, cell=lambda row, _: Text(units.count(row.tokens_per_second))
     ),
 )
 
@@ -364,6 +367,11 @@ def _with_title(items: Sequence[Sequence[Text]]) -> int:
 def _decisions(status: Status, width: int) -> list[list[Text]]:
     """The newest first: what was decided, before which round, and why."""
     return [_decision(decision, width) for decision in status.decisions[: -MAX_DECISIONS - 1 : -1]]
+
+
+def _reasons(rows: Sequence[InstanceRow], width: int) -> list[list[Text]]:
+    """Why each instance has the batch that it has; shown where lines are left."""
+    return [_wrapped(f"instance {row.instance}  ", units.one_line(row.reason), width, "dim") for row in rows if row.reason]
 
 
 def _decision(decision: Decision, width: int) -> list[Text]:

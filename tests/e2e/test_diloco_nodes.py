@@ -75,7 +75,7 @@ def train(run: RunConfig, names: Sequence[PeerId]) -> list[Member]:
         node = Node(
             peer=Peer(
                 me=member.me,
-                cadence=Cadence(rounds=run.work.rounds, evaluation_period=2, checkpoint_period=1),
+                cadence=Cadence(work=run.work, evaluation_period=2, checkpoint_period=1),
                 agreement=Gathering(decide=decide),
             ),
             ports=Ports(

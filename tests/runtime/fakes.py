@@ -139,7 +139,7 @@ class FakeNetwork:
     calls: Calls
 
     async def average(
-        self, *, key: Digest, weights: tuple[tuple[PeerId, int], ...], vector: str, timeout_seconds: float, shares: object
+        self, *, key: Digest, weights: tuple[tuple[PeerId, int], ...], vector: str, **details: object
     ) -> FakeAverage:
         self.calls.note("average", vector)
         return FakeAverage(f"average of {vector}", hashed(key), tuple(peer for peer, _ in weights))
@@ -192,7 +192,7 @@ class FakePeer:
         network = FakeNetwork(self.calls)
         self.engine = FakeEngine(self.calls)
         agreement = Gathering(decide=lambda plan, reports: next_plan(plan, reports, self.rules))
-        cadence = Cadence(rounds=self.rules.work.rounds, evaluation_period=1, checkpoint_period=1)
+        cadence = Cadence(work=self.rules.work, evaluation_period=1, checkpoint_period=1)
         self.node = Node(
             peer=Peer(me=ME, cadence=cadence, agreement=agreement),
             ports=Ports(

@@ -125,7 +125,7 @@ async def average(members: list[Member], key: Digest, weights: tuple[int, ...], 
     pairs = tuple((member.me, weight) for member, weight in zip(members, weights, strict=True))
     pairs = tuple(sorted(pairs))
     tasks = [
-        member.averaging.average(key=key, weights=pairs, vector=vector(index), timeout_seconds=timeout_seconds)
+        member.averaging.average(round=0, key=key, weights=pairs, vector=vector(index), timeout_seconds=timeout_seconds)
         for index, member in enumerate(members)
     ]
     return await asyncio.gather(*tasks, return_exceptions=True)
@@ -170,7 +170,7 @@ def test_a_missing_member_fails_the_attempt_for_all_and_is_named(swarm: Swarm) -
         pairs = tuple(sorted((member.me, 1) for member in members))
         key = canonical.digest("missing")
         tasks = [
-            member.averaging.average(key=key, weights=pairs, vector=vector(index), timeout_seconds=1.0)
+            member.averaging.average(round=0, key=key, weights=pairs, vector=vector(index), timeout_seconds=1.0)
             for index, member in enumerate(members[:2])
         ]
         for failed in await asyncio.gather(*tasks, return_exceptions=True):
@@ -196,6 +196,7 @@ def test_who_had_no_part_fetches_the_average_by_its_digest(swarm: Swarm) -> None
         results = await average(members[:2], canonical.digest("repair"), (1, 1))
         holders = tuple(member.me for member in members[:2])
         fetched = await members[2].averaging.repair(
+            round=0,
             key=canonical.digest("repair"),
             digest=results[0].digest,
             contributors=tuple(sorted(holders)),
@@ -206,6 +207,7 @@ def test_who_had_no_part_fetches_the_average_by_its_digest(swarm: Swarm) -> None
         assert fetched.digest == results[0].digest
         with pytest.raises(AverageFailed):
             await members[2].averaging.repair(
+                round=0,
                 key=canonical.digest("nothing"),
                 digest=canonical.digest("never averaged"),
                 contributors=holders,

@@ -30,6 +30,10 @@ class Desk:
             now=lambda: self.now,
         )
 
+    @property
+    def up_cap(self) -> float | None:
+        return self.governor.traffic()["up_cap_bytes_per_second"]
+
     def look(self, *, hours: float = 0.0) -> list[str]:
         self.now += timedelta(hours=hours)
         before = len(self.commands)
@@ -55,21 +59,30 @@ def test_what_the_user_paused_stays_paused(tmp_path: Path) -> None:
     assert desk.look(hours=10) == [] and desk.look(hours=9) == []
 
 
-def test_quiet_caps_replace_the_caps_and_go_again(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, quiet_hours=("22:00-07:00",), quiet_upload_bytes_per_second=5, upload_bytes_per_second=100)
+def test_in_quiet_hours_the_lower_of_both_caps_holds(tmp_path: Path) -> None:
+    for asked, quiet, expected in ((100, 5, 5), (3, 5, 3), (0, 5, 5), (100, 0, 100)):
+        desk = Desk(
+            tmp_path,
+            quiet_hours=("22:00-07:00",),
+            quiet_upload_bytes_per_second=quiet,
+            quiet_download_bytes_per_second=9,
+            upload_bytes_per_second=asked,
+        )
+        caps = []
+        for hours in (0, 10, 9):
+            assert desk.look(hours=hours) == []
+            caps.append((desk.up_cap, desk.governor.traffic()["is_quiet"]))
+        assert caps == [(asked, False), (expected, True), (asked, False)]
+
+
+def test_caps_that_the_user_sets_survive_the_hours(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, quiet_hours=("22:00-07:00",), quiet_upload_bytes_per_second=50, upload_bytes_per_second=100)
     caps = []
-    for hours in (0, 10, 9):
-        assert desk.look(hours=hours) == []
-        caps.append(desk.governor.traffic()["up_cap_bytes_per_second"])
-    assert caps == [100, 5, 100]
-
-
-def test_caps_set_at_run_time_stand_until_the_hours_change(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, quiet_hours=("22:00-07:00",), quiet_upload_bytes_per_second=5)
-    desk.look()
-    desk.governor.set_caps(up_bytes_per_second=77, down_bytes_per_second=0)
-    desk.look(hours=1)
-    assert desk.governor.traffic()["up_cap_bytes_per_second"] == 77
+    for hours, asked in ((0, 80), (10, None), (1, 70), (1, 20), (1, 60), (5, None), (1, None)):
+        desk.look(hours=hours)  # quiet from the second look to the fifth
+        desk.governor.set_caps(up_bytes_per_second=asked, down_bytes_per_second=None)
+        caps.append(desk.up_cap)
+    assert caps == [80, 50, 50, 20, 50, 50, 60]
 
 
 def test_the_budget_pauses_until_midnight_and_survives_a_restart(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from adloco_p2p.runtime.machine_checks import (
     check_workdir,
 )
 from adloco_p2p.runtime.network_checks import _open_port
-from adloco_p2p.storage.workdir import holder_of
+from adloco_p2p.storage.workdir import Holder, holder_of
 from adloco_p2p.views.doctor import render
 
 GIB = 1 << 30
@@ -90,7 +90,7 @@ def test_a_running_node_is_seen_and_not_disturbed(tmp_path):
     assert holder_of(tmp_path / "nowhere") is None
     with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdin=-1, stdout=-1, text=True) as process:
         assert process.stdout.readline() == "open\n"
-        assert holder_of(tmp_path) == process.pid
+        assert holder_of(tmp_path) == Holder(pid=process.pid)
         assert f"process {process.pid}" in check_workdir(tmp_path, holder_of(tmp_path)).found
         process.stdin.close()
     assert holder_of(tmp_path) is None

@@ -68,6 +68,7 @@ def test_the_run_is_kept(tmp_path: Path) -> None:
 def test_another_run_is_refused_setting_by_setting(tmp_path: Path) -> None:
     workdir = Workdir.open(tmp_path)
     workdir.adopt(RUN)
+    workdir.events_path.write_text("{}\n")
     with pytest.raises(ConfigError) as refusal:
         workdir.adopt(OTHER)
     text = str(refusal.value)
@@ -76,6 +77,23 @@ def test_another_run_is_refused_setting_by_setting(tmp_path: Path) -> None:
     assert text.count(" there\n") + text.endswith(" there") == 2
     assert workdir.run_path.read_bytes() == canonical.encode(RUN)
     workdir.close()
+
+
+@pytest.mark.parametrize("left", ["manifest.bin", "journal.bin", "events.jsonl", "checkpoints/3"])
+def test_a_run_that_never_began_gives_way_and_one_that_did_does_not(left: str, tmp_path: Path) -> None:
+    workdir = Workdir.open(tmp_path)
+    workdir.adopt(RUN)
+    workdir.checkpoints_path.mkdir()
+    workdir.events_path.touch()
+    workdir.adopt(OTHER)  # the user corrected a setting
+    assert workdir.run == OTHER
+    (tmp_path / left).write_text("something")
+    with pytest.raises(ConfigError):
+        workdir.adopt(RUN)
+    workdir.close()
+    again = Workdir.open(tmp_path)
+    assert again.run == OTHER
+    again.close()
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"not json", canonical.encode(RUN)[:-9], canonical.encode(RUN) + b" "])
@@ -143,4 +161,20 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             workdir.adopt(RUN)
     assert workdir.run is None
     workdir.adopt(RUN)
+    workdir.close()
+
+
+@pytest.mark.parametrize("begun_offline", [True, False])
+def test_a_run_goes_on_as_it_was_begun_offline_or_on_the_network(tmp_path: Path, begun_offline: bool) -> None:
+    workdir = Workdir.open(tmp_path)
+    for is_offline in (True, False):
+        workdir.keep_to(is_offline=is_offline)  # nothing was trained
+    workdir.adopt(RUN)
+    if not begun_offline:
+        workdir.save_manifest(b"signed")
+    (workdir.checkpoints_path / "round-000001").mkdir(parents=True)
+    workdir.keep_to(is_offline=begun_offline)
+    with pytest.raises(ConfigError, match="--offline") as refused:
+        workdir.keep_to(is_offline=not begun_offline)
+    assert refused.value.code == "E213" and str(tmp_path) in str(refused.value)
     workdir.close()

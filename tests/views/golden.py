@@ -23,9 +23,9 @@ def screen(status: Status, width: int, height: int) -> str:
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
-def status_at(name: str, round_: int, instance: int) -> Status:
+def status_at(name: str, round_: int, instance: int, *, samples: int | None = None) -> Status:
     """The status just after the last event of that name in that round and instance."""
-    made = events()
+    made = events(samples=samples)
     wanted = [
         index
         for index, event in enumerate(made)

@@ -59,11 +59,17 @@ def made_loss(round_: int, instance: int, *, heldout: bool) -> float:
     return 1.35 + 4.2 * math.exp(-round_ / 6) + spread + (0.05 if heldout else wobble)
 
 
-def events(rounds: int = 24, *, with_heldout: bool = True) -> list[Made]:
-    return list(_events(rounds, with_heldout))
+def samples_before(round_: int) -> int:
+    """Given out by the plans of the rounds before."""
+    return sum(batch(before, instance)[1] * STEPS for before in range(round_) for instance in live(before))
 
 
-def _events(rounds: int, with_heldout: bool) -> Iterator[Made]:
+def events(rounds: int = 24, *, with_heldout: bool = True, samples: int | None = None) -> list[Made]:
+    """Of a run that counts samples, where they are given."""
+    return list(_events(rounds, with_heldout, samples))
+
+
+def _events(rounds: int, with_heldout: bool, samples: int | None) -> Iterator[Made]:
     clock = START
     yield {
         "event": "started",
@@ -72,7 +78,8 @@ def _events(rounds: int, with_heldout: bool) -> Iterator[Made]:
         "name": "python-library-small",
         "peer": THIS,
         "mode": "adloco",
-        "rounds": rounds,
+        "rounds": None if samples else rounds,
+        "samples": samples,
         "inner_steps": STEPS,
         "parameters": 1_245_184,
         "device": "cpu",
@@ -121,6 +128,8 @@ def _plan(round_: int, clock: float, *, is_last: bool = False) -> Made:
         ],
         "instances": [_planned(round_, instance) for instance in live(round_)],
         "is_last": is_last,
+        "samples_before": samples_before(round_),
+        "samples": 0 if is_last else samples_before(round_ + 1) - samples_before(round_),
         "forks": [],
         "merges": [],
     }

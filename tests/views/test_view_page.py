@@ -17,7 +17,7 @@ from adloco_p2p.views.story import Story
 from tests.core.core_values import peer
 from tests.core.test_consensus import RULES
 from tests.core.test_follower import members, trained
-from tests.views.synthetic import THIS, events
+from tests.views.synthetic import THIS, events, samples_before
 
 STARTED = {key: value for key, value in events(1)[0].items() if key not in ("event", "time")}
 LENGTH = 128
@@ -160,3 +160,10 @@ def test_another_history_is_told_from_the_beginning() -> None:
     fresh = Story(one.plans[0], started=STARTED, sequence_length=LENGTH)
     fresh.follow(other.entries[:3])
     assert one.entries[2] != other.entries[2] and story.status == fresh.status and story.claims == fresh.claims
+
+
+def test_a_run_that_counts_samples_shows_how_many_were_given_out() -> None:
+    given = samples_before(6)
+    found = shown(events(6, samples=given), own=replay(events(6, samples=given)))
+    assert (found["run"]["rounds"], found["run"]["samples"]) == (None, given)
+    assert (found["now"]["round"], found["now"]["samples_given"], found["now"]["fraction"]) == (6, given, 1.0)

@@ -145,8 +145,19 @@ def test_a_file_that_is_not_events_is_named(text: str, tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.jsonl"):
+    with pytest.raises(ConfigError, match=r"^--workdir .*: no events of a run lie here \(nowhere\.jsonl is missing\)"):
         read_events(tmp_path / "nowhere.jsonl")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match=r"folder: the events of the run cannot be read: Is a directory$"):
+        read_events(tmp_path / "folder")
+
+
+def test_events_of_another_version_are_refused_before_a_view_sees_them(tmp_path: Path) -> None:
+    whole = events()
+    lacking = [{name: value for name, value in event.items() if name != "heldout_loss"} for event in whole]
+    path = written(tmp_path, "".join(json.dumps(event) + "\n" for event in lacking))
+    with pytest.raises(ConfigError, match=r"the event `round` does not have the form .*heldout_loss"):
+        read_events(path)
 
 
 def test_only_a_report_needs_matplotlib() -> None:

@@ -8,7 +8,7 @@ from adloco_p2p.views import derived
 from adloco_p2p.views.records import Life
 from adloco_p2p.views.status import MAX_INCIDENTS, MAX_PLANS, Status, apply, replay
 from tests.views.golden import status_at
-from tests.views.synthetic import OTHERS, START, THIS, Made, events
+from tests.views.synthetic import OTHERS, START, THIS, Made, events, samples_before
 
 
 def started(**changes: object) -> Made:
@@ -173,3 +173,27 @@ def test_out_of_memory_lowers_the_limit() -> None:
     status = replay([started(), {"event": "out_of_memory", "time": START + 1, "instance": 0, "micro_batch_limit": 32}])
     assert status.micro_batch_limit == 32
     assert "32" in status.incidents[0].message
+
+
+# --- runs that end by samples ----------------------------------------------------------------------------------------
+
+
+def test_where_a_run_that_counts_samples_stands() -> None:
+    status = status_at("average_failed", 9, 1, samples=60_000)
+    before, in_round = samples_before(9), samples_before(10) - samples_before(9)
+    part = derived.round_fraction(status)
+    assert part == pytest.approx(2 / 3)
+    assert derived.run_fraction(status) == pytest.approx((before + part * in_round) / 60_000)
+    assert derived.position(status) == f"round 9, {before:,}/60,000 samples"
+    # if every round to come gives out as much as this one
+    assert derived.rounds_left(status) == pytest.approx((60_000 - before) / in_round - part)
+    pace = derived.seconds_per_round(status)
+    assert pace is not None and derived.eta_seconds(status) == pytest.approx(pace * derived.rounds_left(status))
+
+
+def test_a_run_that_counts_samples_is_over_with_its_last_round() -> None:
+    given = samples_before(24)
+    status = replay(events(samples=given))
+    assert derived.run_fraction(status) == 1.0
+    assert derived.position(status) == f"round 24, {given:,}/{given:,} samples"
+    assert derived.position(replay(events())) == "round 24/24"

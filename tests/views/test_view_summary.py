@@ -3,6 +3,7 @@
 import json
 
 from adloco_p2p.v1 import control_pb2
+from adloco_p2p.views.records import starting
 from adloco_p2p.views.status import Status, apply, replay
 from adloco_p2p.views.summary import lines, summary, traffic_words
 from tests.views.golden import status_at
@@ -36,6 +37,24 @@ def test_the_lines_name_what_a_person_asks_for() -> None:
     assert lines(summary(Status()))
 
 
+def test_what_a_token_costs_and_when_the_work_first_counted() -> None:
+    status = replay(events())
+    fields = summary(apply(status, {"event": "first_contribution", "time": 1e9, "round": 1, "seconds": 41.5}))
+    rounds = [event for event in events() if event["event"] == "round"]
+    sent, tokens = sum(event["bytes_sent"] for event in rounds), sum(event["tokens"] for event in rounds)
+    assert fields["sent_bytes_per_token"] == sent / tokens
+    assert fields["first_contribution_seconds"] == 41.5
+    text = "\n".join(lines(fields))
+    assert "sent per token" in text and "counted     first 41.5 s after the command" in text
+    assert "counted" not in "\n".join(lines(summary(Status())))
+
+
+def test_a_node_that_starts_is_shown_doing_so() -> None:
+    fields = summary(apply(Status(), starting("reading the text")))
+    assert fields["state"] == "starting"
+    assert fields["phase"] == "reading the text"
+
+
 def test_shares_are_those_of_the_plan() -> None:
     shares = {row["peer"]: row["share"] for row in summary(status_at(*BUSY))["peers"]}
     assert abs(sum(shares.values()) - 1.0) < 1e-9
@@ -63,9 +82,11 @@ def test_traffic_is_told_against_its_caps() -> None:
         "down_cap_bytes_per_second": 500_000,
         "budget_bytes": 10**10,
         "budget_left_bytes": 4 * 10**9,
+        "is_quiet": True,
     }
     assert traffic_words(measured) == [
         "up 34.5 MB, 1.20 MB/s of 2.00 MB/s",
         "down 1.00 kB, cap 500 kB/s",
+        "quiet hours",
         "4.00 GB of 10.0 GB left today",
     ]

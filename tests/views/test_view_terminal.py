@@ -35,7 +35,7 @@ def test_columns_drop_by_priority() -> None:
     narrow, middle, wide = (screen(status_at(*BUSY), width, 24).splitlines()[5] for width in (40, 80, 120))
     assert " ".join(narrow.split()) == "id phase inner steps"
     assert " ".join(middle.split()) == "id phase inner steps loss held-out asked -> batch mode"
-    assert " ".join(wide.split()) == "id phase inner steps loss held-out asked -> batch mode hosts reason of the batch"
+    assert " ".join(wide.split()) == "id phase inner steps loss held-out asked -> batch mode hosts tokens/s"
 
 
 def test_the_header_says_when_the_work_began_to_count_and_what_a_token_costs() -> None:
