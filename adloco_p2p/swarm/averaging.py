@@ -233,7 +233,7 @@ class Averager:
                 parts=fetch.parts,
             )
             traffic = fetch.bytes_sent, fetch.bytes_received
-        self._hold(key, result, round)
+        self._hold(key, result, round, is_fetched=True)
         own = vector.detach() if vector is not None and self._own_peer in contributors else None
         self._num_readers += 1
         try:
@@ -342,8 +342,8 @@ class Averager:
         self._hold(agreement.key, result, round)
         return result
 
-    def _hold(self, key: Digest, result: EncodedResult, round: int) -> None:
-        self._results.keep(key, result, round=round)
+    def _hold(self, key: Digest, result: EncodedResult, round: int, *, is_fetched: bool = False) -> None:
+        self._results.keep(key, result, round=round, is_fetched=is_fetched)
         for outdated in self._results.outdated():
             self.forget(outdated)
 

@@ -67,8 +67,9 @@ class AveragingLimits:
     max_streams: int = 2048
     """Accepted streams, in all."""
     max_streams_per_peer: int = 64
-    kept_rounds: int = ROUNDS_KEPT
-    """Rounds before the newest whose encoded results are held for repairs, ..."""
+    kept_rounds: int = ROUNDS_KEPT + 2
+    """Rounds before the newest average whose encoded results are held for repairs: a peer vouches for those before its last
+    report, and its next average is at most two rounds after that one; ..."""
     kept_bytes: int = 1 << 30
     """... as far as they all fit in this; those of the newest round are held whatever their size."""
 

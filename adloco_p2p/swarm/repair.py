@@ -82,9 +82,11 @@ class ResultStore:
         spare, self._spare = self._spare, np.empty(0, dtype=np.uint8)
         return spare if spare.nbytes == num_bytes else np.empty(num_bytes, dtype=np.uint8)
 
-    def keep(self, key: Digest, result: EncodedResult, *, round: int) -> None:
+    def keep(self, key: Digest, result: EncodedResult, *, round: int, is_fetched: bool = False) -> None:
+        """An average that was made here says which round it is now; one that was fetched may be of a round that is over."""
         self._results[key] = result
-        self._rounds[key] = self._newest = round
+        self._rounds[key] = round
+        self._newest = max(round, self._newest) if is_fetched else round
 
     def outdated(self) -> list[Digest]:
         """Keys of results that are to be forgotten: of rounds that nobody repairs any more, or more than there is room for.

@@ -12,7 +12,7 @@ from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm import gossip_wire
 from adloco_p2p.swarm.discovery import SignedManifest
 from adloco_p2p.swarm.gossip_wire import MAX_INBOX, MESSAGE_BURST, AdlocoGossip, GossipWire, fetch_manifest
-from adloco_p2p.v1 import gossip_pb2
+from adloco_p2p.v1 import control_pb2, gossip_pb2
 
 KINDS = {"report": Report, "verdict": ProbeVerdict}
 RUN = RunConfig().digest
@@ -237,13 +237,14 @@ def test_the_wire_names_are_pinned():
     assert names == {"AdlocoGossip.rpc_gossip", "AdlocoGossip.rpc_manifest"}
 
 
-def test_the_generated_code_is_fresh(tmp_path):
+@pytest.mark.parametrize("module", [gossip_pb2, control_pb2], ids=["gossip", "control"])
+def test_the_generated_code_is_fresh(module, tmp_path):
     protoc = pytest.importorskip("grpc_tools.protoc")
     result = tmp_path / "descriptors"
-    source = "adloco_p2p/v1/gossip.proto"
+    source = module.DESCRIPTOR.name
     assert protoc.main(["protoc", f"-I{REPOSITORY / 'proto'}", f"--descriptor_set_out={result}", source]) == 0
     (fresh,) = descriptor_pb2.FileDescriptorSet.FromString(result.read_bytes()).file
-    committed = descriptor_pb2.FileDescriptorProto.FromString(gossip_pb2.DESCRIPTOR.serialized_pb)
+    committed = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
     for descriptor in (fresh, committed):
         for message in descriptor.message_type:
             for field in message.field:

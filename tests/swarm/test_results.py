@@ -12,11 +12,11 @@ def key_of(name: object) -> Digest:
     return canonical.digest(str(name))
 
 
-def hold(store: ResultStore, name: object, *, round: int, num_bytes: int = 100) -> None:
+def hold(store: ResultStore, name: object, *, round: int, num_bytes: int = 100, is_fetched: bool = False) -> None:
     codec = codec_named("float32")
     encoded = np.empty(num_bytes, dtype=np.uint8)
     result = EncodedResult(digest=key_of(name), codec=codec, sent_codec=codec, size=25, encoded=encoded, parts=())
-    store.keep(key_of(name), result, round=round)
+    store.keep(key_of(name), result, round=round, is_fetched=is_fetched)
     for key in store.outdated():
         store.forget(key, may_reuse=True)
 
@@ -48,6 +48,16 @@ def test_rounds_that_begin_lower_again_take_the_place_of_the_others() -> None:
     hold(store, "first", round=12)
     hold(store, "second", round=13)
     assert held(store, "lost history", "first", "second") == ["first", "second"]
+
+
+def test_fetching_an_old_average_drops_no_newer_one() -> None:
+    store = ResultStore(kept_rounds=2, max_bytes=10_000)
+    for number in (11, 12, 13):
+        hold(store, number, round=number)
+    hold(store, "late", round=8, is_fetched=True)
+    assert held(store, 11, 12, 13, "late") == [11, 12, 13]
+    hold(store, "ahead", round=14, is_fetched=True)
+    assert held(store, 11, 12, 13, "ahead") == [12, 13, "ahead"]
 
 
 def test_the_memory_of_what_is_dropped_serves_the_next_average() -> None:
