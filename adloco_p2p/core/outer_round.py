@@ -170,7 +170,6 @@ class OuterRound:
         self._passed_over: dict[PeerId, None] = {}
         self._pending: AttemptStart | None = None
         self._phase_since = 0.0
-        self._ready_since = 0.0
         self._fruitless_repairs: dict[PeerId, None] = {}
         """Asked in vain, and again after a pause."""
         self._disappointing: dict[PeerId, None] = {}
@@ -209,7 +208,7 @@ class OuterRound:
 
     def start(self, now: float, *, progress_end: float) -> list[Effect]:
         """Begin: a contributor trains, a host without a share waits for the others' average."""
-        self._phase_since = self._ready_since = now
+        self._phase_since = now
         if not self.is_contributor:
             return [self._phase_log(), *self._ask_for_result(now)]
         inner = RunInner(
@@ -224,7 +223,6 @@ class OuterRound:
     def inner_finished(self, result: InnerResult, now: float, gone: Collection[PeerId]) -> list[Effect]:
         assert self.phase is Phase.TRAINING
         self.result = result
-        self._ready_since = now
         # instances share the device: what was not computing was waiting for the others
         self.seconds["waiting"] = max(0.0, now - self._phase_since - result.seconds)
         self.seconds[Phase.TRAINING.value] = min(result.seconds, now - self._phase_since)
@@ -244,7 +242,7 @@ class OuterRound:
             return []
         self.average = event
         if self.phase is Phase.AVERAGING and len(self._members) > 1:
-            self._patience.observe(now - self._ready_since)
+            self._patience.observe(now - self._phase_since)  # of this attempt: what failed before it teaches nothing
         vote = AverageDigest(
             instance=self.instance,
             round=self.round,
@@ -466,8 +464,7 @@ class OuterRound:
         if self.me in self._votes:
             return self._answer(sender)
         members = tuple(p for p in self.contributors if p in message.members)
-        known = max(self._attempt, self._pending.attempt if self._pending else 0)
-        if members != message.members or sender not in members or message.attempt <= known or sender in self._spoilers:
+        if members != message.members or sender not in members or sender in self._spoilers or not self._is_newer(message):
             return []
         if self.me not in members and 2 * len(members) <= len(self._survivors(gone)):
             return []  # so few settle nothing: not worth waiting for
@@ -486,6 +483,15 @@ class OuterRound:
             effects += self._enter(Phase.RETRYING, now)
         self.next_deadline = now + self._patience.timeout_seconds(expected_seconds=0.0)
         return [*effects, *self._seek_commit(now, gone)]
+
+    def _is_newer(self, start: AttemptStart) -> bool:
+        """Than what this host takes part in. Of two attempts with one number, by leaders that did not know of each other, the
+        same one counts everywhere: that of more members, then of the first ones. Otherwise each would wait for the other."""
+        own = self._pending if self._pending is not None and self._pending.attempt > self._attempt else None
+        attempt, members = (own.attempt, own.members) if own else (self._attempt, self._members)
+        if start.attempt != attempt:
+            return start.attempt > attempt
+        return (len(start.members), members) > (len(members), start.members)
 
     # --- commit ------------------------------------------------------------------------------------------------------
 

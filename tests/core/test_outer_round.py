@@ -146,6 +146,26 @@ def test_an_attempt_that_was_begun_is_not_begun_again() -> None:
     assert outer.received(A, second, 13.0, ()) == [], "a bad peer says everything again"
 
 
+def test_of_two_attempts_with_one_number_the_same_one_counts_everywhere() -> None:
+    of_two, of_three = (AttemptStart(instance=INSTANCE, round=0, attempt=1, members=who) for who in ((B, C), (A, B, C)))
+    for first, second in ((of_two, of_three), (of_three, of_two)):
+        outer = averaging(B, A, C, D, patience=Patience())
+        begun = []
+        for sender, start in ((C, first), (A if second is of_three else C, second)):
+            begun += [effect for effect in outer.received(sender, start, 12.0, ()) if isinstance(effect, Average)]
+        assert [peer for peer, _ in begun[-1].weights] == [A, B, C]
+        assert len(begun) == (2 if first is of_two else 1)
+
+
+def test_what_failed_before_an_attempt_teaches_no_patience() -> None:
+    patience = Patience()
+    outer = averaging(B, A, C, patience=patience)
+    outer.average_failed(failure(attempt=0, suspects=(C,)), 70.0, ())
+    outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(A, B)), 71.0, ())
+    outer.average_finished(replace(finished(outer, A, B), attempt=1), 73.0, ())
+    assert list(patience.waits) == [2.0]
+
+
 def test_nobody_waits_for_an_attempt_of_a_few_that_leaves_him_out() -> None:
     outer = averaging(B, A, C, D, patience=Patience())
     outer.average_failed(failure(attempt=0, suspects=(D,)), 14.0, ())
