@@ -146,7 +146,7 @@ def _node_turn(run: RunConfig, engine: Hosting, folder: Path) -> Callable[[], ob
 
     def work() -> None:
         agreement = Gathering(decide=lambda before, reports: next_plan(before, reports, run.rules))
-        peer = Peer(me=ME, cadence=Cadence(rounds=ROUNDS, evaluation_period=0, checkpoint_period=1), agreement=agreement)
+        peer = Peer(me=ME, cadence=Cadence(work=run.work, evaluation_period=0, checkpoint_period=1), agreement=agreement)
         stop = asyncio.run(Node(peer=peer, ports=ports).run(Started(durable=durable, capacity=capacity)))
         assert stop.is_finished
 

@@ -17,7 +17,7 @@ LINES = ("-", "--")
 GRID = 24
 """Points of a mean curve."""
 FEWEST_SEEDS = 3
-"""An interval of two seeds is wider than the plot and is left out; the tables have it."""
+"""A row with fewer is on no front and has no interval in a plot: it would be wider than what the rows differ by."""
 WIDEST_LOSS = 0.35
 """Nats above the best final loss that a panel shows."""
 
@@ -28,26 +28,29 @@ def save(figure: Figure, path: Path) -> None:
         figure.savefig(path, metadata={"Date": None})
 
 
-def plot_pareto(rows: Mapping[str, Sequence[Record]], groups: Mapping[str, str], path: Path) -> None:
-    """Final loss against each cost, one point per row with its confidence interval, the front joined; colour by group."""
+def plot_pareto(
+    rows: Mapping[str, Sequence[Record]], losses: Mapping[str, Estimate], groups: Mapping[str, str], path: Path
+) -> None:
+    """Paired difference of the final loss against each cost, one point per row with its confidence interval, the front joined;
+    colour by group."""
     figure = Figure(figsize=(13, 4.6), layout="constrained")
     panels = figure.subplots(1, len(COSTS), sharey=True)
     colours = {group: f"C{index}" for index, group in enumerate(dict.fromkeys(groups.values()))}
-    losses = {name: estimate([record["loss"] for record in records]) for name, records in rows.items()}
-    numbers = {name: number for number, name in enumerate(rows, start=1)}
+    numbers = {name: number for number, name in enumerate(losses, start=1)}
     for panel, (label, column, unit) in zip(panels, COSTS, strict=True):
-        costs = {name: estimate([with_end(record)[-1][column] * unit for record in rows[name]]) for name in rows}
-        for name in rows:
+        costs = {name: estimate([with_end(record)[-1][column] * unit for record in rows[name]]) for name in losses}
+        for name in losses:
             _point(panel, costs[name], losses[name], colours[groups[name]], has_bars=len(rows[name]) >= FEWEST_SEEDS)
             panel.annotate(f" {numbers[name]}", (costs[name].mean, losses[name].mean), fontsize=7)
-        compared = [name for name in rows if column == STEPS or rows[name][0]["bytes_per_peer"] > 0]
+        known = [name for name in losses if len(rows[name]) >= FEWEST_SEEDS]
+        compared = [name for name in known if column == STEPS or rows[name][0]["bytes_per_peer"] > 0]
         best = front({name: (costs[name].mean, losses[name].mean) for name in compared})
         panel.plot([costs[name].mean for name in best], [losses[name].mean for name in best], "k:", linewidth=0.8)
         panel.set_xlabel(label)
         panel.grid(alpha=0.3)
-    least = min(loss.mean for loss in losses.values())
+    least = min((loss.mean for loss in losses.values()), default=0.0)
     panels[0].set_ylim(least - 0.03, least + WIDEST_LOSS)
-    panels[0].set_ylabel("final held-out loss, nats per byte")
+    panels[0].set_ylabel("final held-out loss, nats per byte,\nminus that of DiLoCo of the same start")
     handles = [
         mpl.lines.Line2D([], [], color=colour, marker="o", linestyle="", label=group) for group, colour in colours.items()
     ]

@@ -22,15 +22,14 @@ from benchmarks.method.figures import (
     timed,
     with_end,
 )
-from benchmarks.method.plots import plot_curves, plot_pareto, plot_unequal
-from benchmarks.method.rows import GROUPS, SAME_START, TUNED, TUNING_SEED, Row
+from benchmarks.method.plots import FEWEST_SEEDS, plot_curves, plot_pareto, plot_unequal
+from benchmarks.method.rows import FULL, GROUPS, ONE, SAME_START, TUNED, TUNING_SEED, Row
 from benchmarks.method.run import BASE
 from benchmarks.method.store import key_of, pack
 
 Record = dict[str, Any]
 Runs = Mapping[str, Sequence[Record]]
 """Row -> its records, one per seed."""
-PLOTTED = ("main", "alone")
 NEAR = 0.10
 """Nats above the final loss of the DiLoCo that a run starts like: the loss to which costs are compared."""
 
@@ -46,8 +45,9 @@ def write(records: Sequence[Record], docs: Path) -> None:
     tables = {
         "main": main_table(runs["main"]),
         "reached": reached_table(runs["main"]),
+        "near": near_table(runs["main"]),
         "fronts": front_table(equal),
-        "ablations": main_table({**_reference(runs["main"]), **runs["ablations"]}),
+        "ablations": ablation_table(runs["ablations"], runs["main"]),
         "unequal": unequal_table(runs["unequal"]),
         "plan": plan_table(runs["main"]),
         "tuning": tuning_table(runs["tuning"]),
@@ -59,7 +59,7 @@ def write(records: Sequence[Record], docs: Path) -> None:
         text = placed(text, name, lines)
     path.write_text(text, "utf-8")
     groups = {name: name.split()[0].strip(",") if name in runs["main"] else "AdLoCo, ablations" for name in equal}
-    plot_pareto(equal, groups, folder / "pareto.svg")
+    plot_pareto(equal, differences(equal), groups, folder / "pareto.svg")
     plot_curves(runs["main"], folder / "curves.svg")
     plot_unequal(runs["unequal"], SECONDS, folder / "unequal.svg")
     shown = {record["key"]: record for group in runs.values() for some in group.values() for record in some}
@@ -87,16 +87,19 @@ def _of(records: Sequence[Record], rows: Sequence[Row]) -> dict[str, list[Record
     return {name: [record for record in some if record] for name, some in found.items() if any(some)}
 
 
-def _reference(runs: Runs) -> dict[str, Sequence[Record]]:
-    return {name: runs[name] for name in (TUNED, SAME_START) if name in runs}
-
-
 def _losses(records: Sequence[Record]) -> dict[int, float]:
     return {record["seed"]: record["loss"] for record in records}
 
 
 def _costs(records: Sequence[Record], cost: Callable[[Record], float]) -> Estimate:
     return estimate([cost(record) for record in records])
+
+
+def differences(runs: Runs) -> dict[str, Estimate]:
+    """Final losses minus that of DiLoCo with the same start, paired by seed: rows of different seeds compare."""
+    start = _losses(runs.get(SAME_START, ()))
+    found = {name: paired(_losses(records), start) for name, records in runs.items()}
+    return {name: difference for name, difference in found.items() if difference is not None}
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -109,18 +112,49 @@ def main_table(runs: Runs) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, records in runs.items():
-        others = [_losses(runs[other]) if other in runs and other != name else {} for other in (SAME_START, TUNED)]
-        differences = [paired(_losses(records), losses) for losses in others]
         cells = [
             name,
             str(len(records)),
             _costs(records, lambda r: r["loss"]).shown(3),
-            *(difference.shown(3) if difference else "" for difference in differences),
-            f"{_costs(records, lambda r: r['rounds']).mean:.0f}",
-            f"{_costs(records, lambda r: r['inner_steps']).mean:.0f}",
-            f"{_costs(records, lambda r: r['bytes_per_peer']).mean / 1e6:.1f}",
+            *(_minus(records, runs.get(other, ())) if other != name else "" for other in (SAME_START, TUNED)),
+            *_counts(records),
             f"{_costs(records, lambda r: timed(r, SMALL)[-1][SECONDS]).mean:.0f}",
             f"{_costs(records, lambda r: timed(r, LARGE)[-1][SECONDS]).mean / 3600:.2f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _minus(records: Sequence[Record], others: Sequence[Record]) -> str:
+    difference = paired(_losses(records), _losses(others))
+    return difference.shown(3) if difference else ""
+
+
+def _counts(records: Sequence[Record]) -> list[str]:
+    """Rounds, inner steps, MB sent per peer."""
+    return [
+        f"{_costs(records, lambda r: r['rounds']).mean:.0f}",
+        f"{_costs(records, lambda r: r['inner_steps']).mean:.0f}",
+        f"{_costs(records, lambda r: r['bytes_per_peer']).mean / 1e6:.1f}",
+    ]
+
+
+def ablation_table(runs: Runs, main: Runs) -> list[str]:
+    """Each row beside the one that it changes: the whole method, or its form with one instance."""
+    lines = [
+        f"| row | seeds | final loss | minus the row that it changes | minus {SAME_START} | minus {TUNED} "
+        "| rounds | inner steps | MB sent per peer |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, records in runs.items():
+        base = ONE if name == FULL or name.startswith("one") else FULL
+        cells = [
+            name,
+            str(len(records)),
+            _costs(records, lambda r: r["loss"]).shown(3),
+            _minus(records, main.get(base, ())) if name != ONE else "",
+            *(_minus(records, main.get(other, ())) for other in (SAME_START, TUNED)),
+            *_counts(records),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
@@ -140,6 +174,23 @@ def reached_table(runs: Runs) -> list[str]:
                 continue
             cells = [_advantage(records, runs[other], targets, column) for _, column in costs]
             lines.append(f"| {name} | {other} | {' | '.join(cells)} |")
+    return lines
+
+
+def near_table(runs: Runs) -> list[str]:
+    """How many times fewer rounds than DiLoCo of the same start, by how near its final loss is to be."""
+    distances = (0.03, 0.05, NEAR)
+    head = " | ".join(f"to {distance:.2f} above" for distance in distances)
+    lines = [f"| row | in the whole run | {head} |", "|---|---|" + "---|" * len(distances)]
+    start = runs.get(SAME_START, ())
+    wholes = {record["seed"]: record["rounds"] for record in start}
+    for name, records in runs.items():
+        ratios = [wholes[record["seed"]] / record["rounds"] for record in records if record["seed"] in wholes]
+        if name == SAME_START or not ratios:
+            continue
+        targets = [{record["seed"]: record["loss"] + distance for record in start} for distance in distances]
+        cells = [_advantage(records, start, target, ROUNDS) for target in targets]
+        lines.append(f"| {name} | {estimate(ratios).shown(2)} | {' | '.join(cells)} |")
     return lines
 
 
@@ -163,14 +214,16 @@ def _advantage(records: Sequence[Record], others: Sequence[Record], targets: Map
 
 
 def front_table(runs: Runs) -> list[str]:
-    """A run without an exchange is on no front but that of the inner steps."""
-    lines = ["| cost | rows on the front, cheapest first (cost, loss) |", "|---|---|"]
-    losses = {name: estimate([record["loss"] for record in records]).mean for name, records in runs.items()}
+    """Of rows with enough seeds. A run without an exchange is on no front but that of the inner steps."""
+    lines = [f"| cost | rows on the front, cheapest first (cost, loss minus {SAME_START}) |", "|---|---|"]
+    losses = {name: loss for name, loss in differences(runs).items() if len(runs[name]) >= FEWEST_SEEDS}
     for label, column, unit in (("outer rounds", ROUNDS, 1.0), ("MB sent per peer", BYTES, 1e-6), ("inner steps", STEPS, 1.0)):
-        costs = {name: _costs(records, lambda r, c=column: with_end(r)[-1][c]).mean * unit for name, records in runs.items()}  # type: ignore[misc]
-        compared = [name for name in runs if column == STEPS or runs[name][0]["bytes_per_peer"] > 0]
-        names = front({name: (costs[name], losses[name]) for name in compared})
-        lines.append(f"| {label} | " + "; ".join(f"{name} ({costs[name]:.1f}, {losses[name]:.3f})" for name in names) + " |")
+        costs = {name: _costs(runs[name], lambda r, c=column: with_end(r)[-1][c]).mean * unit for name in losses}  # type: ignore[misc]
+        compared = [name for name in losses if column == STEPS or runs[name][0]["bytes_per_peer"] > 0]
+        names = front({name: (costs[name], losses[name].mean) for name in compared})
+        lines.append(
+            f"| {label} | " + "; ".join(f"{name} ({costs[name]:.1f}, {losses[name].shown(3)})" for name in names) + " |"
+        )
     return lines
 
 

@@ -39,7 +39,8 @@ def diloco(batch: int, inner_steps: int, *more: str, momentum: float = 0.7, name
 
 def adloco(name: str, *more: str, count: int = 1, **others: Any) -> Row:
     """The method, by default with one instance: the batch test and nothing else. Of one setting twice, the later counts."""
-    settings = (f"instances.count={count}", "batch.level=inner", "batch.max_batch=64", *more)
+    plain = ("batch.level=inner", "batch.max_batch=64", "batch.eta=1.3", "inner.batch_scaling=none", "outer.momentum=0.5")
+    settings = (f"instances.count={count}", *plain, *more)
     last = {text.partition("=")[0]: text for text in settings}
     return Row(name=name, settings=tuple(last.values()), **others)
 
@@ -50,9 +51,11 @@ def tuning() -> list[Row]:
     rates = [diloco(8, 32, f"inner.learning_rate={rate}", name=f"DiLoCo B 8 H 32 m 0.7 rate {rate}") for rate in (3e-3, 1.2e-2)]
     grid = [diloco(8, h, momentum=m) for h, m in ((32, 0.5), (32, 0.7), (32, 0.9), (64, 0.7), (64, 0.5))]
     batches = [diloco(16, 16, momentum=0.5), diloco(16, 32), diloco(16, 64)]
-    etas = [adloco("AdLoCo eta 1.3, max 64, m 0.7")]
-    etas += [adloco(f"AdLoCo eta {eta}, max 64, m 0.7", f"batch.eta={eta}") for eta in (1.0, 1.7)]
-    steps = [adloco(f"AdLoCo eta 1.3, max 64, m 0.7, H {h}", f"work.inner_steps={h}") for h in (64, 16)]
+    etas = [adloco(f"AdLoCo eta {eta}, max 64, m 0.7", f"batch.eta={eta}", "outer.momentum=0.7") for eta in (1.3, 1.0, 1.7)]
+    steps = [
+        adloco(f"AdLoCo eta 1.3, max 64, m {m}, H {h}", f"work.inner_steps={h}", f"outer.momentum={m}")
+        for h, m in ((64, 0.7), (16, 0.5))
+    ]
     sqrt = "inner.batch_scaling=sqrt"
     levers = [
         adloco("AdLoCo eta 2.5, max 64, m 0.5", "batch.eta=2.5", half),
@@ -81,7 +84,7 @@ def tuning() -> list[Row]:
             most_steps=128,
         ),
         diloco(8, 128),
-        adloco("AdLoCo eta 1.7, max 64, m 0.7, sqrt, H 64", "batch.eta=1.7", sqrt, "work.inner_steps=64"),
+        adloco("AdLoCo eta 1.7, max 64, m 0.7, sqrt, H 64", "batch.eta=1.7", sqrt, "work.inner_steps=64", "outer.momentum=0.7"),
         adloco("AdLoCo eta 1.3, max 64, m 0.5, sqrt", "batch.eta=1.3", sqrt, half),
         diloco(8, 16, momentum=0.5),
     ]
@@ -106,6 +109,8 @@ SAME_START = "DiLoCo B 8 H 32"
 TUNED = "DiLoCo B 8 H 64 (H tuned)"
 """The H of the grid that halves the traffic for the least loss."""
 
+ONE = "AdLoCo, one instance"
+"""The batch test with the tuned constants, and nothing else."""
 _TUNED = ("batch.eta=1.7", "inner.batch_scaling=sqrt", "outer.momentum=0.5")
 _TWO = ("instances.fork_round=4", "merge.first_round=6", "merge.period_rounds=2")
 FULL = "AdLoCo, two instances"
@@ -120,12 +125,12 @@ def main() -> list[Row]:
     return [
         diloco(8, 32, momentum=0.5, name=SAME_START),
         diloco(8, 64, momentum=0.7, name=TUNED),
-        adloco("AdLoCo, one instance", *_TUNED),
+        adloco(ONE, *_TUNED),
         diloco(16, 32, "inner.learning_rate=8.5e-3", momentum=0.5, name="DiLoCo B 16 H 32 (fixed batch)"),
         adloco("AdLoCo, one instance, eta 2.5", *_TUNED, "batch.eta=2.5"),
         full(),
         adloco(
-            "AdLoCo, constants of configs/default.yaml (H 16)",
+            "AdLoCo, constants of the demonstration (H 16)",
             "work.inner_steps=16",
             "batch.max_batch=32",
             "instances.fork_round=8",
@@ -143,16 +148,15 @@ def main() -> list[Row]:
 
 def ablations() -> list[Row]:
     """Each differs from the whole method, or from its one-instance form, in what its name says."""
-    one = "AdLoCo, one instance"
     limit = {"micro_batch_limit": 3}
     three = (*_TUNED, *_TWO)
     return [
         full(),
         full("two: no adaptive batch", "batch.test=constant"),
-        full("two: no merge (best instance kept)", "merge.policy=none"),
+        full("two: no merge before the end", "merge.policy=none"),
         full("two: same start, no fork", "instances.start=same"),
         full("two: different starts", "instances.start=different"),
-        adloco(one, *_TUNED),
+        adloco(ONE, *_TUNED),
         adloco("one: rate unchanged when the batch grows", "batch.eta=1.7", "outer.momentum=0.5"),
         adloco("one: last-gradient statistic", *_TUNED, "batch.level=outer", is_last_gradient=True),
         adloco("one: micro-batch statistic", *_TUNED, "batch.statistic=micro_batch"),
@@ -169,7 +173,7 @@ def ablations() -> list[Row]:
         adloco("three, best_with_worst", *three, "merge.policy=best_with_worst", count=3),
         adloco("three, worst_group of three", *three, "merge.policy=worst_group", "merge.group_size=3", count=3),
         adloco("one: naive denominator", *_TUNED, "batch.denominator=naive"),
-        adloco("one: learning rate decays over rounds, as shipped", *_TUNED, decay_rounds=17),
+        adloco("one: learning rate decays over rounds", *_TUNED, decay_rounds=17),
     ]
 
 

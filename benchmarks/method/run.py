@@ -11,13 +11,13 @@ import torch
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.core import canonical
+from adloco_p2p.core.run_end import samples_after
 from adloco_p2p.core.types import InstanceId, RoundPlan
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.indexing import IndexedRows
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
-from benchmarks.method.budget import planned_samples
 from benchmarks.method.clock import PROFILES
 from benchmarks.method.rows import Row
 from benchmarks.method.world import Setting, World
@@ -33,21 +33,20 @@ CACHE = Path.home() / ".cache" / "adloco-method"
 Record = dict[str, Any]
 
 
-def settings_of(row: Row, seed: int) -> list[str]:
-    """Everything that `--set` needs to repeat the row with real processes, beside the rounds that it took."""
-    return [*row.settings, f"seed={seed}"]
+def settings_of(row: Row, seed: int, *, samples: int) -> list[str]:
+    """Everything that `--set` needs to repeat the row with real processes."""
+    return [*row.settings, f"work.samples={samples}", f"seed={seed}"]
 
 
 def run_row(row: Row, seed: int, *, samples: int) -> Record:
     """Train `samples` samples and say what came of it. Takes seconds to a minute."""
     torch.set_num_threads(1)
-    run = load_run(BASE, settings_of(row, seed)).value
+    run = load_run(BASE, settings_of(row, seed, samples=samples)).value
     rows, vocab_size = _indexed(canonical.encode(run.data))
     feed = IndexedFeed(rows, vocab_size=vocab_size, seed=run.seed)
     watch = _Watch(run=run, rows=rows, vocab_size=vocab_size, samples=samples)
     setting = Setting(
         run=run,
-        samples=samples,
         speeds=row.speeds,
         profile=PROFILES[row.clock],
         micro_batch_limit=row.micro_batch_limit,
@@ -138,7 +137,7 @@ class _Watch:
                 for item, shares, steps in zip(plan.instances, trained, most, strict=True)
             ]
         )
-        done = world.budget.done_before(plan) + planned_samples(plan)
+        done = samples_after(plan)
         if done < self._next_point:
             return
         self._next_point = done + self.samples / POINTS

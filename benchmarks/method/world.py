@@ -5,7 +5,7 @@ steps last what the clock says (scaled by a host's speed), averaging what the li
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -47,14 +47,14 @@ from adloco_p2p.core.events import (
 )
 from adloco_p2p.core.peer import Cadence, Peer
 from adloco_p2p.core.round_plan import genesis
-from adloco_p2p.core.types import Capacity, Digest, InstanceId, PeerId, RoundPlan
+from adloco_p2p.core.types import Capacity, Digest, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.numerics.batch import Feed
 from adloco_p2p.numerics.digest import tensor_digest
 from adloco_p2p.numerics.grad_stats import pseudo_gradient_statistics
 from adloco_p2p.numerics.merging import weighted_average
 from adloco_p2p.training.hosting import Hosting
-from benchmarks.method.budget import SampleBudget, planned_samples
 from benchmarks.method.clock import Profile, transferred
+from benchmarks.method.steps import GrowingSteps
 
 STATES_KEPT = 16
 """States that can still be fetched."""
@@ -66,7 +66,6 @@ class Setting:
     """A run, and what is not part of its configuration."""
 
     run: RunConfig
-    samples: int
     speeds: tuple[float, ...]
     """One per peer, relative to the profile's machine."""
     profile: Profile
@@ -102,17 +101,12 @@ OnApplied = Callable[["World", RoundPlan, InstanceId, torch.Tensor], None]
 
 
 class World:
-    """`run()` trains to the end of the budget."""
+    """`run()` trains to the end of the run."""
 
     def __init__(self, setting: Setting, feed: Feed, *, on_applied: OnApplied) -> None:
         self.setting = setting
         self.now = 0.0
-        self.budget = SampleBudget(
-            total=setting.samples,
-            rules=setting.run.rules,
-            steps_exponent=setting.steps_exponent,
-            most_steps=setting.most_steps,
-        )
+        self._rule = GrowingSteps(rules=setting.run.rules, exponent=setting.steps_exponent, most=setting.most_steps)
         self.plans: dict[int, RoundPlan] = {}
         self._on_applied = on_applied
         self._applied: dict[tuple[int, InstanceId], Digest] = {}
@@ -125,7 +119,7 @@ class World:
         capacity = Capacity(samples_per_second=0.0, micro_batch_limit=setting.micro_batch_limit, max_instances=8)
         first = genesis(setting.run.digest, [(name, capacity) for name in names], setting.run.rules)
         self.plans[0] = first
-        cadence = Cadence(rounds=1 << 30, evaluation_period=0, checkpoint_period=1 << 30)
+        cadence = Cadence(work=setting.run.work, evaluation_period=0, checkpoint_period=1 << 30)
         self.hosts: dict[PeerId, _Host] = {}
         for name, speed in zip(names, setting.speeds, strict=True):
             engine = Hosting(setting.run, config, name, feed)
@@ -152,8 +146,8 @@ class World:
 
     # --- time --------------------------------------------------------------------------------------------------------
 
-    def _decide(self, previous: RoundPlan, reports: object) -> RoundPlan:
-        plan = self.budget.decide(previous, reports)  # type: ignore[arg-type]
+    def _decide(self, previous: RoundPlan, reports: Sequence[Report]) -> RoundPlan:
+        plan = self._rule.decide(previous, reports)
         self.plans.setdefault(plan.round, plan)
         return plan
 
@@ -236,14 +230,10 @@ class World:
                 raise AssertionError(f"{name} at {self.now:.1f} s: {effect} has no place in a run without faults")
 
     def _train(self, host: _Host, effect: RunInner) -> InnerResult:
-        """The product's inner steps; the rate decays with the samples of the run, and seconds are those of the clock."""
-        plan = self.plans[effect.round]
-        if self.setting.decay_rounds:
-            start, end, total = effect.round, effect.round + 1, self.setting.decay_rounds
-        else:
-            start = self.budget.done_before(plan)
-            end, total = start + planned_samples(plan), self.setting.samples
-        effect = replace(effect, progress_start=min(1.0, start / total), progress_end=min(1.0, end / total))
+        """The product's inner steps; seconds are those of the clock."""
+        if total := self.setting.decay_rounds:
+            start, end = min(1.0, effect.round / total), min(1.0, (effect.round + 1) / total)
+            effect = replace(effect, progress_start=start, progress_end=end)
         result = host.engine.run_inner(effect, should_stop=lambda: False, on_progress=lambda *_: None)
         assert result is not None
         if self.setting.is_last_gradient:

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -14,52 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adloco_p2p.config.load import load_run
-from adloco_p2p.core.round_plan import genesis
-from adloco_p2p.core.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
-from adloco_p2p.core.types import Capacity, Digest, InstanceId, PeerId, RoundPlan
+from adloco_p2p.core.rules import BatchRules, Rules, WorkRules
+from adloco_p2p.core.types import Digest, InstanceId, RoundPlan
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.digest import tensor_digest
-from benchmarks.method.budget import SampleBudget, grown_inner_steps, planned_samples
 from benchmarks.method.clock import Link, Machine, Profile, round_seconds, transferred
 from benchmarks.method.figures import SAMPLES, SECONDS, STEPS, at_loss, at_samples, estimate, front, paired, timed
 from benchmarks.method.report import placed
 from benchmarks.method.rows import Row
 from benchmarks.method.run import BASE, run_row
+from benchmarks.method.steps import grown_inner_steps
 from benchmarks.method.store import append_record, key_of, pack, read_records
 from benchmarks.method.world import Setting, World
 
-CAPACITY = Capacity(samples_per_second=0.0, micro_batch_limit=64, max_instances=4)
-RULES = Rules(
-    work=WorkRules(inner_steps=8, rounds=1000, share="equal"),
-    instances=InstanceRules(count=1),
-    batch=BatchRules(test="constant", initial_batch=4),
-    merge=MergeRules(policy="none"),
-)
-
-
-def rounds_of(budget: SampleBudget) -> Iterator[RoundPlan]:
-    """The plans of a run whose reports say nothing."""
-    plan = genesis(Digest("1" * 64), [(PeerId(name), CAPACITY) for name in "ab"], RULES)
-    while True:
-        yield plan
-        if plan.is_last:
-            return
-        plan = budget.decide(plan, [])
-
-
-@pytest.mark.parametrize(
-    ("total", "expected"),
-    [
-        (96, [32, 32, 32, 0]),
-        (100, [32, 32, 32, 4, 0]),  # one step of four
-        (99, [32, 32, 32, 0]),  # three samples are no step
-    ],
-)
-def test_the_last_round_is_cut_to_the_samples_that_are_left(total: int, expected: list[int]) -> None:
-    budget = SampleBudget(total=total, rules=RULES)
-    plans = list(rounds_of(budget))
-    assert [planned_samples(plan) for plan in plans] == expected
-    assert [budget.done_before(plan) for plan in plans] == [sum(expected[:i]) for i in range(len(expected))]
+RULES = Rules(work=WorkRules(inner_steps=8), batch=BatchRules(initial_batch=4))
 
 
 def test_inner_steps_follow_the_batch() -> None:
@@ -213,9 +180,10 @@ def test_a_run_repeats_itself_and_spends_its_samples() -> None:
 
 
 def test_a_simulated_peer_alone_does_what_the_product_does(tmp_path: Path) -> None:
-    """`adloco-peer start --offline` and the world end every round with the same bytes: growing batch, warm-up, cosine."""
+    """`adloco-peer start --offline` and the world end every round with the same bytes: growing batch, warm-up, cosine over
+    samples, a last round that is cut to what is left."""
     wanted = ["instances.count=1", "batch.level=inner", "batch.statistic=micro_batch", "batch.eta=0.3", "batch.growth_cap=2"]
-    wanted += ["work.inner_steps=4", "work.rounds=4", "seed=5"]
+    wanted += ["work.inner_steps=4", "work.samples=203", "seed=5"]
     command = [sys.executable, "-m", "adloco_p2p", "start", str(BASE), "--offline", "--plain", "--workdir", str(tmp_path)]
     subprocess.run(
         [*command, "--set", *wanted, "--peer-set", "num_threads=1", "max_micro_batch=64"],
@@ -232,12 +200,8 @@ def test_a_simulated_peer_alone_does_what_the_product_does(tmp_path: Path) -> No
     def applied(world: World, plan: RoundPlan, instance: InstanceId, outer: torch.Tensor) -> None:
         digests[plan.round] = tensor_digest(outer)
 
-    samples = sum(line["samples"] for line in rounds)
+    assert 203 - rounds[-1]["effective_batch"] < sum(line["samples"] for line in rounds) <= 203
     assert rounds[-1]["effective_batch"] > rounds[0]["effective_batch"]
     torch.set_num_threads(1)
-    World(
-        Setting(run=run, samples=samples, speeds=(1.0,), profile=PROFILE, micro_batch_limit=64, decay_rounds=4),
-        feed,
-        on_applied=applied,
-    ).run()
+    World(Setting(run=run, speeds=(1.0,), profile=PROFILE, micro_batch_limit=64), feed, on_applied=applied).run()
     assert [digests[line["round"]] for line in rounds] == [line["digest"] for line in rounds]

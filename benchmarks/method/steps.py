@@ -1,0 +1,32 @@
+"""An idea tried here, not a setting of the product: H follows the batch, so that one statistic pulls both levers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from adloco_p2p.core.round_plan import next_plan
+from adloco_p2p.core.rules import Rules
+from adloco_p2p.core.types import Report, RoundPlan
+
+
+def grown_inner_steps(batch: float, rules: Rules, *, exponent: float, most: int) -> int:
+    """H of a round whose mean requested batch is `batch`: H0 (B / B0)^exponent, at most `most`."""
+    grown: float = rules.work.inner_steps * (batch / rules.batch.initial_batch) ** exponent
+    return max(1, min(round(grown), max(most, rules.work.inner_steps)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowingSteps:
+    """The product's rule of the next plan, asked a second time with the H that the batch of its first answer asks for."""
+
+    rules: Rules
+    exponent: float
+    """0: H stays."""
+    most: int
+
+    def decide(self, previous: RoundPlan, reports: Sequence[Report]) -> RoundPlan:
+        plan = next_plan(previous, reports, self.rules)
+        if not self.exponent or plan.is_last:
+            return plan
+        batch = sum(item.requested_batch for item in plan.instances) / len(plan.instances)
+        steps = grown_inner_steps(batch, self.rules, exponent=self.exponent, most=self.most)
+        return next_plan(previous, reports, replace(self.rules, work=replace(self.rules.work, inner_steps=steps)))
