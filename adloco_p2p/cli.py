@@ -187,7 +187,7 @@ def _parser() -> argparse.ArgumentParser:
 
     plan = verbs.add_parser("plan", help="estimate communications and bytes of a run before it starts")
     _config(plan)
-    plan.add_argument("--samples", type=_positive, required=True, metavar="N", help="training samples of the whole run")
+    plan.add_argument("--samples", type=_positive, metavar="N", help="samples of the whole run (default: work.samples)")
     plan.add_argument("--peers", type=_positive, default=4, metavar="M", help="hosts per instance (default 4)")
     plan.add_argument("--mbit", type=float, default=100.0, metavar="RATE", help="line rate in Mbit/s (default 100)")
     plan.add_argument("--workdir", type=Path, metavar="DIR", help="compare with what happened in this directory")

@@ -1,16 +1,20 @@
 """Settings that are each fine and together cannot work, or would silently do nothing. One sentence each, with what would do."""
 
 import re
+from math import ceil
 
 from adloco_p2p.config.peer import PeerConfig
 from adloco_p2p.config.quiet_hours import parse_range
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.core.types import MAX_HISTORY, MAX_INSTANCES
 
+_SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+"""Arguments that most architectures have; `transformers` would fail on impossible ones with whatever error comes first."""
+
 
 def combinations(run: RunConfig) -> list[str]:
     """Every impossible combination in a run's configuration; empty where there is none."""
-    return [*_model(run), *_data(run), *_optimizers(run), *_batch(run), *_instances(run)]
+    return [*_model(run), *_data(run), *_optimizers(run), *_batch(run), *_work(run), *_instances(run)]
 
 
 def _model(run: RunConfig) -> list[str]:
@@ -21,6 +25,10 @@ def _model(run: RunConfig) -> list[str]:
     for name, source in (("vocab_size", "the tokenizer"), ("max_position_embeddings", "data.sequence_length")):
         if name in model.architecture:
             problems.append(f"model.architecture.{name}: follows from {source}; leave it out")
+    for name in _SIZES:
+        value = model.architecture.get(name)
+        if value is not None and (type(value) is not int or value < 1):
+            problems.append(f"model.architecture.{name}: {value!r}, but every model needs a whole number from 1 on")
     if model.revision is not None and model.pretrained is None:
         problems.append("model.revision: says which version of model.pretrained, which is not set")
     if tokenizer.revision is not None and tokenizer.source == "bytes":
@@ -89,16 +97,46 @@ def _is_noise_of_the_mean(run: RunConfig) -> bool:
     return run.batch.statistic == "micro_batch" or run.batch.level == "outer"
 
 
+def _work(run: RunConfig) -> list[str]:
+    work, first = run.work, _first_round_samples(run)
+    if work.rounds is None and work.samples is None:
+        return ["work.samples, work.rounds: both null, so the run would never end; set one of them"]
+    if work.rounds is not None and work.samples is not None:
+        return [
+            f"work.samples: {work.samples}, but work.rounds is set too, to {work.rounds}, and a run has one end;"
+            " leave one of them out"
+        ]
+    if work.samples is not None and work.samples < first:
+        return [
+            f"work.samples: {work.samples} is less than the first round takes, {first}; raise it, or lower work.inner_steps"
+        ]
+    return []
+
+
+def _first_round_samples(run: RunConfig) -> int:
+    """Of all instances that begin the run."""
+    count = 1 if run.instances.start == "fork" else min(run.instances.count, MAX_INSTANCES)
+    return count * run.batch.initial_batch * run.work.inner_steps
+
+
+def _most_rounds(run: RunConfig) -> int:
+    """A batch that grows makes fewer; 0 where the run has no end, which `_work` says."""
+    if run.work.samples is None:
+        return run.work.rounds or 0
+    return ceil(run.work.samples / _first_round_samples(run))
+
+
 def _instances(run: RunConfig) -> list[str]:
-    instances, merge, rounds = run.instances, run.merge, run.work.rounds
+    instances, merge, rounds = run.instances, run.merge, _most_rounds(run)
+    length = f"has {rounds} rounds (work.rounds)" if run.work.samples is None else f"has at most {rounds} rounds (work.samples)"
     problems = []
     if instances.count > MAX_INSTANCES:
         problems.append(f"instances.count: {instances.count}, but a plan holds at most {MAX_INSTANCES}")
-    if instances.count == 1:
+    if instances.count == 1 or rounds == 0:
         return problems
     if instances.start == "fork" and instances.fork_round >= rounds:
         problems.append(
-            f"instances.fork_round: {instances.fork_round} never comes, because the run has {rounds} rounds (work.rounds);"
+            f"instances.fork_round: {instances.fork_round} never comes, because the run {length};"
             " fork earlier, or set instances.count to 1"
         )
     if instances.start == "different" and run.model.pretrained is not None:
@@ -110,7 +148,7 @@ def _instances(run: RunConfig) -> list[str]:
         )
     if merge.policy != "none" and merge.first_round > rounds:
         problems.append(
-            f"merge.first_round: {merge.first_round} never comes, because the run has {rounds} rounds (work.rounds);"
+            f"merge.first_round: {merge.first_round} never comes, because the run {length};"
             " lower it, or set merge.policy to none"
         )
     return problems

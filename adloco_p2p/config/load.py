@@ -57,20 +57,24 @@ def load_peer(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[PeerCo
 
 # --- presets ---------------------------------------------------------------------------------------------------------
 
+_ENDS = ("work.rounds", "work.samples")
+"""A run has one of them."""
 _ONE_LINEAGE = {"batch.test": "constant", "instances.count": 1, "instances.start": "same", "merge.policy": "none"}
+_MEASURED = {"batch.level": "inner", "batch.eta": 1.7, "inner.batch_scaling": "sqrt", "instances.count": 1}
+"""What did best in docs/results.md. More instances are for machines that are too small, or too far apart, for one group."""
 
 _PRESETS: dict[str, dict[str, Any]] = {
-    "adloco": {},
+    "adloco": _MEASURED,
     "diloco": {**_ONE_LINEAGE, "outer.kind": "nesterov", "outer.learning_rate": 0.7},
     "localsgd": {**_ONE_LINEAGE, "outer.kind": "average"},
 }
 
 
 def outer_momentum(inner_steps: int) -> float:
-    """Outer Nesterov momentum that suits H inner steps a round (method section 18)."""
-    if inner_steps <= 16:
+    """Outer Nesterov momentum that suits H inner steps a round: measured up to 128 (`docs/results.md`)."""
+    if inner_steps <= 32:
         return 0.5
-    return 0.7 if inner_steps <= 64 else 0.9
+    return 0.7 if inner_steps <= 128 else 0.9
 
 
 def _preset(written: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -89,6 +93,8 @@ def _preset(written: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         preset["outer.momentum"] = 0.0
     elif isinstance(inner_steps, int):
         preset["outer.momentum"] = outer_momentum(inner_steps)
+    if written.get("work.samples") is not None:
+        preset["work.rounds"] = None
     if known["batch.statistic"] == "micro_batch":
         preset["batch.level"] = "inner"
     return f"preset {mode}", preset
@@ -110,6 +116,10 @@ def _load(
     defaults = flatten(kind())
     from_file = _place(kind, document, "", problems)
     values, from_set = _override(kind, {**defaults, **from_file}, overrides, problems)
+    for key in _replaced(from_set):
+        if key in from_file:
+            values[key] = defaults[key]
+            del from_file[key]
     written = {key: values[key] for key in (*from_file, *from_set) if key in settings_of(kind)}
     preset_name, from_preset = preset(written)
     values = {**values, **{key: value for key, value in from_preset.items() if key not in written}}
@@ -129,6 +139,11 @@ def _load(
     if value is None or problems:
         raise ConfigError(*problems)
     return Loaded(value=value, origins={key: origin(key) for key in flatten_fully(value)})
+
+
+def _replaced(from_set: set[str]) -> list[str]:
+    """What the file says and the command line says otherwise, by another name."""
+    return [key for key in _ENDS if key not in from_set and from_set & set(_ENDS)]
 
 
 def _place(kind: type, document: dict[str, Any], prefix: str, problems: list[str]) -> dict[str, Any]:

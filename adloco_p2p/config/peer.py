@@ -60,6 +60,6 @@ class PeerConfig:
     quiet_hours: tuple[str, ...] = ()
     """Ranges of local time such as `22:00-07:00` in which the node pauses, or keeps to the caps of the two settings below."""
     quiet_upload_bytes_per_second: NaturalInt = 0
-    """Cap of all traffic out in quiet hours; 0 for both: the node pauses."""
+    """Cap of all traffic out in quiet hours, beside the usual one: the lower holds; 0 for both: the node pauses."""
     quiet_download_bytes_per_second: NaturalInt = 0
-    """Cap of all traffic in in quiet hours; 0 for both: the node pauses."""
+    """The same for all traffic in."""

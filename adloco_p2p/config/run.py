@@ -20,7 +20,7 @@ from adloco_p2p.core.rules import (
 )
 from adloco_p2p.core.types import Digest
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Peers of different protocol versions do not talk; it is part of every run's digest."""
 
 Scalar = str | int | float | bool | None
@@ -111,7 +111,7 @@ class OuterConfig:
     """`average` is LocalSGD: the mean of the models."""
     learning_rate: PositiveFloat = 0.7
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.7
-    """Used by `nesterov`. 0.5 for H up to 16, 0.7 for 32 to 64, 0.9 above (method section 18)."""
+    """Used by `nesterov`. The mode sets it by H: 0.5 up to 32, 0.7 up to 128 (docs/results.md), 0.9 above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

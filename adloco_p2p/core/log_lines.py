@@ -3,6 +3,7 @@
 from adloco_p2p.core import canonical
 from adloco_p2p.core.events import Log
 from adloco_p2p.core.outer_round import OuterRound
+from adloco_p2p.core.run_end import planned_samples
 from adloco_p2p.core.types import Digest, InstanceId, RoundPlan
 
 _PLAN_FIELDS = ("round", "reason", "expected_seconds", "is_last", "forks", "merges", "probe")
@@ -13,7 +14,7 @@ def plan_line(plan: RoundPlan, digest: Digest) -> Log:
     """An agreed plan."""
     plain = canonical.to_plain(plan)
     fields: dict[str, object] = {name: plain[name] for name in _PLAN_FIELDS}
-    fields["digest"] = digest
+    fields |= {"digest": digest, "samples_before": plan.samples_before, "samples": planned_samples(plan)}
     fields["roster"] = [
         {"peer": s.peer, "samples_per_second": s.capacity.samples_per_second, "last_report": s.last_report} for s in plan.roster
     ]

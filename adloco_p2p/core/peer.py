@@ -57,6 +57,8 @@ from adloco_p2p.core.log_lines import round_line
 from adloco_p2p.core.outer_round import AttemptFailed, AttemptStart, AverageDigest, OuterRound
 from adloco_p2p.core.patience import Patience
 from adloco_p2p.core.reporting import Reporting
+from adloco_p2p.core.rules import WorkRules
+from adloco_p2p.core.run_end import progress_after
 from adloco_p2p.core.standing import Standing
 from adloco_p2p.core.types import InstanceId, PeerId, Report, RoundPlan
 
@@ -65,8 +67,8 @@ from adloco_p2p.core.types import InstanceId, PeerId, Report, RoundPlan
 class Cadence:
     """How often a peer evaluates (equal in the swarm) and saves (its own business)."""
 
-    rounds: int
-    """Length of the run."""
+    work: WorkRules
+    """Says when the run ends."""
     evaluation_period: int
     """0: only at the end."""
     checkpoint_period: int
@@ -75,7 +77,7 @@ class Cadence:
         return self.evaluation_period > 0 and (round + 1) % self.evaluation_period == 0
 
     def saves(self, boundary: int) -> bool:
-        return boundary % self.checkpoint_period == 0 or boundary >= self.rounds
+        return boundary % self.checkpoint_period == 0 or boundary == self.work.rounds
 
 
 class Peer:
@@ -296,8 +298,6 @@ class Peer:
             key, plan = (number, instance), self._book.get(number)
             if plan is None or plan.is_last or number > self._at.opened or instance not in self._book.mine(plan):
                 continue
-            following = self._book.get(number + 1)
-            progress_end = following.progress if following else min(1.0, (number + 1) / self.cadence.rounds)
             if key not in self._at.rounds:
                 is_over = self._book.newest.round >= number + 2 or key in self._fetching.resigned
                 outer = OuterRound(
@@ -309,7 +309,7 @@ class Peer:
                     is_late=is_over and self._book.has_company(plan, instance, self._at.gone),
                 )
                 self._at.rounds[key] = outer
-                effects += outer.start(now, progress_end=progress_end)
+                effects += outer.start(now, progress_end=progress_after(plan, self.cadence.work))
         return effects
 
     def _round_done(self, outer: OuterRound) -> list[Effect]:
@@ -342,7 +342,9 @@ class Peer:
         return effects
 
     def _saves(self, boundary: int) -> bool:
-        return self.cadence.saves(boundary) or self._errand.saves(boundary)
+        following = self._book.get(boundary)
+        is_end = following is not None and following.is_last
+        return is_end or self.cadence.saves(boundary) or self._errand.saves(boundary)
 
     # --- what the user asks ------------------------------------------------------------------------------------------
 

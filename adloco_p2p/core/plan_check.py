@@ -15,9 +15,13 @@ def check_plan(plan: RoundPlan, rules: Rules) -> list[str]:
         "no instance": bool(ids),
         "instances are not sorted": ids == sorted(set(ids)),
         "roster is not sorted": peers == sorted(set(peers)),
-        "wrong number of inner steps": plan.inner_steps == rules.work.inner_steps,
-        "round beyond the run": 0 <= plan.round <= rules.work.rounds,
-        "wrongly first or last": plan.is_last == (plan.round == rules.work.rounds),
+        "wrong number of inner steps": plan.inner_steps == rules.work.inner_steps
+        or (rules.work.samples is not None and plan.inner_steps < rules.work.inner_steps),
+        "round beyond the run": plan.round >= 0 and (rules.work.rounds is None or plan.round <= rules.work.rounds),
+        "wrongly first or last": rules.work.rounds is None or plan.is_last == (plan.round == rules.work.rounds),
+        "training after the last sample": rules.work.samples is None
+        or plan.is_last
+        or plan.samples_before < rules.work.samples,
         "several instances at the end": not plan.is_last or len(ids) == 1,
         "a probe at the end": not plan.is_last or plan.probe is None,
         "forks or merges before the first round": plan.round > 0 or not (plan.forks or plan.merges or plan.pending),

@@ -19,6 +19,7 @@ from adloco_p2p.core.batch_test import is_untestable, next_request, pool_round, 
 from adloco_p2p.core.left_out import judged
 from adloco_p2p.core.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch, shortened
 from adloco_p2p.core.rules import Rules
+from adloco_p2p.core.run_end import end_after, progress_at, samples_after, steps_within
 from adloco_p2p.core.seating import Line, seated
 from adloco_p2p.core.strays import settle
 from adloco_p2p.core.types import (
@@ -73,34 +74,51 @@ def genesis(run: Digest, roster: Sequence[tuple[PeerId, Capacity]], rules: Rules
         for instance in range(1 if warms_up else count)
     ]
     instances, seconds = seated(lines, seats[:MAX_ROSTER], 0, rules)
-    probe = final_merge(instances, rules=rules.merge) if _is_probed_for_the_end(0, len(lines), rules) else None
     what = f"warm-up of one instance, {count} from round {rules.instances.fork_round} on" if warms_up else f"{count} instances"
-    return RoundPlan(
+    plan = RoundPlan(
         run=run,
         round=0,
         parent=GENESIS_PARENT,
         inner_steps=rules.work.inner_steps,
         instances=instances,
         roster=seats[:MAX_ROSTER],
-        probe=probe,
         expected_seconds=seconds,
         progress=0.0,
         reason=f"start with {what} on {len(seats)} peers",
     )
+    if not _is_probed_for_the_end(0, len(lines), end_after(plan, rules.work), rules):
+        return plan
+    return replace(plan, probe=final_merge(instances, rules=rules.merge))
 
 
 def next_plan(previous: RoundPlan, reports: Sequence[Report], rules: Rules, *, roster: RosterChange | None = None) -> RoundPlan:
-    """The plan after `previous`, from the reports of the round before it. The new roster must not be empty."""
+    """The plan after `previous`, from the reports of the round before it. The new roster must not be empty.
+
+    Of a run that counts samples, the round that would take too many is cut to the inner steps that are left; where not one
+    is left, the run is over.
+    """
     assert not previous.is_last, "the run is over"
+    change, end = roster or RosterChange(), end_after(previous, rules.work)
+    plan = _planned(previous, reports, rules, change, end=end)
+    steps = plan.inner_steps if plan.is_last else steps_within(plan, rules.work)
+    if steps == plan.inner_steps:
+        return plan
+    if steps == 0:
+        return _planned(previous, reports, rules, change, end=plan.round)
+    cut = replace(rules, work=replace(rules.work, inner_steps=steps))
+    return _planned(previous, reports, cut, change, end=plan.round + 1)
+
+
+def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, change: RosterChange, *, end: int) -> RoundPlan:
+    """The next plan of a run whose plan `end` is the last."""
     round = previous.round + 1
-    is_last = round >= rules.work.rounds
+    is_last = round >= end
     heard = _heard(previous, reports)
-    change = roster or RosterChange()
     seats = _next_roster(previous, heard, change)
     claims = _claims(previous, heard)
     lines = [_carried(plan, previous, heard, claims[plan.instance], rules) for plan in previous.instances]
-    lines, forks = _forked(lines, round, rules)
-    merges, probe, why = _merges(previous, lines, heard, claims, is_forking=bool(forks), rules=rules)
+    lines, forks = _forked(lines, round, end, rules)
+    merges, probe, why = _merges(previous, lines, heard, claims, is_forking=bool(forks), end=end, rules=rules)
     lines = _merged(lines, merges, rules)
     strays, healing, stray_whys = settle(previous, heard, merges, [seat.peer for seat in seats], change.strays, is_last=is_last)
     instances, seconds = seated(lines, seats, round, rules)
@@ -121,7 +139,8 @@ def next_plan(previous: RoundPlan, reports: Sequence[Report], rules: Rules, *, r
         strays=strays,
         is_last=is_last,
         expected_seconds=0.0 if is_last else seconds,
-        progress=min(1.0, round / rules.work.rounds),
+        progress=progress_at(round, samples_after(previous), rules.work),
+        samples_before=samples_after(previous),
         reason=shortened("; ".join([*reasons, why])),
     )
 
@@ -215,10 +234,10 @@ def _carried(plan: InstancePlan, previous: RoundPlan, heard: Mapping[PeerId, Rep
     return Line(plan=moved, holders=hosts, ready=hosts)
 
 
-def _forked(lines: list[Line], round: int, rules: Rules) -> tuple[list[Line], tuple[Fork, ...]]:
+def _forked(lines: list[Line], round: int, end: int, rules: Rules) -> tuple[list[Line], tuple[Fork, ...]]:
     """Copies of the warmed-up instance. Each reads an order of its own, from its beginning."""
     count = min(rules.instances.count, MAX_INSTANCES)
-    is_due = rules.instances.start == "fork" and round == rules.instances.fork_round and round < rules.work.rounds
+    is_due = rules.instances.start == "fork" and round == rules.instances.fork_round and round < end
     if not is_due or count == 1 or len(lines) > 1:
         return lines, ()
     source = lines[0]
@@ -234,10 +253,11 @@ def _merges(
     claims: Mapping[InstanceId, Claims],
     *,
     is_forking: bool,
+    end: int,
     rules: Rules,
 ) -> tuple[tuple[Merge, ...], Merge | None, str]:
     """Merges to do before the round, the probe to measure after it, and why."""
-    round, rounds = previous.round + 1, rules.work.rounds
+    round = previous.round + 1
     plans = [line.plan for line in lines]
     merges: tuple[Merge, ...] = ()
     whys = []
@@ -254,14 +274,15 @@ def _merges(
         return (orphans,), None, "; ".join([*whys, orphans.reason])
     if len(plans) < 2:
         return merges, None, "; ".join([*whys, "a single instance"])
-    if round >= rounds:
+    if round >= end:
         last = _without_verdict(plans, claims) if rules.merge.guard else final_merge(plans, rules=rules.merge)
         return (*merges, last), None, "; ".join([*whys, last.reason])
-    if _is_probed_for_the_end(round, len(plans), rules):
+    # the end of a run that counts samples moves as batches grow or hosts go, so another probe may still be pending
+    if previous.probe is None and _is_probed_for_the_end(round, len(plans), end, rules):
         return merges, final_merge(plans, rules=rules.merge), "; ".join([*whys, "probing the merge at the end of the run"])
     if is_forking:
         return merges, None, "; ".join([*whys, "no merge of fresh copies"])
-    if rules.merge.guard and (previous.probe is not None or round > rounds - 4):
+    if rules.merge.guard and (previous.probe is not None or round > end - 4):
         return merges, None, "; ".join([*whys, "a probe is pending" if previous.probe else "too late to probe in pairs"])
     chosen, why = choose_merge(plans, round=round, rules=rules.merge)
     if chosen is None or rules.merge.guard:
@@ -281,9 +302,9 @@ def _end_of_orphans(plans: Sequence[InstancePlan]) -> Merge | None:
     return keep_only(survivor, [survivor, *orphans], reason=reason)
 
 
-def _is_probed_for_the_end(round: int, num_instances: int, rules: Rules) -> bool:
+def _is_probed_for_the_end(round: int, num_instances: int, end: int, rules: Rules) -> bool:
     """The verdict on the last merge comes two plans after its probe."""
-    return rules.merge.guard and num_instances > 1 and round == rules.work.rounds - 2
+    return rules.merge.guard and num_instances > 1 and round == end - 2
 
 
 def _without_verdict(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, Claims]) -> Merge:

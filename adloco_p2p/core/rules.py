@@ -30,7 +30,8 @@ class BatchRules:
     max_batch: PositiveInt = 4096
     """The global batch never grows beyond this, in samples."""
     eta: PositiveFloat = 1.3
-    """Constant of the norm test; smaller asks for larger batches."""
+    """Constant of the norm test; smaller asks for larger batches. At level outer eta / sqrt(H) asks what eta asks at level
+    inner."""
     theta: PositiveFloat = 0.9
     """Constant of the inner-product test."""
     nu: PositiveFloat = 5.84
@@ -103,14 +104,21 @@ class WorkRules:
 
     inner_steps: PositiveInt = 32
     """H: optimizer steps per outer round, never micro-batches."""
-    rounds: PositiveInt = 40
-    """The run ends after this many outer rounds."""
+    rounds: PositiveInt | None = 40
+    """The run ends after this many outer rounds; null where it ends by `samples`."""
+    samples: PositiveInt | None = None
+    """Instead of `rounds`: the run ends once its plans have given out this many rows of the data; the last round is cut."""
     share: Literal["speed", "equal"] = "speed"
     """Share a batch over hosts by measured samples per second, or equally."""
     max_step_ratio: Annotated[float, Ge(1)] = 4.0
     """A fast host never does more than this many times H inner steps."""
     step_tolerance: Fraction = 0.25
     """Hosts whose ideal number of steps is within this fraction of H do exactly H, so that pseudo-gradients compare."""
+
+    @property
+    def length(self) -> str:
+        """How long the run is, in words."""
+        return f"{self.samples:,} samples" if self.samples is not None else f"{self.rounds} rounds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,6 +127,8 @@ class Capacity:
     """The peer finishes this round and goes."""
     upload_bytes_per_second: NonNegative = 0.0
     """What its uplink carried in its last averages, as the receivers saw it; 0 where nothing was measured yet."""
+    is_reachable: bool = True
+    """Others can open connections to it. Who is in client mode only has those that it opens itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +301,7 @@ class Seat:
 class RoundPlan:
     """The agreed decision for one round: a value that can be printed, hashed, stored, voted on and replayed.
 
-    `forks` and `merges` are applied before the round. `probe` is measured after it. The plan of round `rounds` has
+    `forks` and `merges` are applied before the round. `probe` is measured after it. The plan after the last round has
     `is_last`: its merges are applied and nothing is trained.
     """
 
@@ -323,6 +325,8 @@ class RoundPlan:
     """Computing time of the slowest host, from measured speeds; 0 where unknown."""
     progress: Fraction = 0.0
     """Part of the run that lies behind; places the cosine of the learning rate."""
+    samples_before: NaturalInt = 0
+    """Samples that the plans of the rounds before gave out, over all instances."""
     reason: Text = ""
 
     def instance(self, instance: InstanceId) -> InstancePlan:

@@ -26,7 +26,7 @@ def build_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, se
     """
     if model.pretrained is None:
         config = _architecture(model.architecture, vocab_size=vocab_size, sequence_length=sequence_length)
-        module = _from_config(config, seed)
+        module = _from_config(config, model.architecture, seed)
     else:
         module = _from_pretrained(model.pretrained, model.revision)
         if module.config.vocab_size < vocab_size:
@@ -82,7 +82,7 @@ def _is_known(model_type: str, key: str, value: Scalar) -> bool:
     return bool(changed != plain.to_dict())
 
 
-def _from_config(config: transformers.PretrainedConfig, seed: int) -> transformers.PreTrainedModel:
+def _from_config(config: transformers.PretrainedConfig, given: dict[str, Scalar], seed: int) -> transformers.PreTrainedModel:
     if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ConfigError(f"model.architecture.model_type: {config.model_type} is not a causal language model", code="E209")
     try:
@@ -92,8 +92,11 @@ def _from_config(config: transformers.PretrainedConfig, seed: int) -> transforme
         with torch.no_grad():  # two tokens find sizes that do not fit each other, here instead of in the first inner step
             module(input_ids=torch.zeros(1, 2, dtype=torch.int64), use_cache=False)
     except Exception as error:  # torch and transformers refuse impossible sizes with whatever error they happen to run into
+        sizes = " ".join(f"{key}={value}" for key, value in sorted(given.items()) if type(value) is int)
         raise ConfigError(
-            f"model.architecture: cannot be built: {type(error).__name__}: {_one_line(error)}", code="E209"
+            f"model.architecture: these sizes do not make a {config.model_type}: {sizes or 'none is set'}; torch says:"
+            f" {_one_line(error) or type(error).__name__}",
+            code="E209",
         ) from error
     return module
 

@@ -26,6 +26,11 @@ def problems_of(*overrides: str) -> tuple[str, ...]:
         (["model.architecture={hidden_size: 8}"], "model.architecture: needs a `model_type`"),
         (["model.architecture.vocab_size=300"], "model.architecture.vocab_size: follows from the tokenizer; leave it out"),
         (["model.architecture.max_position_embeddings=9"], "max_position_embeddings: follows from data.sequence_length"),
+        (
+            ["model.architecture.hidden_size=0"],
+            "model.architecture.hidden_size: 0, but every model needs a whole number from 1",
+        ),
+        (["model.architecture.num_hidden_layers=two"], "num_hidden_layers: 'two', but every model needs a whole number"),
         (["model.revision=abc"], "model.revision: says which version of model.pretrained, which is not set"),
         (["tokenizer.revision=abc"], "tokenizer.revision: the `bytes` tokenizer has no versions"),
         (["data.path=x.txt"], "data.path: x.txt is not read with data.source python"),
@@ -47,7 +52,10 @@ def problems_of(*overrides: str) -> tuple[str, ...]:
         (["batch.initial_batch=64", "batch.max_batch=32"], "batch.initial_batch: 64 is more than batch.max_batch, 32"),
         (["batch.window_rounds=33"], "batch.window_rounds: 33, but a plan carries at most 32 rounds"),
         (["batch.statistic=micro_batch", "batch.level=outer"], "batch.level: outer, but batch.statistic micro_batch measures"),
-        (["batch.denominator=naive", "batch.eta=1"], "the batch can never grow unless eta is below 1, and it is 1.0"),
+        (
+            ["batch.denominator=naive", "batch.level=outer", "batch.eta=1"],
+            "the batch can never grow unless eta is below 1, and it is 1.0",
+        ),
         (
             ["batch.denominator=naive", "batch.statistic=micro_batch", "batch.eta=1.3"],
             "batch.eta: with batch.denominator naive",
@@ -57,6 +65,16 @@ def problems_of(*overrides: str) -> tuple[str, ...]:
         (["instances.start=different", "model.pretrained=a/b"], "instances.start: different means random weights"),
         (["merge.policy=worst_group", "merge.group_size=4"], "merge.group_size: 4 instances cannot be folded into one"),
         (["merge.first_round=41"], "merge.first_round: 41 never comes, because the run has 40 rounds"),
+        (["work.samples=9999"], "work.samples: 9999, but work.rounds is set too, to 40, and a run has one end; leave one"),
+        (["work.rounds=null"], "work.samples, work.rounds: both null, so the run would never end; set one of them"),
+        (
+            ["work.rounds=null", "work.samples=127", "instances.count=1"],
+            "work.samples: 127 is less than the first round takes, 128; raise it, or lower work.inner_steps",
+        ),
+        (
+            ["work.rounds=null", "work.samples=384", "instances.fork_round=3"],
+            "instances.fork_round: 3 never comes, because the run has at most 3 rounds (work.samples)",
+        ),
     ],
 )
 def test_an_impossible_combination_is_explained(overrides: list[str], told: str) -> None:
@@ -81,6 +99,8 @@ def test_an_impossible_combination_is_explained(overrides: list[str], told: str)
         ["batch.denominator=naive", "batch.eta=1.3", "batch.level=inner"],
         ["batch.denominator=naive", "batch.eta=1.3", "batch.test=inner_product"],
         ["instances.fork_round=7", "work.rounds=8"],
+        ["work.rounds=null", "work.samples=128", "instances.count=1"],
+        ["work.rounds=null", "work.samples=385", "instances.fork_round=3"],
         ["instances.fork_round=8", "work.rounds=8", "instances.count=1"],
         ["instances.fork_round=8", "work.rounds=8", "instances.start=same"],
         ["instances.start=different"],

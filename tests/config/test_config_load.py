@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adloco_p2p.codec import decode
-from adloco_p2p.config.load import Loaded, load_peer, load_run, outer_momentum
+from adloco_p2p.config.load import Loaded, differences, load_peer, load_run, outer_momentum
 from adloco_p2p.config.peer import PeerConfig
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.core import canonical
@@ -33,10 +33,18 @@ def problems_of(tmp_path: Path, text: str, *overrides: str) -> list[str]:
 # --- layers and origins ----------------------------------------------------------------------------------------------
 
 
-def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
+def test_an_empty_file_is_the_defaults_and_what_the_mode_brings(tmp_path: Path) -> None:
     loaded = from_text(tmp_path, "# nothing yet\n")
-    assert loaded.value == RunConfig()
     assert set(loaded.origins.values()) == {"default", "preset adloco"}
+    assert [line.partition(":")[0] for line in differences(RunConfig(), loaded.value)] == [
+        key for key, origin in loaded.origins.items() if origin == "preset adloco"
+    ]
+
+
+def test_adloco_brings_what_docs_results_found_best(tmp_path: Path) -> None:
+    value = from_text(tmp_path, "").value
+    assert (value.batch.eta, value.batch.level, value.inner.batch_scaling) == (1.7, "inner", "sqrt")
+    assert (value.instances.count, value.work.inner_steps, value.outer.momentum) == (1, 32, 0.5)
 
 
 def test_the_later_layer_wins_and_is_named(tmp_path: Path) -> None:
@@ -47,6 +55,23 @@ def test_the_later_layer_wins_and_is_named(tmp_path: Path) -> None:
     assert loaded.value.batch.initial_batch == 8 and loaded.origins["batch.initial_batch"] == "--set"
     assert loaded.value.batch.test == "constant" and loaded.origins["batch.test"] == "preset diloco"
     assert loaded.value.work.share == "speed" and loaded.origins["work.share"] == "default"
+
+
+def test_a_run_ends_by_what_was_written_last(tmp_path: Path) -> None:
+    """Of `work.samples` and `work.rounds` the command line's replaces the file's; both in one place are refused."""
+
+    def end(text: str, *overrides: str) -> tuple[int | None, int | None]:
+        work = from_text(tmp_path, text, *overrides).value.work
+        return work.rounds, work.samples
+
+    assert end("") == (40, None)
+    assert end("work: {samples: 5000}") == (None, 5000)
+    assert end("work: {rounds: 9}", "work.samples=5000") == (None, 5000)
+    assert end("work: {samples: 5000}", "work.rounds=9") == (9, None)
+    assert end("work: {samples: 5000, rounds: null}") == (None, 5000)
+    for text, overrides in (("work: {rounds: 9, samples: 5000}", ()), ("", ("work.rounds=9", "work.samples=5000"))):
+        with pytest.raises(ConfigError, match="a run has one end"):
+            from_text(tmp_path, text, *overrides)
 
 
 def test_every_setting_has_an_origin_and_every_origin_a_setting(tmp_path: Path) -> None:
@@ -102,7 +127,7 @@ def test_the_architecture_is_replaced_whole_by_a_file_and_entry_by_entry_by_set(
 # --- presets ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("inner_steps", "momentum"), [(1, 0.5), (16, 0.5), (17, 0.7), (32, 0.7), (64, 0.7), (65, 0.9)])
+@pytest.mark.parametrize(("inner_steps", "momentum"), [(1, 0.5), (32, 0.5), (33, 0.7), (128, 0.7), (129, 0.9)])
 @pytest.mark.parametrize("mode", ["adloco", "diloco"])
 def test_the_outer_momentum_follows_from_h(tmp_path: Path, mode: str, inner_steps: int, momentum: float) -> None:
     loaded = from_text(tmp_path, f"mode: {mode}", f"work.inner_steps={inner_steps}")
@@ -187,7 +212,7 @@ def test_an_unknown_key_comes_with_the_likely_one(tmp_path: Path, key: str, mean
         ("inner.eps=.inf", "inner.eps: inf is not a finite number"),
         ("inner.eps=.nan", "inner.eps: nan is not a finite number"),
         ("seed=99999999999999999999", "seed: a whole number of more than 63 bits"),
-        ("protocol=3", "protocol: 3 (--set) is not accepted; accepted: a whole number, at least 2, at most 2"),
+        ("protocol=4", "protocol: 4 (--set) is not accepted; accepted: a whole number, at least 3, at most 3"),
         ("mode=fedavg", "accepted: one of adloco, diloco, localsgd"),
         ("mode=[adloco]", 'mode: ["adloco"] (--set) is not accepted'),
         (

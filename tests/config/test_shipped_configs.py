@@ -58,15 +58,16 @@ def test_public_runs_pin_what_they_download(name: str) -> None:
     assert run.data.source == "hub" and run.data.streaming and run.data.heldout_split == "validation"
     for revision in (run.data.revision, run.tokenizer.revision):
         assert revision is not None and len(revision) == 40
-    warm = run.inner.warmup_steps / run.work.inner_steps
-    assert run.instances.fork_round >= warm, "instances fork from a warmed-up model"
+    tokens = 20 * parameters(run)
+    assert run.work.samples is not None
+    assert run.work.samples * run.data.sequence_length == pytest.approx(tokens, rel=0.05), "20 tokens per parameter"
 
 
 @pytest.mark.parametrize(("name", "mode"), [("diloco", "diloco"), ("localsgd", "localsgd")])
 def test_the_baselines_differ_from_the_default_in_the_method_only(name: str, mode: str) -> None:
     default, baseline = load_run(None).value, load_run(Path(name)).value
     assert baseline.mode == mode
-    growth = ("batch.test", "batch.eta", "batch.level", "batch.growth_cap", "batch.max_batch")
+    growth = ("batch.test", "batch.eta", "batch.level", "batch.growth_cap", "batch.max_batch", "inner.batch_scaling")
     of_the_method = ("name", "mode", *growth, "instances.", "merge.", "outer.")
     for difference in differences(default, baseline):
         assert difference.startswith(of_the_method), difference

@@ -35,6 +35,7 @@ from adloco_p2p.core.messages import Ballot, Certificate, LedgerEntry, SignedRep
 from adloco_p2p.core.outer_round import AverageDigest
 from adloco_p2p.core.peer import Cadence, Peer
 from adloco_p2p.core.round_plan import genesis, next_plan
+from adloco_p2p.core.rules import WorkRules
 from adloco_p2p.core.types import Capacity, Digest, InstanceId, InstanceReport, PeerId, Report, RosterChange, RoundPlan
 from tests.core.test_peer import PEER0, PEER1, PEER2, PEER3, finished, rules, same_states
 from tests.core.world import RUN, RefereedWorld, World, hashed
@@ -200,7 +201,7 @@ class Scripted:
 
 
 def _cadence() -> Cadence:
-    return Cadence(rounds=30, evaluation_period=0, checkpoint_period=1)
+    return Cadence(work=WorkRules(rounds=30), evaluation_period=0, checkpoint_period=1)
 
 
 def _result() -> InnerResult:

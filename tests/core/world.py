@@ -128,7 +128,7 @@ class World:
         names = [PeerId(f"peer{index}") for index in range(num_peers)]
         self.capacity = capacity or Capacity(samples_per_second=0.0, micro_batch_limit=8, max_instances=8)
         self.genesis = genesis(RUN, [(name, self.capacity) for name in names], rules)
-        self.cadence = Cadence(rounds=rules.work.rounds, evaluation_period=1, checkpoint_period=checkpoint_period)
+        self.cadence = Cadence(work=rules.work, evaluation_period=1, checkpoint_period=checkpoint_period)
         self.hosts: dict[PeerId, Host] = {}
         for index, name in enumerate(names):
             held = self.hosted(self.genesis, name)

@@ -1,6 +1,6 @@
 """Whole swarms of real processes on loopback: join, leave, kill, freeze, return; who finds whom; what is refused.
 
-Times that a user would feel are printed, and judged by `benchmarks/join_time.py` on a quiet machine; here they only have to end.
+Times that a user would feel are printed, and judged by `benchmarks/join_time.py` on a quiet machine; here all only has to end.
 """
 
 import itertools

@@ -345,7 +345,8 @@ function drawHead(run) {
   const isSeated = run.peers.some((peer) => peer.state === "seated");
   const isOver = run.now.is_finished || (run.now.is_last_agreed && !alive);
   const state = isOver ? "finished" : run.now.is_last_agreed ? "the last plan is agreed" : alive ? "training" : isSeated ? "stopped" : "nobody is heard of";
-  at("state").textContent = `round ${run.now.round} of ${run.run.rounds}, ${state}`;
+  const position = run.run.samples === null ? `of ${run.run.rounds}` : `(${run.now.samples_given.toLocaleString("en")} of ${run.run.samples.toLocaleString("en")} samples given)`;
+  at("state").textContent = `round ${run.now.round} ${position}, ${state}`;
   at("state").classList.remove("lost");
   at("bar").style.width = `${isOver ? 100 : 100 * run.now.fraction}%`;
   at("bar").parentElement.setAttribute("aria-valuenow", isOver ? 100 : Math.round(100 * run.now.fraction));
