@@ -266,7 +266,7 @@ class Node:
                 return await self._ports.averaging.average(
                     key=effect.key,
                     weights=effect.weights,
-                    vector=self._worker.pseudo_gradient(effect.instance),
+                    vector=self._worker.pseudo_gradient(effect.instance, effect.round),
                     timeout_seconds=effect.timeout_seconds,
                     shares=effect.shares,
                 )

@@ -27,12 +27,17 @@ class Engine(Protocol):
     def run_inner(
         self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: Callable[[int, SupportsFloat, int], None]
     ) -> InnerResult | None:
-        """H inner steps; fewer where `should_stop` ended them early. After each: steps done, its loss, its tokens."""
+        """H inner steps; fewer where `should_stop` ended them early. After each: steps done, its loss, its tokens.
+
+        `should_stop`, asked before each, may call `apply_outer`, `evaluate` and `snapshot` of the round before.
+        """
 
     def pseudo_gradient(self, instance: InstanceId) -> Vector:
-        """Outer minus local parameters; a buffer that stays valid until the instance's next `run_inner`."""
+        """Parameters where the last inner steps began minus local parameters; a buffer that stays valid until the round's
+        `apply_outer`."""
 
-    def apply_outer(self, instance: InstanceId, averaged: Vector) -> None: ...
+    def apply_outer(self, instance: InstanceId, averaged: Vector, *, round: int) -> None:
+        """The local parameters follow, unless the inner steps of the next round have begun."""
 
     def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
         """Of the outer parameters; of outer parameters and momentum together."""

@@ -1,13 +1,16 @@
 """One thread per device: performs the training effects in order and posts an event at the end of each.
 
-The thread owns the engine and the buffers; the event loop owns everything else. Nothing ever lands inside an inner step.
+The thread owns the engine and the buffers; the event loop owns everything else. Nothing ever lands inside an inner step; what
+ends an instance's last round lands between two of its inner steps where these began before (`RunInner.is_ahead`).
 A second thread writes checkpoints, in order too, so that the device does not wait for the disk.
 """
 
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import SupportsFloat
 
 from adloco_p2p.core.events import (
@@ -72,9 +75,11 @@ class DeviceWorker:
         self._progress = progress
         self._fail = fail
         self._jobs: queue.SimpleQueue[DeviceEffect | Callable[[], None] | None] = queue.SimpleQueue()
+        self._taken: deque[DeviceEffect | Callable[[], None] | None] = deque()
+        """Jobs that the device thread looked at, not begun yet: they come before those in the queue."""
         self._is_interrupted = threading.Event()
         self._is_aborted = threading.Event()
-        self._pseudo_gradients: dict[InstanceId, Vector] = {}
+        self._pseudo_gradients: dict[tuple[InstanceId, int], Vector] = {}
         self._averages: dict[InstanceId, Vector] = {}
         self._writes: queue.Queue[Callable[[], None] | None] = queue.Queue(WRITES_WAITING)
         self._threads = [
@@ -93,9 +98,9 @@ class DeviceWorker:
         """Run a piece of work between effects, in order."""
         self._jobs.put(job)
 
-    def pseudo_gradient(self, instance: InstanceId) -> Vector:
-        """The scratch buffer that the last `RunInner` of the instance filled."""
-        return self._pseudo_gradients[instance]
+    def pseudo_gradient(self, instance: InstanceId, number: int) -> Vector:
+        """The scratch buffer that the `RunInner` of this round filled."""
+        return self._pseudo_gradients[instance, number]
 
     def put_average(self, instance: InstanceId, averaged: Vector) -> None:
         """The average that a later `ApplyOuter` of the instance will apply, if it is ever asked to."""
@@ -120,7 +125,7 @@ class DeviceWorker:
 
     def _run(self) -> None:
         try:
-            while (job := self._jobs.get()) is not None and not self._is_aborted.is_set():
+            while (job := self._next_job()) is not None and not self._is_aborted.is_set():
                 if callable(job):
                     job()
                 elif self._is_interrupted.is_set() and not isinstance(job, DiscardRound | SaveInstance | SaveCheckpoint):
@@ -131,6 +136,9 @@ class DeviceWorker:
             self._fail(error)
         finally:
             self._writes.put(None)
+
+    def _next_job(self) -> DeviceEffect | Callable[[], None] | None:
+        return self._taken.popleft() if self._taken else self._jobs.get()
 
     def _write(self) -> None:
         is_failed = False
@@ -148,7 +156,8 @@ class DeviceWorker:
             case RunInner():
                 return self._run_inner(effect)
             case ApplyOuter(instance=instance, round=number):
-                self._engine.apply_outer(instance, self._averages.pop(instance))
+                self._engine.apply_outer(instance, self._averages.pop(instance), round=number)
+                self._pseudo_gradients.pop((instance, number), None)
                 digest, state_digest = self._engine.digests(instance)
                 self._states.offer(instance, number + 1, state_digest, self._engine.state(instance))
                 return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest)
@@ -196,13 +205,26 @@ class DeviceWorker:
         self._states.offer(copy, effect.round, state_digest, self._engine.state(copy))
         return StateKept(instance=copy, round=effect.round, digest=state_digest)
 
+    def _between_steps(self, effect: RunInner) -> bool:
+        """Before each inner step: end the round before, as far as it has come. Whether to stop."""
+        while not self._should_stop():
+            while not self._jobs.empty():
+                self._taken.append(self._jobs.get())
+            if not (self._taken and _ends_round_before(self._taken[0], effect)):
+                return False
+            job = self._taken.popleft()
+            assert job is not None and not callable(job)
+            if (event := self._perform(job)) is not None:
+                self._post(event)
+        return True
+
     def _should_stop(self) -> bool:
         return self._is_interrupted.is_set() or self._is_aborted.is_set()
 
     def _forget(self, instance: InstanceId) -> None:
         """The instance is here no longer: let its buffers go."""
         self._states.retire(instance)
-        self._pseudo_gradients.pop(instance, None)
+        self._pseudo_gradients = {key: vector for key, vector in self._pseudo_gradients.items() if key[0] != instance}
         self._averages.pop(instance, None)
 
     def _run_inner(self, effect: RunInner) -> Event | None:
@@ -227,8 +249,24 @@ class DeviceWorker:
             }
             self._progress(fields)
 
-        result = self._engine.run_inner(effect, should_stop=self._should_stop, on_progress=on_progress)
+        should_stop = partial(self._between_steps, effect) if effect.is_ahead else self._should_stop
+        result = self._engine.run_inner(effect, should_stop=should_stop, on_progress=on_progress)
         if result is None:
             return None
-        self._pseudo_gradients[instance] = self._engine.pseudo_gradient(instance)
+        kept = effect.round - 1 if effect.is_ahead else effect.round
+        held = {key: vector for key, vector in self._pseudo_gradients.items() if key[0] != instance or key[1] >= kept}
+        self._pseudo_gradients = {**held, (instance, effect.round): self._engine.pseudo_gradient(instance)}
         return InnerFinished(instance=instance, round=effect.round, result=result)
+
+
+def _ends_round_before(job: DeviceEffect | Callable[[], None] | None, running: RunInner) -> bool:
+    """Whether the job belongs to the outer step that `running` did not wait for. Whatever else comes, waits its turn, and what
+    was asked for after it, too."""
+    match job:
+        case ApplyOuter(instance=instance, round=number) | Evaluate(instance=instance, round=number):
+            return instance == running.plan.instance and number < running.round
+        case SaveInstance(instance=instance, round=boundary):
+            return instance == running.plan.instance and boundary <= running.round
+        case SaveCheckpoint(durable=durable):
+            return durable.round <= running.round
+    return False

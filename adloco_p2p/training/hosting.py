@@ -1,7 +1,9 @@
 """The instances that a peer hosts, on one device: everything the runtime's device worker calls.
 
 Synchronous and single-threaded. Instances take turns on one model shell, so running them in any order gives the same bits.
-Between rounds an instance stands at a boundary: its local parameters are its outer parameters.
+Between rounds an instance stands at a boundary: its local parameters are its outer parameters. Where outer updates are delayed
+the inner steps of a round may begin before the outer step of the last one (`RunInner.is_ahead`). Their pseudo-gradient counts
+from where they began, and the outer step, when it comes, leaves the local parameters to them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -108,12 +110,18 @@ class Hosting:
     def run_inner(self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: OnProgress) -> InnerResult | None:
         """Train one instance for a round, from its outer parameters; see `run_inner_steps` for stopping, results and errors.
 
+        `should_stop` may end the round before: apply, evaluate and snapshot it.
+
         Chance (dropout) is drawn from a seed of run, instance, peer and round, so it needs no saved state.
         """
         instance_id = effect.plan.instance
         instance = self._get(instance_id)
-        if not instance.is_at_boundary:  # a round that never came to an average
+        if effect.is_ahead:
+            self._run_ahead(instance_id)
+        elif not instance.is_at_boundary:  # a round that never came to an average
             self.discard(instance_id)
+        instance.round = effect.round
+        self._pseudo_gradients.pop(instance_id, None)
         stream = self._feed.open(
             instance=instance_id, peer=self._me, round=effect.round, first_sample=effect.share.first_sample
         )
@@ -132,35 +140,58 @@ class Hosting:
             )
         if result is not None:
             self._micro_batch_limit = result.micro_batch_limit
+            instance.fraction = result.samples / sum(share.samples for share in effect.plan.hosts)
         return result
 
-    def pseudo_gradient(self, instance: InstanceId) -> torch.Tensor:
-        """Outer minus local parameters, [P]. Scratch of the round: the same buffer until `apply_outer` or `discard`."""
+    def _run_ahead(self, instance: InstanceId) -> None:
+        """Begin a round from the outer parameters as they are; eagerly, from where this host's share of the average that is
+        under way would bring them. What the codec loses of that share may be needed before the outer step has come."""
         hosted = self._get(instance)
-        scratch = self._pseudo_gradients.setdefault(instance, torch.empty(self.num_parameters))
-        scratch.copy_(hosted.local)
-        torch.sub(hosted.outer, scratch, out=scratch)
+        start = hosted.outer.clone()
+        if self._run.outer.overlap == "eager":
+            self._step(start, hosted.momentum.clone(), self.pseudo_gradient(instance) * hosted.fraction)
+        self._keep_unsent(instance)
+        hosted.run_ahead(start)
+
+    def pseudo_gradient(self, instance: InstanceId) -> torch.Tensor:
+        """Parameters where the last inner steps began minus local parameters, [P]. Scratch of the round: the same buffer until
+        `discard`, the round's `apply_outer` or the next `run_inner`."""
+        if instance in self._pseudo_gradients:
+            return self._pseudo_gradients[instance]
+        hosted = self._get(instance)
+        if hosted.start is None:
+            scratch = torch.empty(self.num_parameters).copy_(hosted.local)
+            torch.sub(hosted.outer, scratch, out=scratch)
+        else:
+            scratch = hosted.start.sub_(hosted.local.to("cpu"))
         if instance in self._unsent:
             scratch.add_(self._unsent[instance], alpha=self._run.averaging.feedback)
+        self._pseudo_gradients[instance] = scratch
         return scratch
 
-    def apply_outer(self, instance: InstanceId, averaged: torch.Tensor) -> None:
-        """Step the outer parameters with a committed average [P]; the local parameters follow."""
+    def apply_outer(self, instance: InstanceId, averaged: torch.Tensor, *, round: int) -> None:
+        """Step the outer parameters with the committed average [P] of the round; the local parameters follow, unless the inner
+        steps of the next one have begun."""
         hosted = self._get(instance)
-        outer = self._run.outer
-        outer_step_(
-            hosted.outer,
-            hosted.momentum,
-            averaged,
-            kind=outer.kind,
-            learning_rate=outer.learning_rate,
-            momentum_factor=outer.momentum,
-        )
-        if self._codec.needs_feedback and self._run.averaging.feedback and instance in self._pseudo_gradients:
+        self._step(hosted.outer, hosted.momentum, averaged)
+        if hosted.round is None or hosted.round <= round:
             self._keep_unsent(instance)
-        self.discard(instance)
+            self.discard(instance)
+
+    def _step(self, outer: torch.Tensor, momentum: torch.Tensor, averaged: torch.Tensor) -> None:
+        rules = self._run.outer
+        outer_step_(
+            outer,
+            momentum,
+            averaged,
+            kind=rules.kind,
+            learning_rate=rules.learning_rate,
+            momentum_factor=rules.momentum,
+        )
 
     def _keep_unsent(self, instance: InstanceId) -> None:
+        if not (self._codec.needs_feedback and self._run.averaging.feedback and instance in self._pseudo_gradients):
+            return
         sent = self._pseudo_gradients[instance]
         lost = self._unsent.setdefault(instance, torch.empty_like(sent))
         for first in range(0, len(sent), _CODED_AT_ONCE):  # whole groups of the codec: as the averager cuts them
@@ -216,9 +247,10 @@ class Hosting:
     # --- saving ------------------------------------------------------------------------------------------------------
 
     def snapshot(self, instance: InstanceId) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
-        """Copies of all that a bit-exact resume needs, taken at a boundary: CPU tensors [P], and JSON-able values."""
+        """Copies of all that a bit-exact resume needs, taken at a boundary: CPU tensors [P], and JSON-able values. Where the
+        inner steps of the next round have begun, AdamW's moments and the feed are already a few steps into it."""
         hosted = self._get(instance)
-        assert hosted.is_at_boundary, f"instance {instance} has unfinished work"
+        assert hosted.is_at_boundary or hosted.start is not None, f"instance {instance} has unfinished work"
         vectors = (hosted.outer, hosted.momentum, *hosted.moments)
         tensors = {name: vector.to("cpu", copy=True) for name, vector in zip(_SNAPSHOT_TENSORS, vectors, strict=True)}
         if instance in self._unsent:
