@@ -22,19 +22,19 @@ Vector = Any
 
 
 class Engine(Protocol):
-    """Trains. Called only from the device worker's thread; every call blocks until it is done."""
+    """Trains. Called only from the device worker's thread, if not said otherwise; every call blocks until it is done."""
 
     def run_inner(
         self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: Callable[[int, SupportsFloat, int], None]
     ) -> InnerResult | None:
         """H inner steps; fewer where `should_stop` ended them early. After each: steps done, its loss, its tokens.
 
-        `should_stop`, asked before each, may call `apply_outer`, `evaluate` and `snapshot` of the round before.
+        `should_stop`, asked before each, may call `evaluate` and `snapshot` of the round before. `apply_outer`, `digests` and
+        `state` of the round before may be called beside it, from another thread.
         """
 
     def pseudo_gradient(self, instance: InstanceId) -> Vector:
-        """Parameters where the last inner steps began minus local parameters; a buffer that stays valid until the round's
-        `apply_outer`."""
+        """Of the last `run_inner`: what is to be averaged; a buffer that stays valid until the round's `apply_outer`."""
 
     def apply_outer(self, instance: InstanceId, averaged: Vector, *, round: int) -> None:
         """The local parameters follow, unless the inner steps of the next round have begun."""
@@ -113,6 +113,7 @@ class Averaging(Protocol):
     async def repair(
         self,
         *,
+        round: int,
         key: Digest,
         digest: Digest,
         contributors: tuple[PeerId, ...],

@@ -1,7 +1,8 @@
 """One thread per device: performs the training effects in order and posts an event at the end of each.
 
-The thread owns the engine and the buffers; the event loop owns everything else. Nothing ever lands inside an inner step; what
-ends an instance's last round lands between two of its inner steps where these began before (`RunInner.is_ahead`).
+The thread owns the engine and the buffers; the event loop owns everything else. Nothing ever lands inside an inner step. Where
+the inner steps of a round began before the outer step of the last one (`RunInner.is_ahead`), another thread does that step
+beside them, on vectors that they do not touch, and what else ends the last round lands between two of them.
 A second thread writes checkpoints, in order too, so that the device does not wait for the disk.
 """
 
@@ -10,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import SupportsFloat
 
@@ -77,6 +79,9 @@ class DeviceWorker:
         self._jobs: queue.SimpleQueue[DeviceEffect | Callable[[], None] | None] = queue.SimpleQueue()
         self._taken: deque[DeviceEffect | Callable[[], None] | None] = deque()
         """Jobs that the device thread looked at, not begun yet: they come before those in the queue."""
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="outer")
+        self._outer_step: Future[None] | None = None
+        """Done beside inner steps; nothing but these begins before its end."""
         self._is_interrupted = threading.Event()
         self._is_aborted = threading.Event()
         self._pseudo_gradients: dict[tuple[InstanceId, int], Vector] = {}
@@ -126,15 +131,18 @@ class DeviceWorker:
     def _run(self) -> None:
         try:
             while (job := self._next_job()) is not None and not self._is_aborted.is_set():
+                self._await_outer_step()
                 if callable(job):
                     job()
                 elif self._is_interrupted.is_set() and not isinstance(job, DiscardRound | SaveInstance | SaveCheckpoint):
                     continue
                 elif (event := self._perform(job)) is not None:
                     self._post(event)
+            self._await_outer_step()
         except BaseException as error:  # handed to the event loop, which ends the process
             self._fail(error)
         finally:
+            self._beside.shutdown()
             self._writes.put(None)
 
     def _next_job(self) -> DeviceEffect | Callable[[], None] | None:
@@ -155,12 +163,8 @@ class DeviceWorker:
         match effect:
             case RunInner():
                 return self._run_inner(effect)
-            case ApplyOuter(instance=instance, round=number):
-                self._engine.apply_outer(instance, self._averages.pop(instance), round=number)
-                self._pseudo_gradients.pop((instance, number), None)
-                digest, state_digest = self._engine.digests(instance)
-                self._states.offer(instance, number + 1, state_digest, self._engine.state(instance))
-                return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest)
+            case ApplyOuter():
+                return self._apply_outer(effect, self._take_average(effect))
             case Transition():
                 return self._transition(effect)
             case DropInstance(instance=instance):
@@ -188,6 +192,17 @@ class DeviceWorker:
                 self._writes.put(lambda: self._checkpoints.complete(durable))
                 return None
 
+    def _take_average(self, effect: ApplyOuter) -> Vector:
+        self._pseudo_gradients.pop((effect.instance, effect.round), None)
+        return self._averages.pop(effect.instance)
+
+    def _apply_outer(self, effect: ApplyOuter, averaged: Vector) -> Event:
+        instance, number = effect.instance, effect.round
+        self._engine.apply_outer(instance, averaged, round=number)
+        digest, state_digest = self._engine.digests(instance)
+        self._states.offer(instance, number + 1, state_digest, self._engine.state(instance))
+        return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest)
+
     def _transition(self, effect: Transition) -> Event:
         self._engine.transition(effect.forks, effect.merges)
         for merge in effect.merges:
@@ -208,15 +223,28 @@ class DeviceWorker:
     def _between_steps(self, effect: RunInner) -> bool:
         """Before each inner step: end the round before, as far as it has come. Whether to stop."""
         while not self._should_stop():
+            if self._outer_step is not None and not self._outer_step.done():
+                return False
+            self._await_outer_step()
             while not self._jobs.empty():
                 self._taken.append(self._jobs.get())
-            if not (self._taken and _ends_round_before(self._taken[0], effect)):
+            job = self._taken[0] if self._taken else None
+            if job is None or callable(job) or not _ends_round_before(job, effect):
                 return False
-            job = self._taken.popleft()
-            assert job is not None and not callable(job)
-            if (event := self._perform(job)) is not None:
+            self._taken.popleft()
+            if isinstance(job, ApplyOuter):
+                self._outer_step = self._beside.submit(self._apply_beside, job, self._take_average(job))
+            elif (event := self._perform(job)) is not None:
                 self._post(event)
         return True
+
+    def _apply_beside(self, effect: ApplyOuter, averaged: Vector) -> None:
+        self._post(self._apply_outer(effect, averaged))
+
+    def _await_outer_step(self) -> None:
+        if self._outer_step is not None:
+            self._outer_step.result()
+            self._outer_step = None
 
     def _should_stop(self) -> bool:
         return self._is_interrupted.is_set() or self._is_aborted.is_set()
@@ -259,7 +287,7 @@ class DeviceWorker:
         return InnerFinished(instance=instance, round=effect.round, result=result)
 
 
-def _ends_round_before(job: DeviceEffect | Callable[[], None] | None, running: RunInner) -> bool:
+def _ends_round_before(job: DeviceEffect, running: RunInner) -> bool:
     """Whether the job belongs to the outer step that `running` did not wait for. Whatever else comes, waits its turn, and what
     was asked for after it, too."""
     match job:
