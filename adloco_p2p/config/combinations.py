@@ -10,7 +10,7 @@ from adloco_p2p.core.types import MAX_HISTORY, MAX_INSTANCES
 
 def combinations(run: RunConfig) -> list[str]:
     """Every impossible combination in a run's configuration; empty where there is none."""
-    return [*_model(run), *_data(run), *_optimizers(run), *_batch(run), *_instances(run)]
+    return [*_model(run), *_data(run), *_optimizers(run), *_fragments(run), *_batch(run), *_instances(run)]
 
 
 def _model(run: RunConfig) -> list[str]:
@@ -56,6 +56,33 @@ def _optimizers(run: RunConfig) -> list[str]:
         problems.append(
             f"outer.momentum: {outer.momentum} would be ignored: outer.kind is {outer.kind};"
             " leave it out, set it to 0, or choose nesterov"
+        )
+    return problems
+
+
+def _fragments(run: RunConfig) -> list[str]:
+    count = run.averaging.fragments
+    problems: list[str] = []
+    if count == 1:
+        return problems
+    if count > run.work.rounds:
+        problems.append(
+            f"averaging.fragments: {count} do not all have their turn in {run.work.rounds} rounds (work.rounds); use fewer"
+        )
+    if run.instances.count > 1:
+        problems.append(
+            f"averaging.fragments: {count}, but with instances.count {run.instances.count} forks and merges would lose what"
+            " fragments learned since their last turn; set one of the two to 1"
+        )
+    if run.outer.overlap != "none":
+        problems.append(
+            f"averaging.fragments: {count}, and outer.overlap {run.outer.overlap}: choose one of the two;"
+            " set averaging.fragments to 1, or outer.overlap to none"
+        )
+    if run.batch.test != "constant" and run.batch.statistic == "pseudo_gradient":
+        problems.append(
+            f"batch.statistic: with averaging.fragments {count} a pseudo-gradient is that of {count} rounds, not of one;"
+            " set it to micro_batch, or batch.test to constant"
         )
     return problems
 

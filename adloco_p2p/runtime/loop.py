@@ -272,6 +272,7 @@ class Node:
                 )
             case RepairAverage():
                 return await self._ports.averaging.repair(
+                    round=effect.round,
                     key=effect.key,
                     digest=effect.digest,
                     contributors=effect.contributors,

@@ -124,13 +124,14 @@ class MemoryPort:
     async def repair(
         self,
         *,
+        round: int,
         key: Digest,
         digest: Digest,
         contributors: tuple[PeerId, ...],
         from_peers: tuple[PeerId, ...],
         timeout_seconds: float,
     ) -> MemoryAverage:
-        del key, timeout_seconds
+        del round, key, timeout_seconds
         average = self.swarm.averages.get(digest)
         if average is None or all(peer in self.swarm.cut for peer in from_peers):
             raise AverageFailed("nobody holds the average", suspects=from_peers)

@@ -24,7 +24,8 @@ class Instance:
         self.momentum = torch.zeros_like(outer) if momentum is None else momentum
         assert self.momentum.shape == outer.shape and self.momentum.dtype == torch.float32
         self.is_at_boundary = True
-        """Whether the local parameters are the outer parameters."""
+        """Whether no round is under way: the local parameters are the outer parameters, or, where fragments are averaged in
+        turn, those of the last fragment are."""
         self.start: torch.Tensor | None = None
         """Where the inner steps began, if the outer step of the round before was still to come; see `run_ahead`."""
         self.fraction = 1.0
@@ -89,9 +90,9 @@ class Instance:
         self.local.copy_(start)
         self.start = start
 
-    def return_to_outer(self) -> None:
-        """Local parameters <- outer parameters: the boundary between two rounds."""
-        self.local.copy_(self.outer)
+    def return_to_outer(self, part: slice = slice(None)) -> None:
+        """Local parameters <- outer parameters, or those of a part: the boundary between two rounds."""
+        self.local[part].copy_(self.outer[part])
         self.is_at_boundary, self.start, self.round = True, None, None
 
     def copy(self, inner: InnerConfig) -> "Instance":

@@ -282,7 +282,8 @@ class World:
         average = weighted_average([meeting.joined[peer] for peer in members], weights)
         digest = tensor_digest(average)
         profile = self.setting.profile
-        seconds = profile.link.averaging(profile.payload_bytes, len(members))
+        part = average.numel() / self.hosts[name].engine.num_parameters
+        seconds = profile.link.averaging(part * profile.payload_bytes, len(members))
         moved = transferred(4 * average.numel(), len(members))
         for peer in members:
             tested, mean = meeting.joined[peer], average

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 import test_diloco_reference as plain  # type: ignore[import-not-found]
 from small_run import ONE, PEER, RUN, hosting, with_run  # type: ignore[import-not-found]
 
-from adloco_p2p.config.run import RunConfig
+from adloco_p2p.config.run import AveragingConfig, RunConfig
 from adloco_p2p.core.agreement import Gathering
 from adloco_p2p.core.events import Durable, InnerResult, Received, RunInner, Started, Stop
 from adloco_p2p.core.peer import Cadence, Peer
@@ -43,12 +43,14 @@ class Rounds:
 
     digests: dict[tuple[object, object], object] = field(default_factory=dict)
     merges: int = 0
+    bytes_sent: list[int] = field(default_factory=list)
 
     def write(self, name: str, fields: dict[str, object]) -> None:
         if name == "round":
             key = (fields["round"], fields["instance"])
             assert key not in self.digests
             self.digests[key] = fields["digest"]
+            self.bytes_sent.append(int(str(fields["bytes_sent"])))
         self.merges += name == "merge"
 
 
@@ -166,6 +168,22 @@ def test_three_hosts_equal_the_plain_diloco_loop(overlap: str, monkeypatch: pyte
         assert torch.equal(member.engine.state(ONE)[0], expected)
         assert len(member.rounds.digests) == 10
         assert member.rounds.digests == members[0].rounds.digests
+
+
+def test_fragments_give_every_host_the_same_outer_parameters() -> None:
+    run = with_run(
+        work=WorkRules(inner_steps=4, rounds=7, share="equal"),
+        instances=InstanceRules(count=1, start="same"),
+        batch=BatchRules(initial_batch=8, statistic="micro_batch"),
+        merge=MergeRules(policy="none"),
+        averaging=AveragingConfig(fragments=3),
+    )
+    first, second = train(run, [PeerId("peer-a"), PeerId("peer-b")])
+    assert first.rounds.digests == second.rounds.digests
+    assert len({*first.rounds.digests.values()}) == 7
+    half = first.engine.num_parameters // 2 * 4  # an all-reduce of two sends every host half of the vector, twice
+    assert [size // half for size in first.rounds.bytes_sent] == [0] * 6 + [2]
+    assert sum(first.rounds.bytes_sent[:3]) == pytest.approx(2 * half, abs=16)
 
 
 def test_two_peers_fork_and_merge_to_the_same_bits() -> None:

@@ -105,7 +105,7 @@ async def _on_network(p2p: P2P, stack: contextlib.AsyncExitStack, roster: Callab
     stack.callback(pump.cancel)
     return Member(
         me=me,
-        averaging=NetworkAveraging(averager, num_parameters=SIZE, out_of_reach=_nobody),
+        averaging=NetworkAveraging(averager, size=lambda round: SIZE, out_of_reach=_nobody),
         messenger=NetworkMessenger(wire, roster=roster),
         states=NetworkStates(server, StateFetcher(p2p, run=RUN), num_parameters=SIZE),
         inbox=inbox,
@@ -196,6 +196,7 @@ def test_who_had_no_part_fetches_the_average_by_its_digest(swarm: Swarm) -> None
         results = await average(members[:2], canonical.digest("repair"), (1, 1))
         holders = tuple(member.me for member in members[:2])
         fetched = await members[2].averaging.repair(
+            round=0,
             key=canonical.digest("repair"),
             digest=results[0].digest,
             contributors=tuple(sorted(holders)),
@@ -206,6 +207,7 @@ def test_who_had_no_part_fetches_the_average_by_its_digest(swarm: Swarm) -> None
         assert fetched.digest == results[0].digest
         with pytest.raises(AverageFailed):
             await members[2].averaging.repair(
+                round=0,
                 key=canonical.digest("nothing"),
                 digest=canonical.digest("never averaged"),
                 contributors=holders,

@@ -1,18 +1,17 @@
-"""Outer updates that come one round late, by hand: inner steps that move every parameter by a stated number."""
+"""Outer updates that come one round late, by hand and bit for bit."""
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
+from by_hand import of, plan_moves
 from small_run import ONE, RUN, effect, hosting, never, silent, with_run
 
 from adloco_p2p.config.run import AveragingConfig, OuterConfig
-from adloco_p2p.core.events import InnerResult, RunInner
+from adloco_p2p.core.events import RunInner
 from adloco_p2p.core.types import PeerId
 from adloco_p2p.training.hosting import Hosting
-from adloco_p2p.training.instance import Instance
 
 SGD = OuterConfig(kind="sgd", learning_rate=0.5, momentum=0.0)
 NESTEROV = OuterConfig(kind="nesterov", learning_rate=0.7, momentum=0.9)
@@ -20,26 +19,7 @@ NESTEROV = OuterConfig(kind="nesterov", learning_rate=0.7, momentum=0.9)
 
 @pytest.fixture
 def moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """What the inner steps of the next rounds take from every parameter."""
-    planned: list[float] = []
-
-    def run_inner_steps(shell: object, instance: Instance, stream: object, **details: Any) -> InnerResult:
-        instance.inner_step(torch.zeros_like(instance.local), 0.0)
-        instance.local.sub_(planned.pop(0))
-        share = details["share"]
-        return InnerResult(
-            samples=share.samples,
-            tokens=1,
-            inner_steps=share.inner_steps,
-            batch_samples=share.batch_samples,
-            accumulation_steps=1,
-            loss=1.0,
-            seconds=1.0,
-            half_batch=None,
-            micro_batch_limit=4,
-        )
-
-    monkeypatch.setattr("adloco_p2p.training.hosting.run_inner_steps", run_inner_steps)
+    planned = plan_moves(monkeypatch)
     yield planned
     assert not planned, "every planned move was made"
 
@@ -65,11 +45,6 @@ def applies(peer: Hosting, number: int, averaged: float) -> tuple[float, float]:
     """Outer and local parameters after the outer step."""
     peer.apply_outer(ONE, torch.full((peer.num_parameters,), averaged), round=number)
     return of(peer.state(ONE)[0]), of(peer._instances[ONE].local)
-
-
-def of(vector: torch.Tensor) -> float:
-    assert float(vector.max() - vector.min()) < 1e-6, "one number for all"
-    return round(float(vector[0]), 5)
 
 
 def test_two_delayed_rounds_by_hand(moves: list[float]) -> None:
