@@ -98,15 +98,15 @@ def fewest_steps(plan: Plan, *, target: float = TARGET) -> int:
     return max(1, ceil(plan.averaging_seconds * target / (1 - target) / plan.step_seconds))
 
 
-def by_state_machines(plan: Plan, *settings: str) -> float:
-    """The same of one instance by the node's own decisions: all hosts for ROUNDS rounds, the first and the last included."""
+def by_state_machines(plan: Plan, *settings: str, num_rounds: int) -> float:
+    """The same of one instance by the node's own decisions, the first round and the last included."""
     machine = Machine(step_seconds=plan.computing_seconds / STEPS, sample_seconds=0.0)
     link = Link(bits_per_second=plan.bits_per_second, latency_seconds=plan.latency_seconds, efficiency=plan.efficiency)
-    rounds = (f"work.inner_steps={STEPS}", f"work.rounds={ROUNDS}", f"batch.initial_batch={plan.num_hosts}")
+    rounds = (f"work.inner_steps={STEPS}", f"work.rounds={num_rounds}", f"batch.initial_batch={plan.num_hosts}")
     run = load_run(BASE, ["mode=diloco", *rounds, *settings]).value
     setting = Setting(
         run=run,
-        samples=ROUNDS * STEPS * plan.num_hosts,
+        samples=num_rounds * STEPS * plan.num_hosts,
         speeds=(1.0,) * plan.num_hosts,
         profile=Profile(name="large", machine=machine, link=link, payload_bytes=plan.bytes_per_value * plan.num_parameters),
     )
@@ -133,15 +133,14 @@ def machines_table(plan: Plan, codecs: Sequence[tuple[str, float]], steps: Seque
     """Markdown, one line per codec and H."""
     ways = {
         "one instance": (),
-        "delayed": ("outer.overlap=delayed",),
-        "eager": ("outer.overlap=eager",),
+        "with outer.overlap": ("outer.overlap=forecast",),
         "4 fragments": ("averaging.fragments=4",),
     }
     lines = ["| codec | H | " + " | ".join(ways) + " |", "|---" * (2 + len(ways)) + "|"]
     for name, size in codecs:
         for inner_steps in steps:
             now = replace(plan, bytes_per_value=size, inner_steps=inner_steps)
-            found = [f"{by_state_machines(now, *settings):.1%}" for settings in ways.values()]
+            found = [f"{by_state_machines(now, *settings, num_rounds=ROUNDS):.1%}" for settings in ways.values()]
             lines.append(f"| {name} | {inner_steps} | " + " | ".join(found) + " |")
     return lines
 

@@ -112,10 +112,11 @@ class OuterConfig:
     learning_rate: PositiveFloat = 0.7
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.7
     """Used by `nesterov`. 0.5 for H up to 16, 0.7 for 32 to 64, 0.9 above (method section 18)."""
-    overlap: Literal["none", "delayed", "eager"] = "none"
+    overlap: Literal["none", "delayed", "eager", "forecast"] = "none"
     """`delayed`: a peer with one instance begins the next round's inner steps while the last one is averaged, and the outer
     update comes one round late. `eager`: these inner steps begin from the peer's own share of that update (arXiv 2502.12996).
-    For slow links; what it costs is in `docs/results.md`."""
+    `forecast`: from where the update would end if the average were the peer's own pseudo-gradient. For slow links; what each
+    costs is in `docs/results.md`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

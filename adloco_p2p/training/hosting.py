@@ -158,12 +158,13 @@ class Hosting:
         return len(range(self.num_parameters)[self._fragment_of(round)])
 
     def _run_ahead(self, instance: InstanceId) -> None:
-        """Begin a round from the outer parameters as they are; eagerly, from where this host's share of the average that is
-        under way would bring them. What the codec loses of that share may be needed before the outer step has come."""
+        """Begin a round from the outer parameters as they are, or from where this host's own pseudo-gradient, in place of the
+        average that is under way, would bring them. What the codec loses of it may be needed before the outer step has come."""
         hosted = self._get(instance)
         start = hosted.outer.clone()
-        if self._run.outer.overlap == "eager":
-            self._step(start, hosted.momentum.clone(), self.pseudo_gradient(instance) * hosted.fraction)
+        weight = {"eager": hosted.fraction, "forecast": 1.0}.get(self._run.outer.overlap)
+        if weight is not None:
+            self._step(start, hosted.momentum.clone(), self.pseudo_gradient(instance) * weight)
         self._keep_unsent(instance)
         hosted.run_ahead(start)
 

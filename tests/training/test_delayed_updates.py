@@ -72,6 +72,18 @@ def test_an_eager_start_by_hand(moves: list[float]) -> None:
     assert applies(peer, 0, 0.3) == (0.85, 0.775), "the outer parameters know nothing of that start"
 
 
+def test_a_forecast_start_by_hand(moves: list[float]) -> None:
+    """The host did half of the round, and takes its own pseudo-gradient for the whole average."""
+    moves += [0.1, 0.2]
+    peer = at_one(replace(SGD, overlap="forecast"))
+    work = effect(round=0)
+    two = (work.share, replace(work.share, peer=PeerId("peer-b")))
+    peer.run_inner(replace(work, plan=replace(work.plan, hosts=two)), should_stop=never, on_progress=silent)
+    assert trains(peer, 1, is_ahead=True) == 0.2
+    assert of(peer._instances[ONE].local) == 0.75, "1 - 0.5 * 0.1, and 0.2 of inner steps"
+    assert applies(peer, 0, 0.3) == (0.85, 0.75)
+
+
 def test_an_eager_start_with_momentum_by_hand(moves: list[float]) -> None:
     """After 1 -> 0.867 with a momentum of 0.1: 0.867 - 0.7 * (0.05 + 0.9 * (0.9 * 0.1 + 0.05)) = 0.7438."""
     moves += [0.1, 0.05, 0.01]
