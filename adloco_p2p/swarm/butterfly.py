@@ -492,6 +492,7 @@ class Butterfly:
 
         self._streams[stream] = member
         stream.bytes_sent = stream.bytes_received = 0
+        stream.last_received = self._loop.time()  # what it was silent for between two averages counts for nothing
         stream.on_lost = lost
 
     def _forget_stream(self, stream: FramedStream) -> None:
