@@ -65,7 +65,7 @@ def train(run: RunConfig, cache: Path) -> tuple[float, float]:
         back = codec.for_mean(len(peers))
         mean = back.decode(back.encode(weighted_average(sent, [1.0] * len(sent))))
         for peer in peers:
-            peer.apply_outer(ONE, mean)
+            peer.apply_outer(ONE, mean, round=number)
     assert peers[0].digests(ONE) == peers[1].digests(ONE)
     return peers[0].evaluate(ONE), statistics.mean(errors)
 

@@ -79,7 +79,7 @@ def _round(peer: Hosting, instance: InstanceId) -> None:
     )
     work = RunInner(round=0, plan=plan, share=share, progress_start=0.0, progress_end=0.1)
     peer.run_inner(work, should_stop=lambda: False, on_progress=lambda *_: None)
-    peer.apply_outer(instance, peer.pseudo_gradient(instance))
+    peer.apply_outer(instance, peer.pseudo_gradient(instance), round=0)
 
 
 def _resident_bytes() -> int:

@@ -2,14 +2,18 @@
 
 python -m benchmarks.utilisation                                        150M parameters, 100 Mbit/s, four hosts; instant
 python -m benchmarks.utilisation --megabits 20 --step-seconds 2 --hosts 8
+python -m benchmarks.utilisation --machines --codecs int8 --steps 64    and what the node's state machines make of it; a minute
 
 Measured here: bytes per value of every codec of this node, there and back (it encodes a vector), and the part of a link's rate
 that the averaging reaches (docs/measured.md). Stated by the user: link, hosts, inner steps, seconds per inner step. Derived:
 bytes per round, 2 (n - 1) / n times the vector; a round's averaging, those bytes at that rate and three one-way delays (two
-exchanges and the commit); and what the three ways to overlap leave of it.
+exchanges and the commit); and what the three ways to overlap leave of it. With `--machines` whole peers, as they decide for
+real, train a small model in virtual time, in which steps and averages take as long as those of the large one; and the outer
+step is timed here, on a part of the vector: between two rounds, or two inner steps, it takes the device.
 """
 
 import argparse
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -17,13 +21,25 @@ from typing import get_args, get_type_hints
 
 import torch
 
+from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run import AveragingConfig
 from adloco_p2p.core.communications import round_bytes
+from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.codecs import codec_named
+from adloco_p2p.numerics.digest import state_digest, tensor_digest
+from adloco_p2p.numerics.outer_optimizer import outer_step_
+from benchmarks.method.clock import Link, Machine, Profile
+from benchmarks.method.run import BASE, CACHE
+from benchmarks.method.world import Setting, World
 
 PROBE_VALUES = 1 << 20
 """Values that are encoded to learn what one costs."""
 TARGET = 0.95
+NAMES = get_args(get_type_hints(AveragingConfig)["codec"])
+ROUNDS, STEPS = 24, 2
+"""Of the small model that the state machines train; its few inner steps take as long as the H of the large one."""
+OUTER_VALUES = 1 << 23
+"""Values that the outer step is timed on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +98,52 @@ def fewest_steps(plan: Plan, *, target: float = TARGET) -> int:
     return max(1, ceil(plan.averaging_seconds * target / (1 - target) / plan.step_seconds))
 
 
+def by_state_machines(plan: Plan, *settings: str, num_rounds: int) -> float:
+    """The same of one instance by the node's own decisions, the first round and the last included."""
+    machine = Machine(step_seconds=plan.computing_seconds / STEPS, sample_seconds=0.0)
+    link = Link(bits_per_second=plan.bits_per_second, latency_seconds=plan.latency_seconds, efficiency=plan.efficiency)
+    rounds = (f"work.inner_steps={STEPS}", f"work.rounds={num_rounds}", f"batch.initial_batch={plan.num_hosts}")
+    run = load_run(BASE, ["mode=diloco", *rounds, *settings]).value
+    setting = Setting(
+        run=run,
+        speeds=(1.0,) * plan.num_hosts,
+        profile=Profile(name="large", machine=machine, link=link, payload_bytes=plan.bytes_per_value * plan.num_parameters),
+    )
+    torch.set_num_threads(1)
+    world = World(setting, open_feed(run, cache_dir=CACHE), on_applied=lambda *_: None)
+    world.run()
+    return world.utilisation
+
+
+def outer_step_seconds(num_parameters: float) -> float:
+    """Processor time of what the device's thread does for an outer step, evaluation and checkpoint left out: the step, both
+    digests, and the copy that joiners are served from."""
+    torch.set_num_threads(1)
+    outer, momentum, averaged = (torch.randn(OUTER_VALUES) for _ in range(3))
+    begun = time.process_time()
+    outer_step_(outer, momentum, averaged, kind="nesterov", learning_rate=0.7, momentum_factor=0.7)
+    tensor_digest(outer)
+    state_digest(outer, momentum)
+    outer.clone(), momentum.clone()
+    return (time.process_time() - begun) * num_parameters / OUTER_VALUES
+
+
+def machines_table(plan: Plan, codecs: Sequence[tuple[str, float]], steps: Sequence[int]) -> list[str]:
+    """Markdown, one line per codec and H."""
+    ways = {
+        "one instance": (),
+        "with outer.overlap": ("outer.overlap=forecast",),
+        "4 fragments": ("averaging.fragments=4",),
+    }
+    lines = ["| codec | H | " + " | ".join(ways) + " |", "|---" * (2 + len(ways)) + "|"]
+    for name, size in codecs:
+        for inner_steps in steps:
+            now = replace(plan, bytes_per_value=size, inner_steps=inner_steps)
+            found = [f"{by_state_machines(now, *settings, num_rounds=ROUNDS):.1%}" for settings in ways.values()]
+            lines.append(f"| {name} | {inner_steps} | " + " | ".join(found) + " |")
+    return lines
+
+
 def bytes_per_value(codec: str, num_hosts: int) -> float:
     """What the node's codec makes of a normally distributed vector on its way, and of the mean on the way back: their mean."""
     values = torch.randn(PROBE_VALUES, generator=torch.Generator().manual_seed(0))
@@ -109,6 +171,8 @@ def table(plan: Plan, codecs: Sequence[tuple[str, float]], steps: Sequence[int])
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.utilisation", description=__doc__)
+    parser.add_argument("--machines", action="store_true", help="also by the node's state machines")
+    parser.add_argument("--codecs", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--parameters", type=float, default=150e6)
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--instances", type=int, default=3, help="of the pipelined column")
@@ -129,8 +193,7 @@ def main() -> None:
         efficiency=arguments.efficiency,
         latency_seconds=arguments.latency,
     )
-    names = get_args(get_type_hints(AveragingConfig)["codec"])
-    codecs = [(name, bytes_per_value(name, arguments.hosts)) for name in names]
+    codecs = [(name, bytes_per_value(name, arguments.hosts)) for name in arguments.codecs]
     print(
         f"{plan.num_parameters / 1e6:.0f}M parameters, {plan.num_hosts} hosts, {arguments.megabits:g} Mbit/s at "
         f"{plan.efficiency:.0%}, {plan.latency_seconds:g} s one way, {plan.step_seconds:g} s an inner step\n"
@@ -139,6 +202,10 @@ def main() -> None:
     print(f"\nH at which one instance without overlap computes {TARGET:.0%} of the time:")
     for name, size in codecs:
         print(f"  {name:10s} {fewest_steps(replace(plan, bytes_per_value=size))}")
+    if arguments.machines:
+        print(f"\nThe node's state machines, {ROUNDS} rounds with the first and the last:\n", flush=True)
+        print("\n".join(machines_table(plan, codecs, arguments.steps)))
+        print(f"\nNot counted there: {outer_step_seconds(plan.num_parameters):.1f} s of one core for an outer step")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attentio
 
 def combinations(run: RunConfig) -> list[str]:
     """Every impossible combination in a run's configuration; empty where there is none."""
-    return [*_model(run), *_data(run), *_optimizers(run), *_batch(run), *_work(run), *_instances(run)]
+    return [*_model(run), *_data(run), *_optimizers(run), *_fragments(run), *_batch(run), *_work(run), *_instances(run)]
 
 
 def _model(run: RunConfig) -> list[str]:
@@ -64,6 +64,38 @@ def _optimizers(run: RunConfig) -> list[str]:
         problems.append(
             f"outer.momentum: {outer.momentum} would be ignored: outer.kind is {outer.kind};"
             " leave it out, set it to 0, or choose nesterov"
+        )
+    return problems
+
+
+def _fragments(run: RunConfig) -> list[str]:
+    count = run.averaging.fragments
+    problems: list[str] = []
+    if count == 1:
+        return problems
+    if run.work.rounds is None:
+        problems.append(
+            f"averaging.fragments: {count}, but the run ends by work.samples, and after its last round everything is averaged;"
+            " give work.rounds instead, or set averaging.fragments to 1"
+        )
+    elif count > run.work.rounds:
+        problems.append(
+            f"averaging.fragments: {count} do not all have their turn in {run.work.rounds} rounds (work.rounds); use fewer"
+        )
+    if run.instances.count > 1:
+        problems.append(
+            f"averaging.fragments: {count}, but with instances.count {run.instances.count} forks and merges would lose what"
+            " fragments learned since their last turn; set one of the two to 1"
+        )
+    if run.outer.overlap != "none":
+        problems.append(
+            f"averaging.fragments: {count}, and outer.overlap {run.outer.overlap}: choose one of the two;"
+            " set averaging.fragments to 1, or outer.overlap to none"
+        )
+    if run.batch.test != "constant" and run.batch.statistic == "pseudo_gradient":
+        problems.append(
+            f"batch.statistic: with averaging.fragments {count} a pseudo-gradient is that of {count} rounds, not of one;"
+            " set it to micro_batch, or batch.test to constant"
         )
     return problems
 

@@ -112,6 +112,11 @@ class OuterConfig:
     learning_rate: PositiveFloat = 0.7
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.7
     """Used by `nesterov`. The mode sets it by H: 0.5 up to 32, 0.7 up to 128 (docs/results.md), 0.9 above."""
+    overlap: Literal["none", "delayed", "eager", "forecast"] = "none"
+    """`delayed`: a peer with one instance begins the next round's inner steps while the last one is averaged, and the outer
+    update comes one round late. `eager`: these inner steps begin from the peer's own share of that update (arXiv 2502.12996).
+    `forecast`: from where the update would end if the average were the peer's own pseudo-gradient. For slow links; what each
+    costs is in `docs/results.md`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +135,15 @@ class AveragingConfig:
     feedback: Fraction = 1.0
     """Part of what `int8`, `int4` and `topk2` lost that a host adds to its next pseudo-gradient; 0: lost for good."""
 
+    fragments: Annotated[int, Ge(1), Le(64)] = 1
+    """Parts of the parameter vector that are averaged in turn, one a round; local parameters of the others go on
+    (arXiv 2501.18512). Divides the bytes of a round. 1: all of it every round."""
+
     @property
     def bytes_per_value(self) -> float:
-        """Of one value on the wire, roughly: the mean of both ways, with 4 hosts where that matters."""
-        return {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "int8": 1.02, "int4": 0.79, "topk2": 0.12}[self.codec]
+        """Of one parameter in a round, roughly: the mean of both ways, with 4 hosts where that matters."""
+        size = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "int8": 1.02, "int4": 0.79, "topk2": 0.12}[self.codec]
+        return size / self.fragments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

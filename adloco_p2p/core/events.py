@@ -302,7 +302,7 @@ class DiscardRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInner:
-    """Train: H inner steps of one instance from its outer parameters."""
+    """Train: H inner steps of one instance from its outer parameters, as they are when it begins."""
 
     round: int
     plan: InstancePlan
@@ -310,6 +310,8 @@ class RunInner:
     progress_start: float
     """Part of the run behind the first inner step, in [0, 1]."""
     progress_end: float
+    is_ahead: bool = False
+    """The outer step of the round before is still to come, and leaves the local parameters alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,7 @@ def round_line(outer: OuterRound) -> Log:
         "samples": report.samples,
         "tokens": report.tokens,
         "hosts": list(report.contributors),
+        "is_ahead": outer.is_ahead,
         "digest": report.digest,
         "seconds": {phase: round(seconds, 6) for phase, seconds in outer.seconds.items()},
         "bytes_sent": totals.bytes_sent,

@@ -59,6 +59,8 @@ class Phase(StrEnum):
     """Where a round of one instance stands. The table below names every step from one phase to another."""
 
     TRAINING = "training"
+    TRAINED = "trained"
+    """Only with delayed updates: the outer step of the round before is still to come."""
     AVERAGING = "averaging"
     RETRYING = "retrying"
     COMMITTING = "committing"
@@ -69,7 +71,8 @@ class Phase(StrEnum):
 
 
 STEPS: dict[Phase, frozenset[Phase]] = {
-    Phase.TRAINING: frozenset({Phase.AVERAGING, Phase.RETRYING, Phase.REPAIRING}),
+    Phase.TRAINING: frozenset({Phase.TRAINED, Phase.AVERAGING, Phase.RETRYING, Phase.REPAIRING}),
+    Phase.TRAINED: frozenset({Phase.AVERAGING, Phase.RETRYING, Phase.REPAIRING}),
     Phase.AVERAGING: frozenset({Phase.AVERAGING, Phase.COMMITTING, Phase.RETRYING, Phase.REPAIRING}),
     Phase.RETRYING: frozenset({Phase.AVERAGING, Phase.REPAIRING}),
     Phase.COMMITTING: frozenset({Phase.APPLYING, Phase.REPAIRING}),
@@ -149,6 +152,8 @@ class OuterRound:
         self.average: AverageFinished | None = None
         self.applied: OuterApplied | None = None
         self.heldout_loss: float | None = None
+        self.is_ahead = False
+        """Its inner steps began before the outer step of the round before."""
         self.seconds: dict[str, float] = {}
         self.next_deadline: float | None = None
         self._plan = plan
@@ -192,6 +197,11 @@ class OuterRound:
         return self.phase in (Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING, Phase.REPAIRING)
 
     @property
+    def is_hidden(self) -> bool:
+        """Others are averaging with this host, so that the device has nothing to do for this round."""
+        return self.phase is Phase.AVERAGING and len(self._members) > 1
+
+    @property
     def is_deserted(self) -> bool:
         """This host only waits for what others make without it."""
         return not self.is_contributor and self.is_waiting
@@ -206,8 +216,10 @@ class OuterRound:
         """This host's own pseudo-gradient is in the committed average."""
         return self.average is not None and self.me in self.average.contributors
 
-    def start(self, now: float, *, progress_end: float) -> list[Effect]:
-        """Begin: a contributor trains, a host without a share waits for the others' average."""
+    def start(self, now: float, *, progress_end: float, is_ahead: bool = False) -> list[Effect]:
+        """Begin: a contributor trains, a host without a share waits for the others' average. `is_ahead`: the round before is
+        still being averaged."""
+        self.is_ahead = is_ahead
         self._phase_since = now
         if not self.is_contributor:
             return [self._phase_log(), *self._ask_for_result(now)]
@@ -217,16 +229,24 @@ class OuterRound:
             share=self.share,
             progress_start=self._plan.progress,
             progress_end=progress_end,
+            is_ahead=is_ahead,
         )
         return [self._phase_log(), inner]
 
-    def inner_finished(self, result: InnerResult, now: float, gone: Collection[PeerId]) -> list[Effect]:
+    def inner_finished(
+        self, result: InnerResult, now: float, gone: Collection[PeerId], *, is_ahead: bool = False
+    ) -> list[Effect]:
+        """`is_ahead`: the outer step of the round before is still to come, and `hand_over` after it."""
         assert self.phase is Phase.TRAINING
         self.result = result
         # instances share the device: what was not computing was waiting for the others
         self.seconds["waiting"] = max(0.0, now - self._phase_since - result.seconds)
         self.seconds[Phase.TRAINING.value] = min(result.seconds, now - self._phase_since)
         self._phase_since = now
+        return self._enter(Phase.TRAINED, now) if is_ahead else self.hand_over(now, gone)
+
+    def hand_over(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
+        """Have the pseudo-gradient averaged, as the leader of a retry says if there was one already."""
         if self._pending is not None and self.me not in self._pending.members:
             effects = self._enter(Phase.RETRYING, now)
             self.next_deadline = now + self._patience.timeout_seconds(expected_seconds=0.0)  # who left us out may be cut off
@@ -468,7 +488,7 @@ class OuterRound:
             return []
         if self.me not in members and 2 * len(members) <= len(self._survivors(gone)):
             return []  # so few settle nothing: not worth waiting for
-        if self.phase is Phase.TRAINING:
+        if self.phase in (Phase.TRAINING, Phase.TRAINED):
             self._pending = message
             return []
         effects: list[Effect] = []

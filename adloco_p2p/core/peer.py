@@ -9,7 +9,8 @@ The contract:
 How rounds follow each other. plan(r) is known before round r begins (it was agreed while round r - 1 computed). The
 boundary before round r OPENS once plan(r) is there; where it forks, merges, needs foreign state, or where a probe of round
 r - 1 is due, all hosted instances must have ended round r - 1 first. Otherwise each instance goes on by itself: while one
-is still being averaged the next one computes.
+is still being averaged the next one computes. A single one may run ahead of itself where updates are delayed: the inner steps
+of round r begin while round r - 1 is averaged; its outer step comes beside them, and round r is handed over after that.
 
 How a peer that was away comes back. A known plan(r + 2) says that round r is over. A peer that is a little behind takes the
 averages of such rounds from the others without training; one that is far behind, or gets nowhere, or whose state is not the
@@ -54,7 +55,7 @@ from adloco_p2p.core.farewell import Farewell, RunEnded
 from adloco_p2p.core.fetching import Fetching
 from adloco_p2p.core.histories import HistorySwitched
 from adloco_p2p.core.log_lines import round_line
-from adloco_p2p.core.outer_round import AttemptFailed, AttemptStart, AverageDigest, OuterRound
+from adloco_p2p.core.outer_round import AttemptFailed, AttemptStart, AverageDigest, OuterRound, Phase
 from adloco_p2p.core.patience import Patience
 from adloco_p2p.core.reporting import Reporting
 from adloco_p2p.core.rules import WorkRules
@@ -65,13 +66,15 @@ from adloco_p2p.core.types import InstanceId, PeerId, Report, RoundPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """How often a peer evaluates (equal in the swarm) and saves (its own business)."""
+    """How rounds follow each other, how often a peer evaluates (equal in the swarm) and saves (its own business)."""
 
     work: WorkRules
     """Says when the run ends."""
     evaluation_period: int
     """0: only at the end."""
     checkpoint_period: int
+    is_delayed: bool = False
+    """Outer updates may come one round late."""
 
     def evaluates(self, round: int) -> bool:
         return self.evaluation_period > 0 and (round + 1) % self.evaluation_period == 0
@@ -87,7 +90,7 @@ class Peer:
         self.me = me
         self.cadence = cadence
         self._agreement = agreement
-        self._at = Standing(me)
+        self._at = Standing(me, is_delayed=cadence.is_delayed)
         self._book = self._at.book
         self._strays = self._at.strays
         self._checkpoints = Checkpoints()
@@ -208,7 +211,8 @@ class Peer:
             return []
         match event:
             case InnerFinished():
-                return outer.inner_finished(event.result, now, self._at.gone)
+                is_ahead = self._at.held.get(event.instance, event.round) < event.round
+                return outer.inner_finished(event.result, now, self._at.gone, is_ahead=is_ahead)
             case AverageFinished():
                 return outer.average_finished(event, now, self._at.gone)
             case AverageFailed():
@@ -218,7 +222,7 @@ class Peer:
             case Evaluated():
                 effects = outer.evaluated(event.heldout_loss, now)
         if outer.is_done:
-            effects += self._round_done(outer)
+            effects += self._round_done(outer, now)
         return effects
 
     def _roster_changed(self, event: PeerGone | PeerBack, now: float) -> list[Effect]:
@@ -295,27 +299,37 @@ class Peer:
         """Every hosted instance goes on from where it stands, as far as boundaries are open."""
         effects: list[Effect] = []
         for instance, number in sorted(self._at.held.items()):
-            key, plan = (number, instance), self._book.get(number)
-            if plan is None or plan.is_last or number > self._at.opened or instance not in self._book.mine(plan):
-                continue
-            if key not in self._at.rounds:
-                is_over = self._book.newest.round >= number + 2 or key in self._fetching.resigned
-                outer = OuterRound(
-                    me=self.me,
-                    plan=plan,
-                    plan_digest=self._book.digests[plan.round],
-                    instance=instance,
-                    patience=self._patience,
-                    is_late=is_over and self._book.has_company(plan, instance, self._at.gone),
-                )
-                self._at.rounds[key] = outer
-                effects += outer.start(now, progress_end=progress_after(plan, self.cadence.work))
+            effects += self._start_round(instance, number, now)
+            if self._at.runs_ahead(instance, number + 1):
+                effects += self._start_round(instance, number + 1, now, is_ahead=True)
         return effects
 
-    def _round_done(self, outer: OuterRound) -> list[Effect]:
-        """One instance ended its round: count it and write it down."""
+    def _start_round(self, instance: InstanceId, number: int, now: float, *, is_ahead: bool = False) -> list[Effect]:
+        key, plan = (number, instance), self._book.get(number)
+        if plan is None or plan.is_last or number > self._at.opened or instance not in self._book.mine(plan):
+            return []
+        if key in self._at.rounds:
+            return []
+        is_over = self._book.newest.round >= number + 2 or key in self._fetching.resigned
+        outer = OuterRound(
+            me=self.me,
+            plan=plan,
+            plan_digest=self._book.digests[plan.round],
+            instance=instance,
+            patience=self._patience,
+            is_late=is_over and self._book.has_company(plan, instance, self._at.gone),
+        )
+        self._at.rounds[key] = outer
+        return outer.start(now, progress_end=progress_after(plan, self.cadence.work), is_ahead=is_ahead)
+
+    def _round_done(self, outer: OuterRound, now: float) -> list[Effect]:
+        """One instance ended its round: count it and write it down. What ran ahead of it goes on."""
         self._checkpoints.count(outer)
-        return [round_line(outer), *self._stand_at(outer.instance, outer.round + 1)]
+        effects = [round_line(outer), *self._stand_at(outer.instance, outer.round + 1)]
+        following = self._at.rounds.get((outer.round + 1, outer.instance))
+        if following is not None and following.phase is Phase.TRAINED:
+            effects += following.hand_over(now, self._at.gone)
+        return effects
 
     def _stand_at(self, instance: InstanceId, boundary: int) -> list[Effect]:
         """The instance has come to the boundary: save it where due."""
@@ -409,7 +423,7 @@ class Peer:
             if not outer.is_done:
                 is_between = is_between or outer.device_end in (OuterApplied, Evaluated)
                 effects += [*outer.abandon(), DiscardRound(instance=key[1])]
-        for boundary in (self._at.opened + 1, self._at.opened):
+        for boundary in range(self._at.opened + 1, min([self._at.opened, *self._at.held.values()]) - 1, -1):
             if not is_between and boundary - 1 in self._at.own_reports and self._checkpoints.newest < boundary:
                 effects += self._save_where_it_stands(boundary, now)
         return effects + self._goodbye(Stop(reason="left at once", is_finished=False, is_urgent=True), now)

@@ -76,6 +76,10 @@ class PlanBook:
         """Hosts of the target measure a possible merge."""
         return plan.probe is not None and plan.probe.target in self.mine(plan)
 
+    def has_work(self, plan: RoundPlan, instance: InstanceId) -> bool:
+        """This peer trains the instance in this round."""
+        return any(share.peer == self.me and share.samples > 0 for share in plan.instance(instance).hosts)
+
     def has_company(self, plan: RoundPlan, instance: InstanceId, gone: Collection[PeerId]) -> bool:
         """Somebody else alive trains the instance in this round."""
         shares = plan.instance(instance).hosts

@@ -14,8 +14,10 @@ from adloco_p2p.core.types import InstanceId, PeerId, Report, RoundPlan
 class Standing:
     """Mutable; questions about it, but no decisions."""
 
-    def __init__(self, me: PeerId) -> None:
+    def __init__(self, me: PeerId, *, is_delayed: bool) -> None:
+        """`is_delayed`: outer updates may come one round late."""
         self.me = me
+        self.is_delayed = is_delayed
         self.book = PlanBook(me)
         self.strays = StrayStates()
         self.rounds: dict[tuple[int, InstanceId], OuterRound] = {}
@@ -54,6 +56,16 @@ class Standing:
 
     def stands_at(self, instance: InstanceId, boundary: int) -> bool:
         return self.held.get(instance) == boundary or self.strays.stands(instance)
+
+    def runs_ahead(self, instance: InstanceId, boundary: int) -> bool:
+        """The round after the boundary may begin while the one before it is being averaged: updates are delayed, and nothing
+        but this instance is hosted, so that the device would wait."""
+        outer, plan = self.rounds.get((boundary - 1, instance)), self.book.get(boundary)
+        if not self.is_delayed or outer is None or not outer.is_hidden or plan is None:
+            return False
+        is_next = self.held.get(instance) == boundary - 1 and self.book.newest.round < boundary + 2
+        is_only_one = self.mine_of(boundary - 1) == self.book.mine(plan) == [instance]
+        return is_next and is_only_one and self.book.has_work(plan, instance)
 
     def is_alone_with(self, instance: InstanceId, present: int) -> bool:
         """No living peer but this one was to train the instance in any round from where it stands here up to the present, and

@@ -66,6 +66,7 @@ class LocalPeer:
             work=self.run.work,
             evaluation_period=self.run.evaluation.period_rounds,
             checkpoint_period=self.peer_config.checkpoint_period_rounds,
+            is_delayed=self.run.outer.overlap != "none",
         )
 
     def begin(self) -> Durable:

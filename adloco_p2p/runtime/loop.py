@@ -267,7 +267,7 @@ class Node:
                     round=effect.round,
                     key=effect.key,
                     weights=effect.weights,
-                    vector=self._worker.pseudo_gradient(effect.instance),
+                    vector=self._worker.pseudo_gradient(effect.instance, effect.round),
                     timeout_seconds=effect.timeout_seconds,
                     shares=effect.shares,
                 )

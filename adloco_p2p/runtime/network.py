@@ -80,12 +80,13 @@ class NetworkAveraging:
         self,
         averager: Averager,
         *,
-        num_parameters: int,
+        size: Callable[[int], int],
         out_of_reach: Callable[[Sequence[PeerId]], Awaitable[tuple[PeerId, ...]]],
     ) -> None:
-        """`out_of_reach`: which of these peers are known not to be reached from here, behind their NAT or gone."""
+        """`size`: how many values a round averages. `out_of_reach`: which of these peers are known not to be reached from here,
+        behind their NAT or gone."""
         self._averager = averager
-        self._num_parameters = num_parameters
+        self._size = size
         self._out_of_reach = out_of_reach
 
     async def average(
@@ -121,7 +122,7 @@ class NetworkAveraging:
             key=key,
             digest=digest,
             from_peers=from_peers,
-            size=self._num_parameters,
+            size=self._size(round),
             contributors=contributors,
             timeout_seconds=timeout_seconds,
         )

@@ -22,17 +22,22 @@ Vector = Any
 
 
 class Engine(Protocol):
-    """Trains. Called only from the device worker's thread; every call blocks until it is done."""
+    """Trains. Called only from the device worker's thread, if not said otherwise; every call blocks until it is done."""
 
     def run_inner(
         self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: Callable[[int, SupportsFloat, int], None]
     ) -> InnerResult | None:
-        """H inner steps; fewer where `should_stop` ended them early. After each: steps done, its loss, its tokens."""
+        """H inner steps; fewer where `should_stop` ended them early. After each: steps done, its loss, its tokens.
+
+        `should_stop`, asked before each, may call `evaluate` and `snapshot` of the round before. `apply_outer`, `digests` and
+        `state` of the round before may be called beside it, from another thread.
+        """
 
     def pseudo_gradient(self, instance: InstanceId) -> Vector:
-        """Outer minus local parameters; a buffer that stays valid until the instance's next `run_inner`."""
+        """Of the last `run_inner`: what is to be averaged; a buffer that stays valid until the round's `apply_outer`."""
 
-    def apply_outer(self, instance: InstanceId, averaged: Vector) -> None: ...
+    def apply_outer(self, instance: InstanceId, averaged: Vector, *, round: int) -> None:
+        """The local parameters follow, unless the inner steps of the next round have begun."""
 
     def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
         """Of the outer parameters; of outer parameters and momentum together."""

@@ -205,7 +205,7 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
         ports=Ports(
             engine=local.engine,
             checkpoints=local.checkpoints,
-            averaging=NetworkAveraging(averager, num_parameters=local.engine.num_parameters, out_of_reach=near.out_of_reach),
+            averaging=NetworkAveraging(averager, size=local.engine.num_averaged, out_of_reach=near.out_of_reach),
             messenger=messenger,
             states=states,
             journal=journal,

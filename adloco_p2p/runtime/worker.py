@@ -1,13 +1,18 @@
 """One thread per device: performs the training effects in order and posts an event at the end of each.
 
-The thread owns the engine and the buffers; the event loop owns everything else. Nothing ever lands inside an inner step.
+The thread owns the engine and the buffers; the event loop owns everything else. Nothing ever lands inside an inner step. Where
+the inner steps of a round began before the outer step of the last one (`RunInner.is_ahead`), another thread does that step
+beside them, on vectors that they do not touch, and what else ends the last round lands between two of them.
 A second thread writes checkpoints, in order too, so that the device does not wait for the disk.
 """
 
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import SupportsFloat
 
 from adloco_p2p.core.events import (
@@ -72,9 +77,14 @@ class DeviceWorker:
         self._progress = progress
         self._fail = fail
         self._jobs: queue.SimpleQueue[DeviceEffect | Callable[[], None] | None] = queue.SimpleQueue()
+        self._taken: deque[DeviceEffect | Callable[[], None] | None] = deque()
+        """Jobs that the device thread looked at, not begun yet: they come before those in the queue."""
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="outer")
+        self._outer_step: Future[None] | None = None
+        """Done beside inner steps; nothing but these begins before its end."""
         self._is_interrupted = threading.Event()
         self._is_aborted = threading.Event()
-        self._pseudo_gradients: dict[InstanceId, Vector] = {}
+        self._pseudo_gradients: dict[tuple[InstanceId, int], Vector] = {}
         self._averages: dict[InstanceId, Vector] = {}
         self._writes: queue.Queue[Callable[[], None] | None] = queue.Queue(WRITES_WAITING)
         self._threads = [
@@ -93,9 +103,9 @@ class DeviceWorker:
         """Run a piece of work between effects, in order."""
         self._jobs.put(job)
 
-    def pseudo_gradient(self, instance: InstanceId) -> Vector:
-        """The scratch buffer that the last `RunInner` of the instance filled."""
-        return self._pseudo_gradients[instance]
+    def pseudo_gradient(self, instance: InstanceId, number: int) -> Vector:
+        """The scratch buffer that the `RunInner` of this round filled."""
+        return self._pseudo_gradients[instance, number]
 
     def put_average(self, instance: InstanceId, averaged: Vector) -> None:
         """The average that a later `ApplyOuter` of the instance will apply, if it is ever asked to."""
@@ -120,17 +130,23 @@ class DeviceWorker:
 
     def _run(self) -> None:
         try:
-            while (job := self._jobs.get()) is not None and not self._is_aborted.is_set():
+            while (job := self._next_job()) is not None and not self._is_aborted.is_set():
+                self._await_outer_step()
                 if callable(job):
                     job()
                 elif self._is_interrupted.is_set() and not isinstance(job, DiscardRound | SaveInstance | SaveCheckpoint):
                     continue
                 elif (event := self._perform(job)) is not None:
                     self._post(event)
+            self._await_outer_step()
         except BaseException as error:  # handed to the event loop, which ends the process
             self._fail(error)
         finally:
+            self._beside.shutdown()
             self._writes.put(None)
+
+    def _next_job(self) -> DeviceEffect | Callable[[], None] | None:
+        return self._taken.popleft() if self._taken else self._jobs.get()
 
     def _write(self) -> None:
         is_failed = False
@@ -147,11 +163,8 @@ class DeviceWorker:
         match effect:
             case RunInner():
                 return self._run_inner(effect)
-            case ApplyOuter(instance=instance, round=number):
-                self._engine.apply_outer(instance, self._averages.pop(instance))
-                digest, state_digest = self._engine.digests(instance)
-                self._states.offer(instance, number + 1, state_digest, self._engine.state(instance))
-                return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest)
+            case ApplyOuter():
+                return self._apply_outer(effect, self._take_average(effect))
             case Transition():
                 return self._transition(effect)
             case DropInstance(instance=instance):
@@ -179,6 +192,17 @@ class DeviceWorker:
                 self._writes.put(lambda: self._checkpoints.complete(durable))
                 return None
 
+    def _take_average(self, effect: ApplyOuter) -> Vector:
+        self._pseudo_gradients.pop((effect.instance, effect.round), None)
+        return self._averages.pop(effect.instance)
+
+    def _apply_outer(self, effect: ApplyOuter, averaged: Vector) -> Event:
+        instance, number = effect.instance, effect.round
+        self._engine.apply_outer(instance, averaged, round=number)
+        digest, state_digest = self._engine.digests(instance)
+        self._states.offer(instance, number + 1, state_digest, self._engine.state(instance))
+        return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest)
+
     def _transition(self, effect: Transition) -> Event:
         self._engine.transition(effect.forks, effect.merges)
         for merge in effect.merges:
@@ -196,13 +220,39 @@ class DeviceWorker:
         self._states.offer(copy, effect.round, state_digest, self._engine.state(copy))
         return StateKept(instance=copy, round=effect.round, digest=state_digest)
 
+    def _between_steps(self, effect: RunInner) -> bool:
+        """Before each inner step: end the round before, as far as it has come. Whether to stop."""
+        while not self._should_stop():
+            if self._outer_step is not None and not self._outer_step.done():
+                return False
+            self._await_outer_step()
+            while not self._jobs.empty():
+                self._taken.append(self._jobs.get())
+            job = self._taken[0] if self._taken else None
+            if job is None or callable(job) or not _ends_round_before(job, effect):
+                return False
+            self._taken.popleft()
+            if isinstance(job, ApplyOuter):
+                self._outer_step = self._beside.submit(self._apply_beside, job, self._take_average(job))
+            elif (event := self._perform(job)) is not None:
+                self._post(event)
+        return True
+
+    def _apply_beside(self, effect: ApplyOuter, averaged: Vector) -> None:
+        self._post(self._apply_outer(effect, averaged))
+
+    def _await_outer_step(self) -> None:
+        if self._outer_step is not None:
+            self._outer_step.result()
+            self._outer_step = None
+
     def _should_stop(self) -> bool:
         return self._is_interrupted.is_set() or self._is_aborted.is_set()
 
     def _forget(self, instance: InstanceId) -> None:
         """The instance is here no longer: let its buffers go."""
         self._states.retire(instance)
-        self._pseudo_gradients.pop(instance, None)
+        self._pseudo_gradients = {key: vector for key, vector in self._pseudo_gradients.items() if key[0] != instance}
         self._averages.pop(instance, None)
 
     def _run_inner(self, effect: RunInner) -> Event | None:
@@ -227,8 +277,24 @@ class DeviceWorker:
             }
             self._progress(fields)
 
-        result = self._engine.run_inner(effect, should_stop=self._should_stop, on_progress=on_progress)
+        should_stop = partial(self._between_steps, effect) if effect.is_ahead else self._should_stop
+        result = self._engine.run_inner(effect, should_stop=should_stop, on_progress=on_progress)
         if result is None:
             return None
-        self._pseudo_gradients[instance] = self._engine.pseudo_gradient(instance)
+        kept = effect.round - 1 if effect.is_ahead else effect.round
+        held = {key: vector for key, vector in self._pseudo_gradients.items() if key[0] != instance or key[1] >= kept}
+        self._pseudo_gradients = {**held, (instance, effect.round): self._engine.pseudo_gradient(instance)}
         return InnerFinished(instance=instance, round=effect.round, result=result)
+
+
+def _ends_round_before(job: DeviceEffect, running: RunInner) -> bool:
+    """Whether the job belongs to the outer step that `running` did not wait for. Whatever else comes, waits its turn, and what
+    was asked for after it, too."""
+    match job:
+        case ApplyOuter(instance=instance, round=number) | Evaluate(instance=instance, round=number):
+            return instance == running.plan.instance and number < running.round
+        case SaveInstance(instance=instance, round=boundary):
+            return instance == running.plan.instance and boundary <= running.round
+        case SaveCheckpoint(durable=durable):
+            return durable.round <= running.round
+    return False

@@ -17,22 +17,21 @@ def heldout_loss(shell: ModelShell, parameters: torch.Tensor, rows: Batch, *, mi
     """
     tokens = rows.num_predicted_tokens
     assert tokens > 0, "nothing to predict"
-    shell.bind(parameters.to(shell.device))
-    shell.module.eval()
-    while True:
-        try:
-            total = torch.zeros((), dtype=torch.float64, device=shell.device)
-            for start in range(0, rows.num_samples, micro_batch):
-                total += shell.token_losses(rows.rows(start, start + micro_batch)).sum(dtype=torch.float64)
-            break
-        except torch.OutOfMemoryError as error:
-            if micro_batch == 1:
-                raise DeviceError(
-                    f"one held-out row of {rows.input_ids.shape[1]} tokens does not fit {shell.device}",
-                    code="E502",
-                ) from error
-        micro_batch = max(1, micro_batch // 2)
-        shell.free_cache()
+    with shell.evaluating(parameters.to(shell.device)):
+        while True:
+            try:
+                total = torch.zeros((), dtype=torch.float64, device=shell.device)
+                for start in range(0, rows.num_samples, micro_batch):
+                    total += shell.token_losses(rows.rows(start, start + micro_batch)).sum(dtype=torch.float64)
+                break
+            except torch.OutOfMemoryError as error:
+                if micro_batch == 1:
+                    raise DeviceError(
+                        f"one held-out row of {rows.input_ids.shape[1]} tokens does not fit {shell.device}",
+                        code="E502",
+                    ) from error
+            micro_batch = max(1, micro_batch // 2)
+            shell.free_cache()
     loss = float(total) / tokens
     if not math.isfinite(loss):
         raise DeviceError("training has diverged: the held-out loss is not finite; lower inner.learning_rate", code="E503")

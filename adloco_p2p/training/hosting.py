@@ -1,7 +1,10 @@
 """The instances that a peer hosts, on one device: everything the runtime's device worker calls.
 
 Synchronous and single-threaded. Instances take turns on one model shell, so running them in any order gives the same bits.
-Between rounds an instance stands at a boundary: its local parameters are its outer parameters.
+Between rounds an instance stands at a boundary: its local parameters are its outer parameters. Where outer updates are delayed
+the inner steps of a round may begin before the outer step of the last one (`RunInner.is_ahead`). Their pseudo-gradient counts
+from where they began, and the outer step, when it comes, leaves the local parameters to them. Where fragments of the vector are
+averaged in turn, only those of the round's fragment come to the boundary; the others go on, and are part of the snapshot.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +21,7 @@ from adloco_p2p.errors import LocalProtocolError, StorageError
 from adloco_p2p.numerics.batch import Batch, Feed
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.digest import state_digest, tensor_digest
+from adloco_p2p.numerics.fragments import fragment
 from adloco_p2p.numerics.layout import flatten
 from adloco_p2p.numerics.merging import merge_, weighted_average
 from adloco_p2p.numerics.outer_optimizer import outer_step_
@@ -35,7 +39,8 @@ _SNAPSHOT_TENSORS = ("outer", "momentum", "exp_avg", "exp_avg_sq")
 
 
 class Hosting:
-    """A peer's instances. All vectors that go in or out are fp32 [P] on the CPU."""
+    """A peer's instances. All vectors that go in or out are fp32 on the CPU, of size P; of a round's pseudo-gradient and its
+    average, of the size R of the round's fragment, which is P unless the run has fragments."""
 
     def __init__(self, run: RunConfig, peer_config: PeerConfig, me: PeerId, feed: Feed) -> None:
         """Builds the model. Raises ConfigError for a model or a device that cannot be had."""
@@ -108,12 +113,18 @@ class Hosting:
     def run_inner(self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: OnProgress) -> InnerResult | None:
         """Train one instance for a round, from its outer parameters; see `run_inner_steps` for stopping, results and errors.
 
+        `should_stop` may end the round before: apply, evaluate and snapshot it.
+
         Chance (dropout) is drawn from a seed of run, instance, peer and round, so it needs no saved state.
         """
         instance_id = effect.plan.instance
         instance = self._get(instance_id)
-        if not instance.is_at_boundary:  # a round that never came to an average
+        if effect.is_ahead:
+            self._run_ahead(instance_id)
+        elif not instance.is_at_boundary:  # a round that never came to an average
             self.discard(instance_id)
+        instance.round = effect.round
+        self._pseudo_gradients.pop(instance_id, None)
         stream = self._feed.open(
             instance=instance_id, peer=self._me, round=effect.round, first_sample=effect.share.first_sample
         )
@@ -132,37 +143,80 @@ class Hosting:
             )
         if result is not None:
             self._micro_batch_limit = result.micro_batch_limit
+            instance.fraction = result.samples / sum(share.samples for share in effect.plan.hosts)
         return result
 
-    def pseudo_gradient(self, instance: InstanceId) -> torch.Tensor:
-        """Outer minus local parameters, [P]. Scratch of the round: the same buffer until `apply_outer` or `discard`."""
+    def _fragment_of(self, round: int) -> slice:
+        """Where in the vector lies what this round averages."""
+        num_fragments, rounds = self._run.averaging.fragments, self._run.work.rounds
+        if num_fragments == 1:
+            return slice(0, self.num_parameters)
+        assert rounds is not None, "combinations.py: the last round of a run with fragments is known"
+        return fragment(round, size=self.num_parameters, count=num_fragments, rounds=rounds)
+
+    def num_averaged(self, round: int) -> int:
+        """R: how many values this round averages."""
+        return len(range(self.num_parameters)[self._fragment_of(round)])
+
+    def _run_ahead(self, instance: InstanceId) -> None:
+        """Begin a round from the outer parameters as they are, or from where this host's own pseudo-gradient, in place of the
+        average that is under way, would bring them. What the codec loses of it may be needed before the outer step has come."""
         hosted = self._get(instance)
-        scratch = self._pseudo_gradients.setdefault(instance, torch.empty(self.num_parameters))
-        scratch.copy_(hosted.local)
-        torch.sub(hosted.outer, scratch, out=scratch)
+        start = hosted.outer.clone()
+        weight = {"eager": hosted.fraction, "forecast": 1.0}.get(self._run.outer.overlap)
+        if weight is not None:
+            self._step(start, hosted.momentum.clone(), self.pseudo_gradient(instance) * weight)
+        self._keep_unsent(instance)
+        hosted.run_ahead(start)
+
+    def pseudo_gradient(self, instance: InstanceId) -> torch.Tensor:
+        """Outer parameters, or where the inner steps began without waiting for them, minus local parameters, [R]. Scratch of
+        the round: the same buffer until `discard`, the round's `apply_outer` or the next `run_inner`."""
+        if instance in self._pseudo_gradients:
+            return self._pseudo_gradients[instance]
+        hosted = self._get(instance)
+        part = self._part(hosted)
+        if hosted.start is None:
+            scratch = hosted.local[part].to("cpu", copy=True)
+            torch.sub(hosted.outer[part], scratch, out=scratch)
+        else:
+            scratch = hosted.start.sub_(hosted.local.to("cpu"))
         if instance in self._unsent:
-            scratch.add_(self._unsent[instance], alpha=self._run.averaging.feedback)
+            scratch.add_(self._unsent[instance][part], alpha=self._run.averaging.feedback)
+        self._pseudo_gradients[instance] = scratch
         return scratch
 
-    def apply_outer(self, instance: InstanceId, averaged: torch.Tensor) -> None:
-        """Step the outer parameters with a committed average [P]; the local parameters follow."""
+    def apply_outer(self, instance: InstanceId, averaged: torch.Tensor, *, round: int) -> None:
+        """Step the outer parameters with the committed average [R] of the round; the local parameters follow, unless the inner
+        steps of the next one have begun."""
         hosted = self._get(instance)
-        outer = self._run.outer
-        outer_step_(
-            hosted.outer,
-            hosted.momentum,
-            averaged,
-            kind=outer.kind,
-            learning_rate=outer.learning_rate,
-            momentum_factor=outer.momentum,
-        )
-        if self._codec.needs_feedback and self._run.averaging.feedback and instance in self._pseudo_gradients:
+        part = self._fragment_of(round)
+        self._step(hosted.outer[part], hosted.momentum[part], averaged)
+        if hosted.round is None or hosted.round <= round:
             self._keep_unsent(instance)
-        self.discard(instance)
+            hosted.return_to_outer(part)
+            self._pseudo_gradients.pop(instance, None)
+
+    def _part(self, hosted: Instance) -> slice:
+        """What the pseudo-gradient of the round under way is of."""
+        return slice(0, self.num_parameters) if hosted.round is None else self._fragment_of(hosted.round)
+
+    def _step(self, outer: torch.Tensor, momentum: torch.Tensor, averaged: torch.Tensor) -> None:
+        rules = self._run.outer
+        outer_step_(
+            outer,
+            momentum,
+            averaged,
+            kind=rules.kind,
+            learning_rate=rules.learning_rate,
+            momentum_factor=rules.momentum,
+        )
 
     def _keep_unsent(self, instance: InstanceId) -> None:
+        if not (self._codec.needs_feedback and self._run.averaging.feedback and instance in self._pseudo_gradients):
+            return
         sent = self._pseudo_gradients[instance]
-        lost = self._unsent.setdefault(instance, torch.empty_like(sent))
+        lost = self._unsent.setdefault(instance, torch.zeros(self.num_parameters))[self._part(self._get(instance))]
         for first in range(0, len(sent), _CODED_AT_ONCE):  # whole groups of the codec: as the averager cuts them
             piece = sent[first : first + _CODED_AT_ONCE]
             torch.sub(piece, self._codec.decode(self._codec.encode(piece)), out=lost[first : first + _CODED_AT_ONCE])
@@ -216,11 +270,14 @@ class Hosting:
     # --- saving ------------------------------------------------------------------------------------------------------
 
     def snapshot(self, instance: InstanceId) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
-        """Copies of all that a bit-exact resume needs, taken at a boundary: CPU tensors [P], and JSON-able values."""
+        """Copies of all that a bit-exact resume needs, taken at a boundary: CPU tensors [P], and JSON-able values. Where the
+        inner steps of the next round have begun, AdamW's moments and the feed are already a few steps into it."""
         hosted = self._get(instance)
-        assert hosted.is_at_boundary, f"instance {instance} has unfinished work"
+        assert hosted.is_at_boundary or hosted.start is not None, f"instance {instance} has unfinished work"
         vectors = (hosted.outer, hosted.momentum, *hosted.moments)
         tensors = {name: vector.to("cpu", copy=True) for name, vector in zip(_SNAPSHOT_TENSORS, vectors, strict=True)}
+        if self._run.averaging.fragments > 1:
+            tensors["local"] = hosted.local.to("cpu", copy=True)
         if instance in self._unsent:
             tensors["unsent"] = self._unsent[instance].clone()
         meta: dict[str, object] = {
@@ -232,7 +289,7 @@ class Hosting:
 
     def restore(self, instance: InstanceId, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, object]) -> None:
         """Host an instance as a snapshot left it. The tensors are copied. Raises StorageError for one of another model."""
-        for name in _SNAPSHOT_TENSORS:
+        for name in (*_SNAPSHOT_TENSORS, *(["local"] if self._run.averaging.fragments > 1 else [])):
             if name not in tensors or tensors[name].shape != (self.num_parameters,) or tensors[name].dtype != torch.float32:
                 raise StorageError(f"checkpoint of instance {instance}: {name} is missing or not of this model", code="E405")
         match meta:
@@ -244,6 +301,8 @@ class Hosting:
         exp_avg, exp_avg_sq = (tensors[name].to(self._device, copy=True) for name in ("exp_avg", "exp_avg_sq"))
         restored.set_moments(exp_avg, exp_avg_sq, steps)
         restored.adoption_steps = adoption_steps
+        if self._run.averaging.fragments > 1:
+            restored.local.copy_(tensors["local"])
         self._instances[instance] = restored
         if "unsent" in tensors and self._codec.needs_feedback:
             self._unsent[instance] = tensors["unsent"].clone()

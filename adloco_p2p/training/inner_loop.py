@@ -40,11 +40,20 @@ def run_inner_steps(
     """Do the inner steps of `share`, or as many as `should_stop`, asked before each, lets pass.
 
     Returns what was done, which after a stop is a smaller contribution but a valid one (its weight is its samples); none where
-    nothing was done. The caller decides whether it counts or is discarded. Raises DeviceError where one sample does not fit,
-    or where training has diverged.
+    nothing was done. The caller decides whether it counts or is discarded. What `should_stop` does takes no training time.
+    Raises DeviceError where one sample does not fit, or where training has diverged.
     """
     assert share.inner_steps >= 1 and share.effective_batch >= 1, share
     started = time.perf_counter()
+    away_seconds = 0.0
+
+    def is_told_to_stop() -> bool:
+        nonlocal away_seconds
+        asked = time.perf_counter()
+        answer = should_stop()
+        away_seconds += time.perf_counter() - asked
+        return answer
+
     micro_batch = min(share.micro_batch_size, micro_batch_limit)
     loss_sum = torch.zeros((), dtype=torch.float64, device=shell.device)
     measured: list[tuple[torch.Tensor, tuple[int, int]]] = []
@@ -52,7 +61,7 @@ def run_inner_steps(
     shell.bind(instance.local)
     shell.module.train()
     # ---------------------------------------------------------------------------------------------- one inner step
-    while steps < share.inner_steps and not should_stop():
+    while steps < share.inner_steps and not is_told_to_stop():
         rows = stream.take(share.effective_batch)
         is_measured = steps % STATISTICS_PERIOD == 0 and rows.num_samples >= 2
         while True:
@@ -89,7 +98,7 @@ def run_inner_steps(
         batch_samples=share.effective_batch,
         accumulation_steps=-(-share.effective_batch // micro_batch),
         loss=loss,
-        seconds=time.perf_counter() - started,
+        seconds=time.perf_counter() - started - away_seconds,
         half_batch=half_batch_statistics([(products.tolist(), halves) for products, halves in measured]),
         micro_batch_limit=micro_batch_limit,
     )

@@ -12,6 +12,7 @@ class Instance:
     |---|---|---|
     | `local` parameters, `optimizer` moments | device | 4P + 8P |
     | `outer` parameters (pinned on a CUDA machine), outer `momentum` | host | 4P + 4P |
+    | `start` of inner steps that did not wait for the last outer step, then their pseudo-gradient | host | 4P |
 
     AdamW works element by element, so one step on the whole vector is the step of every parameter in it.
     """
@@ -23,7 +24,14 @@ class Instance:
         self.momentum = torch.zeros_like(outer) if momentum is None else momentum
         assert self.momentum.shape == outer.shape and self.momentum.dtype == torch.float32
         self.is_at_boundary = True
-        """Whether the local parameters are the outer parameters."""
+        """Whether no round is under way: the local parameters are the outer parameters, or, where fragments are averaged in
+        turn, those of the last fragment are."""
+        self.start: torch.Tensor | None = None
+        """Where the inner steps began, if the outer step of the round before was still to come; see `run_ahead`."""
+        self.fraction = 1.0
+        """Part of the last round's samples that this host trained."""
+        self.round: int | None = None
+        """The round whose inner steps are under way or done; none at a boundary."""
         self.adoption_steps: int | None = None
         """Inner steps since this host adopted foreign parameters; none where it never did."""
         self._parameter = torch.nn.Parameter(outer.to(device, copy=True))
@@ -76,10 +84,16 @@ class Instance:
         if self.adoption_steps is not None:
             self.adoption_steps += 1
 
-    def return_to_outer(self) -> None:
-        """Local parameters <- outer parameters: the boundary between two rounds."""
-        self.local.copy_(self.outer)
-        self.is_at_boundary = True
+    def run_ahead(self, start: torch.Tensor) -> None:
+        """Local parameters <- `start` [P], which becomes the instance's own: the next round begins while the last one, whose
+        pseudo-gradient is made already, is averaged."""
+        self.local.copy_(start)
+        self.start = start
+
+    def return_to_outer(self, part: slice = slice(None)) -> None:
+        """Local parameters <- outer parameters, or those of a part: the boundary between two rounds."""
+        self.local[part].copy_(self.outer[part])
+        self.is_at_boundary, self.start, self.round = True, None, None
 
     def copy(self, inner: InnerConfig) -> "Instance":
         """A fork: equal in everything, sharing nothing. Taken at a boundary."""

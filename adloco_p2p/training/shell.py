@@ -1,5 +1,8 @@
 """One model on one device, lent to one instance at a time: the module's parameters are views of the borrower's vector."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import transformers
 
@@ -18,14 +21,29 @@ class ModelShell:
         self.gradient = torch.zeros(self.layout.num_parameters, device=device)  # [P], accumulated by backward
         self.half = torch.zeros(self.layout.num_parameters, device=device)  # [P], the first half's part of the gradient
         self._is_bfloat16 = is_bfloat16
+        self._bound: torch.Tensor | None = None
         for parameter, (_, view) in zip(self.parameters, self.layout.views(self.gradient), strict=True):
             parameter.grad = view
 
     def bind(self, flat: torch.Tensor) -> None:
         """Make the module compute with a vector [P] on its device, without a copy."""
         assert flat.device == self.device, (flat.device, self.device)
+        self._bound = flat
         for parameter, (_, view) in zip(self.parameters, self.layout.views(flat), strict=True):
             parameter.data = view
+
+    @contextmanager
+    def evaluating(self, flat: torch.Tensor) -> Iterator[None]:
+        """Compute with a vector [P] on its device without training, then be again what the shell was before."""
+        before, was_training = self._bound, self.module.training
+        self.bind(flat)
+        self.module.eval()
+        try:
+            yield
+        finally:
+            self.module.train(was_training)
+            if before is not None:
+                self.bind(before)
 
     def token_losses(self, batch: Batch) -> torch.Tensor:
         """Nats of each prediction, [n, L]; position t predicts token t + 1. Zero where there is nothing to predict: before

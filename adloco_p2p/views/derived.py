@@ -270,7 +270,9 @@ def _instance_row(status: Status, instance: int, planned: PlannedInstance | None
     )
 
 
-_AFTER_TRAINING = frozenset({"averaging", "retrying", "committing", "repairing", "applying", "evaluating", "probing", "done"})
+_AFTER_TRAINING = frozenset(
+    {"trained", "averaging", "retrying", "committing", "repairing", "applying", "evaluating", "probing", "done"}
+)
 
 
 def _share(status: Status, planned: PlannedInstance | None) -> Host | None:

@@ -19,6 +19,7 @@ from adloco_p2p.views.status import Status
 INSTANCE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 PHASE_COLOURS = {
     "training": "#009E73",
+    "trained": "#DDDDDD",
     "averaging": "#0072B2",
     "retrying": "#882255",
     "committing": "#56B4E9",

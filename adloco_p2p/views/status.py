@@ -254,6 +254,8 @@ def _lived(status: Status, instance: int, start: int, end: int) -> Status:
 
 def _phase(status: Status, event: Event) -> Status:
     known = status.activities.get(event["instance"])
+    if known is not None and known.phase == "training" and known.round == event["round"] + 1:
+        return status  # its inner steps did not wait for the end of this round
     if known is None or known.round != event["round"]:
         known = Activity(round=event["round"], phase=event["phase"])
     return _active(status, event, replace(known, phase=event["phase"]))

@@ -40,6 +40,7 @@ TALL = 16
 
 _PHASE_STYLES = {
     "training": "green",
+    "trained": "dim",
     "averaging": "cyan",
     "retrying": "yellow",
     "repairing": "yellow",

@@ -75,4 +75,11 @@ SLOW = Profile(
     payload_bytes=2 * 150e6,
 )
 """Assumed: a tenth of that arithmetic and 1 Gbit/s, so that computing, not the link, decides: what unequal speeds are about."""
-PROFILES = {profile.name: profile for profile in (SMALL, LARGE, SLOW)}
+STEADY = Profile(
+    name="150M, int8, half a second a step",
+    machine=Machine(step_seconds=0.5, sample_seconds=0.0),
+    link=HOME_LINK,
+    payload_bytes=1.02 * 150e6,
+)
+"""What `benchmarks/utilisation.py` assumes."""
+PROFILES = {profile.name: profile for profile in (SMALL, LARGE, SLOW, STEADY)}

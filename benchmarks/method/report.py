@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adloco_p2p.core.communications import DEFAULT_GROWTH, Workload, constant_rounds, linear_rounds
-from benchmarks.method.clock import LARGE, SMALL
+from benchmarks.method.clock import LARGE, SMALL, STEADY
 from benchmarks.method.figures import (
     BYTES,
     ROUNDS,
@@ -49,6 +49,7 @@ def write(records: Sequence[Record], docs: Path) -> None:
         "fronts": front_table(equal),
         "ablations": ablation_table(runs["ablations"], runs["main"]),
         "unequal": unequal_table(runs["unequal"]),
+        "overlap": overlap_table(runs["overlap"]),
         "plan": plan_table(runs["main"]),
         "tuning": tuning_table(runs["tuning"]),
         "settings": settings_table({name: row for rows in GROUPS.values() for name, row in _named(rows()).items()}),
@@ -155,6 +156,29 @@ def ablation_table(runs: Runs, main: Runs) -> list[str]:
             _minus(records, main.get(base, ())) if name != ONE else "",
             *(_minus(records, main.get(other, ())) for other in (SAME_START, TUNED)),
             *_counts(records),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def overlap_table(runs: Runs) -> list[str]:
+    """Each H beside its row without overlap; times by the emulated clock of the real state machines."""
+    lines = [
+        f"| row | seeds | final loss | minus no overlap | rounds | computing | h, {STEADY.name} |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    plain = {name.partition(",")[0]: _losses(records) for name, records in runs.items() if "overlap none" in name}
+    for name, records in runs.items():
+        others = {} if "overlap none" in name else plain.get(name.partition(",")[0], {})
+        difference = paired(_losses(records), others)
+        cells = [
+            name,
+            str(len(records)),
+            _costs(records, lambda r: r["loss"]).shown(3),
+            difference.shown(3) if difference else "",
+            f"{_costs(records, lambda r: r['rounds']).mean:.0f}",
+            f"{_costs(records, lambda r: r['utilisation']).mean:.1%}",
+            f"{_costs(records, lambda r: r['seconds']).mean / 3600:.2f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return lines

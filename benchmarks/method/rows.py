@@ -1,9 +1,9 @@
 """Rows of the tables: what each is called and how it differs from `base.yaml`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.method.clock import LARGE, SLOW
+from benchmarks.method.clock import LARGE, SLOW, STEADY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,4 +198,27 @@ def unequal() -> list[Row]:
     ]
 
 
-GROUPS = {"tuning": tuning, "main": main, "ablations": ablations, "unequal": unequal}
+def overlap() -> list[Row]:
+    """Ways to hide or cut the averaging of a single instance, at two H. The clock has a link on which it pays."""
+
+    def row(inner_steps: int, kind: str, momentum: float) -> Row:
+        name = f"H {inner_steps}, overlap {kind}, m {momentum}"
+        plain = diloco(8, inner_steps, f"outer.overlap={kind}", momentum=momentum, name=name)
+        return replace(plain, clock=STEADY.name)
+
+    def parts(inner_steps: int, count: int, momentum: float) -> Row:
+        rounds = f"work.rounds={8192 // (8 * inner_steps)}"  # after the last of them everything is averaged
+        name = f"H {inner_steps}, {count} fragments, m {momentum}"
+        plain = diloco(8, inner_steps, f"averaging.fragments={count}", rounds, momentum=momentum, name=name)
+        return replace(plain, clock=STEADY.name)
+
+    kinds = [(kind, momentum) for kind in ("delayed", "eager", "forecast") for momentum in (0.7, 0.5, 0.3)]
+    return [
+        *(row(64, *kind) for kind in (("none", 0.7), *kinds)),
+        *(parts(64, count, 0.7) for count in (2, 4)),
+        *(row(32, *kind) for kind in (("none", 0.5), *kinds)),
+        *(parts(32, count, 0.5) for count in (2, 4)),
+    ]
+
+
+GROUPS = {"tuning": tuning, "main": main, "ablations": ablations, "unequal": unequal, "overlap": overlap}

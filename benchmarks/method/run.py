@@ -69,6 +69,7 @@ def run_row(row: Row, seed: int, *, samples: int) -> Record:
         "inner_steps": watch.inner_steps,
         "bytes_per_peer": round(world.bytes_per_peer),
         "seconds": round(world.now, 2),
+        "utilisation": round(world.utilisation, 4),
         "curve": watch.curve,
         "log": watch.log,
         "merges": [merge.reason for plan in world.plans.values() for merge in plan.merges],

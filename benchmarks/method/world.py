@@ -84,10 +84,13 @@ class _Host:
     engine: Hosting
     speed: float
     device_free: float = 0.0
+    is_ahead: bool = False
+    """The device does inner steps that did not wait for the last outer step."""
     stop: Stop | None = None
     averages: dict[InstanceId, torch.Tensor] = field(default_factory=dict)
     gradients: dict[InstanceId, torch.Tensor] = field(default_factory=dict)
     bytes_sent: float = 0.0
+    computing_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -119,7 +122,12 @@ class World:
         capacity = Capacity(samples_per_second=0.0, micro_batch_limit=setting.micro_batch_limit, max_instances=8)
         first = genesis(setting.run.digest, [(name, capacity) for name in names], setting.run.rules)
         self.plans[0] = first
-        cadence = Cadence(work=setting.run.work, evaluation_period=0, checkpoint_period=1 << 30)
+        cadence = Cadence(
+            work=setting.run.work,
+            evaluation_period=0,
+            checkpoint_period=1 << 30,
+            is_delayed=setting.run.outer.overlap != "none",
+        )
         self.hosts: dict[PeerId, _Host] = {}
         for name, speed in zip(names, setting.speeds, strict=True):
             engine = Hosting(setting.run, config, name, feed)
@@ -143,6 +151,12 @@ class World:
     def bytes_per_peer(self) -> float:
         """Sent by a peer so far, on average: pseudo-gradients in float32 and fetched states; messages are not counted."""
         return sum(host.bytes_sent for host in self.hosts.values()) / len(self.hosts)
+
+    @property
+    def utilisation(self) -> float:
+        """Part of the time so far in which a peer did inner steps, on average."""
+        computing = sum(host.computing_seconds for host in self.hosts.values())
+        return computing / (len(self.hosts) * self.now) if self.now > 0 else 0.0
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -169,8 +183,12 @@ class World:
             self._deliver(name, Ticked(), max(0.0, deadline - self.now))
 
     def _on_device(self, name: PeerId, seconds: float, event: Event) -> None:
-        """The device works in order; what it did is known when its time is over."""
+        """The device works in order; what it did is known when its time is over. An outer step takes no time, and comes between
+        inner steps that did not wait for it."""
         host = self.hosts[name]
+        if host.is_ahead and isinstance(event, OuterApplied):
+            self._deliver(name, event, 0.0)
+            return
         host.device_free = max(host.device_free, self.now) + seconds
         self._deliver(name, event, host.device_free - self.now)
 
@@ -205,8 +223,10 @@ class World:
                 result = self._train(host, effect)
                 finished = InnerFinished(instance=effect.plan.instance, round=effect.round, result=result)
                 self._on_device(name, result.seconds, finished)
+                host.computing_seconds += result.seconds
+                host.is_ahead = effect.is_ahead
             case ApplyOuter(instance=instance, round=number):
-                engine.apply_outer(instance, host.averages.pop(instance))
+                engine.apply_outer(instance, host.averages.pop(instance), round=number)
                 digest, state_digest = engine.digests(instance)
                 self._remember(state_digest, engine.state(instance))
                 self._note(number, instance, engine)
@@ -252,7 +272,8 @@ class World:
         average = weighted_average([meeting.joined[peer] for peer in members], weights)
         digest = tensor_digest(average)
         profile = self.setting.profile
-        seconds = profile.link.averaging(profile.payload_bytes, len(members))
+        part = average.numel() / self.hosts[name].engine.num_parameters
+        seconds = profile.link.averaging(part * profile.payload_bytes, len(members))
         moved = transferred(4 * average.numel(), len(members))
         for peer in members:
             tested, mean = meeting.joined[peer], average

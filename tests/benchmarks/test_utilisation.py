@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.utilisation import Plan, bytes_per_value, delayed, fewest_steps, in_turn, pipelined
+from benchmarks.utilisation import Plan, by_state_machines, bytes_per_value, delayed, fewest_steps, in_turn, pipelined
 
 PLAN = Plan(
     num_parameters=1000,
@@ -48,6 +48,16 @@ def test_a_pipeline_against_a_clock(count: int, steps: int) -> None:
             link = max(link, device) + plan.averaging_seconds
             ready[instance] = link
     assert busy / max(ready) == pytest.approx(pipelined(plan), rel=0.01)
+
+
+def test_the_nodes_state_machines_against_the_arithmetic() -> None:
+    """Of three rounds of 7 s, averaged in 2.8 s: nothing hidden; all but the last; halves, and the whole after the last."""
+    plain = by_state_machines(PLAN, num_rounds=3)
+    assert plain == pytest.approx(in_turn(PLAN))
+    hidden = by_state_machines(PLAN, "outer.overlap=delayed", num_rounds=3)
+    assert hidden == pytest.approx(21 / 23.8)
+    halves = by_state_machines(PLAN, "averaging.fragments=2", num_rounds=3)
+    assert halves == pytest.approx(21 / (21 + 1.55 + 1.55 + 2.8), rel=1e-3)
 
 
 def test_what_a_value_costs_is_what_the_codec_makes_of_it() -> None:

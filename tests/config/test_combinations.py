@@ -11,6 +11,7 @@ from adloco_p2p.errors import ConfigError
 
 BARE = Path(__file__).with_name("bare.yaml")
 """A run of which the defaults are known, whatever the shipped one sets."""
+ONE = ["instances.count=1"]
 HUB = ["data.source=hub", "data.path=allenai/c4"]
 
 
@@ -49,6 +50,26 @@ def problems_of(*overrides: str) -> tuple[str, ...]:
         ),
         (["outer.kind=average", "outer.momentum=0.9"], "outer.momentum: 0.9 would be ignored: outer.kind is average"),
         (["outer.kind=sgd", "outer.momentum=0.9"], "outer.momentum: 0.9 would be ignored: outer.kind is sgd"),
+        (
+            ["averaging.fragments=64", "instances.count=1", "batch.test=constant"],
+            "averaging.fragments: 64 do not all have their turn in 40 rounds",
+        ),
+        (
+            [*ONE, "averaging.fragments=4", "batch.test=constant", "work.samples=100000"],
+            "averaging.fragments: 4, but the run ends by work.samples",
+        ),
+        (
+            ["averaging.fragments=4", "batch.test=constant"],
+            "averaging.fragments: 4, but with instances.count 3 forks and merges would lose",
+        ),
+        (
+            [*ONE, "averaging.fragments=4", "batch.test=constant", "outer.overlap=eager"],
+            "averaging.fragments: 4, and outer.overlap eager: choose one of the",
+        ),
+        (
+            ["averaging.fragments=4", "instances.count=1"],
+            "batch.statistic: with averaging.fragments 4 a pseudo-gradient is that",
+        ),
         (["batch.initial_batch=64", "batch.max_batch=32"], "batch.initial_batch: 64 is more than batch.max_batch, 32"),
         (["batch.window_rounds=33"], "batch.window_rounds: 33, but a plan carries at most 32 rounds"),
         (["batch.statistic=micro_batch", "batch.level=outer"], "batch.level: outer, but batch.statistic micro_batch measures"),

@@ -91,6 +91,8 @@ class Host:
     held_averages: set[Digest] = field(default_factory=set)
     past_states: dict[tuple[InstanceId, Digest], None] = field(default_factory=dict)
     device_free: float = 0.0
+    is_ahead: bool = False
+    """The device does inner steps that did not wait for the last outer step, and nothing else waits for it."""
     is_alive: bool = True
     frozen_until: float = 0.0
     tick_at: float = -1.0
@@ -115,12 +117,15 @@ class World:
         speeds: tuple[float, ...] = (),
         merged_loss: float = 2.0,
         checkpoint_period: int = 1,
+        is_delayed: bool = False,
+        averaging_seconds: float = 0.5,
     ) -> None:
         self.rules = rules
         self.random = random.Random(seed)
         self.loss = loss
         self.now = 0.0
         self.merged_loss = merged_loss
+        self.averaging_seconds = averaging_seconds
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.sequence = 0
         self.meetings: dict[Digest, Meeting] = {}
@@ -128,7 +133,7 @@ class World:
         names = [PeerId(f"peer{index}") for index in range(num_peers)]
         self.capacity = capacity or Capacity(samples_per_second=0.0, micro_batch_limit=8, max_instances=8)
         self.genesis = genesis(RUN, [(name, self.capacity) for name in names], rules)
-        self.cadence = Cadence(work=rules.work, evaluation_period=1, checkpoint_period=checkpoint_period)
+        self.cadence = Cadence(work=rules.work, evaluation_period=1, checkpoint_period=checkpoint_period, is_delayed=is_delayed)
         self.hosts: dict[PeerId, Host] = {}
         for index, name in enumerate(names):
             held = self.hosted(self.genesis, name)
@@ -207,9 +212,11 @@ class World:
     # --- effects -----------------------------------------------------------------------------------------------------
 
     def on_device(self, name: PeerId, seconds: float, action: Callable[[Host], Event | None]) -> None:
-        """Work on the device runs in order."""
+        """Work on the device runs in order; what ends the round before comes between inner steps that did not wait for it."""
         host = self.hosts[name]
-        host.device_free = max(host.device_free, self.now) + seconds
+        is_between = host.is_ahead and self.now < host.device_free
+        begin = self.now if is_between else max(host.device_free, self.now)
+        host.device_free = (host.device_free if is_between else begin) + seconds
 
         def finish() -> None:
             if host.is_alive:
@@ -217,7 +224,7 @@ class World:
                 if event is not None:
                     self.feed(name, event)
 
-        self.at(host.device_free - self.now, finish)
+        self.at(begin + seconds - self.now, finish)
 
     def perform(self, name: PeerId, host: Host, effect: Effect) -> None:
         match effect:
@@ -250,6 +257,9 @@ class World:
                 self.on_device_effect(name, effect)
 
     def on_device_effect(self, name: PeerId, effect: Effect) -> None:
+        host = self.hosts[name]
+        if not isinstance(effect, ApplyOuter | Evaluate | SaveInstance | SaveCheckpoint):
+            host.is_ahead = False
         match effect:
             case RunInner(round=number, plan=plan, share=share):
                 seconds = share.samples / self.hosts[name].speed
@@ -266,6 +276,7 @@ class World:
                 )
                 finished = InnerFinished(instance=plan.instance, round=number, result=result)
                 self.on_device(name, seconds, lambda host: finished)
+                host.is_ahead = effect.is_ahead
             case ApplyOuter(instance=instance, round=number):
 
                 def apply(host: Host) -> Event:
@@ -345,7 +356,7 @@ class World:
         meeting = self.meetings.setdefault(effect.key, Meeting(members=members))
         meeting.joined[name] = effect
         if len(meeting.joined) == len(members):
-            self.at(0.5, lambda: self.complete(effect, meeting))
+            self.at(self.averaging_seconds, lambda: self.complete(effect, meeting))
         self.at(effect.timeout_seconds, lambda: self.expire(name, effect, meeting))
 
     def complete(self, effect: Average, meeting: Meeting) -> None:

@@ -26,7 +26,7 @@ REST_SHARE = 4
 Event = dict[str, Any]
 
 
-def write_swarm_config(folder: Path, *, rounds: int, inner_steps: int = 60, name: str = "tiny") -> Path:
+def write_swarm_config(folder: Path, *, rounds: int, inner_steps: int = 60, name: str = "tiny", overlap: str = "none") -> Path:
     """One instance of 18,560 parameters with a fixed batch; words in random order, which are learned in a few rounds, so that
     all later rounds end at nearly the same loss."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def write_swarm_config(folder: Path, *, rounds: int, inner_steps: int = 60, name
         "model": TINY_MODEL,
         "data": {"source": "text", "path": str(folder / "text.txt"), "sequence_length": 64, "heldout_fraction": 0.2},
         "inner": {"learning_rate": 3e-3, "warmup_steps": 4},
-        "outer": {"kind": "average"},
+        "outer": {"kind": "average", "overlap": overlap},
         "work": {"inner_steps": inner_steps, "rounds": rounds},
         "instances": {"count": 1},
         "batch": {"initial_batch": 32, "max_batch": 32},

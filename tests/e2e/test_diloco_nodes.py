@@ -2,9 +2,10 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,18 +13,19 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
 import test_diloco_reference as plain  # type: ignore[import-not-found]
-from small_run import ONE, PEER, hosting, with_run  # type: ignore[import-not-found]
+from small_run import ONE, PEER, RUN, hosting, with_run  # type: ignore[import-not-found]
 
-from adloco_p2p.config.run import RunConfig
+from adloco_p2p.config.run import AveragingConfig, RunConfig
 from adloco_p2p.core.agreement import Gathering
-from adloco_p2p.core.events import Durable, Received, Started, Stop
+from adloco_p2p.core.events import Durable, InnerResult, Received, RunInner, Started, Stop
 from adloco_p2p.core.peer import Cadence, Peer
 from adloco_p2p.core.round_plan import genesis, next_plan
 from adloco_p2p.core.rules import BatchRules, InstanceRules, MergeRules, SwitchRules, WorkRules
 from adloco_p2p.core.types import Capacity, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.runtime.alone import NothingToJournal
 from adloco_p2p.runtime.loop import Node, Ports
-from adloco_p2p.swarm.memory import MemorySwarm
+from adloco_p2p.runtime.ports import AveragedVector
+from adloco_p2p.swarm.memory import MemoryPort, MemorySwarm
 from adloco_p2p.training.hosting import Hosting
 
 MICRO = 2
@@ -41,12 +43,14 @@ class Rounds:
 
     digests: dict[tuple[object, object], object] = field(default_factory=dict)
     merges: int = 0
+    bytes_sent: list[int] = field(default_factory=list)
 
     def write(self, name: str, fields: dict[str, object]) -> None:
         if name == "round":
             key = (fields["round"], fields["instance"])
             assert key not in self.digests
             self.digests[key] = fields["digest"]
+            self.bytes_sent.append(int(str(fields["bytes_sent"])))
         self.merges += name == "merge"
 
 
@@ -57,13 +61,49 @@ class Member:
     rounds: Rounds = field(default_factory=Rounds)
 
 
+class LateAverages:
+    """No average of a round ends before all hosts have begun the next one: the slowest link that hides behind a round."""
+
+    def __init__(self, num_hosts: int, rounds: int) -> None:
+        self._missing = [num_hosts] * rounds
+        self._all_began = [asyncio.Event() for _ in range(rounds)]
+
+    def begun(self, number: int) -> None:
+        """A host began the round."""
+        self._missing[number] -= 1
+        if not self._missing[number]:
+            self._all_began[number].set()
+
+    def of(self, port: MemoryPort) -> "LatePort":
+        return LatePort(port, iter(self._all_began[1:]))
+
+
+@dataclass
+class LatePort:
+    """One host's. Its averages are those of the rounds, in order."""
+
+    port: MemoryPort
+    following: Iterator[asyncio.Event]
+
+    async def average(self, **effect: Any) -> AveragedVector:
+        if (all_began := next(self.following, None)) is not None:
+            await all_began.wait()
+        return await self.port.average(**effect)
+
+    async def repair(self, **effect: Any) -> AveragedVector:
+        raise AssertionError("nothing is lost here")
+
+
 def train(run: RunConfig, names: Sequence[PeerId]) -> list[Member]:
-    """All peers to the end of the run, in one event loop. Each takes micro-batches of two samples."""
+    """All peers to the end of the run, in one event loop. Each takes micro-batches of two samples. Where outer updates may be
+    delayed, all but the last are."""
     torch.set_num_threads(1)
     members = [Member(me=me, engine=hosting(run, peer=replace(PEER, max_micro_batch=MICRO), me=me)) for me in names]
     capacity = Capacity(samples_per_second=0.0, micro_batch_limit=MICRO, max_instances=4)
     plan = genesis(run.digest, [(member.me, capacity) for member in members], run.rules)
     swarm = MemorySwarm()
+    is_delayed = run.outer.overlap != "none"
+    late = LateAverages(len(names), run.work.rounds) if is_delayed else None
 
     def decide(before: RoundPlan, reports: Sequence[Report]) -> RoundPlan:
         return next_plan(before, reports, run.rules)
@@ -75,13 +115,13 @@ def train(run: RunConfig, names: Sequence[PeerId]) -> list[Member]:
         node = Node(
             peer=Peer(
                 me=member.me,
-                cadence=Cadence(work=run.work, evaluation_period=2, checkpoint_period=1),
+                cadence=Cadence(work=run.work, evaluation_period=2, checkpoint_period=1, is_delayed=is_delayed),
                 agreement=Gathering(decide=decide),
             ),
             ports=Ports(
                 engine=member.engine,
                 checkpoints=NoCheckpoints(),
-                averaging=port,
+                averaging=port if late is None else late.of(port),
                 messenger=port,
                 states=port,
                 journal=NothingToJournal(),
@@ -89,6 +129,14 @@ def train(run: RunConfig, names: Sequence[PeerId]) -> list[Member]:
             ),
         )
         node.attach(asyncio.get_running_loop())
+        if late is not None:
+            loop, train_round = asyncio.get_running_loop(), member.engine.run_inner
+
+            def run_inner(effect: RunInner, **observers: Any) -> InnerResult | None:
+                loop.call_soon_threadsafe(late.begun, effect.round)
+                return train_round(effect, **observers)
+
+            member.engine.run_inner = run_inner  # type: ignore[method-assign]
         port.listen(lambda sender, message: node.post(Received(sender=sender, message=message)))
         return await node.run(Started(durable=Durable(round=0, plans=(plan,), held=held), capacity=capacity))
 
@@ -101,10 +149,13 @@ def train(run: RunConfig, names: Sequence[PeerId]) -> list[Member]:
     return members
 
 
-def test_three_hosts_equal_the_plain_diloco_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("overlap", ["none", "delayed"])
+def test_three_hosts_equal_the_plain_diloco_loop(overlap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where every outer update comes a round late, evaluated and saved while the next inner steps are under way."""
     monkeypatch.setattr(plain, "ROUNDS", 10)
     run = with_run(
         mode="diloco",
+        outer=replace(RUN.outer, overlap=overlap),
         work=WorkRules(inner_steps=plain.STEPS, rounds=10, share="equal"),
         instances=InstanceRules(count=1, start="same"),
         batch=BatchRules(test="constant", initial_batch=12),
@@ -112,11 +163,27 @@ def test_three_hosts_equal_the_plain_diloco_loop(monkeypatch: pytest.MonkeyPatch
         merge=MergeRules(policy="none"),
     )
     members = train(run, plain.HOSTS)
-    expected = plain.reference((4, 4, 4), MICRO)
+    expected = plain.reference((4, 4, 4), MICRO, is_delayed=overlap == "delayed")
     for member in members:
         assert torch.equal(member.engine.state(ONE)[0], expected)
         assert len(member.rounds.digests) == 10
         assert member.rounds.digests == members[0].rounds.digests
+
+
+def test_fragments_give_every_host_the_same_outer_parameters() -> None:
+    run = with_run(
+        work=WorkRules(inner_steps=4, rounds=7, share="equal"),
+        instances=InstanceRules(count=1, start="same"),
+        batch=BatchRules(initial_batch=8, statistic="micro_batch"),
+        merge=MergeRules(policy="none"),
+        averaging=AveragingConfig(fragments=3),
+    )
+    first, second = train(run, [PeerId("peer-a"), PeerId("peer-b")])
+    assert first.rounds.digests == second.rounds.digests
+    assert len({*first.rounds.digests.values()}) == 7
+    half = first.engine.num_parameters // 2 * 4  # an all-reduce of two sends every host half of the vector, twice
+    assert [size // half for size in first.rounds.bytes_sent] == [0] * 6 + [2]
+    assert sum(first.rounds.bytes_sent[:3]) == pytest.approx(2 * half, abs=16)
 
 
 def test_two_peers_fork_and_merge_to_the_same_bits() -> None:

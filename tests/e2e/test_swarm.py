@@ -121,6 +121,19 @@ def test_one_joins_one_is_killed_one_leaves_and_the_run_ends_as_if_nothing_had_b
     assert losses[0] == losses[1] == pytest.approx(losses[2], rel=0.01)
 
 
+def test_delayed_outer_updates_end_with_the_same_bytes(new: NewPeer, tmp_path: Path) -> None:
+    """Over a slow link rounds begin while the one before them is averaged; every outer step is the same on both peers."""
+    slow = ("--peer-set", "upload_bytes_per_second=60000")
+    first = new("first", "start", write_swarm_config(tmp_path, rounds=ENDLESS, inner_steps=20, overlap="delayed"), *slow)
+    second = join(new, "second", first, *slow)
+    began_early = [peer.wait_for("round", is_ahead=True)["round"] for peer in (first, second)]
+    first.wait_for("round", round=max(began_early) + 1)
+    stop(first, second)
+    one_digest_everywhere(first, second)
+    shared = {*rounds_of(first)} & {*rounds_of(second)}
+    assert shared >= {*began_early}
+
+
 def test_killed_and_restarted_at_once_and_killed_for_a_while(
     new: NewPeer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

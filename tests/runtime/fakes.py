@@ -76,7 +76,7 @@ class FakeEngine:
     def pseudo_gradient(self, instance: InstanceId) -> str:
         return f"pseudo-gradient {instance}"
 
-    def apply_outer(self, instance: InstanceId, averaged: str) -> None:
+    def apply_outer(self, instance: InstanceId, averaged: str, *, round: int) -> None:
         assert averaged == f"average of pseudo-gradient {instance}"
         self.calls.note("apply_outer", instance)
 

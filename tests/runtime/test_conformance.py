@@ -105,7 +105,7 @@ async def _on_network(p2p: P2P, stack: contextlib.AsyncExitStack, roster: Callab
     stack.callback(pump.cancel)
     return Member(
         me=me,
-        averaging=NetworkAveraging(averager, num_parameters=SIZE, out_of_reach=_nobody),
+        averaging=NetworkAveraging(averager, size=lambda round: SIZE, out_of_reach=_nobody),
         messenger=NetworkMessenger(wire, roster=roster),
         states=NetworkStates(server, StateFetcher(p2p, run=RUN), num_parameters=SIZE),
         inbox=inbox,

@@ -136,7 +136,7 @@ def train_round(peer: Hosting, work: RunInner) -> torch.Tensor:
     """One whole round of a lonely host: inner steps, and the outer step with its own pseudo-gradient, which is returned."""
     assert peer.run_inner(work, should_stop=never, on_progress=silent) is not None
     delta = peer.pseudo_gradient(work.plan.instance).clone()
-    peer.apply_outer(work.plan.instance, delta)
+    peer.apply_outer(work.plan.instance, delta, round=work.round)
     return delta
 
 

@@ -23,8 +23,9 @@ def learning_rate(round_number: int, step: int) -> float:
     return 1e-2 * decay * min(1.0, (round_number * STEPS + step + 1) / 4)
 
 
-def reference(batches: tuple[int, ...], micro: int) -> torch.Tensor:
-    """Workers are deep copies of the model; AdamW lives on, the outer optimizer is torch's SGD with Nesterov momentum."""
+def reference(batches: tuple[int, ...], micro: int, *, is_delayed: bool = False) -> torch.Tensor:
+    """Workers are deep copies of the model; AdamW lives on, the outer optimizer is torch's SGD with Nesterov momentum. Where
+    its steps are delayed, every round but the first begins one outer step earlier."""
     outer = build_model(RUN.model, vocab_size=256, sequence_length=32, seed=initial_seed(RUN, ONE))
     workers = [copy.deepcopy(outer) for _ in batches]
     adams = [
@@ -32,9 +33,10 @@ def reference(batches: tuple[int, ...], micro: int) -> torch.Tensor:
         for worker in workers
     ]
     nesterov = torch.optim.SGD(outer.parameters(), lr=0.7, momentum=0.7, nesterov=True)
+    older = copy.deepcopy(outer)
     for round_number in range(ROUNDS):
         for worker, adam, batch, first in zip(workers, adams, batches, first_samples(batches, round_number), strict=True):
-            worker.load_state_dict(outer.state_dict())
+            worker.load_state_dict((older if is_delayed else outer).state_dict())
             worker.train()
             for step in range(STEPS):
                 rows = rows_of("train 0", first + step * batch, batch)
@@ -46,13 +48,19 @@ def reference(batches: tuple[int, ...], micro: int) -> torch.Tensor:
                 torch.nn.utils.clip_grad_norm_(worker.parameters(), 1.0)
                 adam.param_groups[0]["lr"] = learning_rate(round_number, step)
                 adam.step()
-        for parameters in zip(outer.parameters(), *(worker.parameters() for worker in workers), strict=True):
-            start, *ends = (parameter.detach() for parameter in parameters)
+        for parameters in zip(
+            outer.parameters(),
+            (older if is_delayed else outer).parameters(),
+            *(worker.parameters() for worker in workers),
+            strict=True,
+        ):
+            _, start, *ends = (parameter.detach() for parameter in parameters)
             # sum n_m Delta_m / N in host order
             total = torch.zeros_like(start, dtype=torch.float64)
             for batch, end in zip(batches, ends, strict=True):
                 total += batch * STEPS * (start - end).double()
             parameters[0].grad = (total / (STEPS * sum(batches))).float()
+        older.load_state_dict(outer.state_dict())
         nesterov.step()
     return flatten(outer)
 
@@ -84,7 +92,7 @@ def test_three_peers_equal_the_plain_loop(batches: tuple[int, ...], micro: int) 
             weights.append(result.samples)
         averaged = weighted_average(deltas, weights)
         for peer in peers:
-            peer.apply_outer(ONE, averaged)
+            peer.apply_outer(ONE, averaged, round=round_number)
     assert len({peer.digests(ONE) for peer in peers}) == 1
     assert torch.equal(peers[0].state(ONE)[0], reference(batches, micro))
 

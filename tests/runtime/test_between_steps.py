@@ -1,0 +1,136 @@
+"""What may happen between two inner steps: the end of the instance's last round, in order, and nothing else."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from adloco_p2p.core.events import (
+    ApplyOuter,
+    DiscardRound,
+    Durable,
+    Evaluate,
+    Evaluated,
+    Event,
+    InnerFinished,
+    InnerResult,
+    OuterApplied,
+    RunInner,
+    SaveCheckpoint,
+    SaveInstance,
+)
+from adloco_p2p.core.round_plan import genesis
+from adloco_p2p.core.types import InstanceId
+from adloco_p2p.runtime.worker import DeviceEffect, DeviceWorker
+from tests.runtime.fakes import CAPACITY, ME, RUN, Calls, FakeCheckpoints, FakeEngine, FakeNetwork, rules
+
+ONE, TWO = InstanceId(0), InstanceId(1)
+PATIENCE_SECONDS = 60.0
+
+
+@dataclass
+class Stepping(FakeEngine):
+    """Three inner steps, or as many as there must be until something was called."""
+
+    until: str = ""
+
+    def run_inner(
+        self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: Callable[[int, float, int], None]
+    ) -> InnerResult | None:
+        for step in range(3):
+            assert not should_stop()
+            self.calls.note("step", step)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.until and self.until not in self.calls.names:
+            assert not should_stop() and time.monotonic() < deadline, self.calls.names
+        return super().run_inner(effect, should_stop=should_stop, on_progress=on_progress)
+
+
+def performed(*effects: DeviceEffect, until: str = "", calls: Calls | None = None) -> tuple[list[str], list[Event]]:
+    """What the worker asks of its rooms, and posts, if all effects were there before it began."""
+    calls, events = calls or Calls(), queue.Queue()
+    network = FakeNetwork(calls)
+    worker = DeviceWorker(
+        engine=Stepping(calls, until=until),
+        checkpoints=FakeCheckpoints(calls),
+        states=network,
+        post=events.put,
+        progress=lambda fields: None,
+        fail=events.put,
+    )
+    for effect in effects:
+        worker.submit(effect)
+    worker.put_average(ONE, "average of pseudo-gradient 0")
+    worker.start()
+    assert worker.stop(timeout_seconds=PATIENCE_SECONDS)
+    posted = [events.get_nowait() for _ in range(events.qsize())]
+    assert not [event for event in posted if isinstance(event, BaseException)], posted
+    return calls.names, posted
+
+
+def inner(number: int, *, is_ahead: bool) -> RunInner:
+    plan = genesis(RUN, [(ME, CAPACITY)], rules()).instances[0]
+    return RunInner(round=number, plan=plan, share=plan.hosts[0], progress_start=0.0, progress_end=1.0, is_ahead=is_ahead)
+
+
+END_OF_ROUND_0 = (
+    ApplyOuter(instance=ONE, round=0),
+    Evaluate(instance=ONE, round=0),
+    SaveInstance(instance=ONE, round=1),
+    SaveCheckpoint(durable=Durable(round=1, plans=())),
+)
+STEPS = ["step 0", "step 1", "step 2", "run_inner 0 1"]
+
+
+def test_inner_steps_that_did_not_wait_let_the_last_round_end() -> None:
+    """The outer step beside them, the rest between two of them; all of it before their own end."""
+    names, events = performed(inner(1, is_ahead=True), *END_OF_ROUND_0, until="snapshot 0")
+    ends = [name for name in names if not name.startswith(("step", "save_instance", "complete"))]  # these in other threads
+    assert ends == ["apply_outer 0", "offer 0 1", "evaluate 0", "snapshot 0", "run_inner 0 1"]
+    assert [type(event) for event in events] == [OuterApplied, Evaluated, InnerFinished]
+
+
+def test_other_inner_steps_are_not_interrupted() -> None:
+    names, _ = performed(inner(1, is_ahead=False), *END_OF_ROUND_0)
+    assert names[:4] == STEPS
+
+
+def test_other_work_waits_its_turn_and_what_comes_after_it_too() -> None:
+    names, _ = performed(inner(1, is_ahead=True), DiscardRound(instance=ONE), *END_OF_ROUND_0)
+    assert names[:5] == [*STEPS, "discard 0"]
+    names, _ = performed(inner(1, is_ahead=True), Evaluate(instance=TWO, round=0), *END_OF_ROUND_0)
+    assert names[:5] == [*STEPS, "evaluate 1"]
+
+
+def test_nothing_but_inner_steps_goes_on_while_an_outer_step_is_under_way() -> None:
+    """It is waited for where the inner steps end first."""
+    calls, is_asked = Calls(), threading.Event()
+    calls.reactions["apply_outer 0"] = lambda: assert_waits(is_asked)
+    calls.reactions["run_inner 0 1"] = is_asked.set
+    names, events = performed(inner(1, is_ahead=True), *END_OF_ROUND_0, calls=calls)
+    told = [name for name in names if not name.startswith(("save_instance", "complete"))]
+    assert told == [*STEPS, "apply_outer 0", "offer 0 1", "evaluate 0", "snapshot 0"]
+    assert {type(event) for event in events} == {OuterApplied, Evaluated, InnerFinished}
+
+
+def assert_waits(until: threading.Event) -> None:
+    assert until.wait(PATIENCE_SECONDS)
+
+
+def test_an_error_of_the_outer_step_ends_the_node() -> None:
+    calls = Calls()
+
+    def breaks() -> None:
+        raise OSError("disk")
+
+    calls.reactions["offer 0 1"] = breaks
+    with pytest.raises(AssertionError, match="disk"):
+        performed(inner(1, is_ahead=True), *END_OF_ROUND_0, calls=calls)
+
+
+def test_the_outer_step_of_the_same_round_is_not_taken_early() -> None:
+    names, _ = performed(inner(1, is_ahead=True), replace(END_OF_ROUND_0[0], round=1))
+    assert names[:4] == STEPS

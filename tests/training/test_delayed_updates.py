@@ -1,0 +1,170 @@
+"""Outer updates that come one round late, by hand and bit for bit."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from by_hand import of, plan_moves
+from small_run import ONE, RUN, effect, hosting, never, silent, with_run
+
+from adloco_p2p.config.run import AveragingConfig, OuterConfig
+from adloco_p2p.core.events import RunInner
+from adloco_p2p.core.types import PeerId
+from adloco_p2p.training.hosting import Hosting
+
+SGD = OuterConfig(kind="sgd", learning_rate=0.5, momentum=0.0)
+NESTEROV = OuterConfig(kind="nesterov", learning_rate=0.7, momentum=0.9)
+
+
+@pytest.fixture
+def moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    planned = plan_moves(monkeypatch)
+    yield planned
+    assert not planned, "every planned move was made"
+
+
+def at_one(outer: OuterConfig, **settings: object) -> Hosting:
+    """Every parameter is 1."""
+    run = with_run(outer=outer, **settings)
+    peer = hosting(replace(run, inner=replace(RUN.inner, weight_decay=0.0)))
+    peer.start([ONE])
+    ones = torch.ones(peer.num_parameters)
+    peer.adopt(ONE, ones, torch.zeros_like(ones))
+    return peer
+
+
+def trains(peer: Hosting, number: int, *, is_ahead: bool = False) -> float:
+    """The pseudo-gradient of a round, the same for every parameter."""
+    work: RunInner = replace(effect(round=number), is_ahead=is_ahead)
+    assert peer.run_inner(work, should_stop=never, on_progress=silent) is not None
+    return of(peer.pseudo_gradient(ONE))
+
+
+def applies(peer: Hosting, number: int, averaged: float) -> tuple[float, float]:
+    """Outer and local parameters after the outer step."""
+    peer.apply_outer(ONE, torch.full((peer.num_parameters,), averaged), round=number)
+    return of(peer.state(ONE)[0]), of(peer._instances[ONE].local)
+
+
+def test_two_delayed_rounds_by_hand(moves: list[float]) -> None:
+    moves += [0.1, 0.2, 0.4]
+    peer = at_one(SGD)
+    assert trains(peer, 0) == 0.1
+    assert trains(peer, 1, is_ahead=True) == 0.2, "from 1.0, where round 0 began too"
+    assert applies(peer, 0, 0.3) == (0.85, 0.8), "1 - 0.5 * 0.3; the local parameters are at work on round 1"
+    assert trains(peer, 2, is_ahead=True) == 0.4, "from 0.85"
+    assert applies(peer, 1, 0.2) == (0.75, 0.45)
+    assert applies(peer, 2, 0.1) == (0.7, 0.7), "nothing has begun since: the local parameters follow"
+
+
+def test_an_eager_start_by_hand(moves: list[float]) -> None:
+    """The host did half of the round, so half of its pseudo-gradient stands for the average that is not here yet."""
+    moves += [0.1, 0.2]
+    peer = at_one(replace(SGD, overlap="eager"))
+    work = effect(round=0)
+    two = (work.share, replace(work.share, peer=PeerId("peer-b")))
+    work = replace(work, plan=replace(work.plan, hosts=two))
+    peer.run_inner(work, should_stop=never, on_progress=silent)
+    assert of(peer.pseudo_gradient(ONE)) == 0.1
+    assert trains(peer, 1, is_ahead=True) == 0.2
+    assert of(peer._instances[ONE].local) == 0.775, "1 - 0.5 * 0.5 * 0.1, and 0.2 of inner steps"
+    assert applies(peer, 0, 0.3) == (0.85, 0.775), "the outer parameters know nothing of that start"
+
+
+def test_a_forecast_start_by_hand(moves: list[float]) -> None:
+    """The host did half of the round, and takes its own pseudo-gradient for the whole average."""
+    moves += [0.1, 0.2]
+    peer = at_one(replace(SGD, overlap="forecast"))
+    work = effect(round=0)
+    two = (work.share, replace(work.share, peer=PeerId("peer-b")))
+    peer.run_inner(replace(work, plan=replace(work.plan, hosts=two)), should_stop=never, on_progress=silent)
+    assert trains(peer, 1, is_ahead=True) == 0.2
+    assert of(peer._instances[ONE].local) == 0.75, "1 - 0.5 * 0.1, and 0.2 of inner steps"
+    assert applies(peer, 0, 0.3) == (0.85, 0.75)
+
+
+def test_an_eager_start_with_momentum_by_hand(moves: list[float]) -> None:
+    """After 1 -> 0.867 with a momentum of 0.1: 0.867 - 0.7 * (0.05 + 0.9 * (0.9 * 0.1 + 0.05)) = 0.7438."""
+    moves += [0.1, 0.05, 0.01]
+    peer = at_one(replace(NESTEROV, overlap="eager"))
+    trains(peer, 0)
+    applies(peer, 0, 0.1)
+    trains(peer, 1)
+    assert trains(peer, 2, is_ahead=True) == 0.01
+    assert of(peer._instances[ONE].local) == 0.7338
+    assert applies(peer, 1, 0.02)[0] == 0.7837, "0.867 - 0.7 * (0.02 + 0.9 * 0.11): as if nothing had begun"
+
+
+def test_nesterov_delayed_by_hand(moves: list[float]) -> None:
+    """Method section 13 H: 1 -> 0.867 -> 0.7438, whenever the steps come."""
+    moves += [0.1, 0.05]
+    peer = at_one(NESTEROV)
+    trains(peer, 0)
+    trains(peer, 1, is_ahead=True)
+    assert applies(peer, 0, 0.1)[0] == 0.867
+    assert applies(peer, 1, 0.05) == (0.7438, 0.7438)
+
+
+def test_an_outer_step_between_two_inner_steps_changes_nothing_of_them() -> None:
+    """Applied, evaluated and saved in the middle, or afterwards: the same pseudo-gradient, bit for bit."""
+    ends = []
+    for is_in_the_middle in (False, True):
+        peer = hosting()
+        peer.start([ONE])
+        peer.run_inner(effect(round=0), should_stop=never, on_progress=silent)
+        average = peer.pseudo_gradient(ONE).clone()
+        steps = 0
+
+        def between(peer: Hosting = peer, average: torch.Tensor = average, is_due: bool = is_in_the_middle) -> bool:
+            nonlocal steps
+            steps += 1
+            if is_due and steps == 3:
+                peer.apply_outer(ONE, average, round=0)
+                peer.evaluate(ONE)
+                peer.snapshot(ONE)
+            return False
+
+        peer.run_inner(replace(effect(round=1), is_ahead=True), should_stop=between, on_progress=silent)
+        delta = peer.pseudo_gradient(ONE).clone()
+        if not is_in_the_middle:
+            peer.apply_outer(ONE, average, round=0)
+        ends.append((delta, *peer.state(ONE)))
+    for one, other in zip(*ends, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_snapshot_while_the_next_round_is_under_way_has_the_outer_state(moves: list[float]) -> None:
+    moves += [0.1, 0.2, 0.3]
+    peer = at_one(SGD)
+    trains(peer, 0)
+    trains(peer, 1, is_ahead=True)
+    applies(peer, 0, 0.3)
+    resumed = hosting(with_run(outer=SGD))
+    resumed.restore(ONE, *peer.snapshot(ONE))
+    assert of(resumed.state(ONE)[0]) == of(resumed._instances[ONE].local) == 0.85
+    assert trains(resumed, 1) == 0.3, "the round is trained again, from the outer parameters that are there now"
+
+
+def test_given_up_rounds_leave_the_outer_parameters(moves: list[float]) -> None:
+    moves += [0.1, 0.2, 0.05]
+    peer = at_one(SGD)
+    trains(peer, 0)
+    trains(peer, 1, is_ahead=True)
+    peer.discard(ONE)
+    assert of(peer._instances[ONE].local) == 1.0
+    assert trains(peer, 2) == 0.05
+    assert applies(peer, 2, 0.1) == (0.95, 0.95)
+
+
+def test_what_the_codec_lost_is_sent_with_the_round_that_ran_ahead(moves: list[float]) -> None:
+    """`topk2` sends 64 of 4096 equal values; the others go with the next pseudo-gradient, whose inner steps have begun."""
+    moves += [0.25, 0.125]
+    peer = at_one(SGD, averaging=AveragingConfig(codec="topk2"))
+    trains(peer, 0)
+    codec = peer._codec
+    sent = codec.decode(codec.encode(peer.pseudo_gradient(ONE)))  # the last block is shorter; all are alike
+    peer.run_inner(replace(effect(round=1), is_ahead=True), should_stop=never, on_progress=silent)
+    expected = 0.125 + (0.25 - sent)
+    assert torch.allclose(peer.pseudo_gradient(ONE), expected, atol=1e-6)
+    assert float(expected.max()) > 0.3
