@@ -162,7 +162,8 @@ class OuterRound:
         self._patience = patience
         self._attempt = 0
         self._num_failed = 0
-        """Attempts that failed here; their numbers are whatever others make them."""
+        """Attempts that failed here since the last one that showed whom to leave out."""
+        self._num_suspected = 0
         self._members: tuple[PeerId, ...] = self.contributors
         self._votes: dict[PeerId, AverageDigest] = {}
         self._heard_of: dict[PeerId, AverageDigest] = {}
@@ -408,6 +409,8 @@ class OuterRound:
     def _fail_attempt(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         self._failed[self.me] = self._attempt
         effects = self._enter(Phase.RETRYING, now)
+        if len(self._suspects) > self._num_suspected:  # it showed whom to leave out: the next one is another attempt
+            self._num_suspected, self._num_failed = len(self._suspects), 0
         self.next_deadline = now + self._wait_seconds(gone)
         self._num_failed += 1
         return effects
@@ -486,6 +489,11 @@ class OuterRound:
         members = tuple(p for p in self.contributors if p in message.members)
         if members != message.members or sender not in members or sender in self._spoilers or not self._is_newer(message):
             return []
+        spoilers = tuple(peer for peer in members if peer in self._spoilers)
+        if spoilers and self.me in members:  # who leads it has not seen what was seen here, or is not honest
+            return self._tell(
+                AttemptFailed(instance=self.instance, round=self.round, attempt=message.attempt, suspects=spoilers)
+            )
         if self.me not in members and 2 * len(members) <= len(self._survivors(gone)):
             return []  # so few settle nothing: not worth waiting for
         if self.phase in (Phase.TRAINING, Phase.TRAINED):

@@ -55,7 +55,7 @@ def problems_of(*overrides: str) -> tuple[str, ...]:
             "averaging.fragments: 64 do not all have their turn in 40 rounds",
         ),
         (
-            [*ONE, "averaging.fragments=4", "batch.test=constant", "work.samples=100000"],
+            [*ONE, "averaging.fragments=4", "batch.test=constant", "work.rounds=null", "work.samples=100000"],
             "averaging.fragments: 4, but the run ends by work.samples",
         ),
         (

@@ -138,6 +138,30 @@ def test_who_spoiled_an_attempt_leads_none() -> None:
     assert outer.phase is Phase.AVERAGING
 
 
+def test_nobody_averages_again_with_one_who_spoiled_an_attempt_here() -> None:
+    outer = averaging(B, A, C, D, patience=Patience())
+    outer.average_failed(failure(attempt=0, suspects=(A,)), 14.0, ())
+    answers = outer.received(C, AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(A, B, C)), 15.0, ())
+    assert outer.phase is Phase.RETRYING
+    told = {effect.peer: effect.message for effect in answers if isinstance(effect, Send)}
+    assert told == dict.fromkeys((A, C, D), AttemptFailed(instance=INSTANCE, round=0, attempt=1, suspects=(A,)))
+    outer.received(C, AttemptStart(instance=INSTANCE, round=0, attempt=2, members=(B, C, D)), 16.0, ())
+    assert outer.phase is Phase.AVERAGING
+
+
+def test_pauses_grow_only_while_failures_show_nobody_to_leave_out() -> None:
+    def pause(*suspects: PeerId) -> float:
+        outer.average_failed(failure(attempt=outer._attempt, suspects=suspects), 14.0, ())
+        assert outer.next_deadline is not None
+        before = outer.next_deadline - 14.0
+        outer.received(C, AttemptStart(instance=INSTANCE, round=0, attempt=outer._attempt + 1, members=(B, C)), 15.0, ())
+        assert outer.phase is Phase.AVERAGING
+        return before
+
+    outer = averaging(B, A, C, D, patience=Patience())
+    assert [pause(A), pause(D), pause(), pause()] == [1.0, 1.0, 2.0, 4.0]
+
+
 def test_an_attempt_that_was_begun_is_not_begun_again() -> None:
     first, second = (AttemptStart(instance=INSTANCE, round=0, attempt=attempt, members=(A, B)) for attempt in (1, 2))
     outer = averaging(B, A, C, patience=Patience(), heard=[first])
