@@ -6,6 +6,8 @@ The rules that make an outer step safe:
   name the same digest; each names one digest, that of the first complete average it holds.
 - An attempt that fails is repeated with the survivors under a new key, so that two sets of members never meet. The
   living contributor with the smallest id says who takes part; if it is silent, the next one does.
+- Nobody takes part with one who spoiled an attempt in his own sight, whoever leads, but says so. Of two attempts with one
+  number the same one counts everywhere.
 - A host that was left out, or whose result was lost, fetches the committed average from one that holds it.
 - A pseudo-gradient that was not averaged with the others is dropped, never applied as if it had been.
 - Hosts in client mode hear nothing from each other. What one of them votes for, the others hear from a host that both hear, and
