@@ -33,9 +33,11 @@ def check_plan(plan: RoundPlan, rules: Rules) -> list[str]:
     for fork in plan.forks:
         if not {fork.source, *fork.targets} <= set(ids):
             problems.append(f"fork of {fork.source} into instances that do not live")
-    for merge in plan.merges:
+    for index, merge in enumerate(plan.merges):
         problems += _check_merge(merge, "merge")
-        if merge.target not in ids or any(source in ids for source in merge.sources if source != merge.target):
+        merged_later = {source for later in plan.merges[index + 1 :] for source in later.sources}
+        lives = merge.target in ids or merge.target in merged_later  # at the end of a run one merge may follow the other
+        if not lives or any(source in ids for source in merge.sources if source != merge.target):
             problems.append(f"merge into {merge.target}: its sources live on, or it does not")
     if plan.probe is not None:
         problems += _check_merge(plan.probe, "probe")

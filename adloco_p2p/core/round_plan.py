@@ -135,7 +135,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         forks=forks,
         merges=(*merges, *healing),
         probe=probe,
-        pending=previous.probe,
+        pending=None if previous.probe and _ended(merges) & set(previous.probe.sources) else previous.probe,
         strays=strays,
         is_last=is_last,
         expected_seconds=0.0 if is_last else seconds,
@@ -268,10 +268,12 @@ def _merges(
         judged = judge(previous.pending, verdicts, rules=rules.merge)
         merges = (judged,) if judged else ()
         whys.append(judged.reason if judged else "no verdict on the last probe")
-        ended = {source for merge in merges for source in merge.sources if source != merge.target}
-        plans = [plan for plan in plans if plan.instance not in ended]
+        plans = [plan for plan in plans if plan.instance not in _ended(merges)]
     if not merges and (orphans := _end_of_orphans(plans)) is not None:
-        return (orphans,), None, "; ".join([*whys, orphans.reason])
+        merges, whys = (orphans,), [*whys, orphans.reason]
+        plans = [plan for plan in plans if plan.instance not in _ended(merges)]
+        if round < end:
+            return merges, None, "; ".join(whys)
     if len(plans) < 2:
         return merges, None, "; ".join([*whys, "a single instance"])
     if round >= end:
@@ -288,6 +290,11 @@ def _merges(
     if chosen is None or rules.merge.guard:
         return merges, chosen, "; ".join([*whys, f"probing {why}" if chosen else why])
     return (*merges, chosen), None, "; ".join([*whys, why])
+
+
+def _ended(merges: Sequence[Merge]) -> set[InstanceId]:
+    """Instances that are gone after the merges."""
+    return {source for merge in merges for source in merge.sources if source != merge.target}
 
 
 def _end_of_orphans(plans: Sequence[InstancePlan]) -> Merge | None:
