@@ -1,10 +1,13 @@
 """Several real peers in one process and one event loop, for the tests of averaging."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 
 import torch
@@ -80,6 +83,9 @@ class Peers:
 
     async def _stop(self) -> None:
         for peer in self.list:
+            with contextlib.suppress(ProcessLookupError):
+                thaw(peer)  # a test that failed may have left it frozen
+        for peer in self.list:
             await peer.averager.stop()
         for peer in self.list:
             await peer.p2p.shutdown()
@@ -141,7 +147,11 @@ def kill(peer: Peer) -> None:
 
 
 def freeze(peer: Peer) -> None:
+    """Returns when every thread stands still: until then they go on answering."""
     os.kill(peer.daemon_pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{peer.daemon_pid}/task")
+    while any((task / "stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks.iterdir()):
+        time.sleep(0.001)
 
 
 def thaw(peer: Peer) -> None:
