@@ -130,6 +130,7 @@ def _fork(line: socket.socket, others: list[socket.socket]) -> int:
             os.dup2(file, standard)
             os.close(file)
         os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # where a background job runs the tests, it is ignored
         os.chdir(request["directory"])
         os.environ.clear()
         os.environ.update(request["environment"])
