@@ -51,6 +51,11 @@ class Fetching:
     def is_under_way(self) -> bool:
         return any(fetch.retry_at is None for fetch in self._under_way.values())
 
+    @property
+    def has_failed(self) -> bool:
+        """A transfer did, and waits for its next try."""
+        return any(fetch.retry_at is not None for fetch in self._under_way.values())
+
     def tick(self, now: float) -> None:
         due = [key for key, fetch in self._under_way.items() if fetch.retry_at is not None and fetch.retry_at <= now]
         for key in due:
@@ -71,8 +76,10 @@ class Fetching:
         self.resigned = {key: None for key in self.resigned if key[0] >= before}
 
     def takes_part(self, instance: InstanceId, number: int) -> bool:
-        """Whether this peer has, or will have, the instance's state after round `number`."""
-        return instance in self._at.held or instance in self._under_way or (number, instance) in self._at.rounds
+        """Whether this peer has, or will have, the instance's state after round `number`. What a round that is done has led to,
+        and is not here, was given up."""
+        outer = self._at.rounds.get((number, instance))
+        return instance in self._at.held or instance in self._under_way or (outer is not None and not outer.is_done)
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -188,9 +195,11 @@ class Fetching:
         return [Send(peer=peer, message=refusal) for peer in shares if peer != self._at.me]
 
     def resign(self, sender: PeerId, message: AverageDigest | AttemptFailed | AttemptStart) -> list[Effect]:
-        """Tell a host that waits for us that we cannot contribute: we have not got the state yet."""
+        """Tell a host that waits for us that we cannot contribute: we have not got the state yet, or are rounds behind."""
         plan = self._book.get(message.round)
-        if plan is None or message.round > self._at.opened or message.instance in self._at.held:
+        is_behind = message.round > self._at.opened + 1
+        has_state = message.round > self._at.opened or message.instance in self._at.held
+        if plan is None or (has_state and not is_behind):
             return []
         item = next((item for item in plan.instances if item.instance == message.instance), None)
         shares = {share.peer: share.samples for share in item.hosts} if item is not None else {}

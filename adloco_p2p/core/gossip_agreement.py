@@ -11,6 +11,7 @@ from adloco_p2p.core import canonical
 from adloco_p2p.core.agreement import Decided, Outcome
 from adloco_p2p.core.consensus import Consensus
 from adloco_p2p.core.events import PeerBack, PeerGone, Persist
+from adloco_p2p.core.histories import HistorySwitched
 from adloco_p2p.core.ledger import Decide, Ledger, Recall
 from adloco_p2p.core.membership import Membership, Timing
 from adloco_p2p.core.messages import (
@@ -26,6 +27,9 @@ from adloco_p2p.core.messages import (
 )
 from adloco_p2p.core.recollection import recollect
 from adloco_p2p.core.types import Capacity, PeerId, Report, RoundPlan
+
+PLANS_OF_ACCOUNT = 4
+"""Rounds of older plans end without us: who was in those only, and is not here any more, need not be called gone."""
 
 
 class GossipAgreement:
@@ -85,13 +89,13 @@ class GossipAgreement:
         for report in reports:
             if report.peer == self.me:
                 outcomes += self.submit(report, now)
-        return outcomes + self._changes(now)
+        return self._with_changes(outcomes, now)
 
     def submit(self, report: Report, now: float) -> list[Outcome]:
         self.members.observe(now)
         self._capacity = replace(report.capacity)
         self.members.offer(report.capacity)
-        return list(self.consensus.submit(report, now))
+        return self._with_changes(list(self.consensus.submit(report, now)), now)
 
     def receive(self, sender: PeerId, message: object, now: float) -> list[Outcome]:
         """A message of another peer; one that is not ours to handle is passed over."""
@@ -102,12 +106,12 @@ class GossipAgreement:
         if isinstance(message, Heartbeat | PullEntries | Entries | SlotMessage):
             outcomes += self.consensus.receive(sender, message, now)
         elif isinstance(message, Leave):
-            outcomes += [*self.consensus.tick(now), *self._changes(now)]
-        return outcomes
+            outcomes += self.consensus.tick(now)
+        is_news = isinstance(message, Leave) or any(isinstance(outcome, Decided | HistorySwitched) for outcome in outcomes)
+        return self._with_changes(outcomes, now) if is_news else outcomes
 
     def tick(self, now: float) -> list[Outcome]:
-        outcomes: list[Outcome] = [*self.members.tick(now), *self.consensus.tick(now)]
-        return outcomes + self._changes(now)
+        return self._with_changes([*self.members.tick(now), *self.consensus.tick(now)], now)
 
     def leave(self, now: float) -> list[Outcome]:
         """Say goodbye; from now on this peer takes no part in agreeing, it only asks what was agreed."""
@@ -120,14 +124,28 @@ class GossipAgreement:
         self.members.rejoin(now)
         return self.tick(now)
 
-    def _changes(self, now: float) -> list[Outcome]:
-        """Members that stopped to count since the last call, also those that a plan left out; and who counts again. Who is
-        away hears nobody's beats, so it knows neither."""
+    def _with_changes(self, outcomes: list[Outcome], now: float) -> list[Outcome]:
+        """And then: members that stopped to count since the last call, also those that a plan left out; and who counts again.
+        A member that came and went between two calls is gone too: a plan counts on it. Who is away hears nobody's beats, so it
+        knows neither."""
         if self.members.is_away:
-            return []
+            return outcomes
+        counted = dict.fromkeys(self._present)
+        for plan in _plans(outcomes)[-PLANS_OF_ACCOUNT:]:
+            counted.update(dict.fromkeys(seat.peer for seat in plan.roster))
         present = self.members.view(now)
-        gone = [peer for peer in self._present if peer not in present and peer != self.me]
+        gone = [peer for peer in counted if peer not in present and peer not in self._gone and peer != self.me]
         back = [peer for peer in present if peer in self._gone]
         self._present = present
         self._gone = {peer: None for peer in (*self._gone, *gone) if peer not in back}
-        return [*(PeerGone(peer=peer) for peer in gone), *(PeerBack(peer=peer) for peer in back)]
+        return [*outcomes, *(PeerGone(peer=peer) for peer in gone), *(PeerBack(peer=peer) for peer in back)]
+
+
+def _plans(outcomes: Iterable[Outcome]) -> list[RoundPlan]:
+    plans: list[RoundPlan] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Decided):
+            plans.append(outcome.plan)
+        elif isinstance(outcome, HistorySwitched):
+            plans += [entry.plan for entry in outcome.won]
+    return plans

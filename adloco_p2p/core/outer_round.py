@@ -8,7 +8,8 @@ The rules that make an outer step safe:
   living contributor with the smallest id says who takes part; if it is silent, the next one does.
 - Nobody takes part with one who spoiled an attempt in his own sight, whoever leads, but says so. Of two attempts with one
   number the same one counts everywhere.
-- A host that was left out, or whose result was lost, fetches the committed average from one that holds it.
+- A host that was left out, or whose result was lost, fetches the committed average from one that holds it. Who has voted
+  takes part in nothing more; so a host that waits in an attempt asks its members now and then whether they have.
 - A pseudo-gradient that was not averaged with the others is dropped, never applied as if it had been.
 - Hosts in client mode hear nothing from each other. What one of them votes for, the others hear from a host that both hear, and
   believe it; nobody else counts a vote at second hand. Hosts that everybody hears say first who takes part in a retry.
@@ -52,7 +53,7 @@ TAKEOVER_SECONDS = 4.0
 LONGEST_PAUSE_SECONDS = 32.0
 """What fails again and again is tried less and less often, down to this."""
 RESEND_SECONDS = 2.0
-"""A digest that did not lead to a commit is said again after so long."""
+"""A digest that did not lead to a commit is said again after so long; the members of an attempt are asked, ever less often."""
 REPAIR_SECONDS = 60.0
 """Timeout of fetching a committed average while nothing was learned about the links."""
 
@@ -183,8 +184,10 @@ class OuterRound:
         self._disappointing: dict[PeerId, None] = {}
         """Asked in vain at any time: without a majority their votes are no reason to wait."""
         self._num_repairs_failed = 0
-        self._is_overdue = False
-        """A majority has had the average of the attempt under way for so long that ours is not worth waiting for."""
+        self._num_asked = 0
+        """How often the members of the attempt under way were asked."""
+        self._overdue_at: float | None = None
+        """When ours is not worth waiting for any more: a majority of all, or all others, have the average under way."""
         self._resigned: dict[PeerId, None] = {}
         """Contributors that said that they do not take part: nobody waits for their votes."""
 
@@ -314,15 +317,8 @@ class OuterRound:
                 return self._start_received(sender, message, now, gone)
 
     def roster_changed(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
-        """Somebody died or returned: an attempt that waits for a dead peer is given up, a commit may have become possible."""
-        lost = [peer for peer in self._members if (peer in gone or peer in self._resigned) and peer != self.me]
-        effects: list[Effect] = []
-        if self.phase is Phase.AVERAGING and lost:
-            self._suspects.update(dict.fromkeys(lost))
-            cancel = CancelAverage(instance=self.instance, round=self.round, attempt=self._attempt)
-            failed = AttemptFailed(instance=self.instance, round=self.round, attempt=self._attempt, suspects=tuple(lost))
-            effects = [cancel, *self._fail_attempt(now, gone), *self._tell(failed)]
-        return [*effects, *self._seek_commit(now, gone)]
+        """Somebody died or returned: an attempt may have become vain, a commit possible."""
+        return [*self._give_up_if_vain(now, gone), *self._seek_commit(now, gone)]
 
     def tick(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """`next_deadline` has passed."""
@@ -333,8 +329,7 @@ class OuterRound:
             self.next_deadline = now + RESEND_SECONDS
             return [*self._tell(self._own_vote()), *self._seek_commit(now, gone)]
         if self.phase is Phase.AVERAGING:
-            self._is_overdue = True
-            return self._seek_commit(now, gone)
+            return self._ask_members(now) if self._overdue_at is None else self._seek_commit(now, gone)
         if self.phase is Phase.RETRYING:
             self._fruitless_repairs.clear()
             return [*self._retry(now, gone), *self._seek_commit(now, gone)]
@@ -405,8 +400,33 @@ class OuterRound:
             ),
         )
         effects = self._enter(Phase.AVERAGING, now)
-        self.next_deadline, self._is_overdue = None, False
+        self._num_asked, self._overdue_at = 0, None
+        self.next_deadline = now + RESEND_SECONDS if len(self._members) > 1 else None
         return [*effects, average]
+
+    def _ask_members(self, now: float) -> list[Effect]:
+        """The attempt takes its time. Who has voted says so; it may have done so while this host was away."""
+        self._num_asked += 1
+        self.next_deadline = now + _pause_seconds(self._num_asked + 1)
+        start = AttemptStart(instance=self.instance, round=self.round, attempt=self._attempt, members=self._members)
+        return [Send(peer=peer, message=start) for peer in self._members if peer != self.me]
+
+    def _give_up_if_vain(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
+        """The attempt under way cannot succeed with a member that is gone, does not take part, or has voted for another one."""
+        if self.phase is not Phase.AVERAGING:
+            return []
+        others = [peer for peer in self._members if peer != self.me]
+        lost = tuple(p for p in others if p in gone or p in self._resigned or self._has_voted_otherwise(p))
+        if not lost:
+            return []
+        self._suspects.update(dict.fromkeys(lost))
+        cancel = CancelAverage(instance=self.instance, round=self.round, attempt=self._attempt)
+        failed = AttemptFailed(instance=self.instance, round=self.round, attempt=self._attempt, suspects=lost)
+        return [cancel, *self._fail_attempt(now, gone), *self._tell(failed)]
+
+    def _has_voted_otherwise(self, peer: PeerId) -> bool:
+        vote = self._votes.get(peer)
+        return vote is not None and (vote.attempt != self._attempt or set(vote.contributors) != set(self._members))
 
     def _fail_attempt(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         self._failed[self.me] = self._attempt
@@ -508,7 +528,7 @@ class OuterRound:
             return []
         self._attempt, self._members = message.attempt, members
         if self.me in members and self.is_contributor:
-            return [*effects, *self._begin_attempt(now)]
+            return [*effects, *self._begin_attempt(now), *self._give_up_if_vain(now, gone)]
         if self.phase is Phase.AVERAGING:
             effects += self._enter(Phase.RETRYING, now)
         self.next_deadline = now + self._patience.timeout_seconds(expected_seconds=0.0)
@@ -531,7 +551,7 @@ class OuterRound:
         self._votes[sender] = message
         if self.me in self._clients:
             self._heard_of.update((peer, message) for peer in message.seconded if peer in self._clients - {self.me})
-        effects = [*self._seek_commit(now, gone), *self._second(sender)]
+        effects = [*self._give_up_if_vain(now, gone), *self._seek_commit(now, gone), *self._second(sender)]
         is_past = self.phase in (Phase.APPLYING, Phase.EVALUATING, Phase.DONE)
         if is_past and not message.is_answer:
             effects += self._answer(sender)  # it may have missed our vote, and we will not say it again by ourselves
@@ -579,18 +599,27 @@ class OuterRound:
                 chosen = by_size[0]  # everybody holds something and nothing has a majority: the one of most hosts wins
             if chosen is None or chosen == (own.attempt, own.digest):
                 return []
+        if chosen is None and self.phase is Phase.AVERAGING and all(p in votes for p in self._members if p != self.me):
+            chosen = by_size[0]  # only ours is missing
         if chosen is None:
-            # Somebody holds a result while I have none: it is cheaper to take that one than to average again; but who could
-            # not give it once only says so.
-            worthwhile = [choice for choice in by_size if any(peer not in self._disappointing for peer in tally[choice])]
+            # Somebody holds a result while I have none: it is cheaper to take that one than to average again, unless few had a
+            # part in it, few hold it, and there are others to average with. Who could not give it once only says so.
+            is_alone = self._survivors(gone) == (self.me,)
+            worthwhile = [
+                choice
+                for choice in by_size
+                if (is_alone or 2 * max(sizes[choice], len(tally[choice])) >= len(electorate))
+                and any(peer not in self._disappointing for peer in tally[choice])
+            ]
             if self.phase is not Phase.RETRYING or not worthwhile:
                 return []
             chosen = worthwhile[0]
-        if self.phase is Phase.AVERAGING and chosen[0] == self._attempt and not self._is_overdue:
+        if self.phase is Phase.AVERAGING and chosen[0] == self._attempt:
             # The others serve us until we have it too; what is nearly here costs less than all of it once more.
-            if self.next_deadline is None:
-                self.next_deadline = now + max(RESEND_SECONDS, now - self._phase_since)
-            return []
+            if self._overdue_at is None:
+                self._overdue_at = self.next_deadline = now + max(RESEND_SECONDS, now - self._phase_since)
+            if now < self._overdue_at:
+                return []
         told = [peer for peer in tally[chosen] if peer in self._votes]  # others could not give it to this host
         holders = tuple(peer for peer in told if peer != self.me and peer not in self._fruitless_repairs)
         if not holders:  # they are asked again when the pause is over

@@ -300,7 +300,8 @@ class Peer:
         effects: list[Effect] = []
         for instance, number in sorted(self._at.held.items()):
             effects += self._start_round(instance, number, now)
-            if self._at.runs_ahead(instance, number + 1):
+            following = number + 1, instance
+            if self._at.runs_ahead(instance, number + 1) and following not in self._fetching.resigned:
                 effects += self._start_round(instance, number + 1, now, is_ahead=True)
         return effects
 

@@ -9,7 +9,7 @@ import pytest
 
 from adloco_p2p.core import canonical
 from adloco_p2p.core.agreement import Decided, Outcome
-from adloco_p2p.core.events import Broadcast, Persist, Send
+from adloco_p2p.core.events import Broadcast, PeerGone, Persist, Send
 from adloco_p2p.core.gossip_agreement import GossipAgreement
 from adloco_p2p.core.histories import HistorySwitched
 from adloco_p2p.core.ledger import Ledger, Recall, check_entry, verify_ledger
@@ -94,6 +94,8 @@ class Swarm:
         self.plans: dict[PeerId, list[RoundPlan]] = {name: [] for name in self.peers}
         self.mail: list[tuple[PeerId, PeerId, object]] = []
         self.switched: list[HistorySwitched] = []
+        self.gone: list[tuple[PeerId, PeerId]] = []
+        """Who says it, and of whom."""
         self.now = NOW
         for name, each in self.peers.items():
             self.take(name, each.start((self.genesis,), (), self.now))
@@ -115,6 +117,8 @@ class Swarm:
                     self.plans[name].append(plan)
                 case HistorySwitched():
                     self.switched.append(outcome)
+                case PeerGone(peer=peer):
+                    self.gone.append((name, peer))
 
     def deliver(self, *, to: Sequence[PeerId] | None = None) -> None:
         """Everything that is under way and what follows from it; what is not for these peers is lost."""
@@ -418,3 +422,20 @@ def test_nobody_votes_for_a_choice_that_leaves_out_whom_it_hears() -> None:
         swarm.now += 1.0
         swarm.take(victim, swarm.peers[victim].tick(swarm.now))
     assert said(swarm, Vote)
+
+
+def test_a_newcomer_that_goes_before_anybody_looks_is_gone_for_those_whose_plan_counts_on_it() -> None:
+    swarm, newcomer = Swarm(2), peer(2)
+    members = tuple(swarm.peers)
+    swarm.journals[newcomer], swarm.plans[newcomer] = [], []
+    swarm.peers[newcomer] = agreement(newcomer, swarm.genesis)
+    swarm.take(newcomer, swarm.peers[newcomer].start((swarm.genesis,), (), swarm.now))
+    swarm.pass_time(3, among=tuple(swarm.peers))
+    for round in range(2):
+        for name in members:
+            swarm.report(name, round)
+        swarm.deliver()  # at one instant: nobody's clock ticks between the plan and the goodbye
+    assert all(newcomer in [seat.peer for seat in swarm.plans[name][-1].roster] for name in members)
+    swarm.take(newcomer, swarm.peers[newcomer].leave(swarm.now))
+    swarm.deliver()
+    assert sorted(swarm.gone) == [(name, newcomer) for name in members]

@@ -12,19 +12,17 @@ from adloco_p2p.core.events import (
     Evaluate,
     InnerResult,
     PeerBack,
-    Received,
     RunInner,
     Stop,
 )
 from adloco_p2p.core.outer_round import AttemptStart, OuterRound, Phase
 from adloco_p2p.core.patience import Patience
-from adloco_p2p.core.peer import Peer
 from adloco_p2p.core.rules import Rules
 from adloco_p2p.core.types import Digest, InstanceId, PeerId
 from tests.core.test_outer_round import RULES, A, B, C
 from tests.core.test_outer_round import averaging as averaged_at_once
 from tests.core.test_peer import PEER0, PEER1, PEER2, PEER3, finished, rules, same_states
-from tests.core.world import RefereedWorld, Ruling, World
+from tests.core.world import RefereedWorld, World
 
 INSTANCE = InstanceId(0)
 
@@ -196,17 +194,9 @@ def test_a_peer_goes_and_comes_back_from_its_checkpoint(command: str, asked_at: 
             world.at(2.0, restart)
 
     def restart() -> None:
-        host = world.hosts[PEER2]
-        durable = host.durable
-        assert durable is not None
-        host.peer = Peer(me=PEER2, cadence=world.cadence, agreement=world.agreement())
-        host.states = {instance: host.saved[durable.round, instance] for instance in durable.held}
-        host.stop, host.is_ahead, host.device_free, host.applied = None, False, world.now, {}
         trace.asked[PEER2] = []
-        world.start(PEER2, durable)
+        world.restart(PEER2)
         world.tell_others(PEER2, PeerBack(peer=PEER2), 0.1)
-        for decided in world.referee.rulings:  # type: ignore[attr-defined]
-            world.deliver(PEER2, Received(sender=PEER2, message=Ruling(decided)), 0.1)
 
     world.on_effect = come_back
     world.run(until=400.0)

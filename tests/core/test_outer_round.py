@@ -201,14 +201,63 @@ def test_nobody_waits_for_an_attempt_of_a_few_that_leaves_him_out() -> None:
     assert outer.next_deadline is not None and due is not None and outer.next_deadline > due, "most of those who are left"
 
 
+def test_an_average_of_few_is_no_reason_not_to_average_again() -> None:
+    outer = averaging(B, A, C, D, patience=Patience())
+    outer.average_failed(failure(attempt=0, suspects=(A,)), 14.0, ())
+    alone = outer.received(A, vote(A), 14.5, ())
+    assert not any(isinstance(effect, RepairAverage) for effect in alone), "one of four"
+    of_half = outer.received(A, vote(A, B), 14.5, ())
+    assert [effect.from_peers for effect in of_half if isinstance(effect, RepairAverage)] == [(A,)]
+
+
+def test_members_of_an_attempt_that_takes_its_time_are_asked_ever_less_often() -> None:
+    outer = averaging(A, B, C, patience=Patience())
+    asked_at: list[float] = []
+    while outer.next_deadline is not None and outer.next_deadline < 100.0:
+        asked_at.append(outer.next_deadline)
+        effects = outer.tick(outer.next_deadline, ())
+        start = AttemptStart(instance=INSTANCE, round=0, attempt=0, members=(A, B, C))
+        assert effects == [Send(peer=B, message=start), Send(peer=C, message=start)]
+    assert asked_at == [12.0, 16.0, 24.0, 40.0, 72.0]
+
+
+def test_who_is_asked_for_an_attempt_answers_once_it_has_voted_and_not_before() -> None:
+    outer = averaging(A, B, patience=Patience())
+    ask = AttemptStart(instance=INSTANCE, round=0, attempt=0, members=(A, B))
+    assert outer.received(B, ask, 11.0, ()) == []
+    outer.average_finished(finished(outer, A, B), 12.0, ())
+    [answer] = outer.received(B, ask, 13.0, ())
+    assert isinstance(answer, Send) and isinstance(answer.message, AverageDigest) and answer.message.is_answer
+
+
+def test_an_attempt_with_a_member_that_has_voted_for_another_one_is_given_up() -> None:
+    """Such as that of a host that was restarted within the round: the other one has gone on without it."""
+    outer = averaging(B, A, patience=Patience())
+    effects = outer.received(A, replace(vote(A), attempt=1), 12.1, ())
+    assert CancelAverage(instance=INSTANCE, round=0, attempt=0) in effects
+    assert [effect.from_peers for effect in effects if isinstance(effect, RepairAverage)] == [(A,)], "half of two"
+    assert outer.phase is Phase.REPAIRING
+
+
+def test_those_who_still_average_do_it_again_without_one_that_has_voted_alone() -> None:
+    outer = averaging(B, A, C, D, patience=Patience())
+    effects = outer.received(A, replace(vote(A), attempt=3), 12.1, ())
+    assert CancelAverage(instance=INSTANCE, round=0, attempt=0) in effects
+    assert not any(isinstance(effect, RepairAverage) for effect in effects)
+    assert outer.next_deadline is not None
+    again = outer.tick(outer.next_deadline, ())
+    starts = [effect.message for effect in again if isinstance(effect, Send) and isinstance(effect.message, AttemptStart)]
+    assert [start.members for start in starts] == [(B, C, D)] * 3
+
+
 def test_who_could_not_give_its_average_holds_nobody_up_again() -> None:
     outer = averaging(B, A, C, D, patience=Patience())
     outer.average_failed(failure(attempt=0, suspects=(A,)), 14.0, ())
-    asked = outer.received(A, vote(A), 14.5, ())
+    asked = outer.received(A, vote(A, B), 14.5, ())
     assert [effect.from_peers for effect in asked if isinstance(effect, RepairAverage)] == [(A,)]
     outer.average_failed(failure(attempt=0, suspects=(A,)), 15.0, ())
     assert outer.phase is Phase.RETRYING and outer.next_deadline is not None
-    again = [*outer.received(A, vote(A), 15.5, ()), *outer.tick(outer.next_deadline, ())]
+    again = [*outer.received(A, vote(A, B), 15.5, ()), *outer.tick(outer.next_deadline, ())]
     assert not any(isinstance(effect, RepairAverage) for effect in again)
     assert [effect.message.members for effect in again if isinstance(effect, Send) and isinstance(effect.message, AttemptStart)]
 

@@ -94,6 +94,8 @@ class Host:
     is_ahead: bool = False
     """The device does inner steps that did not wait for the last outer step, and nothing else waits for it."""
     is_alive: bool = True
+    life: int = 0
+    """Counts the processes that this peer has been."""
     frozen_until: float = 0.0
     tick_at: float = -1.0
     stop: Stop | None = None
@@ -217,9 +219,10 @@ class World:
         is_between = host.is_ahead and self.now < host.device_free
         begin = self.now if is_between else max(host.device_free, self.now)
         host.device_free = (host.device_free if is_between else begin) + seconds
+        life = host.life
 
         def finish() -> None:
-            if host.is_alive:
+            if host.is_alive and host.life == life:
                 event = action(host)
                 if event is not None:
                     self.feed(name, event)
@@ -503,6 +506,21 @@ class RefereedWorld(World):
         if not hasattr(self, "referee"):
             self.referee = Referee(self)
         return self.referee.agreement()
+
+    def restart(self, name: PeerId) -> None:
+        """Another process takes the peer's place, and goes on at its last checkpoint."""
+        host = self.hosts[name]
+        durable = host.durable
+        assert durable is not None
+        for meeting in self.meetings.values():
+            meeting.joined.pop(name, None)
+        host.peer = Peer(me=name, cadence=self.cadence, agreement=self.agreement())
+        host.states = {instance: host.saved[durable.round, instance] for instance in durable.held}
+        host.stop, host.is_alive, host.is_ahead, host.applied = None, True, False, {}
+        host.life, host.device_free, host.tick_at = host.life + 1, self.now, -1.0
+        self.start(name, durable)
+        for decided in self.referee.rulings:
+            self.deliver(name, Received(sender=name, message=Ruling(decided)), 0.1)
 
 
 def half_batch(batch_samples: int) -> HalfBatchStatistics | None:

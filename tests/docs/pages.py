@@ -32,7 +32,7 @@ import yaml
 from adloco_p2p import cli
 
 REPOSITORY = Path(__file__).parents[2]
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS = 120.0
 LOOK_SECONDS = 0.05
 BLOCK = re.compile(r"(?:^<!-- test: ([^\n]*?) -->\n)?^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(adloco-peer [^`]+)`")
@@ -201,8 +201,10 @@ class Sandbox:
         kept = Kept(script=script, log=log, process=process)
         try:
             self.names |= kept.wait_for(pattern).groupdict()
-        except BaseException:
+        except BaseException as error:
             kill(process)
+            for other in self.kept:
+                error.add_note(f"meanwhile {other.script}said:\n{other.words[-3000:]}")
             raise
         return kept
 
