@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,34 @@ def test_a_watcher_waits_for_a_node_that_starts(
         assert main(["watch", "--plain", "--workdir", str(tmp_path)]) == 3
     said = capsys.readouterr()
     assert said.out == "starting  reading the text\n" and "no node runs" in said.err
+
+
+class Paused:
+    """The control client of a node that came to its pause before anybody watched, and then has nothing more to tell."""
+
+    def __init__(self, workdir: Path) -> None:
+        pass
+
+    def __enter__(self) -> "Paused":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def command(self, name: str) -> str:
+        return name
+
+    def status(self) -> dict[str, str]:
+        return {"state": "paused"}
+
+    def watch(self) -> Iterator[tuple[list[dict[str, str]], bool]]:
+        yield [{"event": "started"}, {"event": "paused"}], True
+        raise AssertionError("it waits for what has been")
+
+
+def test_a_pause_that_came_before_anybody_waited_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "ControlClient", Paused)
+    assert main(["pause", "--wait", "--workdir", str(tmp_path)]) == 0
 
 
 def test_a_warning_says_where_and_why() -> None:

@@ -63,10 +63,11 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _wait(client: ControlClient, *, until: str) -> None:
-    """Until the node says so, or ends."""
+    """Until the node is in this state, or ends. It may have come to it before anybody watched: the past comes at once, so
+    the state is looked at then, and whenever something happens."""
     try:
-        for events, are_past in client.watch():
-            if not are_past and any(event["event"] == until for event in events):
+        for _ in client.watch():
+            if client.status()["state"] == until:
                 return
     except SwarmError:
         return  # it has ended

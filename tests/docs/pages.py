@@ -201,10 +201,8 @@ class Sandbox:
         kept = Kept(script=script, log=log, process=process)
         try:
             self.names |= kept.wait_for(pattern).groupdict()
-        except BaseException as error:
+        except BaseException:
             kill(process)
-            for other in self.kept:
-                error.add_note(f"meanwhile {other.script}said:\n{other.words[-3000:]}")
             raise
         return kept
 
@@ -230,6 +228,10 @@ def sandbox(folder: Path, warm_server: str) -> Iterator[Sandbox]:
         yield box
         for kept in reversed(box.kept):
             kept.interrupt()
+    except BaseException as error:
+        for kept in box.kept:
+            error.add_note(f"what goes on, {kept.script}said:\n{kept.words[-3000:]}")
+        raise
     finally:
         for kept in box.kept:
             kill(kept.process)
