@@ -14,8 +14,6 @@ the event loops compete with eight trainings, too.
 import argparse
 import json
 import os
-import random
-import re
 import signal
 import subprocess
 import sys
@@ -24,18 +22,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-import yaml
+from benchmarks.nodes import ADDRESSES, ENVIRONMENT, Event, Member, node_command, write_config
 
 TARGET = 0.005
 LOOK_SECONDS = 1.0
-ADDRESSES = re.compile(r"^initial peers: (.+)$", re.MULTILINE)
-ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
 ENDLESS = 10_000
-WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan")
-
-Event = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,53 +48,18 @@ class Idleness:
         return sum(self.idle_seconds) / (self.num_rounds * self.round_seconds)
 
 
-def write_config(folder: Path, *, inner_steps: int, is_paced: bool) -> Path:
-    """One instance of 25 thousand parameters, a fixed batch of four samples a peer, a text of its own."""
-    words = random.Random(3)
-    paragraphs = [" ".join(words.choice(WORDS) for _ in range(60)) for _ in range(200)]
-    (folder / "text.txt").write_text("\n\n".join(paragraphs))
-    architecture = {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "tie_word_embeddings": True}
-    document = {
-        "name": "idle",
-        "model": {"architecture": {**architecture, **heads}},
-        "data": {"source": "text", "path": str(folder / "text.txt"), "sequence_length": 64, "heldout_fraction": 0.2},
-        "work": {"inner_steps": inner_steps, "rounds": ENDLESS, "share": "equal" if is_paced else "speed"},
-        "instances": {"count": 1},
-        "batch": {"initial_batch": 32, "max_batch": 32},
-        "merge": {"policy": "none"},
-        "evaluation": {"rows": 8},
-    }
-    path = folder / "idle.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
-
-
 # --- the run ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, kw_only=True)
-class Member:
-    workdir: Path
-    log: Path
-    process: subprocess.Popen[Any]
-
-    def events(self) -> list[Event]:
-        path = self.workdir / "events.jsonl"
-        whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
-        return [json.loads(line) for line in whole.splitlines()]
-
-
 def begin(out: Path, number: int, *arguments: object, step_seconds: float) -> Member:
-    workdir, log = out / f"peer-{number}", out / f"peer-{number}.log"
-    program = ["benchmarks.paced", step_seconds] if step_seconds else ["adloco_p2p"]
-    common = ["--workdir", workdir, "--plain", "--peer-set", "num_threads=1", "--host-maddrs", "/ip4/127.0.0.1/tcp/0"]
-    command = [sys.executable, "-m", *map(str, (*program, *arguments, *common))]
+    name = f"peer-{number}"
+    workdir, log = out / name, out / f"{name}.log"
+    command = node_command(*arguments, workdir=workdir, listen="/ip4/127.0.0.1/tcp/0", step_seconds=step_seconds)
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **ENVIRONMENT}
         )
-    return Member(workdir=workdir, log=log, process=process)
+    return Member(name=name, workdir=workdir, log=log, process=process)
 
 
 def conduct(arguments: argparse.Namespace, config: Path) -> list[list[Event]]:
@@ -111,7 +68,7 @@ def conduct(arguments: argparse.Namespace, config: Path) -> list[list[Event]]:
     members: list[Member] = []
     try:
         members.append(begin(arguments.out, 0, "start", config, step_seconds=arguments.step_seconds))
-        while not (match := ADDRESSES.search(members[0].log.read_text())):
+        while not (match := ADDRESSES.search(members[0].words)):
             look_again(members, deadline)
         for number in range(1, arguments.peers):
             join = ("join", "--initial-peers", *match[1].split())
@@ -189,7 +146,15 @@ def main() -> int:
         parser.error(f"--out {arguments.out}: exists; name a new directory")
     arguments.out = arguments.out.resolve()
     arguments.out.mkdir(parents=True)
-    config = write_config(arguments.out, inner_steps=arguments.inner_steps, is_paced=arguments.step_seconds > 0)
+    config = write_config(
+        arguments.out,
+        "idle",
+        rounds=ENDLESS,
+        inner_steps=arguments.inner_steps,
+        width=32,
+        layers=1,
+        equal_shares=arguments.step_seconds > 0,
+    )
     files = conduct(arguments, config)
     rounds = counted_rounds(files)
     if len(rounds) < 2:

@@ -33,11 +33,10 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.nodes import ENVIRONMENT, ROOT, Event, node_command, read_events
+
 LOOK_SECONDS = 0.05
 SAMPLE_SECONDS = 0.1
-ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
-NETWORK = ("--plain", "--peer-set", "num_threads=1", "--host-maddrs", "/ip4/127.0.0.1/tcp/0")
 SAYINGS = {
     "process started, imported": "looking for the swarm",
     "p2p up": "asking for the run",
@@ -48,7 +47,6 @@ SAYINGS = {
 """What a joiner prints when this is done, in its order."""
 NOTES = ("left", "suspected", "returned")
 """Events by which others show that they have noticed a kill."""
-Event = dict[str, Any]
 
 
 @dataclass(kw_only=True)
@@ -64,7 +62,7 @@ class Peer:
     """Processor seconds of its process in this life, with wall clock times."""
 
     def start(self, *arguments: object) -> "Peer":
-        command = [sys.executable, "-m", "adloco_p2p", *map(str, arguments), "--workdir", str(self.workdir), *NETWORK]
+        command = node_command(*arguments, workdir=self.workdir, listen="/ip4/127.0.0.1/tcp/0")
         self.began, self.lines, self.samples = time.time(), [], []
         self.process = subprocess.Popen(
             command,
@@ -98,9 +96,7 @@ class Peer:
         return next(((at, line) for at, line in list(self.lines) if line.startswith(prefix)), None)
 
     def events(self) -> list[Event]:
-        path = self.workdir / "events.jsonl"
-        whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
-        return [json.loads(line) for line in whole.splitlines()]
+        return read_events(self.workdir)
 
     def first(self, name: str, *, since: float, fits: Callable[[Event], bool] = bool) -> Event | None:
         return next((e for e in self.events() if e["event"] == name and e["time"] >= since and fits(e)), None)

@@ -29,7 +29,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
-from benchmarks.wan.swarm import ADDRESSES, ENVIRONMENT, LOOK_SECONDS, ROOT, Member, read_ledgers, write_config
+from benchmarks.nodes import ADDRESSES, ENVIRONMENT, ROOT, Member, write_config
+from benchmarks.wan.swarm import LOOK_SECONDS, read_ledgers
 from benchmarks.wan.verdict import Life, Verdict, judge, show_promises
 
 NatKind = Literal["cone", "symmetric"]
@@ -228,7 +229,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the namespaces are taken down in that case too
     args.out = args.out.resolve()
     args.out.mkdir(parents=True)
-    config = write_config(args.out, rounds=args.rounds, inner_steps=args.inner_steps, is_paced=False)
+    config = write_config(
+        args.out, "nat", rounds=args.rounds, inner_steps=args.inner_steps, width=96, layers=3, equal_shares=False
+    )
     members, problems = conduct(args, config)
     ledgers, more = read_ledgers(members)
     lives = [Life(name=member.name, events=member.events()) for member in members]

@@ -25,8 +25,6 @@ delivered over 2 ms late: more than a few per cent, and this machine was too slo
 import argparse
 import json
 import os
-import random
-import re
 import signal
 import subprocess
 import sys
@@ -36,19 +34,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
-
+from benchmarks.nodes import ADDRESSES, ENVIRONMENT, ROOT, Member, node_command, write_config
 from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.lab import CongestionControl, Laboratory, Link
 from benchmarks.wan.verdict import Cut, Life, Verdict, judge, show_promises
 
-ROOT = Path(__file__).parents[2]
 LOOK_SECONDS = 0.5
 READ_SECONDS = 120.0
 """For the ledger verbs after the run."""
-ADDRESSES = re.compile(r"^initial peers: (.+)$", re.MULTILINE)
-ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
-WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan", "link", "loss", "delay", "queue")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,52 +66,6 @@ PROFILES = {
 }
 
 
-@dataclass(slots=True, kw_only=True)
-class Member:
-    """A peer process and what it leaves behind."""
-
-    name: str
-    workdir: Path
-    log: Path
-    process: subprocess.Popen[Any]
-
-    @property
-    def words(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def events(self) -> list[dict[str, Any]]:
-        path = self.workdir / "events.jsonl"
-        whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
-        return [json.loads(line) for line in whole.splitlines()]
-
-    def num_rounds(self) -> int:
-        return sum(event["event"] == "round" for event in self.events())
-
-
-def write_config(folder: Path, *, rounds: int, inner_steps: int, is_paced: bool) -> Path:
-    """One instance of 0.36 million parameters (0.04 where the device is paced), a fixed batch, a text of its own."""
-    words = random.Random(3)
-    paragraphs = [" ".join(words.choice(WORDS) for _ in range(60)) for _ in range(400)]
-    (folder / "text.txt").write_text("\n\n".join(paragraphs))
-    width, layers = (32, 1) if is_paced else (96, 3)
-    architecture = {"model_type": "llama", "hidden_size": width, "intermediate_size": 256, "num_hidden_layers": layers}
-    heads = {"num_attention_heads": width // 32, "num_key_value_heads": width // 32, "tie_word_embeddings": True}
-    document = {
-        "name": "wan",
-        "model": {"architecture": {**architecture, **heads}},
-        "data": {"source": "text", "path": str(folder / "text.txt"), "sequence_length": 64, "heldout_fraction": 0.1},
-        "inner": {"warmup_steps": 8},
-        "work": {"inner_steps": inner_steps, "rounds": rounds, "share": "equal" if is_paced else "speed"},
-        "instances": {"count": 1},
-        "batch": {"initial_batch": 32, "max_batch": 32},
-        "merge": {"policy": "none"},
-        "evaluation": {"rows": 16},
-    }
-    path = folder / "wan.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
-
-
 # --- the run --------------------------------------------------------------------------------------------------------------
 
 
@@ -139,10 +86,8 @@ class Course:
 
 def begin(lab: Laboratory, out: Path, host: str, *arguments: object, step_seconds: float) -> Member:
     workdir, log = out / host, out / f"{host}.log"
-    program = ["benchmarks.paced", step_seconds] if step_seconds else ["adloco_p2p"]
     listen = f"/ip4/{lab.address(host)}/tcp/0"
-    common = ["--workdir", workdir, "--plain", "--peer-set", "num_threads=1", "--host-maddrs", listen]
-    command = [sys.executable, "-m", *map(str, (*program, *arguments, *common))]
+    command = node_command(*arguments, workdir=workdir, listen=listen, step_seconds=step_seconds)
     options = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "env": {**os.environ, **ENVIRONMENT}, "cwd": ROOT}
     with log.open("wb") as output:
         return Member(name=host, workdir=workdir, log=log, process=lab.popen(host, command, stdout=output, **options))
@@ -259,7 +204,11 @@ def main() -> int:
     cut = f", half against half for {args.partition:g} s" if args.partition else ""
     settings = f"{args.peers} peers, {PROFILES[args.profile].title}, {args.congestion_control}{cut}"
     print(settings, flush=True)
-    config = write_config(args.out, rounds=args.rounds, inner_steps=args.inner_steps, is_paced=args.step_seconds > 0)
+    is_paced = args.step_seconds > 0
+    width, layers = (32, 1) if is_paced else (96, 3)  # 0.04 or 0.36 million parameters
+    config = write_config(
+        args.out, "wan", rounds=args.rounds, inner_steps=args.inner_steps, width=width, layers=layers, equal_shares=is_paced
+    )
     try:
         course, members, problems = conduct(args, config)
     except LaboratoryUnavailable as error:
