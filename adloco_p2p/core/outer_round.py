@@ -286,10 +286,7 @@ class OuterRound:
         is_current = self.phase is Phase.AVERAGING and event.attempt == self._attempt
         if not (is_current or self.phase is Phase.REPAIRING):
             return []
-        log = Log(
-            name="average_failed",
-            fields={"round": self.round, "instance": self.instance, "attempt": event.attempt, "reason": event.reason},
-        )
+        log = self._failure_log(event.attempt, event.reason)
         if self.phase is Phase.REPAIRING:
             self._fruitless_repairs.update(dict.fromkeys(event.suspects))
             self._disappointing.update(dict.fromkeys(event.suspects))
@@ -420,9 +417,18 @@ class OuterRound:
         if not lost:
             return []
         self._suspects.update(dict.fromkeys(lost))
+        whys = [
+            f"{peer} {'is gone' if peer in gone else 'takes no part' if peer in self._resigned else 'has another average'}"
+            for peer in lost
+        ]
+        return self._give_up("; ".join(whys), lost, now, gone)
+
+    def _give_up(self, reason: str, suspects: tuple[PeerId, ...], now: float, gone: Collection[PeerId]) -> list[Effect]:
+        """End the attempt under way here, and say so."""
+        log = self._failure_log(self._attempt, reason)
         cancel = CancelAverage(instance=self.instance, round=self.round, attempt=self._attempt)
-        failed = AttemptFailed(instance=self.instance, round=self.round, attempt=self._attempt, suspects=lost)
-        return [cancel, *self._fail_attempt(now, gone), *self._tell(failed)]
+        failed = AttemptFailed(instance=self.instance, round=self.round, attempt=self._attempt, suspects=suspects)
+        return [log, cancel, *self._fail_attempt(now, gone), *self._tell(failed)]
 
     def _has_voted_otherwise(self, peer: PeerId) -> bool:
         vote = self._votes.get(peer)
@@ -500,22 +506,22 @@ class OuterRound:
         self._suspects.update(dict.fromkeys(peer for peer in believed if peer in self.contributors and peer != self.me))
         if self.phase is Phase.AVERAGING and message.attempt >= self._attempt and sender in self._members:
             # The attempt cannot succeed any more without the sender: join the retry instead of waiting for the timeout.
-            cancel = CancelAverage(instance=self.instance, round=self.round, attempt=self._attempt)
-            failed = AttemptFailed(instance=self.instance, round=self.round, attempt=self._attempt, suspects=())
-            return [cancel, *self._fail_attempt(now, gone), *self._tell(failed)]
+            return self._give_up(f"{sender} says that it has failed", (), now, gone)
         return []
 
     def _start_received(self, sender: PeerId, message: AttemptStart, now: float, gone: Collection[PeerId]) -> list[Effect]:
         if self.me in self._votes:
             return self._answer(sender)
         members = tuple(p for p in self.contributors if p in message.members)
-        if members != message.members or sender not in members or sender in self._spoilers or not self._is_newer(message):
+        if members != message.members or sender not in members or not self._is_newer(message):
             return []
         spoilers = tuple(peer for peer in members if peer in self._spoilers)
-        if spoilers and self.me in members:  # who leads it has not seen what was seen here, or is not honest
+        if spoilers and self.me in members:  # who leads it is one of them, has not seen what was seen here, or is not honest
             return self._tell(
                 AttemptFailed(instance=self.instance, round=self.round, attempt=message.attempt, suspects=spoilers)
             )
+        if sender in spoilers:
+            return []
         if self.me not in members and 2 * len(members) <= len(self._survivors(gone)):
             return []  # so few settle nothing: not worth waiting for
         if self.phase in (Phase.TRAINING, Phase.TRAINED):
@@ -655,6 +661,10 @@ class OuterRound:
         self.seconds[self.phase.value] = self.seconds.get(self.phase.value, 0.0) + now - self._phase_since
         self.phase, self._phase_since = phase, now
         return [self._phase_log()]
+
+    def _failure_log(self, attempt: int, reason: str) -> Log:
+        fields = {"round": self.round, "instance": self.instance, "attempt": attempt, "reason": reason}
+        return Log(name="average_failed", fields=fields)
 
     def _phase_log(self) -> Log:
         return Log(name="phase", fields={"round": self.round, "instance": self.instance, "phase": self.phase.value})

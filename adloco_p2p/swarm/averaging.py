@@ -179,7 +179,8 @@ class Averager:
             self._end_in_failure(butterfly, failure(str(error), error.suspects))
             raise
         except asyncio.CancelledError:
-            self._end_in_failure(butterfly, failure("this peer gave up", (self._own_peer,)))
+            # Whom it blames, the core says. It takes part in the next attempt, so nobody should leave it out for this.
+            self._end_in_failure(butterfly, failure("this peer gave up", ()))
             raise
         self._remember_end(agreement, refusal("this average has ended; its result can be fetched by its digest"))
         result = self._keep(butterfly, round)

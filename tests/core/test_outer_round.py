@@ -132,7 +132,9 @@ def test_who_fails_may_name_a_minority_but_not_half_of_the_others(
 def test_who_spoiled_an_attempt_leads_none() -> None:
     outer = averaging(B, A, C, patience=Patience())
     outer.average_failed(failure(attempt=0, suspects=(A,)), 14.0, ())
-    assert outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(A, B, C)), 15.0, ()) == []
+    answers = outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(A, B, C)), 15.0, ())
+    accusation = AttemptFailed(instance=INSTANCE, round=0, attempt=1, suspects=(A,))
+    assert answers == [Send(peer=A, message=accusation), Send(peer=C, message=accusation)], "so that C does not follow it"
     assert outer.phase is Phase.RETRYING
     outer.received(C, AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(B, C)), 15.0, ())
     assert outer.phase is Phase.AVERAGING

@@ -250,7 +250,7 @@ class World:
                 for meeting in self.meetings.values():
                     joined = meeting.joined.get(name)
                     if joined and (joined.instance, joined.round, joined.attempt) == (instance, number, attempt):
-                        del meeting.joined[name]
+                        self.give_up(name, meeting)
             case FetchState():
                 self.fetch(name, effect)
             case Stop():
@@ -361,6 +361,14 @@ class World:
         if len(meeting.joined) == len(members):
             self.at(self.averaging_seconds, lambda: self.complete(effect, meeting))
         self.at(effect.timeout_seconds, lambda: self.expire(name, effect, meeting))
+
+    def give_up(self, name: PeerId, meeting: Meeting) -> None:
+        """The others hear of it at once; nobody is to blame."""
+        del meeting.joined[name]
+        for peer in list(meeting.joined):
+            joined = meeting.joined.pop(peer)
+            ids = {"instance": joined.instance, "round": joined.round, "attempt": joined.attempt}
+            self.deliver(peer, AverageFailed(**ids, reason=f"{name} gave up", suspects=()), 0.05)
 
     def complete(self, effect: Average, meeting: Meeting) -> None:
         dead = tuple(peer for peer in meeting.members if peer not in meeting.joined or not self.hosts[peer].is_alive)
