@@ -35,7 +35,8 @@ Record = dict[str, Any]
 
 def settings_of(row: Row, seed: int, *, samples: int) -> list[str]:
     """Everything that `--set` needs to repeat the row with real processes."""
-    return [*row.settings, f"work.samples={samples}", f"seed={seed}"]
+    counts_rounds = any(setting.startswith("work.rounds=") for setting in row.settings)
+    return [*row.settings, *([] if counts_rounds else [f"work.samples={samples}"]), f"seed={seed}"]
 
 
 def run_row(row: Row, seed: int, *, samples: int) -> Record:

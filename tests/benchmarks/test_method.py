@@ -20,8 +20,8 @@ from adloco_p2p.numerics.digest import tensor_digest
 from benchmarks.method.clock import Link, Machine, Profile, round_seconds, transferred
 from benchmarks.method.figures import SAMPLES, SECONDS, STEPS, at_loss, at_samples, estimate, front, paired, timed
 from benchmarks.method.report import placed
-from benchmarks.method.rows import Row
-from benchmarks.method.run import BASE, run_row
+from benchmarks.method.rows import GROUPS, Row
+from benchmarks.method.run import BASE, run_row, settings_of
 from benchmarks.method.steps import grown_inner_steps
 from benchmarks.method.store import append_record, key_of, pack, read_records
 from benchmarks.method.world import Setting, World
@@ -35,6 +35,13 @@ def test_inner_steps_follow_the_batch() -> None:
     assert grown_inner_steps(8.0, RULES, exponent=2.0, most=100) == 32
     assert grown_inner_steps(8.0, RULES, exponent=2.0, most=20) == 20
     assert grown_inner_steps(8.0, RULES, exponent=0.0, most=100) == 8
+
+
+@pytest.mark.parametrize("group", sorted(GROUPS))
+def test_every_row_is_a_run(group: str) -> None:
+    for row in GROUPS[group]():
+        run = load_run(BASE, settings_of(row, 1, samples=8192)).value
+        assert run.work.samples == 8192 or run.work.rounds is not None, row.name
 
 
 # --- time ------------------------------------------------------------------------------------------------------------
