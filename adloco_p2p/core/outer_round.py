@@ -605,7 +605,7 @@ class OuterRound:
                 chosen = by_size[0]  # everybody holds something and nothing has a majority: the one of most hosts wins
             if chosen is None or chosen == (own.attempt, own.digest):
                 return []
-        if chosen is None and self.phase is Phase.AVERAGING and all(p in votes for p in self._members if p != self.me):
+        if chosen is None and self.is_hidden and all(p in votes for p in self._members if p != self.me):
             chosen = by_size[0]  # only ours is missing
         if chosen is None:
             # Somebody holds a result while I have none: it is cheaper to take that one than to average again, unless few had a
