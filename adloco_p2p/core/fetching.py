@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from adloco_p2p.core.averaging_messages import AttemptFailed, AttemptStart, AverageDigest
 from adloco_p2p.core.events import DiscardRound, Effect, FetchFailed, FetchState, Send, StateFetched
 from adloco_p2p.core.log_lines import fetch_warning
-from adloco_p2p.core.outer_round import AttemptFailed, AttemptStart, AverageDigest
 from adloco_p2p.core.standing import Standing
 from adloco_p2p.core.types import FIRST_STRAY, InstanceId, PeerId
 

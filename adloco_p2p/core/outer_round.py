@@ -16,14 +16,12 @@ The rules that make an outer step safe:
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated
-
-from annotated_types import MaxLen
 
 from adloco_p2p.core import canonical
 from adloco_p2p.core.apportion import reduction_shares
+from adloco_p2p.core.averaging_messages import AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
 from adloco_p2p.core.events import (
     ApplyOuter,
     Average,
@@ -43,8 +41,8 @@ from adloco_p2p.core.events import (
     Totals,
 )
 from adloco_p2p.core.patience import Patience
-from adloco_p2p.core.rules import NaturalInt
-from adloco_p2p.core.types import MAX_HOSTS, Digest, HostShare, InstanceId, InstanceReport, PeerId, RoundPlan
+from adloco_p2p.core.survivors import Survivors
+from adloco_p2p.core.types import Digest, HostShare, InstanceId, InstanceReport, PeerId, RoundPlan
 
 GRACE_SECONDS = 1.0
 """After a failed attempt, so long the leader of the retry listens for what the others saw."""
@@ -84,47 +82,6 @@ STEPS: dict[Phase, frozenset[Phase]] = {
     Phase.EVALUATING: frozenset({Phase.DONE}),
     Phase.DONE: frozenset(),
 }
-
-
-Members = Annotated[tuple[PeerId, ...], MaxLen(MAX_HOSTS)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AverageDigest:
-    """'I hold a complete average.' The sender's one vote of this round."""
-
-    instance: InstanceId
-    round: NaturalInt
-    attempt: NaturalInt
-    contributors: Members
-    digest: Digest
-    is_answer: bool = False
-    """Said because the receiver showed that it does not know it; asks for nothing itself."""
-    seconded: Members = ()
-    """Contributors in client mode who told the sender that they hold the same."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptFailed:
-    """'My attempt ended without a result; these I waited for in vain.' A sender that names itself will not contribute."""
-
-    instance: InstanceId
-    round: NaturalInt
-    attempt: NaturalInt
-    suspects: Members
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptStart:
-    """'Average again, with these.'"""
-
-    instance: InstanceId
-    round: NaturalInt
-    attempt: NaturalInt
-    members: Members
-
-
-AveragingMessage = AverageDigest | AttemptFailed | AttemptStart
 
 
 class OuterRound:
@@ -171,12 +128,8 @@ class OuterRound:
         self._votes: dict[PeerId, AverageDigest] = {}
         self._heard_of: dict[PeerId, AverageDigest] = {}
         """Votes at second hand, of hosts in client mode for one."""
-        self._suspects: dict[PeerId, None] = {}
-        """Whom a retry leaves out: who spoiled an attempt here, and whom others named."""
-        self._spoilers: dict[PeerId, None] = {}
-        """The first kind only: they do not say any more who takes part."""
+        self._survivors = Survivors(me=me, contributors=self.contributors, clients=self._clients)
         self._failed: dict[PeerId, int] = {}
-        self._passed_over: dict[PeerId, None] = {}
         self._pending: AttemptStart | None = None
         self._phase_since = 0.0
         self._fruitless_repairs: dict[PeerId, None] = {}
@@ -295,8 +248,7 @@ class OuterRound:
             self.next_deadline = now + _pause_seconds(self._num_repairs_failed - 1)
             return [log, *effects]
         suspects = tuple(sorted(peer for peer in event.suspects if peer != self.me))
-        self._suspects.update(dict.fromkeys(suspects))
-        self._spoilers.update(dict.fromkeys(suspects))
+        self._survivors.spoiled(suspects)
         effects = self._fail_attempt(now, gone)
         failed = AttemptFailed(instance=self.instance, round=self.round, attempt=event.attempt, suspects=suspects)
         return [log, *effects, *self._tell(failed), *self._seek_commit(now, gone)]
@@ -416,7 +368,7 @@ class OuterRound:
         lost = tuple(p for p in others if p in gone or p in self._resigned or self._has_voted_otherwise(p))
         if not lost:
             return []
-        self._suspects.update(dict.fromkeys(lost))
+        self._survivors.suspect(lost)
         whys = [
             f"{peer} {'is gone' if peer in gone else 'takes no part' if peer in self._resigned else 'has another average'}"
             for peer in lost
@@ -437,8 +389,9 @@ class OuterRound:
     def _fail_attempt(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         self._failed[self.me] = self._attempt
         effects = self._enter(Phase.RETRYING, now)
-        if len(self._suspects) > self._num_suspected:  # it showed whom to leave out: the next one is another attempt
-            self._num_suspected, self._num_failed = len(self._suspects), 0
+        num_suspects = len(self._survivors.suspects)
+        if num_suspects > self._num_suspected:  # it showed whom to leave out: the next one is another attempt
+            self._num_suspected, self._num_failed = num_suspects, 0
         self.next_deadline = now + self._wait_seconds(gone)
         self._num_failed += 1
         return effects
@@ -447,23 +400,16 @@ class OuterRound:
         """After a failed attempt: the leader listens for a moment, the others give the leader its time."""
         return _pause_seconds(self._num_failed) + (0.0 if self._leads(gone) else TAKEOVER_SECONDS)
 
-    def _survivors(self, gone: Collection[PeerId]) -> tuple[PeerId, ...]:
-        return tuple(p for p in self.contributors if p == self.me or (p not in gone and p not in self._suspects))
-
-    def _leader(self, gone: Collection[PeerId]) -> PeerId:
-        candidates = [peer for peer in self._survivors(gone) if peer == self.me or peer not in self._passed_over]
-        return min(candidates, key=lambda peer: (peer in self._clients, peer))
-
     def _leads(self, gone: Collection[PeerId]) -> bool:
-        return self.is_contributor and self._leader(gone) == self.me
+        return self.is_contributor and self._survivors.leader(gone) == self.me
 
     def _retry(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """The wait after a failure is over: lead the next attempt, or stop waiting for who should have."""
         if not self.is_contributor:
             return self._ask_for_result(now)
-        survivors = self._survivors(gone)
+        survivors = self._survivors.left(gone)
         if not self._leads(gone):
-            self._passed_over[self._leader(gone)] = None
+            self._survivors.pass_over(self._survivors.leader(gone))
             self.next_deadline = now + TAKEOVER_SECONDS
             if not self._leads(gone):
                 return []
@@ -499,11 +445,7 @@ class OuterRound:
         if self.me in self._votes:
             return [*self._answer(sender), *self._seek_commit(now, gone)]
         self._failed[sender] = max(message.attempt, self._failed.get(sender, 0))
-        accused = [peer for peer in message.suspects if peer in self.contributors and peer != sender]
-        if 2 * len(accused) >= len(self._survivors(gone)):
-            accused = []  # half of those who are left and more nobody drops on one host's word
-        believed = [*accused, sender] if sender in message.suspects else accused
-        self._suspects.update(dict.fromkeys(peer for peer in believed if peer in self.contributors and peer != self.me))
+        self._survivors.named(sender, message.suspects, gone)
         if self.phase is Phase.AVERAGING and message.attempt >= self._attempt and sender in self._members:
             # The attempt cannot succeed any more without the sender: join the retry instead of waiting for the timeout.
             return self._give_up(f"{sender} says that it has failed", (), now, gone)
@@ -515,14 +457,14 @@ class OuterRound:
         members = tuple(p for p in self.contributors if p in message.members)
         if members != message.members or sender not in members or not self._is_newer(message):
             return []
-        spoilers = tuple(peer for peer in members if peer in self._spoilers)
+        spoilers = tuple(peer for peer in members if peer in self._survivors.spoilers)
         if spoilers and self.me in members:  # who leads it is one of them, has not seen what was seen here, or is not honest
             return self._tell(
                 AttemptFailed(instance=self.instance, round=self.round, attempt=message.attempt, suspects=spoilers)
             )
         if sender in spoilers:
             return []
-        if self.me not in members and 2 * len(members) <= len(self._survivors(gone)):
+        if self.me not in members and 2 * len(members) <= len(self._survivors.left(gone)):
             return []  # so few settle nothing: not worth waiting for
         if self.phase in (Phase.TRAINING, Phase.TRAINED):
             self._pending = message
@@ -610,7 +552,7 @@ class OuterRound:
         if chosen is None:
             # Somebody holds a result while I have none: it is cheaper to take that one than to average again, unless few had a
             # part in it, few hold it, and there are others to average with. Who could not give it once only says so.
-            is_alone = self._survivors(gone) == (self.me,)
+            is_alone = self._survivors.left(gone) == (self.me,)
             worthwhile = [
                 choice
                 for choice in by_size

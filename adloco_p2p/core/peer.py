@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from adloco_p2p.core import canonical
 from adloco_p2p.core.agreement import Agreement, Decided, Outcome
+from adloco_p2p.core.averaging_messages import AttemptFailed, AttemptStart, AverageDigest
 from adloco_p2p.core.boundary import Boundary
 from adloco_p2p.core.catching_up import ROUNDS_KEPT, CatchingUp
 from adloco_p2p.core.checkpoints import Checkpoints
@@ -55,7 +56,7 @@ from adloco_p2p.core.farewell import Farewell, RunEnded
 from adloco_p2p.core.fetching import Fetching
 from adloco_p2p.core.histories import HistorySwitched
 from adloco_p2p.core.log_lines import round_line
-from adloco_p2p.core.outer_round import AttemptFailed, AttemptStart, AverageDigest, OuterRound, Phase
+from adloco_p2p.core.outer_round import OuterRound, Phase
 from adloco_p2p.core.patience import Patience
 from adloco_p2p.core.reporting import Reporting
 from adloco_p2p.core.rules import WorkRules

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import torch
 
-from adloco_p2p.core import farewell, messages, outer_round
+from adloco_p2p.core import averaging_messages, farewell, messages
 from adloco_p2p.core.types import Digest, InstanceId, PeerId
 from adloco_p2p.errors import AverageFailed
 from adloco_p2p.runtime.ports import AveragedVector
@@ -31,9 +31,9 @@ KINDS: dict[str, type] = {
         messages.Supply,
         messages.PullEntries,
         messages.Entries,
-        outer_round.AverageDigest,
-        outer_round.AttemptFailed,
-        outer_round.AttemptStart,
+        averaging_messages.AverageDigest,
+        averaging_messages.AttemptFailed,
+        averaging_messages.AttemptStart,
         farewell.RunEnded,
     )
 }

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from adloco_p2p.core.averaging_messages import AttemptStart
 from adloco_p2p.core.events import (
     ApplyOuter,
     Average,
@@ -15,7 +16,7 @@ from adloco_p2p.core.events import (
     RunInner,
     Stop,
 )
-from adloco_p2p.core.outer_round import AttemptStart, OuterRound, Phase
+from adloco_p2p.core.outer_round import OuterRound, Phase
 from adloco_p2p.core.patience import Patience
 from adloco_p2p.core.rules import Rules
 from adloco_p2p.core.types import Digest, InstanceId, PeerId

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core import canonical
+from adloco_p2p.core.averaging_messages import AttemptFailed, AttemptStart, AverageDigest
 from adloco_p2p.core.events import (
     ApplyOuter,
     Average,
@@ -17,7 +18,7 @@ from adloco_p2p.core.events import (
     RepairAverage,
     Send,
 )
-from adloco_p2p.core.outer_round import AttemptFailed, AttemptStart, AverageDigest, OuterRound, Phase
+from adloco_p2p.core.outer_round import OuterRound, Phase
 from adloco_p2p.core.patience import Patience
 from adloco_p2p.core.round_plan import genesis
 from adloco_p2p.core.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules

@@ -6,6 +6,7 @@ import pytest
 
 from adloco_p2p.core import canonical
 from adloco_p2p.core.agreement import Decided, Gathering, Outcome
+from adloco_p2p.core.averaging_messages import AverageDigest
 from adloco_p2p.core.events import (
     ApplyOuter,
     Average,
@@ -32,7 +33,6 @@ from adloco_p2p.core.events import (
 from adloco_p2p.core.farewell import FAREWELL_SECONDS, RESEND_SECONDS, Farewell, RunEnded
 from adloco_p2p.core.histories import HistorySwitched
 from adloco_p2p.core.messages import Ballot, Certificate, LedgerEntry, SignedReport, Value
-from adloco_p2p.core.outer_round import AverageDigest
 from adloco_p2p.core.peer import Cadence, Peer
 from adloco_p2p.core.round_plan import genesis, next_plan
 from adloco_p2p.core.rules import WorkRules

@@ -11,7 +11,7 @@ import torch
 from hivemind.p2p import P2P
 
 from adloco_p2p.core import canonical
-from adloco_p2p.core.outer_round import AttemptFailed
+from adloco_p2p.core.averaging_messages import AttemptFailed
 from adloco_p2p.core.types import Digest, InstanceId, PeerId
 from adloco_p2p.errors import AverageFailed, StateTransferFailed
 from adloco_p2p.numerics.digest import state_digest
