@@ -33,16 +33,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigError, SwarmError, StorageError, DeviceError, RemoteProtocolError) as error:
         _tell(error.code, *(error.problems if isinstance(error, ConfigError) else (error,)))
         return error.exit_code
-    except KeyboardInterrupt:  # before training began, or in a verb that only reads: nothing is lost
-        print("adloco-peer: stopped", file=sys.stderr)  # noqa: T201
-        return 130
+    except KeyboardInterrupt:
+        return _stopped()
     except BrokenPipeError:
         return EXIT_BROKEN_PIPE
     except Exception as error:  # ours: everything that has a cause and a remedy is above
+        if isinstance(error.__cause__, KeyboardInterrupt):  # so extensions call Ctrl-C that comes while they are loaded
+            return _stopped()
         from adloco_p2p.commands.support import describe_crash
 
         _tell(AdlocoError.code, describe_crash(error, vars(arguments).get("workdir")))
         return AdlocoError.exit_code
+
+
+def _stopped() -> int:
+    """Before training began, or in a verb that only reads: nothing is lost."""
+    print("adloco-peer: stopped", file=sys.stderr)  # noqa: T201
+    return 130
 
 
 def _tell(code: str, *problems: object) -> None:

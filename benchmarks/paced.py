@@ -7,19 +7,19 @@ round then lasts as long for one host as for many.
 """
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
-
-from adloco_p2p.cli import main as node
-from adloco_p2p.training.hosting import Hosting
 
 OnProgress = Callable[[int, object, int], None]
 
 
 def pace(step_seconds: float) -> None:
     """From now on inner steps of this process take that long, or longer."""
+    from adloco_p2p.training.hosting import Hosting
+
     compute = Hosting.run_inner
 
     def run_inner(self: Hosting, effect: Any, *, should_stop: Callable[[], bool], on_progress: OnProgress) -> Any:
@@ -40,7 +40,11 @@ def main() -> int:
     parser.add_argument("step_seconds", type=float)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of adloco-peer")
     asked = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # extensions that are interrupted while they are loaded call it an error
     pace(asked.step_seconds)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    from adloco_p2p.cli import main as node
+
     return node(asked.arguments)
 
 

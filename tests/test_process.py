@@ -36,6 +36,17 @@ def test_it_says_everything_and_ends_at_once(code: str, exit_code: int) -> None:
     assert "taken apart" not in output
 
 
+def test_ctrl_c_while_an_extension_is_loaded_is_no_crash(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(arguments: object) -> int:
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    monkeypatch.setattr(control, "status", load)
+    assert main(["status", "--workdir", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "adloco-peer: stopped\n"
+
+
 def test_a_reader_that_goes_is_no_error() -> None:
     with begin("explain-error") as process:
         assert process.stdout is not None and process.stderr is not None
