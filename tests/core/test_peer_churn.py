@@ -68,6 +68,7 @@ def test_a_peer_whose_state_differs_takes_that_of_the_others() -> None:
 
     world.on_effect = flip
     world.run(until=300.0)
+    assert [event["to_round"] for event in world.logged(PEER2, "jumped")] == [4], "at once, and not again when it gets nowhere"
     applied = {name: host.applied for name, host in world.hosts.items()}
     assert applied[PEER2][3, INSTANCE] != applied[PEER0][3, INSTANCE]
     later = [key for key in applied[PEER2] if key[0] >= 8]
