@@ -78,17 +78,16 @@ class CatchingUp:
         present = newest.round - 1
         waiting_in = [key[0] for key, outer in self._at.rounds.items() if outer.is_waiting]
         behind = present - min(waiting_in, default=self._at.opened + 1)
-        lacks_state = 0 <= self._at.opened < present and any(
-            i not in self._at.held and i not in self._at.lost for i in self._at.mine_of(self._at.opened)
-        )
-        is_waiting = lacks_state or any(number < present for number in waiting_in)
+        hosted = self._at.mine_of(self._at.opened) if 0 <= self._at.opened < present else []
+        lacking = [instance for instance in hosted if instance not in self._at.held and instance not in self._at.lost]
+        is_waiting = bool(lacking) or any(number < present for number in waiting_in)
         if not is_waiting:
             self._waiting = None
         num_done = sum(outer.is_done for outer in self._at.rounds.values())
         if is_waiting and (self._waiting is None or self._waiting[:2] != (self._at.opened, num_done)):
             self._waiting = (self._at.opened, num_done, now)
         is_stuck = self._waiting is not None and now >= self._waiting[2] + self._patience_seconds
-        is_stuck = is_stuck or (lacks_state and self._fetching.has_failed)  # nobody may hold what is so old
+        is_stuck = is_stuck or any(self._fetching.has_failed(i) for i in lacking)  # nobody may hold what is so old
         if self._at.opening is not None or is_donor or not (behind > ROUNDS_KEPT or is_stuck):
             return []
         self._waiting = None

@@ -51,10 +51,10 @@ class Fetching:
     def is_under_way(self) -> bool:
         return any(fetch.retry_at is None for fetch in self._under_way.values())
 
-    @property
-    def has_failed(self) -> bool:
-        """A transfer did, and waits for its next try."""
-        return any(fetch.retry_at is not None for fetch in self._under_way.values())
+    def has_failed(self, instance: InstanceId) -> bool:
+        """Its transfer did, and waits for its next try."""
+        fetch = self._under_way.get(instance)
+        return fetch is not None and fetch.retry_at is not None
 
     def tick(self, now: float) -> None:
         due = [key for key, fetch in self._under_way.items() if fetch.retry_at is not None and fetch.retry_at <= now]
@@ -198,8 +198,8 @@ class Fetching:
         """Tell a host that waits for us that we cannot contribute: we have not got the state yet, or are rounds behind."""
         plan = self._book.get(message.round)
         is_behind = message.round > self._at.opened + 1
-        has_state = message.round > self._at.opened or message.instance in self._at.held
-        if plan is None or (has_state and not is_behind):
+        lacks_state = message.round <= self._at.opened and message.instance not in self._at.held
+        if plan is None or not (is_behind or lacks_state):
             return []
         item = next((item for item in plan.instances if item.instance == message.instance), None)
         shares = {share.peer: share.samples for share in item.hosts} if item is not None else {}

@@ -107,8 +107,7 @@ class GossipAgreement:
             outcomes += self.consensus.receive(sender, message, now)
         elif isinstance(message, Leave):
             outcomes += self.consensus.tick(now)
-        is_news = isinstance(message, Leave) or any(isinstance(outcome, Decided | HistorySwitched) for outcome in outcomes)
-        return self._with_changes(outcomes, now) if is_news else outcomes
+        return self._with_changes(outcomes, now) if isinstance(message, Leave) or _plans(outcomes) else outcomes
 
     def tick(self, now: float) -> list[Outcome]:
         return self._with_changes([*self.members.tick(now), *self.consensus.tick(now)], now)

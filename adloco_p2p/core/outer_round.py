@@ -250,8 +250,7 @@ class OuterRound:
         suspects = tuple(sorted(peer for peer in event.suspects if peer != self.me))
         self._survivors.spoiled(suspects)
         effects = self._fail_attempt(now, gone)
-        failed = AttemptFailed(instance=self.instance, round=self.round, attempt=event.attempt, suspects=suspects)
-        return [log, *effects, *self._tell(failed), *self._seek_commit(now, gone)]
+        return [log, *effects, *self._tell_failure(event.attempt, suspects), *self._seek_commit(now, gone)]
 
     def received(self, sender: PeerId, message: AveragingMessage, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """A message from another host of this instance; others are ignored."""
@@ -377,10 +376,8 @@ class OuterRound:
 
     def _give_up(self, reason: str, suspects: tuple[PeerId, ...], now: float, gone: Collection[PeerId]) -> list[Effect]:
         """End the attempt under way here, and say so."""
-        log = self._failure_log(self._attempt, reason)
-        cancel = CancelAverage(instance=self.instance, round=self.round, attempt=self._attempt)
-        failed = AttemptFailed(instance=self.instance, round=self.round, attempt=self._attempt, suspects=suspects)
-        return [log, cancel, *self._fail_attempt(now, gone), *self._tell(failed)]
+        effects = [self._failure_log(self._attempt, reason), *self.abandon(), *self._fail_attempt(now, gone)]
+        return [*effects, *self._tell_failure(self._attempt, suspects)]
 
     def _has_voted_otherwise(self, peer: PeerId) -> bool:
         vote = self._votes.get(peer)
@@ -431,10 +428,11 @@ class OuterRound:
         """Whoever holds an average answers with its digest; whoever still counts on this host learns not to."""
         self.next_deadline = now + RESEND_SECONDS
         suspects = tuple(peer for peer in self.contributors if peer == self.me)
-        return self._tell(AttemptFailed(instance=self.instance, round=self.round, attempt=0, suspects=suspects))
+        return self._tell_failure(0, suspects)
 
     def abandon(self) -> list[Effect]:
-        """The swarm is rounds ahead: stop what is under way; this round ends nowhere."""
+        """Stop the attempt under way, if there is one: for another one, for a result of others, or because the swarm is rounds
+        ahead."""
         if self.phase is not Phase.AVERAGING:
             return []
         return [CancelAverage(instance=self.instance, round=self.round, attempt=self._attempt)]
@@ -459,9 +457,7 @@ class OuterRound:
             return []
         spoilers = tuple(peer for peer in members if peer in self._survivors.spoilers)
         if spoilers and self.me in members:  # who leads it is one of them, has not seen what was seen here, or is not honest
-            return self._tell(
-                AttemptFailed(instance=self.instance, round=self.round, attempt=message.attempt, suspects=spoilers)
-            )
+            return self._tell_failure(message.attempt, spoilers)
         if sender in spoilers:
             return []
         if self.me not in members and 2 * len(members) <= len(self._survivors.left(gone)):
@@ -469,11 +465,9 @@ class OuterRound:
         if self.phase in (Phase.TRAINING, Phase.TRAINED):
             self._pending = message
             return []
-        effects: list[Effect] = []
-        if self.phase is Phase.AVERAGING:
-            effects = [CancelAverage(instance=self.instance, round=self.round, attempt=self._attempt)]
-        elif self.phase is not Phase.RETRYING:
+        if self.phase not in (Phase.AVERAGING, Phase.RETRYING):
             return []
+        effects = self.abandon()
         self._attempt, self._members = message.attempt, members
         if self.me in members and self.is_contributor:
             return [*effects, *self._begin_attempt(now), *self._give_up_if_vain(now, gone)]
@@ -576,10 +570,7 @@ class OuterRound:
         return self._repair(votes[holders[0]], holders, now)
 
     def _repair(self, vote: AverageDigest, holders: tuple[PeerId, ...], now: float) -> list[Effect]:
-        effects: list[Effect] = []
-        if self.phase is Phase.AVERAGING:
-            effects.append(CancelAverage(instance=self.instance, round=self.round, attempt=self._attempt))
-        effects += self._enter(Phase.REPAIRING, now)
+        effects = [*self.abandon(), *self._enter(Phase.REPAIRING, now)]
         self.next_deadline = None
         repair = RepairAverage(
             instance=self.instance,
@@ -597,6 +588,9 @@ class OuterRound:
 
     def _tell(self, message: AveragingMessage) -> list[Effect]:
         return [Send(peer=share.peer, message=message) for share in self.instance_plan.hosts if share.peer != self.me]
+
+    def _tell_failure(self, attempt: int, suspects: tuple[PeerId, ...]) -> list[Effect]:
+        return self._tell(AttemptFailed(instance=self.instance, round=self.round, attempt=attempt, suspects=suspects))
 
     def _enter(self, phase: Phase, now: float) -> list[Effect]:
         assert phase in STEPS[self.phase], f"{self.phase} -> {phase}"

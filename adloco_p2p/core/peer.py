@@ -301,8 +301,9 @@ class Peer:
         effects: list[Effect] = []
         for instance, number in sorted(self._at.held.items()):
             effects += self._start_round(instance, number, now)
-            following = number + 1, instance
-            if self._at.runs_ahead(instance, number + 1) and following not in self._fetching.resigned:
+            if (number + 1, instance) in self._fetching.resigned:
+                continue  # it only receives that round: nothing of it can come before the outer step of this one
+            if self._at.runs_ahead(instance, number + 1):
                 effects += self._start_round(instance, number + 1, now, is_ahead=True)
         return effects
 

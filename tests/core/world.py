@@ -367,14 +367,14 @@ class World:
         del meeting.joined[name]
         for peer in list(meeting.joined):
             joined = meeting.joined.pop(peer)
-            ids = {"instance": joined.instance, "round": joined.round, "attempt": joined.attempt}
+            ids = ids_of(joined)
             self.deliver(peer, AverageFailed(**ids, reason=f"{name} gave up", suspects=()), 0.05)
 
     def complete(self, effect: Average, meeting: Meeting) -> None:
         dead = tuple(peer for peer in meeting.members if peer not in meeting.joined or not self.hosts[peer].is_alive)
         for peer in list(meeting.joined):
             joined = meeting.joined.pop(peer)
-            ids = {"instance": joined.instance, "round": joined.round, "attempt": joined.attempt}
+            ids = ids_of(joined)
             if dead:
                 self.deliver(peer, AverageFailed(**ids, reason="a member is gone", suspects=dead), STALL_SECONDS)
                 continue
@@ -389,12 +389,12 @@ class World:
         if meeting.joined.get(name) is effect:
             del meeting.joined[name]
             missing = tuple(peer for peer in meeting.members if peer not in meeting.joined and peer != name)
-            ids = {"instance": effect.instance, "round": effect.round, "attempt": effect.attempt}
+            ids = ids_of(effect)
             self.feed(name, AverageFailed(**ids, reason="timed out", suspects=missing))
 
     def repair(self, name: PeerId, effect: RepairAverage) -> None:
         def finish() -> None:
-            ids = {"instance": effect.instance, "round": effect.round, "attempt": effect.attempt}
+            ids = ids_of(effect)
             holders = [p for p in effect.from_peers if self.hosts[p].is_alive and effect.digest in self.hosts[p].held_averages]
             if not holders:
                 self.feed(name, AverageFailed(**ids, reason="nobody holds it", suspects=effect.from_peers))
@@ -427,6 +427,11 @@ class World:
 
     def logged(self, name: PeerId, event: str) -> list[dict[str, object]]:
         return [log.fields for log in self.hosts[name].logs if log.name == event]
+
+
+def ids_of(effect: Average | RepairAverage) -> dict[str, int]:
+    """What names its attempt in the events that answer it."""
+    return {"instance": effect.instance, "round": effect.round, "attempt": effect.attempt}
 
 
 GRACE_SECONDS = 2.0
