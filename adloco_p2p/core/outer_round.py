@@ -11,8 +11,7 @@ The rules that make an outer step safe:
 - A host that was left out, or whose result was lost, fetches the committed average from one that holds it. Who has voted
   takes part in nothing more; so a host that waits in an attempt asks its members now and then whether they have.
 - A pseudo-gradient that was not averaged with the others is dropped, never applied as if it had been.
-- Hosts in client mode hear nothing from each other. What one of them votes for, the others hear from a host that both hear, and
-  believe it; nobody else counts a vote at second hand. Hosts that everybody hears say first who takes part in a retry.
+- Hosts in client mode hear nothing from each other; `votes.py` says how they commit. Who everybody hears leads a retry first.
 """
 
 from collections.abc import Collection, Sequence
@@ -43,6 +42,7 @@ from adloco_p2p.core.events import (
 from adloco_p2p.core.patience import Patience
 from adloco_p2p.core.survivors import Survivors
 from adloco_p2p.core.types import Digest, HostShare, InstanceId, InstanceReport, PeerId, RoundPlan
+from adloco_p2p.core.votes import Choice, Count, Votes, choice_of
 
 GRACE_SECONDS = 1.0
 """After a failed attempt, so long the leader of the retry listens for what the others saw."""
@@ -125,9 +125,7 @@ class OuterRound:
         """Attempts that failed here since the last one that showed whom to leave out."""
         self._num_suspected = 0
         self._members: tuple[PeerId, ...] = self.contributors
-        self._votes: dict[PeerId, AverageDigest] = {}
-        self._heard_of: dict[PeerId, AverageDigest] = {}
-        """Votes at second hand, of hosts in client mode for one."""
+        self._votes = Votes(me=me, contributors=self.contributors, clients=self._clients)
         self._survivors = Survivors(me=me, contributors=self.contributors, clients=self._clients)
         self._failed: dict[PeerId, int] = {}
         self._pending: AttemptStart | None = None
@@ -229,10 +227,10 @@ class OuterRound:
             contributors=event.contributors,
             digest=event.digest,
         )
-        self._votes[self.me] = vote
+        self._votes.cast(vote)
         effects = self._enter(Phase.COMMITTING, now)
         self.next_deadline = now + RESEND_SECONDS
-        return [*effects, *self._tell(self._own_vote()), *self._seek_commit(now, gone)]
+        return [*effects, *self._tell(self._votes.own), *self._seek_commit(now, gone)]
 
     def average_failed(self, event: AverageFailed, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """An attempt, or a repair, gave nothing."""
@@ -275,7 +273,7 @@ class OuterRound:
         self.next_deadline = None
         if self.phase is Phase.COMMITTING:
             self.next_deadline = now + RESEND_SECONDS
-            return [*self._tell(self._own_vote()), *self._seek_commit(now, gone)]
+            return [*self._tell(self._votes.own), *self._seek_commit(now, gone)]
         if self.phase is Phase.AVERAGING:
             return self._ask_members(now) if self._overdue_at is None else self._seek_commit(now, gone)
         if self.phase is Phase.RETRYING:
@@ -380,7 +378,7 @@ class OuterRound:
         return [*effects, *self._tell_failure(self._attempt, suspects)]
 
     def _has_voted_otherwise(self, peer: PeerId) -> bool:
-        vote = self._votes.get(peer)
+        vote = self._votes.told_by(peer)
         return vote is not None and (vote.attempt != self._attempt or set(vote.contributors) != set(self._members))
 
     def _fail_attempt(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
@@ -440,7 +438,7 @@ class OuterRound:
     def _failure_received(self, sender: PeerId, message: AttemptFailed, now: float, gone: Collection[PeerId]) -> list[Effect]:
         if sender in message.suspects:
             self._resigned[sender] = None
-        if self.me in self._votes:
+        if self._votes.have_own:
             return [*self._answer(sender), *self._seek_commit(now, gone)]
         self._failed[sender] = max(message.attempt, self._failed.get(sender, 0))
         self._survivors.named(sender, message.suspects, gone)
@@ -450,7 +448,7 @@ class OuterRound:
         return []
 
     def _start_received(self, sender: PeerId, message: AttemptStart, now: float, gone: Collection[PeerId]) -> list[Effect]:
-        if self.me in self._votes:
+        if self._votes.have_own:
             return self._answer(sender)
         members = tuple(p for p in self.contributors if p in message.members)
         if members != message.members or sender not in members or not self._is_newer(message):
@@ -490,9 +488,7 @@ class OuterRound:
     def _digest_received(self, sender: PeerId, message: AverageDigest, now: float, gone: Collection[PeerId]) -> list[Effect]:
         if not all(peer in self.contributors for peer in message.contributors):
             return []
-        self._votes[sender] = message
-        if self.me in self._clients:
-            self._heard_of.update((peer, message) for peer in message.seconded if peer in self._clients - {self.me})
+        self._votes.heard(sender, message)
         effects = [*self._give_up_if_vain(now, gone), *self._seek_commit(now, gone), *self._second(sender)]
         is_past = self.phase in (Phase.APPLYING, Phase.EVALUATING, Phase.DONE)
         if is_past and not message.is_answer:
@@ -500,74 +496,54 @@ class OuterRound:
         return effects
 
     def _answer(self, receiver: PeerId) -> list[Effect]:
-        return [Send(peer=receiver, message=replace(self._own_vote(), is_answer=True))] if self.me in self._votes else []
-
-    def _own_vote(self) -> AverageDigest:
-        own = self._votes[self.me]
-        voters = [peer for peer in self.contributors if peer in self._clients and peer in self._votes]
-        equal = [peer for peer in voters if (self._votes[peer].attempt, self._votes[peer].digest) == (own.attempt, own.digest)]
-        return replace(own, seconded=tuple(equal))
+        return [Send(peer=receiver, message=replace(self._votes.own, is_answer=True))] if self._votes.have_own else []
 
     def _second(self, voter: PeerId) -> list[Effect]:
-        """A host in client mode has voted as this one did: the others in client mode do not hear of it from itself."""
-        if self.me not in self._votes or voter not in self._own_vote().seconded:
-            return []
-        hosts = [share.peer for share in self.instance_plan.hosts if share.peer in self._clients]
-        return [effect for peer in hosts if peer not in (voter, self.me) for effect in self._answer(peer)]
+        others = self._votes.to_hear_of(voter)
+        return [effect for share in self.instance_plan.hosts if share.peer in others for effect in self._answer(share.peer)]
 
     def _seek_commit(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """Apply my average if a majority holds it; fetch the one that a majority holds, or that will win, if mine differs."""
         if self.phase not in (Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING):
             return []
-        electorate = [peer for peer in self.contributors if peer == self.me or not (peer in gone or peer in self._resigned)]
-        known = self._heard_of | self._votes
-        votes = {peer: known[peer] for peer in electorate if peer in known}
-        if not votes:
-            return []
-        tally: dict[tuple[int, Digest], list[PeerId]] = {}
-        for peer, vote in votes.items():
-            tally.setdefault((vote.attempt, vote.digest), []).append(peer)
-        sizes = {choice: max(len(votes[peer].contributors) for peer in holders) for choice, holders in tally.items()}
-        by_size = sorted(tally, key=lambda choice: (-sizes[choice], choice))
-        chosen = next((choice for choice in by_size if 2 * len(tally[choice]) > len(electorate)), None)
-        own = self._votes.get(self.me) if self.phase is Phase.COMMITTING else None
-        if own is not None:
-            if chosen == (own.attempt, own.digest):
-                apply = ApplyOuter(instance=self.instance, round=self.round)
-                effects = self._enter(Phase.APPLYING, now)
-                self.next_deadline = None
-                return [*effects, apply]
-            if chosen is None and len(votes) == len(electorate):
-                chosen = by_size[0]  # everybody holds something and nothing has a majority: the one of most hosts wins
-            if chosen is None or chosen == (own.attempt, own.digest):
-                return []
-        if chosen is None and self.is_hidden and all(p in votes for p in self._members if p != self.me):
-            chosen = by_size[0]  # only ours is missing
+        count = self._votes.count({*gone, *self._resigned})
+        chosen = self._choose(count, gone)
         if chosen is None:
-            # Somebody holds a result while I have none: it is cheaper to take that one than to average again, unless few had a
-            # part in it, few hold it, and there are others to average with. Who could not give it once only says so.
-            is_alone = self._survivors.left(gone) == (self.me,)
-            worthwhile = [
-                choice
-                for choice in by_size
-                if (is_alone or 2 * max(sizes[choice], len(tally[choice])) >= len(electorate))
-                and any(peer not in self._disappointing for peer in tally[choice])
-            ]
-            if self.phase is not Phase.RETRYING or not worthwhile:
+            return []
+        if self.phase is Phase.COMMITTING and chosen == choice_of(self._votes.own):
+            if chosen != count.majority:
                 return []
-            chosen = worthwhile[0]
+            effects = self._enter(Phase.APPLYING, now)
+            self.next_deadline = None
+            return [*effects, ApplyOuter(instance=self.instance, round=self.round)]
         if self.phase is Phase.AVERAGING and chosen[0] == self._attempt:
             # The others serve us until we have it too; what is nearly here costs less than all of it once more.
             if self._overdue_at is None:
                 self._overdue_at = self.next_deadline = now + max(RESEND_SECONDS, now - self._phase_since)
             if now < self._overdue_at:
                 return []
-        told = [peer for peer in tally[chosen] if peer in self._votes]  # others could not give it to this host
+        told = [peer for peer in count.holders(chosen) if self._votes.told_by(peer)]  # others could not give it to this host
         holders = tuple(peer for peer in told if peer != self.me and peer not in self._fruitless_repairs)
         if not holders:  # they are asked again when the pause is over
             self.next_deadline = now + max(RESEND_SECONDS, _pause_seconds(self._num_repairs_failed))
             return []
-        return self._repair(votes[holders[0]], holders, now)
+        return self._repair(count.votes[holders[0]], holders, now)
+
+    def _choose(self, count: Count, gone: Collection[PeerId]) -> Choice | None:
+        """The average to have: the majority's, or the one of most hosts where waiting would give no majority."""
+        if not count.votes or count.majority is not None:
+            return count.majority
+        if self.phase is Phase.COMMITTING:  # everybody holds something and nothing has a majority
+            return count.ranking[0] if count.is_complete else None
+        if self.is_hidden and all(peer in count.votes for peer in self._members if peer != self.me):
+            return count.ranking[0]  # only ours is missing
+        if self.phase is not Phase.RETRYING:
+            return None
+        # Somebody holds a result while I have none: it is cheaper to take that one than to average again, unless few had a
+        # part in it, few hold it, and there are others to average with. Who could not give it once only says so.
+        is_alone = self._survivors.left(gone) == (self.me,)
+        worthwhile = (choice for choice in count.ranking if is_alone or count.is_of_half(choice))
+        return next((c for c in worthwhile if any(p not in self._disappointing for p in count.holders(c))), None)
 
     def _repair(self, vote: AverageDigest, holders: tuple[PeerId, ...], now: float) -> list[Effect]:
         effects = [*self.abandon(), *self._enter(Phase.REPAIRING, now)]

@@ -1,0 +1,65 @@
+"""Which average counts, by hand."""
+
+from adloco_p2p.core.averaging_messages import AverageDigest
+from adloco_p2p.core.types import Digest, PeerId
+from adloco_p2p.core.votes import Votes, choice_of
+
+A, B, C, D = (PeerId(name) for name in "ABCD")
+
+
+def vote(digest: str, *contributors: PeerId, seconded: tuple[PeerId, ...] = ()) -> AverageDigest:
+    return AverageDigest(
+        instance=0, round=3, attempt=0, contributors=contributors, digest=Digest(digest * 32), seconded=seconded
+    )
+
+
+def votes_of(me: PeerId, *clients: PeerId) -> Votes:
+    return Votes(me=me, contributors=(A, B, C, D), clients=clients)
+
+
+def test_a_majority_is_of_those_that_could_vote() -> None:
+    votes, large = votes_of(A), vote("1", A, B, C, D)
+    votes.cast(large)
+    votes.heard(B, large)
+    assert votes.count(()).majority is None  # two of four
+    assert votes.count((D,)).majority == choice_of(large)  # two of three
+    assert votes.count((A, B)).holders(choice_of(large)) == [A]  # this host is never absent to itself
+
+
+def test_the_average_of_most_hosts_comes_first() -> None:
+    votes, small, large = votes_of(A), vote("1", A, B), vote("2", B, C, D)
+    votes.cast(small)
+    votes.heard(B, small)
+    votes.heard(C, large)
+    votes.heard(D, large)
+    count = votes.count(())
+    assert count.is_complete and count.majority is None
+    assert count.ranking == [choice_of(large), choice_of(small)]
+
+
+def test_few_hold_an_average_of_few() -> None:
+    votes, own = votes_of(A), vote("1", A)
+    votes.cast(own)
+    assert not votes.count(()).is_of_half(choice_of(own))
+    assert votes.count((C, D)).is_of_half(choice_of(own))
+
+
+def test_a_host_in_client_mode_counts_another_ones_vote_at_second_hand() -> None:
+    told = vote("1", A, B, C, D, seconded=(D,))
+    client, listening = votes_of(C, C, D), votes_of(B, C, D)
+    for votes in (client, listening):
+        votes.heard(A, told)
+    assert set(client.count(()).votes) == {A, D}
+    assert set(listening.count(()).votes) == {A}
+    assert client.told_by(D) is None  # it cannot be asked for the average
+
+
+def test_who_has_voted_seconds_the_same_vote_of_hosts_in_client_mode() -> None:
+    votes, same, other = votes_of(A, C, D), vote("1", A, B, C, D), vote("2", D)
+    votes.heard(C, same)
+    assert not votes.to_hear_of(C)  # not yet: this host holds nothing
+    votes.cast(same)
+    votes.heard(D, other)
+    assert votes.own.seconded == (C,)
+    assert votes.to_hear_of(C) == {D}
+    assert not votes.to_hear_of(D) and not votes.to_hear_of(B)
