@@ -1,7 +1,7 @@
 """How fast is outer averaging over internet links: ours, hivemind's own averager, gloo, and plain sockets as the limit.
 
     python -m benchmarks.wan.averaging --out DIRECTORY [--profiles clean lossy ...] [--contenders ours raw ...]
-                                       [--millions 5] [--rounds 3] [--congestion-control cubic]
+                                       [--millions 5] [--codec float32] [--rounds 3] [--congestion-control cubic]
 
 Every peer is a process in a namespace of its own, behind an emulated link; every contender gets a fresh laboratory with the
 same seed. Seconds are the slowest peer's from a common start, without matchmaking and dialing, the median over the rounds.
@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, get_args
 
+from benchmarks.averaging_loopback import DTYPES
 from benchmarks.wan.contenders import CONTENDERS, Task
 from benchmarks.wan.emulator import LaboratoryUnavailable
 from benchmarks.wan.lab import CongestionControl, Counters, Laboratory, Link
@@ -104,7 +105,8 @@ class PeerFailed(Exception):
 def measure(args: argparse.Namespace, name: str, contender: str, budget_seconds: float) -> Outcome:
     profile = PROFILES[name]
     num_peers, size = len(profile.links), round(args.millions * 1e6)
-    outcome = Outcome(profile=name, contender=contender, needed_bytes=2 * (num_peers - 1) * 4 * size, num_peers=num_peers)
+    needed_bytes = 2 * (num_peers - 1) * DTYPES[args.codec].itemsize * size
+    outcome = Outcome(profile=name, contender=contender, needed_bytes=needed_bytes, num_peers=num_peers)
     deadline = time.monotonic() + budget_seconds
     logs = args.out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
@@ -116,6 +118,7 @@ def measure(args: argparse.Namespace, name: str, contender: str, budget_seconds:
                 rank=rank,
                 addresses=[lab.address(host) for host in lab.hosts],
                 size=size,
+                codec=args.codec,
                 rounds=args.rounds,
                 shares=list(profile.shares or [1 / num_peers] * num_peers),
                 up_mbit=link.up_mbit,
@@ -229,13 +232,16 @@ def main() -> None:
     parser.add_argument("--profiles", nargs="+", default=list(PROFILES), choices=list(PROFILES))
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     parser.add_argument("--millions", type=float, default=5.0, help="float32 values of the vector, in millions")
+    parser.add_argument("--codec", default="float32", choices=list(DTYPES), help="what the values are on the wire")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--congestion-control", default="cubic", choices=get_args(CongestionControl))
     parser.add_argument("--seed", type=int, default=1, help="which packets are lost")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the laboratory is taken down in that case too
     args.out.mkdir(parents=True, exist_ok=True)
-    settings = f"{args.millions:g}M float32, {args.congestion_control}, at most {args.rounds} rounds, {os.cpu_count()} cores"
+    settings = (
+        f"{args.millions:g}M {args.codec}, {args.congestion_control}, at most {args.rounds} rounds, {os.cpu_count()} cores"
+    )
     print(f"{settings}\n{HEAD}", flush=True)
     outcomes: list[Outcome] = []
     for profile in args.profiles:

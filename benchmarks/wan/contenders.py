@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.averaging_loopback import cpu_seconds, dial, split
+from benchmarks.averaging_loopback import DTYPES, cpu_seconds, dial, split
 
 INTERFACE = "link0"
 RAW_PORT, GLOO_PORT = 7201, 7202
@@ -42,6 +42,8 @@ class Task:
     """Of all peers, by rank."""
     size: int
     """float32 values of the vector."""
+    codec: str
+    """What they are on the wire; gloo averages, and plain sockets send, values of this type."""
     rounds: int
     shares: list[float]
     """How much of the vector each peer reduces; they add up to 1."""
@@ -64,7 +66,7 @@ class Task:
 
     def check(self, *tensors: torch.Tensor) -> None:
         mean = torch.tensor((self.num_peers + 1) / 2)
-        assert all(torch.allclose(tensor, mean) for tensor in tensors), "this is not the mean"
+        assert all(torch.allclose(tensor.float(), mean) for tensor in tensors), "this is not the mean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,7 @@ def ours(task: Task, director: Director) -> Iterator[Ways]:
 
         async def start() -> tuple[P2P, Averager]:
             p2p = await P2P.create(host_maddrs=task.listen)
-            averager = Averager(p2p, part_bytes=PART_BYTES)
+            averager = Averager(p2p, part_bytes=PART_BYTES, codec=task.codec)
             await averager.start()
             return p2p, averager
 
@@ -152,6 +154,7 @@ async def dial_lower_ranks(p2p: Any, addresses: list[list[str]], rank: int) -> N
 def stock(task: Task, director: Director) -> Iterator[Ways]:
     import hivemind
     from hivemind.averaging.control import AveragingStage
+    from hivemind.compression import Float16Compression, NoCompression
     from hivemind.utils import get_dht_time
 
     dht = hivemind.DHT(host_maddrs=task.listen, start=True) if task.rank == 0 else None
@@ -173,6 +176,7 @@ def stock(task: Task, director: Director) -> Iterator[Ways]:
         min_group_size=task.num_peers,
         min_matchmaking_time=MATCHMAKING_SECONDS,
         part_size_bytes=PART_BYTES,
+        compression=Float16Compression() if task.codec == "float16" else NoCompression(),
         bandwidth=task.up_mbit,
         sender_timeout=ROUND_SECONDS,
         reducer_timeout=2 * ROUND_SECONDS,
@@ -209,7 +213,7 @@ def gloo(task: Task, director: Director) -> Iterator[Ways]:  # noqa: ARG001
     os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
     where = f"tcp://{task.addresses[0]}:{GLOO_PORT}"
     dist.init_process_group("gloo", init_method=where, rank=task.rank, world_size=task.num_peers)
-    vector = task.vector()
+    vector = task.vector().to(DTYPES[task.codec])
 
     def average() -> float:
         begun = time.monotonic()
@@ -227,7 +231,7 @@ def raw(task: Task, director: Director) -> Iterator[Ways]:
 
     def due(source: int, target: int) -> int:
         """Bytes: the part that the target reduces, and the result of what the source has reduced."""
-        return round(4 * task.size * (task.shares[source] + task.shares[target]))
+        return round(DTYPES[task.codec].itemsize * task.size * (task.shares[source] + task.shares[target]))
 
     data = bytes(CHUNK_BYTES)
     others = [rank for rank in range(task.num_peers) if rank != task.rank]
