@@ -112,6 +112,13 @@ ERROR_CODES = {
         "Go on as the run was begun, or take a new directory: `adloco-peer start CONFIG --workdir DIR-2`."
         " On the network a run goes on without others, too.",
     ),
+    "E214": ErrorCode(
+        "a run of others asks for files of this machine",
+        "Its configuration names files, or a directory that lies here, as text, model or tokenizer. What is learned from them"
+        " goes to the others.",
+        "Look at the paths in the message. If these files are meant to be in the run:"
+        " `--peer-set allow_local_files=true` with the same command.",
+    ),
     "E220": ErrorCode(
         "the control API is not for the network",
         "Whoever reaches the address of the control API could stop the node, so it listens on this machine only.",

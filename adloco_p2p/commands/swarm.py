@@ -77,7 +77,8 @@ def swarm(arguments: argparse.Namespace) -> int:
     if arguments.export is not None and arguments.export.exists() and any(arguments.export.iterdir()):
         raise ConfigError(f"--export {arguments.export}: exists and is not empty; name a new directory", code="E211")
     threads = max(1, (os.cpu_count() or 1) // arguments.peers)
-    common = ["--plain", "--host-maddrs", LOOPBACK, "--peer-set", f"num_threads={threads}", *arguments.peer_set]
+    machine = [f"num_threads={threads}", "allow_local_files=true"]  # the run is the user's own
+    common = ["--plain", "--host-maddrs", LOOPBACK, "--peer-set", *machine, *arguments.peer_set]
     config = [str(arguments.config)] if arguments.config is not None else []
     settings = ["--set", *overrides] if overrides else []
     members: list[Member] = []

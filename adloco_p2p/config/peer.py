@@ -40,6 +40,8 @@ class PeerConfig:
     """Use relays of others where needed, and be one where possible."""
     use_auto_relay: bool = True
     """Behind a NAT, become reachable through a relay among the known peers."""
+    allow_local_files: bool = False
+    """Whether a run that somebody else wrote may name files of this machine as its text, model or tokenizer."""
     daemon_start_seconds: Annotated[float, Ge(1)] = 60.0
     """How long the network's daemon may take to start, over all attempts; more for a slow or busy machine."""
     control_address: str = "auto"

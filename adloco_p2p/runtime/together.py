@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from adloco_p2p.config.local_files import check_local_files
 from adloco_p2p.config.peer import PeerConfig
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.core.events import Received, Started, StateServed, Stop
@@ -36,6 +37,7 @@ from adloco_p2p.runtime.schedule import DayBook, Schedule
 from adloco_p2p.runtime.sink import CountingSink, View
 from adloco_p2p.storage.journal import Journal
 from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.swarm.addresses import PeerAddress, shareable
 from adloco_p2p.swarm.averaging import Averager
 from adloco_p2p.swarm.discovery import Discovery, SignedManifest
 from adloco_p2p.swarm.gossip_wire import GossipWire, fetch_manifest
@@ -46,6 +48,9 @@ from adloco_p2p.swarm.reachability import AdlocoReachability
 from adloco_p2p.swarm.refusals import Refusals
 from adloco_p2p.swarm.state_transfer import StateFetcher, StateServer
 from adloco_p2p.swarm.traffic import Traffic
+
+LINKED_ADDRESSES = 6
+"""In a join link: a line that people copy."""
 
 
 async def start_run(
@@ -65,7 +70,7 @@ async def start_run(
     )
     async with _ending(host):
         manifest = _load_manifest(workdir) or SignedManifest.sign(run, host.identity)
-        return await _take_part(host, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say)
+        return await _take_part(host, addresses, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say)
 
 
 async def join_run(*, workdir: Workdir, meeting: Meeting, config: PeerConfig, view: View, say: Callable[[str], None]) -> Stop:
@@ -92,8 +97,9 @@ async def join_run(*, workdir: Workdir, meeting: Meeting, config: PeerConfig, vi
             raise ConfigError(
                 f"--workdir {workdir.path}: holds run {manifest.run[:16]}, not {wanted[:16]}; name another one", code="E203"
             )
+        check_local_files(run, config)
         say(f"run {run.name} ({manifest.run[:16]}), {time.monotonic() - begun:.1f} s after the start")
-        return await _take_part(host, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say)
+        return await _take_part(host, addresses, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say)
 
 
 def _load_manifest(workdir: Workdir) -> SignedManifest | None:
@@ -111,6 +117,7 @@ async def _ending(host: Host):  # type: ignore[no-untyped-def]
 
 async def _take_part(
     host: Host,
+    initial_peers: Sequence[PeerAddress],
     *,
     workdir: Workdir,
     run: RunConfig,
@@ -122,9 +129,11 @@ async def _take_part(
     workdir.adopt(run)
     addresses = await host.addresses()
     say(await host.describe_reachability())
-    link = format_link(run.digest, addresses) if addresses else ""
-    if link:
+    if addresses:
         say(f"initial peers: {' '.join(addresses)}")
+    linked = shareable([*addresses, *map(str, initial_peers)])[:LINKED_ADDRESSES]  # so that it leads here without us, too
+    link = format_link(run.digest, linked) if linked else ""
+    if link:
         say(f"join link: {link}")
     local = await asyncio.to_thread(open_local, workdir=workdir, run=run, peer_config=config, view=view, say=say)
     try:
