@@ -16,7 +16,7 @@ from adloco_p2p.swarm.clock_survey import survey
 from adloco_p2p.swarm.discovery import Discovery
 from adloco_p2p.swarm.host import Host
 from adloco_p2p.swarm.link import split_initial_peers
-from adloco_p2p.swarm.listening import has_open_port
+from adloco_p2p.swarm.listening import has_open_port, is_free
 from adloco_p2p.swarm.reachability import ClockReading, Speed, ask_to_dial_back, measure_speed, ping
 from adloco_p2p.swarm.starting import outgoing_address
 
@@ -32,11 +32,10 @@ async def check_network(config: PeerConfig, initial_peers: Sequence[str]) -> Asy
     """One finding after the other, in some ten seconds. Raises ConfigError for what is no address."""
     linked, addresses = split_initial_peers(initial_peers)
     with tempfile.TemporaryDirectory(prefix="adloco-doctor-") as folder:
-        elsewhere = replace(config, host_maddrs=tuple(map(_open_port, config.host_maddrs)), announce_maddrs=())
         try:
             host = await Host.start(
                 workdir=Path(folder),
-                config=elsewhere,
+                config=_beside_a_node(config),
                 initial_peers=[str(a) for a in addresses],
                 join_timeout_seconds=JOIN_SECONDS,
             )
@@ -59,8 +58,16 @@ async def check_network(config: PeerConfig, initial_peers: Sequence[str]) -> Asy
             await host.stop()
 
 
+def _beside_a_node(config: PeerConfig) -> PeerConfig:
+    """The machine's own addresses while nobody listens there, so that a forwarded port is tried; beside a running node any
+    other ports, to which nothing that is announced leads."""
+    if all(has_open_port(maddr) or is_free(maddr) for maddr in config.host_maddrs):
+        return config
+    return replace(config, host_maddrs=tuple(map(_open_port, config.host_maddrs)), announce_maddrs=())
+
+
 def _open_port(maddr: str) -> str:
-    """The same address with any port: a running node may have the one that was named."""
+    """The same address with any port."""
     if has_open_port(maddr):
         return maddr
     head, protocol, rest = maddr.rpartition("/tcp/") if "/tcp/" in maddr else maddr.rpartition("/udp/")

@@ -25,7 +25,7 @@ from adloco_p2p.runtime.machine_checks import (
     check_python,
     check_workdir,
 )
-from adloco_p2p.runtime.network_checks import _open_port
+from adloco_p2p.runtime.network_checks import _beside_a_node
 from adloco_p2p.storage.workdir import Holder, holder_of
 from adloco_p2p.views.doctor import render
 
@@ -129,13 +129,17 @@ def test_the_verb_without_peers_looks_at_the_machine_only(capsys, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
-    ("maddr", "wanted"),
-    [
-        ("/ip4/0.0.0.0/tcp/31337", "/ip4/0.0.0.0/tcp/0"),
-        ("/ip4/0.0.0.0/udp/31337/quic-v1", "/ip4/0.0.0.0/udp/0/quic-v1"),
-        ("/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/tcp/0"),
-    ],
-)
-def test_the_doctor_takes_no_port_of_a_running_node(maddr, wanted):
-    assert _open_port(maddr) == wanted
+@pytest.mark.parametrize("form", ["/ip4/127.0.0.1/tcp/{}", "/ip4/127.0.0.1/udp/{}/quic-v1"])
+def test_the_doctor_tries_the_machines_own_port_unless_a_node_has_it(form):
+    kind = socket.SOCK_DGRAM if "udp" in form else socket.SOCK_STREAM
+    with socket.socket(socket.AF_INET, kind) as node:
+        node.bind(("127.0.0.1", 0))
+        if kind == socket.SOCK_STREAM:
+            node.listen()
+        named = form.format(node.getsockname()[1])
+        config = PeerConfig(host_maddrs=(named,), announce_maddrs=("/ip4/203.0.113.7/tcp/31337",))
+        elsewhere = _beside_a_node(config)
+        assert elsewhere.host_maddrs == (form.format(0),) and not elsewhere.announce_maddrs
+    assert _beside_a_node(config) == config
+    anywhere = PeerConfig(host_maddrs=(form.format(0),), announce_maddrs=config.announce_maddrs)
+    assert _beside_a_node(anywhere) == anywhere
