@@ -142,7 +142,7 @@ class AveragingConfig:
     @property
     def bytes_per_value(self) -> float:
         """Of one parameter in a round, roughly: the mean of both ways, with 4 hosts where that matters."""
-        size = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "int8": 1.02, "int4": 0.79, "topk2": 0.12}[self.codec]
+        size = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "int8": 1.02, "int4": 0.79, "topk2": 0.113}[self.codec]
         return size / self.fragments
 
 

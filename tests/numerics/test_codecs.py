@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from adloco_p2p.config.run import AveragingConfig
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.codecs import CODECS, TensorCodec, codec_named, fits
 
@@ -123,3 +124,11 @@ def test_with_feedback_nothing_is_lost_for_long(name: str) -> None:
     assert float((sent / rounds - truth).norm() / truth.norm()) < 0.2
     biased = codec.decode(codec.encode(truth))
     assert float((biased - truth).norm()) > 2 * float((sent / rounds - truth).norm())
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
+def test_what_plan_reckons_a_value_to_cost_is_what_it_costs(codec: TensorCodec) -> None:
+    """There, and back as the mean of four."""
+    size = 1 << 20
+    coded = (codec.num_bytes(size) + codec.for_mean(4).num_bytes(size)) / (2 * size)
+    assert AveragingConfig(codec=codec.name).bytes_per_value == pytest.approx(coded, rel=0.05)
