@@ -19,7 +19,7 @@ for ((gpu = 0; gpu < gpus; gpu++)); do
     --peer-set "device=cuda:$gpu" > "$directory/gpu-$gpu.log" 2>&1 &
   pids+=($!)
 done
-# A job in the background ignores Ctrl-C: they get a SIGTERM instead, which does the same.
+# A job in the background ignores Ctrl-C: they get a SIGTERM instead, which leaves the round `grace_seconds` to end.
 trap 'kill -TERM "${pids[@]}" 2> /dev/null || true' INT TERM
 echo "${#pids[@]} peers, one per GPU; their logs: $directory/gpu-*.log"
 
