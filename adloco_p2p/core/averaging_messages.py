@@ -5,8 +5,7 @@ from typing import Annotated
 
 from annotated_types import MaxLen
 
-from adloco_p2p.core.rules import NaturalInt
-from adloco_p2p.core.types import MAX_HOSTS, Digest, InstanceId, PeerId
+from adloco_p2p.core.types import MAX_HOSTS, Count, HexDigest, InstanceId, PeerId
 
 Members = Annotated[tuple[PeerId, ...], MaxLen(MAX_HOSTS)]
 
@@ -16,10 +15,10 @@ class AverageDigest:
     """'I hold a complete average.' The sender's one vote of this round."""
 
     instance: InstanceId
-    round: NaturalInt
-    attempt: NaturalInt
+    round: Count
+    attempt: Count
     contributors: Members
-    digest: Digest
+    digest: HexDigest
     is_answer: bool = False
     """Said because the receiver showed that it does not know it; asks for nothing itself."""
     seconded: Members = ()
@@ -31,8 +30,8 @@ class AttemptFailed:
     """'My attempt ended without a result; these I waited for in vain.' A sender that names itself will not contribute."""
 
     instance: InstanceId
-    round: NaturalInt
-    attempt: NaturalInt
+    round: Count
+    attempt: Count
     suspects: Members
 
 
@@ -41,8 +40,8 @@ class AttemptStart:
     """'Average again, with these.' Members that wait in the attempt say it, too: whoever has voted already answers."""
 
     instance: InstanceId
-    round: NaturalInt
-    attempt: NaturalInt
+    round: Count
+    attempt: Count
     members: Members
 
 

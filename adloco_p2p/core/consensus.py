@@ -73,7 +73,7 @@ from adloco_p2p.core.messages import (
 from adloco_p2p.core.recollection import Recollection
 from adloco_p2p.core.report_pool import ReportPool
 from adloco_p2p.core.slot import Slot, slot_after
-from adloco_p2p.core.types import MAX_ROSTER, Digest, PeerId, Report, RoundPlan
+from adloco_p2p.core.types import MAX_LEAP, MAX_ROSTER, Digest, PeerId, Report, RoundPlan
 
 MAX_VALUES = 64
 """Values of one slot that a peer remembers; honest proposers make one per ballot."""
@@ -636,6 +636,8 @@ class Consensus:
             return
         if self.slot.parent.is_last or (sender not in self.slot.roster and not isinstance(message, Pull)):
             return
+        if self._leaps(message):
+            return
         match message:
             case Prepare():
                 self._on_prepare(sender, message, now)
@@ -657,6 +659,12 @@ class Consensus:
                 self._on_pull(sender, message)
             case Supply():
                 self._on_supply(message)
+
+    def _leaps(self, message: SlotMessage) -> bool:
+        """It names a ballot to which nobody has come by honest attempts: the next one might be more than can be named."""
+        reached = self.slot.promised.attempt if self.slot.promised else 0
+        named = (getattr(message, "ballot", None), getattr(message, "promised", None))
+        return any(ballot is not None and ballot.attempt > reached + MAX_LEAP for ballot in named)
 
     def _on_other_slot(self, sender: PeerId, message: SlotMessage, now: float) -> None:
         """Help a peer that is behind; keep what is ahead until we get there, and catch up."""

@@ -127,7 +127,9 @@ class AverageFinished:
     digest: Digest
     contributors: tuple[PeerId, ...]
     statistics: PseudoGradientStatistics | None
-    """None where the average was fetched from others."""
+    """None where the average was fetched from others, and nothing of this peer is in it."""
+    is_repair: bool = False
+    """The end of a `RepairAverage`."""
     bytes_sent: int = 0
     bytes_received: int = 0
     seconds: float = 0.0
@@ -143,6 +145,7 @@ class AverageFailed:
     reason: str
     suspects: tuple[PeerId, ...] = ()
     seconds: float = 0.0
+    is_repair: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,7 +335,7 @@ class Average:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelAverage:
-    """Give the attempt up; its end is not reported."""
+    """Give the attempt, or the repair of it, up; its end is not reported."""
 
     instance: InstanceId
     round: int

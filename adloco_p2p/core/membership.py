@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 BEATS_PER_INCARNATION = 10_000_000
 """A life of a process has fewer heartbeats than this (four months of seconds)."""
+MAX_BEAT_LEAP = 100_000 * BEATS_PER_INCARNATION
+"""Beats that are believed at once: of so many lives that went by unheard."""
 MAX_KNOWN = 4096
 """Former members and contacts that are remembered."""
 AWAY_FANOUT = 2
@@ -211,6 +213,8 @@ class Membership:
 
     def hear(self, peer: PeerId, beat: int, now: float) -> None:
         """Somebody knows of this beat of the peer; renews the lease if it is news."""
+        if beat > self.beat_of(peer) + MAX_BEAT_LEAP:
+            return  # nobody has lived so often; whoever says so would use up the numbers that can be named
         if peer == self.me:
             self._beat = max(self._beat, beat)  # of an earlier life whose journal was lost
         elif beat > self._heard.get(peer, 0):

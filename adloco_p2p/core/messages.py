@@ -11,8 +11,7 @@ from typing import Annotated
 from annotated_types import Ge, Lt, MaxLen
 
 from adloco_p2p.core import canonical
-from adloco_p2p.core.rules import NaturalInt
-from adloco_p2p.core.types import MAX_ROSTER, Capacity, Digest, PeerId, Report, RoundPlan
+from adloco_p2p.core.types import MAX_ROSTER, Capacity, Count, Digest, PeerId, Report, RoundPlan
 
 MAX_JOINS = 64
 """Newcomers that one plan admits."""
@@ -44,7 +43,7 @@ class JoinRequest:
     peer: PeerId
     run: Digest
     capacity: Capacity
-    beat: NaturalInt
+    beat: Count
     """The peer's heartbeat count; a request with a higher count replaces one with a lower."""
     signature: Signature
 
@@ -59,7 +58,7 @@ class Leave:
 
     peer: PeerId
     run: Digest
-    beat: NaturalInt
+    beat: Count
     signature: Signature
 
     @property
@@ -71,9 +70,9 @@ class Leave:
 class Head:
     """The end of a peer's ledger."""
 
-    round: NaturalInt
+    round: Count
     digest: Digest
-    samples: NaturalInt
+    samples: Count
     """Samples that the ledger proves, over all its rounds."""
 
     @property
@@ -86,10 +85,10 @@ class Head:
 class Heartbeat:
     """`I am alive, and this is whom I heard of.` Sent to a few peers per period, whatever the size of the swarm."""
 
-    beat: NaturalInt
+    beat: Count
     roster: Digest
     """The plan whose roster gives the order of `heard`."""
-    heard: Annotated[tuple[NaturalInt, ...], MaxLen(MAX_ROSTER)]
+    heard: Annotated[tuple[Count, ...], MaxLen(MAX_ROSTER)]
     """Highest beat known of every peer of that roster; 0 where none."""
     head: Head
     have: Annotated[int, Ge(0), Lt(1 << MAX_ROSTER)]
@@ -113,7 +112,7 @@ class Probe:
 class Ballot:
     """One attempt of one proposer to settle a slot. Attempt 0 belongs to the first peer of the slot's order alone."""
 
-    attempt: NaturalInt
+    attempt: Count
     peer: PeerId
 
 
@@ -131,7 +130,7 @@ class SignedReport:
 class Value:
     """What a plan is made from, and the plan that the rule makes of it."""
 
-    round: NaturalInt
+    round: Count
     """Of the resulting plan; the reports are of `round - 2`."""
     parent: Digest
     reports: Annotated[tuple[Digest, ...], MaxLen(MAX_ROSTER)]
@@ -167,7 +166,7 @@ class Refusal:
     parent: Digest
     ballot: Ballot
     promised: Ballot | None
-    alive: Annotated[tuple[tuple[PeerId, NaturalInt], ...], MaxLen(MAX_ROSTER)]
+    alive: Annotated[tuple[tuple[PeerId, Count], ...], MaxLen(MAX_ROSTER)]
     """Peers and the beats by which they are known to live."""
 
 
@@ -316,7 +315,7 @@ Message = Heartbeat | Probe | Leave | SlotMessage | PullEntries | Entries
 class Incarnation:
     """How often this peer has been started; its beats begin above all earlier ones."""
 
-    number: NaturalInt
+    number: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ from adloco_p2p.core.events import (
 )
 from adloco_p2p.core.patience import Patience
 from adloco_p2p.core.survivors import Survivors
-from adloco_p2p.core.types import Digest, HostShare, InstanceId, InstanceReport, PeerId, RoundPlan
+from adloco_p2p.core.types import MAX_LEAP, Digest, HostShare, InstanceId, InstanceReport, PeerId, RoundPlan
 from adloco_p2p.core.votes import Choice, Count, Votes, choice_of
 
 GRACE_SECONDS = 1.0
@@ -135,6 +135,8 @@ class OuterRound:
         self._disappointing: dict[PeerId, None] = {}
         """Asked in vain at any time: without a majority their votes are no reason to wait."""
         self._num_repairs_failed = 0
+        self._repaired = 0
+        """The attempt whose average is being fetched, or was last."""
         self._num_asked = 0
         """How often the members of the attempt under way were asked."""
         self._overdue_at: float | None = None
@@ -214,8 +216,7 @@ class OuterRound:
 
     def average_finished(self, event: AverageFinished, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """An attempt, or a repair, gave a complete average."""
-        is_current = self.phase is Phase.AVERAGING and event.attempt == self._attempt
-        if not (is_current or self.phase is Phase.REPAIRING):
+        if not self._is_awaited(event):
             return []
         self.average = event
         if self.phase is Phase.AVERAGING and len(self._members) > 1:
@@ -234,8 +235,7 @@ class OuterRound:
 
     def average_failed(self, event: AverageFailed, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """An attempt, or a repair, gave nothing."""
-        is_current = self.phase is Phase.AVERAGING and event.attempt == self._attempt
-        if not (is_current or self.phase is Phase.REPAIRING):
+        if not self._is_awaited(event):
             return []
         log = self._failure_log(event.attempt, event.reason)
         if self.phase is Phase.REPAIRING:
@@ -250,9 +250,17 @@ class OuterRound:
         effects = self._fail_attempt(now, gone)
         return [log, *effects, *self._tell_failure(event.attempt, suspects), *self._seek_commit(now, gone)]
 
+    def _is_awaited(self, event: AverageFinished | AverageFailed) -> bool:
+        """Not the end of what was given up meanwhile."""
+        if self.phase is Phase.AVERAGING:
+            return event.attempt == self._attempt and not event.is_repair
+        return self.phase is Phase.REPAIRING and event.attempt == self._repaired and event.is_repair
+
     def received(self, sender: PeerId, message: AveragingMessage, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """A message from another host of this instance; others are ignored."""
         if sender not in self.contributors and not any(share.peer == sender for share in self.instance_plan.hosts):
+            return []
+        if message.attempt > self._attempt + MAX_LEAP:
             return []
         match message:
             case AverageDigest():
@@ -272,6 +280,7 @@ class OuterRound:
             return []
         self.next_deadline = None
         if self.phase is Phase.COMMITTING:
+            self._fruitless_repairs.clear()
             self.next_deadline = now + RESEND_SECONDS
             return [*self._tell(self._votes.own), *self._seek_commit(now, gone)]
         if self.phase is Phase.AVERAGING:
@@ -429,11 +438,12 @@ class OuterRound:
         return self._tell_failure(0, suspects)
 
     def abandon(self) -> list[Effect]:
-        """Stop the attempt under way, if there is one: for another one, for a result of others, or because the swarm is rounds
-        ahead."""
-        if self.phase is not Phase.AVERAGING:
+        """Stop the attempt or the repair under way, if there is one: for another one, for a result of others, or because the
+        swarm is rounds ahead."""
+        if self.phase not in (Phase.AVERAGING, Phase.REPAIRING):
             return []
-        return [CancelAverage(instance=self.instance, round=self.round, attempt=self._attempt)]
+        attempt = self._attempt if self.phase is Phase.AVERAGING else self._repaired
+        return [CancelAverage(instance=self.instance, round=self.round, attempt=attempt)]
 
     def _failure_received(self, sender: PeerId, message: AttemptFailed, now: float, gone: Collection[PeerId]) -> list[Effect]:
         if sender in message.suspects:
@@ -486,7 +496,8 @@ class OuterRound:
     # --- commit ------------------------------------------------------------------------------------------------------
 
     def _digest_received(self, sender: PeerId, message: AverageDigest, now: float, gone: Collection[PeerId]) -> list[Effect]:
-        if not all(peer in self.contributors for peer in message.contributors):
+        named = set(message.contributors)
+        if not named or len(named) < len(message.contributors) or not named.issubset(self.contributors):
             return []
         self._votes.heard(sender, message)
         effects = [*self._give_up_if_vain(now, gone), *self._seek_commit(now, gone), *self._second(sender)]
@@ -548,6 +559,7 @@ class OuterRound:
     def _repair(self, vote: AverageDigest, holders: tuple[PeerId, ...], now: float) -> list[Effect]:
         effects = [*self.abandon(), *self._enter(Phase.REPAIRING, now)]
         self.next_deadline = None
+        self._repaired = vote.attempt
         repair = RepairAverage(
             instance=self.instance,
             round=self.round,

@@ -8,9 +8,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import Annotated, Literal, NewType
 
-from annotated_types import Ge, Le, MaxLen
+from annotated_types import Ge, Le, MaxLen, Predicate
 
-from adloco_p2p.core.rules import Fraction, NaturalInt, PositiveInt
+from adloco_p2p.core.rules import Fraction
 
 PeerId = NewType("PeerId", str)
 InstanceId = NewType("InstanceId", int)
@@ -26,9 +26,21 @@ FIRST_STRAY = 1_000_000
 """Strays are called by numbers from here on, which no instance has."""
 MAX_STRAYS = 64
 """States of lost histories that a report or a plan may name."""
+MAX_LEAP = 1 << 20
+"""Nobody comes so many attempts ahead of others in one step; who says so would use up the numbers that others can name."""
 MAX_HISTORY = 32
 """Rounds of statistics that a plan carries per instance."""
 
+
+def is_digest(text: str) -> bool:
+    return len(text) == 64 and all(char in "0123456789abcdef" for char in text)
+
+
+HexDigest = Annotated[Digest, Predicate(is_digest)]
+"""In what others send: not just any text."""
+LARGEST_COUNT = 1 << 62
+Count = Annotated[int, Ge(0), Le(LARGEST_COUNT)]
+PositiveCount = Annotated[int, Ge(1), Le(LARGEST_COUNT)]
 Text = Annotated[str, MaxLen(400)]
 NonNegative = Annotated[float, Ge(0), Le(1e30)]
 Finite = Annotated[float, Ge(-1e30), Le(1e30)]
@@ -48,8 +60,8 @@ class HalfBatchStatistics:
     """Gradient noise measured inside one host, from two halves of an inner step's batch (method section 4.2), averaged
     over the `num_steps` inner steps that were measured. `batch_samples` is this host's batch per inner step."""
 
-    num_steps: PositiveInt
-    batch_samples: PositiveInt
+    num_steps: PositiveCount
+    batch_samples: PositiveCount
     covariance_trace: Finite
     """Unbiased estimate of the trace of the per-sample gradient covariance."""
     true_sqnorm: Finite
@@ -79,15 +91,15 @@ class InstanceReport:
     """What one host did for one instance in one round."""
 
     instance: InstanceId
-    samples: NaturalInt
+    samples: Count
     """n_m: samples whose gradient entered the pseudo-gradient; 0 for a host that only received."""
-    tokens: NaturalInt
+    tokens: Count
     """Predicted tokens."""
-    inner_steps: NaturalInt
+    inner_steps: Count
     """h_m: optimizer steps."""
-    batch_samples: NaturalInt
+    batch_samples: Count
     """b_m: effective batch per inner step of this host."""
-    accumulation_steps: NaturalInt
+    accumulation_steps: Count
     train_seconds: NonNegative
     loss: NonNegative | None
     """Mean training loss over the round, nats per predicted token."""
@@ -97,9 +109,9 @@ class InstanceReport:
     """The hosts whose pseudo-gradients are in the committed average, sorted."""
     pseudo_gradient: PseudoGradientStatistics | None
     half_batch: HalfBatchStatistics | None
-    digest: Digest
+    digest: HexDigest
     """Outer parameters after the round."""
-    state_digest: Digest
+    state_digest: HexDigest
     """Root of outer parameters and outer momentum after the round: what a joiner verifies against."""
 
 
@@ -119,9 +131,9 @@ class Capacity:
 
     samples_per_second: NonNegative
     """Measured speed over the last round, all hosted instances together; 0 where nothing was measured yet."""
-    micro_batch_limit: PositiveInt
+    micro_batch_limit: PositiveCount
     """b_max,m: largest micro-batch that fits, in samples."""
-    max_instances: PositiveInt
+    max_instances: PositiveCount
     """How many instances the peer's memory holds."""
     is_leaving: bool = False
     """The peer finishes this round and goes."""
@@ -135,17 +147,17 @@ class Capacity:
 class Stray:
     """What one side of a partition made of an instance: its state at the end of a history that lost."""
 
-    fork: Digest
+    fork: HexDigest
     """The last plan that the lost history and the winning one share, ..."""
-    fork_round: NaturalInt
+    fork_round: Count
     """... and its round: what was trained from this round on was trained apart."""
-    branch: Digest
+    branch: HexDigest
     """The first plan of the lost history after it."""
     instance: InstanceId
-    round: NaturalInt
+    round: Count
     """The state is that of the boundary before this round of the lost history."""
-    state: Digest
-    samples: NaturalInt
+    state: HexDigest
+    samples: Count
     """Trained apart."""
 
     @property
@@ -160,8 +172,8 @@ class Report:
     """Everything a peer says of one round. `round` is the round that ended. A newcomer's first report names no instance."""
 
     peer: PeerId
-    round: NaturalInt
-    plan: Digest
+    round: Count
+    plan: HexDigest
     """The plan that was carried out."""
     capacity: Capacity
     instances: Annotated[tuple[InstanceReport, ...], MaxLen(MAX_INSTANCES)] = ()
@@ -178,9 +190,9 @@ class NoiseSample:
     """Gradient noise of one instance in one round, pooled over its hosts. Every field is about the mean over the whole
     effective batch `batch_samples`, so that a request is `batch_samples` times a ratio of these fields."""
 
-    round: NaturalInt
+    round: Count
     source: Literal["pseudo_gradient", "micro_batch"]
-    batch_samples: PositiveInt
+    batch_samples: PositiveCount
     mean_sqnorm: NonNegative
     """V: squared norm of the mean."""
     noise: NonNegative
@@ -199,15 +211,15 @@ class HostShare:
     that averages left out)."""
 
     peer: PeerId
-    batch_samples: NaturalInt
-    inner_steps: NaturalInt
-    micro_batch_size: NaturalInt
-    accumulation_steps: NaturalInt
-    first_sample: NaturalInt
+    batch_samples: Count
+    inner_steps: Count
+    micro_batch_size: Count
+    accumulation_steps: Count
+    first_sample: Count
     """Where this host's samples begin in the instance's sample order."""
-    left_out: NaturalInt = 0
+    left_out: Count = 0
     """Rounds running in which it had work and was in no committed average, as far as reports tell."""
-    works_from: NaturalInt = 0
+    works_from: Count = 0
     """It has work from this round on; a later round than the plan's: not yet."""
 
     @property
@@ -225,25 +237,25 @@ class InstancePlan:
     """One live instance in one round."""
 
     instance: InstanceId
-    requested_batch: PositiveInt
+    requested_batch: PositiveCount
     """B: what the batch test asks, global."""
-    effective_batch: PositiveInt
+    effective_batch: PositiveCount
     """Sum over hosts of what one inner step really uses."""
     mode: SwitchMode
     reason: Text
     hosts: Annotated[tuple[HostShare, ...], MaxLen(MAX_HOSTS)]
     """Sorted by peer."""
-    first_sample: NaturalInt
+    first_sample: Count
     """Samples of this instance's order that earlier rounds were given."""
-    inner_steps_before: NaturalInt
+    inner_steps_before: Count
     """Optimizer steps of H per round that this lineage has behind it; places the learning-rate schedule."""
-    calm_rounds: NaturalInt = 0
+    calm_rounds: Count = 0
     """Rounds in a row whose test asked for less than half the batch."""
-    orphaned_rounds: NaturalInt = 0
+    orphaned_rounds: Count = 0
     """Rounds in a row of which all hosts reported, and none of them had the instance."""
     history: Annotated[tuple[NoiseSample, ...], MaxLen(MAX_HISTORY)] = ()
     """Statistics of past rounds, oldest first; at most `BatchRules.window_rounds`."""
-    state_digest: Digest | None = None
+    state_digest: HexDigest | None = None
     """State after round `round - 2`, as the reports of that round agree on it; none before the first."""
 
 
@@ -274,13 +286,13 @@ class PendingStray:
     stray: Stray
     target: InstanceId
     """What the instance has become in the winning history."""
-    won_samples: NaturalInt
+    won_samples: Count
     """What the target was trained with since the fork, up to the round of the plan."""
     claimants: Annotated[tuple[PeerId, ...], MaxLen(MAX_HOSTS)]
     """Who brought it, sorted."""
     holders: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
     """Who said in its last report that it holds the state, sorted."""
-    since: NaturalInt
+    since: Count
     """Round of the first plan that names it."""
 
 
@@ -289,11 +301,11 @@ class Seat:
     """A peer that the plan counts."""
 
     peer: PeerId
-    joined_round: NaturalInt
+    joined_round: Count
     capacity: Capacity
     speeds: Annotated[tuple[NonNegative, ...], MaxLen(8)] = ()
     """The last measured speeds, oldest first; their median shares the work."""
-    last_report: NaturalInt | None = None
+    last_report: Count | None = None
     """The last round this peer reported."""
 
 
@@ -305,10 +317,10 @@ class RoundPlan:
     `is_last`: its merges are applied and nothing is trained.
     """
 
-    run: Digest
-    round: NaturalInt
-    parent: Digest
-    inner_steps: PositiveInt
+    run: HexDigest
+    round: Count
+    parent: HexDigest
+    inner_steps: PositiveCount
     instances: Annotated[tuple[InstancePlan, ...], MaxLen(MAX_INSTANCES)]
     """Sorted by id."""
     roster: Annotated[tuple[Seat, ...], MaxLen(MAX_ROSTER)]
@@ -325,7 +337,7 @@ class RoundPlan:
     """Computing time of the slowest host, from measured speeds; 0 where unknown."""
     progress: Fraction = 0.0
     """Part of the run that lies behind; places the cosine of the learning rate."""
-    samples_before: NaturalInt = 0
+    samples_before: Count = 0
     """Samples that the plans of the rounds before gave out, over all instances."""
     reason: Text = ""
 

@@ -238,6 +238,7 @@ class Node:
                 reason=str(error),
                 suspects=tuple(error.suspects),  # type: ignore[arg-type]
                 seconds=time.monotonic() - started,
+                is_repair=isinstance(effect, RepairAverage),
             )
             self._inbox.put_nowait(failed)
             return
@@ -245,7 +246,7 @@ class Node:
             key = (effect.instance, effect.round, effect.attempt)
             if self._averagings.get(key) is asyncio.current_task():
                 del self._averagings[key]
-        self._worker.put_average(effect.instance, averaged.vector)
+        self._worker.put_average(effect.instance, effect.round, averaged.vector)
         finished = AverageFinished(
             instance=effect.instance,
             round=effect.round,
@@ -253,6 +254,7 @@ class Node:
             digest=averaged.digest,
             contributors=averaged.contributors,
             statistics=averaged.statistics,
+            is_repair=isinstance(effect, RepairAverage),
             bytes_sent=averaged.bytes_sent,
             bytes_received=averaged.bytes_received,
             upload_bytes_per_second=averaged.upload_bytes_per_second,
@@ -279,6 +281,7 @@ class Node:
                     contributors=effect.contributors,
                     from_peers=effect.from_peers,
                     timeout_seconds=effect.timeout_seconds,
+                    vector=self._worker.kept_pseudo_gradient(effect.instance, effect.round),
                 )
 
     async def _fetch(self, effect: FetchState) -> None:

@@ -116,6 +116,7 @@ class NetworkAveraging:
         contributors: tuple[PeerId, ...],
         from_peers: tuple[PeerId, ...],
         timeout_seconds: float,
+        vector: torch.Tensor | None = None,
     ) -> AveragedVector:
         return await self._averager.repair(
             round=round,
@@ -125,6 +126,7 @@ class NetworkAveraging:
             size=self._size(round),
             contributors=contributors,
             timeout_seconds=timeout_seconds,
+            vector=vector,
         )
 
 

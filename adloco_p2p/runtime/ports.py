@@ -121,8 +121,10 @@ class Averaging(Protocol):
         contributors: tuple[PeerId, ...],
         from_peers: tuple[PeerId, ...],
         timeout_seconds: float,
+        vector: Vector | None = None,
     ) -> AveragedVector:
-        """Fetch a committed average from peers that hold it, verified against `digest`."""
+        """Fetch a committed average from peers that hold it, verified against `digest`. `vector`: this peer's own of that
+        round; where it is in the average there are statistics, as of `average`."""
 
 
 class Messenger(Protocol):

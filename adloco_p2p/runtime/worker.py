@@ -85,7 +85,7 @@ class DeviceWorker:
         self._is_interrupted = threading.Event()
         self._is_aborted = threading.Event()
         self._pseudo_gradients: dict[tuple[InstanceId, int], Vector] = {}
-        self._averages: dict[InstanceId, Vector] = {}
+        self._averages: dict[tuple[InstanceId, int], Vector] = {}
         self._writes: queue.Queue[Callable[[], None] | None] = queue.Queue(WRITES_WAITING)
         self._threads = [
             threading.Thread(target=self._run, name="device", daemon=True),
@@ -107,9 +107,13 @@ class DeviceWorker:
         """The scratch buffer that the `RunInner` of this round filled."""
         return self._pseudo_gradients[instance, number]
 
-    def put_average(self, instance: InstanceId, averaged: Vector) -> None:
-        """The average that a later `ApplyOuter` of the instance will apply, if it is ever asked to."""
-        self._averages[instance] = averaged
+    def kept_pseudo_gradient(self, instance: InstanceId, number: int) -> Vector | None:
+        """The same, where this life of the process has filled it and nothing was applied yet."""
+        return self._pseudo_gradients.get((instance, number))
+
+    def put_average(self, instance: InstanceId, number: int, averaged: Vector) -> None:
+        """The average that a later `ApplyOuter` of this round will apply, if it is ever asked to."""
+        self._averages[instance, number] = averaged
 
     def stop(self, *, timeout_seconds: float) -> bool:
         """End after the jobs that are queued, and the writing that they ask for. True if that was done in time."""
@@ -194,7 +198,10 @@ class DeviceWorker:
 
     def _take_average(self, effect: ApplyOuter) -> Vector:
         self._pseudo_gradients.pop((effect.instance, effect.round), None)
-        return self._averages.pop(effect.instance)
+        averaged = self._averages.pop((effect.instance, effect.round))
+        for key in [key for key in self._averages if key[0] == effect.instance and key[1] < effect.round]:
+            self._averages.pop(key, None)  # of rounds that this peer left behind
+        return averaged
 
     def _apply_outer(self, effect: ApplyOuter, averaged: Vector) -> Event:
         instance, number = effect.instance, effect.round
@@ -253,7 +260,7 @@ class DeviceWorker:
         """The instance is here no longer: let its buffers go."""
         self._states.retire(instance)
         self._pseudo_gradients = {key: vector for key, vector in self._pseudo_gradients.items() if key[0] != instance}
-        self._averages.pop(instance, None)
+        self._averages = {key: vector for key, vector in self._averages.items() if key[0] != instance}
 
     def _run_inner(self, effect: RunInner) -> Event | None:
         instance = effect.plan.instance

@@ -36,6 +36,7 @@ _NOTE_SECONDS = 2.0  # a note that takes longer comes too late: the others notic
 _NOTES_AT_ONCE = 16
 _ENDED_KEYS = 256
 _WATCH_SECONDS = 1.0
+_FETCHES_KEPT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,8 +49,9 @@ class Averaged:
     """What every host must share; see `parts.result_digest`."""
     contributors: tuple[PeerId, ...]
     """The peers whose vectors are in it, sorted."""
-    statistics: PseudoGradientStatistics
-    """Of the vector as it was transmitted; zeros beside the average's norm for a peer that only received."""
+    statistics: PseudoGradientStatistics | None
+    """Of the vector as it was transmitted; zeros beside the average's norm for a peer that only received, none for what was
+    fetched and has nothing of this peer in it."""
     bytes_sent: int
     """Until the result was here; slower members may be served afterwards."""
     bytes_received: int
@@ -92,6 +94,7 @@ class Averager:
         """Keys that are used up: what had been agreed, and what to tell those who come too late."""
         self._early_notes: OrderedDict[tuple[Digest, PeerId], tuple[bytes, Verdict]] = OrderedDict()
         """Failures of averages that this peer has not begun."""
+        self._fetches: dict[Digest, Fetch] = {}
         self._results = ResultStore(kept_rounds=self._limits.kept_rounds, max_bytes=self._limits.kept_bytes)
         self._refusals = Refusals()
         self._silences = Silences(least_seconds=self._limits.stall_seconds, most_seconds=self._limits.longest_stall_seconds)
@@ -217,23 +220,16 @@ class Averager:
         begun = asyncio.get_running_loop().time()
         result, traffic = self._results.find(digest), (0, 0)
         if result is None:
-            fetch = Fetch(digest, codec=self._codec, size=size, stall_seconds=self._silences.limit_seconds)
+            fetch = self._fetch_of(digest, size)
+            before = fetch.bytes_sent, fetch.bytes_received
             donors = tuple(peer for peer in from_peers if peer != self._own_peer)
             try:
                 async with asyncio.timeout(timeout_seconds):
-                    await fetch.run(donors, lambda peer: self._connect(peer, self._limits.connect_seconds))
+                    result = await fetch.run(donors, lambda peer: self._connect(peer, self._limits.connect_seconds))
             except TimeoutError:
                 raise AverageFailed("the deadline passed while fetching the result", suspects=donors) from None
-            assert fetch.parts is not None
-            result = EncodedResult(
-                digest=digest,
-                codec=fetch.mean_codec,
-                sent_codec=self._codec,
-                size=size,
-                encoded=fetch.encoded,
-                parts=fetch.parts,
-            )
-            traffic = fetch.bytes_sent, fetch.bytes_received
+            self._fetches.pop(digest, None)
+            traffic = fetch.bytes_sent - before[0], fetch.bytes_received - before[1]
         self._hold(key, result, round, is_fetched=True)
         own = vector.detach() if vector is not None and self._own_peer in contributors else None
         self._num_readers += 1
@@ -245,12 +241,22 @@ class Averager:
             vector=averaged,
             digest=digest,
             contributors=tuple(sorted(contributors)),
-            statistics=statistics,
+            statistics=statistics if own is not None else None,
             bytes_sent=traffic[0],
             bytes_received=traffic[1],
             seconds=asyncio.get_running_loop().time() - begun,
             upload_bytes_per_second=0.0,
         )
+
+    def _fetch_of(self, digest: Digest, size: int) -> Fetch:
+        """The one that was begun, so that a slow line comes to an end over several tries; only of few results."""
+        fetch = self._fetches.pop(digest, None)
+        if fetch is None:
+            fetch = Fetch(digest, codec=self._codec, size=size, stall_seconds=self._silences.limit_seconds)
+        self._fetches[digest] = fetch
+        while len(self._fetches) > _FETCHES_KEPT:
+            del self._fetches[next(iter(self._fetches))]
+        return fetch
 
     def forget(self, key: Digest) -> None:
         """Drop the encoded result that is kept for repairs."""

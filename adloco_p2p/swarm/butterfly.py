@@ -442,7 +442,7 @@ class Butterfly:
             weights = self.agreement.weights
             contributions = [(member, weights[member][1], encoded[member]) for member in self.agreement.contributors]
             mean_codec = self.agreement.mean_codec
-            self._encoded_view(part)[:] = mean_codec.encode(weighted_mean(codec, contributions))
+            self._encoded_view(part)[:] = mean_codec.encode(weighted_mean(codec, contributions, part.size))
             self._settle(part, mean_codec.decode(self._encoded_view(part)))
 
         await self._loop.run_in_executor(self._executor, reduce)

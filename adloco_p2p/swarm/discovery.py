@@ -23,8 +23,7 @@ from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from adloco_p2p.codec import decode
 from adloco_p2p.config.run import PROTOCOL_VERSION, RunConfig
 from adloco_p2p.core import canonical
-from adloco_p2p.core.rules import NaturalInt
-from adloco_p2p.core.types import Digest, PeerId
+from adloco_p2p.core.types import Count, Digest, PeerId
 from adloco_p2p.errors import ConfigError, RemoteProtocolError
 from adloco_p2p.swarm.addresses import MAX_ADDRESS_CHARS, MAX_ADDRESSES, parse_peer_address
 from adloco_p2p.swarm.identity import Identity, verify
@@ -59,10 +58,10 @@ class RunRecord:
     run: HexDigest
     name: Annotated[str, MaxLen(200)]
     author: PeerName
-    num_peers: NaturalInt
+    num_peers: Count
     """Live peers as the announcer counts them."""
     announcer: PeerName
-    protocol: NaturalInt
+    protocol: Count
     expiration: Annotated[float, Ge(0)]
     """Seconds since the epoch."""
 
@@ -75,7 +74,7 @@ class PeerRecord:
     peer: PeerName
     addresses: Annotated[tuple[Address, ...], MaxLen(MAX_ADDRESSES)]
     """Full addresses, all of this peer; none in client mode."""
-    protocol: NaturalInt
+    protocol: Count
     expiration: Annotated[float, Ge(0)]
     """Seconds since the epoch."""
 

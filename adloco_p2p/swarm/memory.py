@@ -131,6 +131,7 @@ class MemoryPort:
         contributors: tuple[PeerId, ...],
         from_peers: tuple[PeerId, ...],
         timeout_seconds: float,
+        vector: torch.Tensor | None = None,
     ) -> MemoryAverage:
         del round, key, timeout_seconds
         average = self.swarm.averages.get(digest)
@@ -140,7 +141,7 @@ class MemoryPort:
             vector=average,
             digest=digest,
             contributors=contributors,
-            statistics=None,
+            statistics=None if vector is None or self.me not in contributors else pseudo_gradient_statistics(vector, average),
             bytes_received=4 * average.numel(),
         )
 

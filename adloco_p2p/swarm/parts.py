@@ -165,10 +165,10 @@ def suitable_part_bytes(vector_bytes: int, num_members: int) -> int:
     return max(_SMALLEST_PART_BYTES, vector_bytes // (num_members * _PARTS_PER_SHARD) // 4096 * 4096)
 
 
-def weighted_mean(codec: TensorCodec, contributions: Sequence[tuple[int, int, Buffer]]) -> torch.Tensor:
-    """Mean of encoded parts, each (member, weight, bytes), in the given order: [n] float32.
+def weighted_mean(codec: TensorCodec, contributions: Sequence[tuple[int, int, Buffer]], size: int) -> torch.Tensor:
+    """Mean of encoded parts of `size` values, each (member, weight, bytes), in the given order: [size] float32.
 
-    Raises BadPart for a contribution that is not finite.
+    Raises BadPart for a contribution that is not finite, or of another size.
     """
     total = sum(weight for _, weight, _ in contributions)
     factors = [np.float32(weight / total) for _, weight, _ in contributions]
@@ -178,7 +178,7 @@ def weighted_mean(codec: TensorCodec, contributions: Sequence[tuple[int, int, Bu
             values = codec.decode(data)
         except RemoteProtocolError as error:
             raise BadPart(member, str(error)) from None
-        if not fits(codec, values) or (vectors and len(values) != len(vectors[0])):
+        if len(values) != size or not fits(codec, values):
             raise BadPart(member, "values that are not finite, or too few")
         vectors.append(values.numpy())
     mean = np.empty_like(vectors[0])

@@ -1,7 +1,8 @@
 """Results of averages, as encoded: kept for hosts that lost theirs, served to them, and fetched by them.
 
-The digest that the hosts committed decides alone: a table of part hashes is believed because it hashes to the digest, a part
-because it hashes to its line in the table. So parts may come from any mixture of donors.
+The digest that the hosts committed decides alone: a part is believed because it hashes to its line in a table whose hashes hash
+to the digest. So parts may come from any mixture of donors. The lengths of the parts stand in the table, too, but not in the
+digest: donors that cut the result differently are kept apart, because one of them lies.
 
     fetcher --HELLO(digest)--> donor --VERDICT, TABLE--> fetcher --WANT(part)--> donor --DATA--> fetcher
 """
@@ -30,6 +31,10 @@ _WANT = struct.Struct("<I")
 _PART_OVERHEAD_BYTES = 4096  # that coding a part by itself may cost beside coding the vector at once
 
 
+Table = tuple[tuple[int, bytes], ...]
+"""Bytes and SHA-256 of every part, in order."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EncodedResult:
     """One averaged vector as every host holds it."""
@@ -42,8 +47,7 @@ class EncodedResult:
     """Values."""
     encoded: np.ndarray
     """uint8 [bytes of all parts]; never written to again."""
-    parts: tuple[tuple[int, bytes], ...]
-    """Bytes and SHA-256 of every part, in order."""
+    parts: Table
 
     def part(self, index: int) -> memoryview:
         first = sum(num_bytes for num_bytes, _ in self.parts[:index])
@@ -151,25 +155,37 @@ class _Room:
             self._at = 0
 
 
+class _Assembly:
+    """The result as donors of one table cut it, as far as it is here."""
+
+    def __init__(self, parts: Table, codec: TensorCodec) -> None:
+        self.parts = parts
+        self.codec = codec
+        self.offsets = [0, *accumulate(num_bytes for num_bytes, _ in parts)]
+        self.encoded = np.empty(self.offsets[-1], dtype=np.uint8)  # memory that nobody fills costs nothing
+        self.wanted = deque(range(len(parts)))
+        self.num_missing = len(parts)
+
+    def view(self, index: int) -> memoryview:
+        return self.encoded.data[self.offsets[index] : self.offsets[index + 1]]
+
+
 class Fetch:
-    """One result on its way from its donors."""
+    """One result on its way from its donors. `run` may be called again: what has come is kept."""
 
     def __init__(self, digest: Digest, *, codec: TensorCodec, size: int, stall_seconds: float) -> None:
-        self.encoded = np.empty(0, dtype=np.uint8)
-        self.mean_codec = codec
-        self.parts: tuple[tuple[int, bytes], ...] | None = None
         self.bytes_sent = self.bytes_received = 0
         self._digest, self._codec, self._size, self._stall_seconds = digest, codec, size, stall_seconds
-        self._wanted: deque[int] = deque()
-        self._num_missing = 0
+        self._assemblies: dict[Table, _Assembly] = {}
         self._failures: dict[PeerId, str] = {}
 
-    async def run(self, donors: tuple[PeerId, ...], connect: Callable[[PeerId], Awaitable[FramedStream]]) -> None:
+    async def run(self, donors: tuple[PeerId, ...], connect: Callable[[PeerId], Awaitable[FramedStream]]) -> EncodedResult:
         """Until every part is here. Raises AverageFailed when no donor is left; the caller bounds the time."""
         waiting = list(donors)
         working: dict[asyncio.Task[None], PeerId] = {}
+        self._failures.clear()
         try:
-            while not self.is_complete:
+            while (whole := self._whole) is None:
                 while waiting and len(working) < _MAX_DONORS:
                     donor = waiting.pop(0)
                     working[asyncio.create_task(self._fetch_from(donor, connect))] = donor
@@ -187,44 +203,61 @@ class Fetch:
             for task in working:
                 task.cancel()
             await asyncio.gather(*working, return_exceptions=True)
+        return EncodedResult(
+            digest=self._digest,
+            codec=whole.codec,
+            sent_codec=self._codec,
+            size=self._size,
+            encoded=whole.encoded,
+            parts=whole.parts,
+        )
 
     @property
-    def is_complete(self) -> bool:
-        return self.parts is not None and self._num_missing == 0
+    def _whole(self) -> _Assembly | None:
+        return next((assembly for assembly in self._assemblies.values() if not assembly.num_missing), None)
 
     async def _fetch_from(self, donor: PeerId, connect: Callable[[PeerId], Awaitable[FramedStream]]) -> None:
         """Take parts from the common queue until none is missing; what this donor owes at its end goes back."""
         stream = await connect(donor)
         room = _Room()
         outstanding: set[int] = set()
+        assembly: _Assembly | None = None
         try:
-            await self._introduce(stream, room)
-            assert self.parts is not None
-            offsets = [0, *accumulate(num_bytes for num_bytes, _ in self.parts)]
-            while self._num_missing:
-                while self._wanted and len(outstanding) < _OUTSTANDING:
-                    index = self._wanted.popleft()
+            assembly = await self._introduce(stream, room)
+            while assembly.num_missing:
+                while assembly.wanted and len(outstanding) < _OUTSTANDING:
+                    index = assembly.wanted.popleft()
                     outstanding.add(index)
-                    room.asked.append((index, self.encoded.data[offsets[index] : offsets[index + 1]]))
+                    room.asked.append((index, assembly.view(index)))
                     stream.send(FrameKind.WANT, _WANT.pack(index))
                 if not outstanding:  # others have the rest in hand; if they fail it comes back to the queue
                     await asyncio.sleep(0.05)
                     continue
-                async with asyncio.timeout(self._stall_seconds):
-                    index = await room.filled.get()
-                data = self.encoded.data[offsets[index] : offsets[index + 1]]
-                if await asyncio.to_thread(part_digest, data) != self.parts[index][1]:
+                index = await self._filled(stream, room)
+                if await asyncio.to_thread(part_digest, assembly.view(index)) != assembly.parts[index][1]:
                     raise RemoteProtocolError(f"{donor} sent a part that is not in the result")
                 outstanding.remove(index)
-                self._num_missing -= 1
+                assembly.num_missing -= 1
         finally:
             stream.abort()
-            self._wanted.extend(sorted(outstanding))
+            if assembly is not None:
+                assembly.wanted.extend(sorted(outstanding))
             self.bytes_sent += stream.bytes_sent
             self.bytes_received += stream.bytes_received
 
-    async def _introduce(self, stream: FramedStream, room: _Room) -> None:
-        """Say what is wanted; take the donor's table if it is the true one."""
+    async def _filled(self, stream: FramedStream, room: _Room) -> int:
+        """The next part that is here whole. A slow line is no silence: raises TimeoutError where nothing at all arrives."""
+        while True:
+            before = stream.bytes_received
+            try:
+                async with asyncio.timeout(self._stall_seconds):
+                    return await room.filled.get()
+            except TimeoutError:
+                if stream.bytes_received == before:
+                    raise
+
+    async def _introduce(self, stream: FramedStream, room: _Room) -> _Assembly:
+        """Say what is wanted; take the donor's table if its hashes are the true ones."""
         stream.sink = room
         stream.max_control_bytes = _TABLE_BYTES
         hello = Hello(purpose=Purpose.REPAIR, key=self._digest, codec=self._codec.code, size=self._size)
@@ -233,16 +266,13 @@ class Fetch:
             verdict = Verdict.decode(await stream.receive(FrameKind.VERDICT))
             if verdict.status != "go":
                 raise RemoteProtocolError(f"{stream.peer} refused: {verdict.reason}")
-            table = decode_table(await stream.receive(FrameKind.TABLE))
+            table = tuple(decode_table(await stream.receive(FrameKind.TABLE)))
         digests, num_bytes = [digest for _, digest in table], sum(num_bytes for num_bytes, _ in table)
         true = [c for c in mean_codecs(self._codec) if result_digest(c, self._size, digests) == self._digest]
         if not true or not num_bytes <= true[0].num_bytes(self._size) + _PART_OVERHEAD_BYTES * len(table):
             raise RemoteProtocolError(f"{stream.peer} offers another result")
-        if self.parts is None:
-            self.mean_codec = true[0]
-            self.encoded = np.empty(num_bytes, dtype=np.uint8)
-            self.parts = tuple(table)
-            self._wanted.extend(range(len(table)))
-            self._num_missing = len(table)
-        elif self.parts != tuple(table):
-            raise RemoteProtocolError(f"{stream.peer} cuts the result elsewhere")
+        if table not in self._assemblies:
+            if len(self._assemblies) >= _MAX_DONORS:
+                raise RemoteProtocolError(f"{stream.peer} cuts the result as nobody else does")
+            self._assemblies[table] = _Assembly(table, true[0])
+        return self._assemblies[table]

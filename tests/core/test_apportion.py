@@ -186,6 +186,7 @@ def test_absurd_speeds_give_some_share(speeds: list[float], batch: int) -> None:
         ((), ()),
         ((5.0, 1.0), ()),  # two members send one vector each, however it is cut
         ((0.0, 0.0, 0.0), ()),
+        ((5e-324, 5e-324, 0.0), ()),  # a claim of nothing is no claim
         ((7.0, 7.0, 7.0), (1 / 3, 1 / 3, 1 / 3)),
         ((7.0, 0.0, 7.0), (1 / 3, 1 / 3, 1 / 3)),
         ((10.0, 10.0, 10.0, 1.0), (1 / 3, 1 / 3, 1 / 3, 0.0)),

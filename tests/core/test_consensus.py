@@ -236,6 +236,23 @@ def test_a_promise_forbids_lower_ballots() -> None:
     assert isinstance(refusal, Refusal) and refusal.promised == prepare.ballot
 
 
+def test_a_ballot_that_leaps_is_passed_over() -> None:
+    """The next attempt after it could be one that nobody can name."""
+    swarm = Swarm(3)
+    first, second, third = swarm.order
+    proposal = said(swarm, Proposal)[0]
+    largest = Ballot(attempt=1 << 62, peer=third)
+    leaps = [
+        Prepare(parent=proposal.parent, ballot=largest, absent=()),
+        Refusal(parent=proposal.parent, ballot=proposal.ballot, promised=largest, alive=()),
+    ]
+    for message, receiver in zip(leaps, (second, first), strict=True):
+        outcomes = swarm.peers[receiver].receive(third, message, NOW)
+        assert not [o for o in outcomes if isinstance(o, Persist | Send)]
+        promised = swarm.peers[receiver].consensus.slot.promised
+        assert promised is None or promised < largest
+
+
 def test_nobody_is_left_out_who_is_heard_of() -> None:
     swarm = Swarm(3)
     _, second, third = swarm.order

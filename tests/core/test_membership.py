@@ -64,6 +64,17 @@ def test_a_lease_is_renewed_by_a_rising_beat_only() -> None:
     assert not made.lease_valid(B, 11.0)
 
 
+def test_nobody_can_use_up_the_beats_of_another() -> None:
+    made, largest = member(A), 1 << 62
+    told = Heartbeat(beat=largest, roster=ROSTER, heard=(largest,) * 4, head=Head(round=0, digest=ROSTER, samples=0), have=0)
+    before = {peer: made.beat_of(peer) for peer in (A, B, C)}
+    made.handle(B, told, 1.0)
+    assert {peer: made.beat_of(peer) for peer in (A, B, C)} == before
+    lives = 50_000 * BEATS_PER_INCARNATION  # that went by unheard
+    made.handle(B, replace(told, beat=lives, heard=(lives, 0, 0, 0)), 2.0)
+    assert (made.beat_of(A), made.beat_of(B)) == (lives, lives)
+
+
 def test_clocks_of_two_machines_are_never_compared() -> None:
     made, other = member(A, now=0.0), member(B, now=1e6)
     other.tick(1e6)

@@ -258,7 +258,7 @@ def test_who_could_not_give_its_average_holds_nobody_up_again() -> None:
     outer.average_failed(failure(attempt=0, suspects=(A,)), 14.0, ())
     asked = outer.received(A, vote(A, B), 14.5, ())
     assert [effect.from_peers for effect in asked if isinstance(effect, RepairAverage)] == [(A,)]
-    outer.average_failed(failure(attempt=0, suspects=(A,)), 15.0, ())
+    outer.average_failed(replace(failure(attempt=0, suspects=(A,)), is_repair=True), 15.0, ())
     assert outer.phase is Phase.RETRYING and outer.next_deadline is not None
     again = [*outer.received(A, vote(A, B), 15.5, ()), *outer.tick(outer.next_deadline, ())]
     assert not any(isinstance(effect, RepairAverage) for effect in again)
@@ -272,6 +272,57 @@ def test_where_nothing_has_a_majority_the_average_of_most_hosts_wins() -> None:
     outer.received(C, replace(vote(B, C), attempt=5, digest=Digest("9" * 64)), 15.0, ())
     effects = outer.received(D, replace(vote(D), attempt=1, digest=Digest("1" * 64)), 15.0, ())
     assert [effect.from_peers for effect in effects if isinstance(effect, RepairAverage)] == [(B, C)]
+
+
+def test_the_end_of_what_was_given_up_is_not_taken_for_that_of_the_repair() -> None:
+    outer = averaging(B, A, patience=Patience())
+    outer.received(A, vote(A), 12.1, ())  # another average of the same attempt
+    assert outer.phase is Phase.REPAIRING
+    assert outer.average_failed(failure(attempt=0, suspects=(A,)), 12.2, ()) == []
+    assert outer.average_finished(finished(outer, A, B), 12.2, ()) == []
+    assert outer.phase is Phase.REPAIRING
+    outer.average_finished(replace(finished(outer, A), is_repair=True), 12.3, ())
+    assert outer.phase is Phase.APPLYING
+
+
+def test_a_repair_is_stopped_with_its_round() -> None:
+    outer = averaging(B, A, patience=Patience())
+    outer.received(A, replace(vote(A), attempt=3), 12.1, ())
+    assert outer.phase is Phase.REPAIRING
+    assert outer.abandon() == [CancelAverage(instance=INSTANCE, round=0, attempt=3)]
+
+
+def test_who_holds_something_asks_again_for_what_will_win() -> None:
+    """B's average of three could not be fetched, then C's of two; C dies, and B's is the one to have."""
+    other = Digest("9" * 64)
+    outer = averaging(A, B, C, patience=Patience())
+    outer.average_failed(failure(attempt=0, suspects=(C,)), 14.0, ())
+    outer.received(B, vote(A, B, C), 14.1, ())
+    outer.average_failed(replace(failure(attempt=0, suspects=(B,)), is_repair=True), 14.2, ())
+    outer.received(C, replace(vote(B, C), attempt=1, digest=other), 14.3, ())
+    assert outer.phase is Phase.REPAIRING
+    outer.average_finished(replace(finished(outer, B, C), attempt=1, digest=other, is_repair=True), 14.4, (C,))
+    assert outer.phase is Phase.COMMITTING
+    assert outer.next_deadline is not None
+    effects = outer.tick(outer.next_deadline, (C,))
+    assert [effect.from_peers for effect in effects if isinstance(effect, RepairAverage)] == [(B,)]
+
+
+def test_what_no_honest_host_says_changes_nothing() -> None:
+    outer = averaging(A, B, C, patience=Patience())
+    for message in (
+        AttemptFailed(instance=INSTANCE, round=0, attempt=1 << 62, suspects=()),
+        AttemptStart(instance=INSTANCE, round=0, attempt=1 << 62, members=(A, B)),
+        vote(),
+        vote(B, B, B, B),
+        vote(A, D),
+    ):
+        assert outer.received(B, message, 12.0, ()) == []
+    assert outer.phase is Phase.AVERAGING
+    outer.average_failed(failure(attempt=0, suspects=()), 13.0, ())
+    assert outer.next_deadline is not None
+    starts = [e.message.attempt for e in outer.tick(outer.next_deadline, ()) if isinstance(e, Send)]
+    assert starts == [1, 1]
 
 
 def round_of(me: PeerId, *, clients: tuple[PeerId, ...]) -> OuterRound:

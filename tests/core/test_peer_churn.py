@@ -317,4 +317,5 @@ def _failed(effect: object) -> object:
         attempt=effect.attempt,  # type: ignore[attr-defined]
         reason="in vain",
         suspects=getattr(effect, "from_peers", ()),
+        is_repair=isinstance(effect, RepairAverage),
     )

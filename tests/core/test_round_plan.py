@@ -16,6 +16,7 @@ from adloco_p2p.core.plan_check import check_plan
 from adloco_p2p.core.round_plan import genesis, next_plan
 from adloco_p2p.core.rules import BatchRules, InstanceRules, MergeRules, Rules, SwitchRules, WorkRules
 from adloco_p2p.core.types import (
+    LARGEST_COUNT,
     Capacity,
     Digest,
     Fork,
@@ -473,7 +474,7 @@ def random_reports(done: RoundPlan, chance: random.Random) -> list[Report]:
         return chance.choice([0.0, low, 1e-300, chance.uniform(0.0, 10.0), chance.uniform(low, 1e6), 1e30])
 
     def whole() -> int:
-        return chance.choice([0, 1, chance.randrange(1, 100), 10**400])
+        return chance.choice([0, 1, chance.randrange(1, 100), LARGEST_COUNT])
 
     names = [seat.peer for seat in done.roster]
     reports = []
@@ -499,7 +500,9 @@ def random_reports(done: RoundPlan, chance: random.Random) -> list[Report]:
                 half_batch=chance.choice(
                     [
                         None,
-                        replace(half_batch(), covariance_trace=number(-1e30), true_sqnorm=number(-1e30), num_steps=whole() + 1),
+                        replace(
+                            half_batch(), covariance_trace=number(-1e30), true_sqnorm=number(-1e30), num_steps=max(1, whole())
+                        ),
                     ]
                 ),
                 state_digest=Digest(chance.choice("ab") * 64),
@@ -507,8 +510,8 @@ def random_reports(done: RoundPlan, chance: random.Random) -> list[Report]:
             items.append(garbled)
         offer = Capacity(
             samples_per_second=number(),
-            micro_batch_limit=whole() + 1,
-            max_instances=whole() + 1,
+            micro_batch_limit=max(1, whole()),
+            max_instances=max(1, whole()),
             is_leaving=chance.random() < 0.1,
         )
         about = chance.choice([done.probe, done.pending, None])

@@ -397,11 +397,13 @@ class World:
             ids = ids_of(effect)
             holders = [p for p in effect.from_peers if self.hosts[p].is_alive and effect.digest in self.hosts[p].held_averages]
             if not holders:
-                self.feed(name, AverageFailed(**ids, reason="nobody holds it", suspects=effect.from_peers))
+                self.feed(name, AverageFailed(**ids, reason="nobody holds it", suspects=effect.from_peers, is_repair=True))
                 return
             self.hosts[name].averages[effect.instance, effect.round] = effect.digest
             self.hosts[name].held_averages.add(effect.digest)
-            finished = AverageFinished(**ids, digest=effect.digest, contributors=effect.contributors, statistics=None)
+            finished = AverageFinished(
+                **ids, digest=effect.digest, contributors=effect.contributors, statistics=None, is_repair=True
+            )
             self.feed(name, finished)
 
         self.at(0.5, finish)

@@ -63,7 +63,8 @@ def performed(*effects: DeviceEffect, until: str = "", calls: Calls | None = Non
     )
     for effect in effects:
         worker.submit(effect)
-    worker.put_average(ONE, "average of pseudo-gradient 0")
+    for number in (0, 1):
+        worker.put_average(ONE, number, "average of pseudo-gradient 0")
     worker.start()
     assert worker.stop(timeout_seconds=PATIENCE_SECONDS)
     posted = [events.get_nowait() for _ in range(events.qsize())]
@@ -134,3 +135,19 @@ def test_an_error_of_the_outer_step_ends_the_node() -> None:
 def test_the_outer_step_of_the_same_round_is_not_taken_early() -> None:
     names, _ = performed(inner(1, is_ahead=True), replace(END_OF_ROUND_0[0], round=1))
     assert names[:4] == STEPS
+
+
+def test_an_average_of_an_earlier_round_that_comes_late_is_not_applied_to_a_later_one() -> None:
+    worker = DeviceWorker(
+        engine=FakeEngine(Calls()),
+        checkpoints=FakeCheckpoints(Calls()),
+        states=FakeNetwork(Calls()),
+        post=lambda event: None,
+        progress=lambda fields: None,
+        fail=lambda error: None,
+    )
+    worker.put_average(ONE, 3, "average of round 3")
+    worker.put_average(ONE, 1, "average of round 1, at last")
+    worker.put_average(TWO, 1, "another instance's")
+    assert worker._take_average(ApplyOuter(instance=ONE, round=3)) == "average of round 3"
+    assert list(worker._averages) == [(TWO, 1)]

@@ -57,7 +57,9 @@ class Device:
     def trains(self, work: RunInner) -> None:
         """A round of a lonely host."""
         self.does(work)
-        self.worker.put_average(work.plan.instance, self.worker.pseudo_gradient(work.plan.instance, work.round).clone())
+        self.worker.put_average(
+            work.plan.instance, work.round, self.worker.pseudo_gradient(work.plan.instance, work.round).clone()
+        )
         self.does(ApplyOuter(instance=work.plan.instance, round=work.round))
 
     def keeps(self, copy: InstanceId, *, of: InstanceId, boundary: int) -> Digest:

@@ -92,7 +92,8 @@ def test_what_does_not_fit_is_seen(codec: str, too_large: float) -> None:
 def test_the_mean_is_rounded_after_every_product_and_sum() -> None:
     vectors, weights = [torch.randn(501) for _ in range(3)], (3, 4, 5)
     codec = codec_named("float32")
-    mean = weighted_mean(codec, [(m, w, codec.encode(v)) for m, (w, v) in enumerate(zip(weights, vectors, strict=True))])
+    contributions = [(m, w, codec.encode(v)) for m, (w, v) in enumerate(zip(weights, vectors, strict=True))]
+    mean = weighted_mean(codec, contributions, 501)
     for place in (0, 250, 500):
         total = torch.tensor(0.0)
         for vector, weight in zip(vectors, weights, strict=True):
@@ -103,8 +104,18 @@ def test_the_mean_is_rounded_after_every_product_and_sum() -> None:
 def test_the_sender_of_a_bad_part_is_named() -> None:
     codec, good, bad = codec_named("float16"), torch.zeros(4), torch.tensor([0.0, 1.0, float("inf"), 0.0])
     with pytest.raises(BadPart) as found:
-        weighted_mean(codec, [(3, 1, codec.encode(good)), (8, 1, codec.encode(bad))])
+        weighted_mean(codec, [(3, 1, codec.encode(good)), (8, 1, codec.encode(bad))], 4)
     assert found.value.member == 8
+
+
+@pytest.mark.parametrize("name", ["int4", "topk2"])
+def test_who_claims_another_size_is_named_also_where_it_comes_first(name: str) -> None:
+    codec = codec_named(name)
+    good, short = (codec.encode(torch.ones(size)) for size in (8192, 8191))
+    assert len(good) == len(short)  # so the bytes alone do not show it
+    with pytest.raises(BadPart) as found:
+        weighted_mean(codec, [(3, 1, short), (8, 1, good)], 8192)
+    assert found.value.member == 3
 
 
 def test_statistics_are_summed_in_double_precision() -> None:

@@ -1,5 +1,6 @@
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,8 @@ def _envelope(**changes):
         ({"kind": "verdict"}, "ProbeVerdict"),
         ({"kind": "unheard"}, "unknown kind"),
         ({"payload": b""}, "Report"),
+        ({"payload": gossip_wire.canonical.encode(replace(_report("alice"), plan=Digest("zz")))}, "plan"),
+        ({"payload": gossip_wire.canonical.encode(replace(_report("alice"), round=1 << 63))}, "round"),
         ({"payload": b"x" * (gossip_wire.MAX_PAYLOAD_BYTES + 1)}, "at most"),
         ({"protocol_version": 0}, "version 0"),
     ],
