@@ -119,7 +119,7 @@ def check(folder: Path, container: str) -> dict[str, bool]:
     os.chown(volume, USER, USER)
     folder.chmod(0o755)
     command = [sys.executable, "-m", "adloco_p2p"]
-    common = ["--plain", "--host-maddrs", LOOPBACK, "--peer-set", "num_threads=1"]
+    common = ["--plain", "--host-maddrs", LOOPBACK, "--peer-set", "num_threads=1", "allow_local_files=true"]
     logs = {name: folder / f"{name}.log" for name in ("first", "second", "container")}
     start = [*command, "start", str(config), "--workdir", str(folder / "first"), *common]
     with running(start, logs["first"]) as first:

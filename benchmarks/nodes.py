@@ -50,7 +50,8 @@ class Member:
 def node_command(*arguments: object, workdir: Path, listen: str, step_seconds: float = 0.0) -> list[str]:
     """`adloco-peer ARGUMENTS` with one thread; with `step_seconds` on a device that takes so long for an inner step."""
     program = ["benchmarks.paced", step_seconds] if step_seconds else ["adloco_p2p"]
-    common = ["--workdir", workdir, "--plain", "--peer-set", "num_threads=1", "--host-maddrs", listen]
+    common = ["--workdir", workdir, "--plain", "--peer-set", "num_threads=1", "allow_local_files=true"]
+    common += ["--host-maddrs", listen]
     return [sys.executable, "-m", *map(str, (*program, *arguments, *common))]
 
 

@@ -193,7 +193,7 @@ class Soak:
 
     def run(self) -> None:
         config = self._write_config()
-        common = ["--plain", "--host-maddrs", "/ip4/127.0.0.1/tcp/0", "--peer-set", "num_threads=1"]
+        common = ["--plain", "--host-maddrs", "/ip4/127.0.0.1/tcp/0", "--peer-set", "num_threads=1", "allow_local_files=true"]
         step_seconds = self.arguments.step_seconds
         first = Peer(0, self.folder / "peer-0", ["start", str(config), *common], step_seconds)
         self.peers.append(first)

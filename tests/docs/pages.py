@@ -46,7 +46,8 @@ TINY = {
 }
 WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan", "gossip", "swarm")
 ON_LOOPBACK = """#!/usr/bin/env bash
-case $1 in start|join|bootstrap|doctor) set -- "$@" --host-maddrs /ip4/127.0.0.1/tcp/0 --peer-set checkpoints_kept=50 ;; esac
+machine="checkpoints_kept=50 allow_local_files=true"
+case $1 in start|join|bootstrap|doctor) set -- "$@" --host-maddrs /ip4/127.0.0.1/tcp/0 --peer-set $machine ;; esac
 case $1 in dashboard) set -- "$@" --port 0 ;; esac
 exec {python} -I -S {warm} {address} "$@"
 """

@@ -17,7 +17,7 @@ import yaml
 from processes import TINY_MODEL, begin_warm, write_text
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
-NETWORK = ("--plain", "--peer-set", "num_threads=1", "--host-maddrs", LOOPBACK)
+NETWORK = ("--plain", "--peer-set", "num_threads=1", "allow_local_files=true", "--host-maddrs", LOOPBACK)
 PATIENCE_SECONDS = 90.0
 """What has not happened by then never will, on a machine that does other things too."""
 LOOK_SECONDS = 0.02

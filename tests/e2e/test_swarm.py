@@ -266,6 +266,10 @@ def test_what_cannot_be_reached_and_what_is_in_use_is_named(new: NewPeer, tmp_pa
     lost = new("lost", "join", "--initial-peers", nobody)
     first = new("first", "start", write_swarm_config(tmp_path, rounds=ENDLESS))
     first.wait_for("round")
+    arguments = ["join", "--initial-peers", first.link(), "--workdir", tmp_path / "unasked", "--host-maddrs", LOOPBACK]
+    unasked = run(arguments, folder=tmp_path)
+    assert unasked.code == 2
+    assert re.search(r"E214: .*data\.path: /", unasked.errors)
     twice = run(["start", tmp_path / "tiny.yaml", "--workdir", first.workdir, "--plain"], folder=tmp_path)
     assert twice.code == 4
     assert str(first.workdir) in twice.errors
