@@ -63,7 +63,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 def tabulate(arguments: argparse.Namespace) -> None:
     found = {record["key"]: record for path in (KEPT, *arguments.runs) for record in read_records(path)}
-    write([record for record in found.values() if record["samples"] == arguments.samples], DOCS)
+    write(list(found.values()), DOCS, samples=arguments.samples)
 
 
 if __name__ == "__main__":

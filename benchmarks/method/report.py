@@ -23,7 +23,7 @@ from benchmarks.method.figures import (
     with_end,
 )
 from benchmarks.method.plots import FEWEST_SEEDS, plot_curves, plot_pareto, plot_unequal
-from benchmarks.method.rows import FULL, GROUPS, ONE, SAME_START, TUNED, TUNING_SEED, Row
+from benchmarks.method.rows import FULL, GROUPS, LONG_FIXED, LONG_START, ONE, SAME_START, TUNED, TUNING_SEED, Row
 from benchmarks.method.run import BASE
 from benchmarks.method.store import key_of, pack
 
@@ -34,11 +34,12 @@ NEAR = 0.10
 """Nats above the final loss of the DiLoCo that a run starts like: the loss to which costs are compared."""
 
 
-def write(records: Sequence[Record], docs: Path) -> None:
-    """Rewrite every table between its marks in docs/results.md, and the plots and packed records in docs/results/."""
+def write(records: Sequence[Record], docs: Path, *, samples: int) -> None:
+    """Rewrite every table between its marks in docs/results.md, and the plots and packed records in docs/results/. `samples`:
+    of a row of length 1; records of other runs are left out."""
     tuned = [record for record in records if record["seed"] == TUNING_SEED]
     others = [record for record in records if record["seed"] != TUNING_SEED]
-    runs = {group: _of(tuned if group == "tuning" else others, rows()) for group, rows in GROUPS.items()}
+    runs = {group: _of(tuned if group == "tuning" else others, rows(), samples) for group, rows in GROUPS.items()}
     equal = {name: found for group in ("main", "ablations") for name, found in runs[group].items()}
     folder = docs / "results"
     folder.mkdir(exist_ok=True)
@@ -46,6 +47,7 @@ def write(records: Sequence[Record], docs: Path) -> None:
         "main": main_table(runs["main"]),
         "reached": reached_table(runs["main"]),
         "near": near_table(runs["main"]),
+        "long": long_table(runs["long"]),
         "fronts": front_table(equal),
         "ablations": ablation_table(runs["ablations"], runs["main"]),
         "unequal": unequal_table(runs["unequal"]),
@@ -79,12 +81,12 @@ def _named(rows: Sequence[Row]) -> dict[str, Row]:
     return {row.name: row for row in rows}
 
 
-def _of(records: Sequence[Record], rows: Sequence[Row]) -> dict[str, list[Record]]:
+def _of(records: Sequence[Record], rows: Sequence[Row], samples: int) -> dict[str, list[Record]]:
     """By what was run, not by name: rows may be renamed, and a row of two tables is run once."""
     known = {record["key"]: record for record in records}
     base = BASE.read_text("utf-8")
-    kinds = sorted({(record["seed"], record["samples"]) for record in records})
-    found = {row.name: [known.get(key_of(row, seed, samples=samples, base=base)) for seed, samples in kinds] for row in rows}
+    seeds = sorted({record["seed"] for record in records})
+    found = {row.name: [known.get(key_of(row, seed, samples=samples, base=base)) for seed in seeds] for row in rows}
     return {name: [record for record in some if record] for name, some in found.items() if any(some)}
 
 
@@ -215,6 +217,28 @@ def near_table(runs: Runs) -> list[str]:
         targets = [{record["seed"]: record["loss"] + distance for record in start} for distance in distances]
         cells = [_advantage(records, start, target, ROUNDS) for target in targets]
         lines.append(f"| {name} | {estimate(ratios).shown(2)} | {' | '.join(cells)} |")
+    return lines
+
+
+def long_table(runs: Runs) -> list[str]:
+    """Runs several times as long, beside DiLoCo of the same start and the well-chosen fixed batch."""
+    lines = [
+        f"| row | seeds | final loss | minus {LONG_START} | minus {LONG_FIXED} | rounds | inner steps | MB sent per peer "
+        f"| rounds to {NEAR:.2f} above, times fewer | bytes | inner steps |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    start = runs.get(LONG_START, ())
+    targets = {record["seed"]: record["loss"] + NEAR for record in start}
+    for name, records in runs.items():
+        cells = [
+            name,
+            str(len(records)),
+            _costs(records, lambda r: r["loss"]).shown(3),
+            *(_minus(records, runs.get(other, ())) if other != name else "" for other in (LONG_START, LONG_FIXED)),
+            *_counts(records),
+            *(_advantage(records, start, targets, cost) if name != LONG_START else "" for cost in (ROUNDS, BYTES, STEPS)),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
     return lines
 
 

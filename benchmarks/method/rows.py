@@ -25,8 +25,12 @@ class Row:
     """The learning rate decays over so many rounds, as in the product, instead of over the samples; 0: over the samples."""
     is_last_gradient: bool = False
     """Not in the product: the test reads gradients of the last inner step."""
+    length: int = 1
+    """How many times the samples of the other rows."""
 
 
+LONG = 4
+"""Times as many samples: 100 tokens per parameter."""
 TUNING_SEED = 0
 """The constants of the other groups were chosen by this seed, which is therefore not among theirs."""
 
@@ -99,9 +103,36 @@ def tuning() -> list[Row]:
         )
         for eta, e in ((2.5, 1.0), (2.1, 1.0), (2.1, 2.0))
     ]
-    last = [diloco(16, 32, momentum=0.5), diloco(8, 128, momentum=0.9), diloco(4, 64, momentum=0.5)]
+    last = [
+        diloco(16, 32, momentum=0.5),
+        diloco(8, 128, momentum=0.9),
+        diloco(4, 64, momentum=0.5),
+        diloco(8, 32, momentum=0.3),
+    ]
     outer = [diloco(8, 64, f"outer.learning_rate={rate}", name=f"DiLoCo B 8 H 64 m 0.7 outer {rate}") for rate in (1.0, 0.5)]
-    return [*rates, *grid, *batches, *etas, *steps, *levers, *roots, *both, *last, *outer]
+    capped = [growing(eta, most) for eta in (1.0, 1.3, 1.5) for most in (16, 20, 24, 32)]
+    return [*rates, *grid, *batches, *etas, *steps, *levers, *roots, *both, *last, *outer, *capped, *long_tuning()]
+
+
+def growing(eta: float, most: int, *more: str, momentum: float = 0.5, name: str = "") -> Row:
+    """One instance whose batch grows to `most` at most, the learning rate with its root."""
+    changes = (f"batch.eta={eta}", f"batch.max_batch={most}", "inner.batch_scaling=sqrt", f"outer.momentum={momentum}")
+    return adloco(name or f"AdLoCo eta {eta}, max {most}, m {momentum}, sqrt", *changes, *more)
+
+
+def long_tuning() -> list[Row]:
+    """What was tried of runs four times as long."""
+    plain = [diloco(8, h, momentum=m) for h, m in ((32, 0.5), (32, 0.6), (32, 0.7), (64, 0.7), (128, 0.7))]
+    plain.append(diloco(16, 32, momentum=0.5))
+    rates = ((8, "4e-3", 0.5), (8, "8.5e-3", 0.5), (16, "8.5e-3", 0.5), (16, "8.5e-3", 0.7))
+    fixed = [
+        diloco(batch, 32, f"inner.learning_rate={rate}", momentum=m, name=f"DiLoCo B {batch} H 32 m {m} rate {rate}")
+        for batch, rate, m in (*rates, (24, "1.04e-2", 0.5), (32, "1.2e-2", 0.5))
+    ]
+    pairs = ((0.8, 16), (0.8, 20), (1.0, 24), (1.0, 32), (1.3, 16), (1.3, 24), (1.3, 32), (1.3, 64), (1.7, 24), (1.7, 64))
+    pairs += ((2.1, 20), (2.1, 24), (2.1, 32), (2.5, 24), (2.5, 64), (3.5, 64))
+    grown = [*(growing(eta, most) for eta, most in pairs), *(growing(2.1, most, momentum=0.7) for most in (20, 24))]
+    return [replace(row, name=f"long: {row.name}", length=LONG) for row in (*plain, *fixed, *grown)]
 
 
 SAME_START = "DiLoCo B 8 H 32"
@@ -128,6 +159,7 @@ def main() -> list[Row]:
         adloco(ONE, *_TUNED),
         diloco(16, 32, "inner.learning_rate=8.5e-3", momentum=0.5, name="DiLoCo B 16 H 32 (fixed batch)"),
         adloco("AdLoCo, one instance, eta 2.5", *_TUNED, "batch.eta=2.5"),
+        growing(1.5, 20, name="AdLoCo, one instance, at most 20"),
         full(),
         adloco(
             "AdLoCo, constants of the demonstration (H 16)",
@@ -144,6 +176,26 @@ def main() -> list[Row]:
         Row(name="AdamW B 8, one process", settings=("mode=localsgd", "batch.initial_batch=8"), speeds=(1.0,)),
         diloco(8, 128, momentum=0.7, name="DiLoCo B 8 H 128"),
     ]
+
+
+LONG_START = "long: DiLoCo B 8 H 32"
+LONG_FIXED = "long: DiLoCo B 16 H 32 (fixed batch)"
+
+
+def long() -> list[Row]:
+    """Four times the samples: what a growing batch gives where a run is long for its model."""
+    rows = [
+        diloco(8, 32, momentum=0.7, name=LONG_START),
+        diloco(8, 32, momentum=0.5, name=f"{LONG_START}, outer momentum 0.5"),
+        diloco(8, 64, momentum=0.7, name="long: DiLoCo B 8 H 64"),
+        diloco(8, 128, momentum=0.7, name="long: DiLoCo B 8 H 128"),
+        diloco(16, 32, "inner.learning_rate=8.5e-3", momentum=0.7, name=LONG_FIXED),
+        growing(2.1, 20, momentum=0.7, name="long: AdLoCo, at most 20"),
+        growing(2.1, 24, momentum=0.7, name="long: AdLoCo, at most 24"),
+        growing(2.5, 24, momentum=0.7, name="long: AdLoCo, eta 2.5, at most 24"),
+        growing(2.1, 20, "work.inner_steps=128", momentum=0.7, name="long: AdLoCo, at most 20, H 128"),
+    ]
+    return [replace(row, length=LONG) for row in rows]
 
 
 def ablations() -> list[Row]:
@@ -221,4 +273,4 @@ def overlap() -> list[Row]:
     ]
 
 
-GROUPS = {"tuning": tuning, "main": main, "ablations": ablations, "unequal": unequal, "overlap": overlap}
+GROUPS = {"tuning": tuning, "main": main, "long": long, "ablations": ablations, "unequal": unequal, "overlap": overlap}

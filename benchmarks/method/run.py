@@ -40,8 +40,9 @@ def settings_of(row: Row, seed: int, *, samples: int) -> list[str]:
 
 
 def run_row(row: Row, seed: int, *, samples: int) -> Record:
-    """Train `samples` samples and say what came of it. Takes seconds to a minute."""
+    """Train `samples` samples, or as many times that as the row is long, and say what came of it. Takes seconds to a minute."""
     torch.set_num_threads(1)
+    samples *= row.length
     run = load_run(BASE, settings_of(row, seed, samples=samples)).value
     rows, vocab_size = _indexed(canonical.encode(run.data))
     feed = IndexedFeed(rows, vocab_size=vocab_size, seed=run.seed)

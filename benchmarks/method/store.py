@@ -15,7 +15,7 @@ Record = dict[str, Any]
 
 def key_of(row: Row, seed: int, *, samples: int, base: str) -> str:
     """Names a run by everything that its result depends on, beside the code. The row's name is not among it, nor what the row
-    leaves as usual, so that a new kind of difference does not make old runs unknown."""
+    leaves as usual, so that a new kind of difference does not make old runs unknown. `samples`: of a row of length 1."""
     usual = asdict(Row(name=row.name, settings=()))
     differences = {field: value for field, value in asdict(row).items() if value != usual[field]}
     plain = {**differences, "seed": seed, "samples": samples, "base": base}

@@ -143,11 +143,12 @@ def test_a_key_names_what_the_result_depends_on() -> None:
     others = [
         key_of(replace(row, settings=()), 1, samples=8, base="x"),
         key_of(replace(row, speeds=(1.0,)), 1, samples=8, base="x"),
+        key_of(replace(row, length=2), 1, samples=8, base="x"),
         key_of(row, 2, samples=8, base="x"),
         key_of(row, 1, samples=9, base="x"),
         key_of(row, 1, samples=8, base="y"),
     ]
-    assert len({key, *others}) == 6
+    assert len({key, *others}) == 7
 
 
 def test_tables_go_between_their_marks() -> None:
@@ -162,7 +163,8 @@ def test_tables_go_between_their_marks() -> None:
 
 
 def test_a_run_repeats_itself_and_spends_its_samples() -> None:
-    """Two peers, a fork and a merge on the embedded text: the product's rooms under the simulated network."""
+    """Two peers, a fork and a merge on the embedded text: the product's rooms under the simulated network. The second run has
+    half the samples, twice."""
     wanted = (
         "work.inner_steps=4",
         "instances.count=2",
@@ -175,7 +177,7 @@ def test_a_run_repeats_itself_and_spends_its_samples() -> None:
         "batch.max_batch=8",
     )
     row = Row(name="tiny", settings=wanted, speeds=(1.0, 1.0))
-    first, second = (run_row(row, 3, samples=160) for _ in range(2))
+    first, second = run_row(row, 3, samples=160), run_row(replace(row, length=2), 3, samples=80)
     for record in (first, second):
         del record["processor_seconds"]
     assert first == second
