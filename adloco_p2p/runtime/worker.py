@@ -199,8 +199,7 @@ class DeviceWorker:
     def _take_average(self, effect: ApplyOuter) -> Vector:
         self._pseudo_gradients.pop((effect.instance, effect.round), None)
         averaged = self._averages.pop((effect.instance, effect.round))
-        for key in [key for key in self._averages if key[0] == effect.instance and key[1] < effect.round]:
-            self._averages.pop(key, None)  # of rounds that this peer left behind
+        self._drop_averages(effect.instance, before=effect.round)  # of rounds that this peer left behind
         return averaged
 
     def _apply_outer(self, effect: ApplyOuter, averaged: Vector) -> Event:
@@ -260,7 +259,12 @@ class DeviceWorker:
         """The instance is here no longer: let its buffers go."""
         self._states.retire(instance)
         self._pseudo_gradients = {key: vector for key, vector in self._pseudo_gradients.items() if key[0] != instance}
-        self._averages = {key: vector for key, vector in self._averages.items() if key[0] != instance}
+        self._drop_averages(instance)
+
+    def _drop_averages(self, instance: InstanceId, *, before: int | None = None) -> None:
+        for key in list(self._averages):  # at once: the event loop puts others in meanwhile
+            if key[0] == instance and (before is None or key[1] < before):
+                self._averages.pop(key, None)
 
     def _run_inner(self, effect: RunInner) -> Event | None:
         instance = effect.plan.instance
