@@ -42,7 +42,7 @@ from adloco_p2p.core.events import (
 from adloco_p2p.core.patience import Patience
 from adloco_p2p.core.survivors import Survivors
 from adloco_p2p.core.types import MAX_LEAP, Digest, HostShare, InstanceId, InstanceReport, PeerId, RoundPlan
-from adloco_p2p.core.votes import Choice, Count, Votes, choice_of
+from adloco_p2p.core.votes import Choice, Tally, Votes, choice_of
 
 GRACE_SECONDS = 1.0
 """After a failed attempt, so long the leader of the retry listens for what the others saw."""
@@ -517,12 +517,12 @@ class OuterRound:
         """Apply my average if a majority holds it; fetch the one that a majority holds, or that will win, if mine differs."""
         if self.phase not in (Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING):
             return []
-        count = self._votes.count({*gone, *self._resigned})
-        chosen = self._choose(count, gone)
+        tally = self._votes.tally({*gone, *self._resigned})
+        chosen = self._choose(tally, gone)
         if chosen is None:
             return []
         if self.phase is Phase.COMMITTING and chosen == choice_of(self._votes.own):
-            if chosen != count.majority:
+            if chosen != tally.majority:
                 return []
             effects = self._enter(Phase.APPLYING, now)
             self.next_deadline = None
@@ -533,28 +533,28 @@ class OuterRound:
                 self._overdue_at = self.next_deadline = now + max(RESEND_SECONDS, now - self._phase_since)
             if now < self._overdue_at:
                 return []
-        told = [peer for peer in count.holders(chosen) if self._votes.told_by(peer)]  # others could not give it to this host
+        told = [peer for peer in tally.holders(chosen) if self._votes.told_by(peer)]  # others could not give it to this host
         holders = tuple(peer for peer in told if peer != self.me and peer not in self._fruitless_repairs)
         if not holders:  # they are asked again when the pause is over
             self.next_deadline = now + max(RESEND_SECONDS, _pause_seconds(self._num_repairs_failed))
             return []
-        return self._repair(count.votes[holders[0]], holders, now)
+        return self._repair(tally.votes[holders[0]], holders, now)
 
-    def _choose(self, count: Count, gone: Collection[PeerId]) -> Choice | None:
+    def _choose(self, tally: Tally, gone: Collection[PeerId]) -> Choice | None:
         """The average to have: the majority's, or the one of most hosts where waiting would give no majority."""
-        if not count.votes or count.majority is not None:
-            return count.majority
+        if not tally.votes or tally.majority is not None:
+            return tally.majority
         if self.phase is Phase.COMMITTING:  # everybody holds something and nothing has a majority
-            return count.ranking[0] if count.is_complete else None
-        if self.is_hidden and all(peer in count.votes for peer in self._members if peer != self.me):
-            return count.ranking[0]  # only ours is missing
+            return tally.ranking[0] if tally.is_complete else None
+        if self.is_hidden and all(peer in tally.votes for peer in self._members if peer != self.me):
+            return tally.ranking[0]  # only ours is missing
         if self.phase is not Phase.RETRYING:
             return None
         # Somebody holds a result while I have none: it is cheaper to take that one than to average again, unless few had a
         # part in it, few hold it, and there are others to average with. Who could not give it once only says so.
         is_alone = self._survivors.left(gone) == (self.me,)
-        worthwhile = (choice for choice in count.ranking if is_alone or count.is_of_half(choice))
-        return next((c for c in worthwhile if any(p not in self._disappointing for p in count.holders(c))), None)
+        worthwhile = (choice for choice in tally.ranking if is_alone or tally.is_of_half(choice))
+        return next((c for c in worthwhile if any(p not in self._disappointing for p in tally.holders(c))), None)
 
     def _repair(self, vote: AverageDigest, holders: tuple[PeerId, ...], now: float) -> list[Effect]:
         effects = [*self.abandon(), *self._enter(Phase.REPAIRING, now)]

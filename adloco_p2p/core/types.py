@@ -41,6 +41,7 @@ HexDigest = Annotated[Digest, Predicate(is_digest)]
 LARGEST_COUNT = 1 << 62
 Count = Annotated[int, Ge(0), Le(LARGEST_COUNT)]
 PositiveCount = Annotated[int, Ge(1), Le(LARGEST_COUNT)]
+"""In what others send: so much that sums of them can still be written. Settings have `NaturalInt` and `PositiveInt`."""
 Text = Annotated[str, MaxLen(400)]
 NonNegative = Annotated[float, Ge(0), Le(1e30)]
 Finite = Annotated[float, Ge(-1e30), Le(1e30)]

@@ -15,7 +15,7 @@ def choice_of(vote: AverageDigest) -> Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class Tally:
     """The votes of those that are there to vote."""
 
     votes: Mapping[PeerId, AverageDigest]
@@ -88,8 +88,8 @@ class Votes:
             return frozenset()
         return self._clients - {voter, self._me}
 
-    def count(self, absent: Collection[PeerId]) -> Count:
+    def tally(self, absent: Collection[PeerId]) -> Tally:
         """`absent`: contributors for whose votes nobody waits."""
         known = self._at_second_hand | self._told
         electors = [peer for peer in self._contributors if peer == self._me or peer not in absent]
-        return Count(votes={peer: known[peer] for peer in electors if peer in known}, num_electors=len(electors))
+        return Tally(votes={peer: known[peer] for peer in electors if peer in known}, num_electors=len(electors))

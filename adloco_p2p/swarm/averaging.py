@@ -241,7 +241,7 @@ class Averager:
             vector=averaged,
             digest=digest,
             contributors=tuple(sorted(contributors)),
-            statistics=statistics if own is not None else None,
+            statistics=statistics,
             bytes_sent=traffic[0],
             bytes_received=traffic[1],
             seconds=asyncio.get_running_loop().time() - begun,

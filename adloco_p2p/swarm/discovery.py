@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
-from annotated_types import Ge, Len, MaxLen, MinLen
+from annotated_types import Ge, MaxLen, MinLen
 from google.protobuf.message import DecodeError
 from hivemind.dht.node import DHTNode
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
@@ -23,7 +23,7 @@ from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from adloco_p2p.codec import decode
 from adloco_p2p.config.run import PROTOCOL_VERSION, RunConfig
 from adloco_p2p.core import canonical
-from adloco_p2p.core.types import Count, Digest, PeerId
+from adloco_p2p.core.types import Count, Digest, HexDigest, PeerId
 from adloco_p2p.errors import ConfigError, RemoteProtocolError
 from adloco_p2p.swarm.addresses import MAX_ADDRESS_CHARS, MAX_ADDRESSES, parse_peer_address
 from adloco_p2p.swarm.identity import Identity, verify
@@ -46,7 +46,6 @@ _RUN_CONTEXT = "run record"
 _PEER_CONTEXT = "peer record"
 _MANIFEST_CONTEXT = "manifest"
 
-HexDigest = Annotated[Digest, Len(64, 64)]
 PeerName = Annotated[PeerId, MinLen(1), MaxLen(64)]
 Address = Annotated[str, MaxLen(MAX_ADDRESS_CHARS)]
 

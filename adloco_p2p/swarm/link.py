@@ -1,18 +1,15 @@
 """Join links: adloco://RUN?peer=ADDRESS&peer=ADDRESS - a run's digest and peers to begin with. Pure."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from adloco_p2p.core.types import Digest
+from adloco_p2p.core.types import Digest, is_digest
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.swarm.addresses import MAX_ADDRESSES, PeerAddress, parse_peer_addresses
 
 SCHEME = "adloco"
 MAX_LINK_CHARS = 8192
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +25,7 @@ def is_link(text: str) -> bool:
 
 def format_link(run: Digest, addresses: Sequence[str]) -> str:
     """The link to a run through peers at these full addresses (with /p2p/)."""
-    assert _DIGEST.fullmatch(run)
+    assert is_digest(run)
     peers = "&".join(f"peer={quote(str(address), safe='/')}" for address in parse_peer_addresses(addresses[:MAX_ADDRESSES]))
     return f"{SCHEME}://{run}?{peers}" if peers else f"{SCHEME}://{run}"
 
@@ -45,7 +42,7 @@ def parse_link(text: str) -> JoinLink:
         raise ConfigError(f"{text!r} is not a join link: {error}", code="E206") from None
     if parts.scheme != SCHEME or parts.path not in ("", "/") or parts.fragment:
         raise ConfigError(f"{text!r} is not a join link; one looks like {SCHEME}://RUN?peer=ADDRESS", code="E206")
-    if not _DIGEST.fullmatch(parts.netloc):
+    if not is_digest(parts.netloc):
         raise ConfigError(f"{text!r}: the run must be 64 hexadecimal digits in lower case", code="E206")
     unknown = sorted({name for name, _ in fields} - {"peer"})
     if unknown:

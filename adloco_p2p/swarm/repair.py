@@ -53,8 +53,8 @@ class EncodedResult:
         first = sum(num_bytes for num_bytes, _ in self.parts[:index])
         return self.encoded.data[first : first + self.parts[index][0]]
 
-    def restore(self, own: torch.Tensor | None) -> tuple[torch.Tensor, PseudoGradientStatistics]:
-        """The vector, float32 [size], and the scalars of it and of this host's contribution.
+    def restore(self, own: torch.Tensor | None) -> tuple[torch.Tensor, PseudoGradientStatistics | None]:
+        """The vector, float32 [size], and the scalars of it and of this host's contribution, if there is one.
 
         Summed part by part as in the average itself, so that every host reports the same norm, to the last bit.
         """
@@ -63,10 +63,11 @@ class EncodedResult:
             values = self.codec.decode(self.part(index))
             last = first + values.numel()
             vector[first:last] = values
-            transmitted = None if own is None else self.sent_codec.decode(self.sent_codec.encode(own[first:last]))
-            sums.append(part_statistics(transmitted, values))
+            if own is not None:
+                transmitted = self.sent_codec.decode(self.sent_codec.encode(own[first:last]))
+                sums.append(part_statistics(transmitted, values))
             first = last
-        return vector, statistics_of(sums)
+        return vector, None if own is None else statistics_of(sums)
 
 
 class ResultStore:
@@ -177,26 +178,25 @@ class Fetch:
         self.bytes_sent = self.bytes_received = 0
         self._digest, self._codec, self._size, self._stall_seconds = digest, codec, size, stall_seconds
         self._assemblies: dict[Table, _Assembly] = {}
-        self._failures: dict[PeerId, str] = {}
 
     async def run(self, donors: tuple[PeerId, ...], connect: Callable[[PeerId], Awaitable[FramedStream]]) -> EncodedResult:
         """Until every part is here. Raises AverageFailed when no donor is left; the caller bounds the time."""
         waiting = list(donors)
         working: dict[asyncio.Task[None], PeerId] = {}
-        self._failures.clear()
+        failures: dict[PeerId, str] = {}
         try:
             while (whole := self._whole) is None:
                 while waiting and len(working) < _MAX_DONORS:
                     donor = waiting.pop(0)
                     working[asyncio.create_task(self._fetch_from(donor, connect))] = donor
                 if not working:
-                    why = "; ".join(self._failures.values()) or "no donor was named"
-                    raise AverageFailed(f"the result could not be fetched: {why}", suspects=tuple(self._failures))
+                    why = "; ".join(failures.values()) or "no donor was named"
+                    raise AverageFailed(f"the result could not be fetched: {why}", suspects=tuple(failures))
                 done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     donor, error = working.pop(task), task.exception()
                     if isinstance(error, (StreamLost, RemoteProtocolError, TimeoutError)):
-                        self._failures[donor] = str(error) or f"{donor} was silent for {self._stall_seconds:g} s"
+                        failures[donor] = str(error) or f"{donor} was silent for {self._stall_seconds:g} s"
                     elif error is not None:
                         raise error
         finally:

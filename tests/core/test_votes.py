@@ -21,9 +21,9 @@ def test_a_majority_is_of_those_that_could_vote() -> None:
     votes, large = votes_of(A), vote("1", A, B, C, D)
     votes.cast(large)
     votes.heard(B, large)
-    assert votes.count(()).majority is None  # two of four
-    assert votes.count((D,)).majority == choice_of(large)  # two of three
-    assert votes.count((A, B)).holders(choice_of(large)) == [A]  # this host is never absent to itself
+    assert votes.tally(()).majority is None  # two of four
+    assert votes.tally((D,)).majority == choice_of(large)  # two of three
+    assert votes.tally((A, B)).holders(choice_of(large)) == [A]  # this host is never absent to itself
 
 
 def test_the_average_of_most_hosts_comes_first() -> None:
@@ -32,16 +32,16 @@ def test_the_average_of_most_hosts_comes_first() -> None:
     votes.heard(B, small)
     votes.heard(C, large)
     votes.heard(D, large)
-    count = votes.count(())
-    assert count.is_complete and count.majority is None
-    assert count.ranking == [choice_of(large), choice_of(small)]
+    tally = votes.tally(())
+    assert tally.is_complete and tally.majority is None
+    assert tally.ranking == [choice_of(large), choice_of(small)]
 
 
 def test_few_hold_an_average_of_few() -> None:
     votes, own = votes_of(A), vote("1", A)
     votes.cast(own)
-    assert not votes.count(()).is_of_half(choice_of(own))
-    assert votes.count((C, D)).is_of_half(choice_of(own))
+    assert not votes.tally(()).is_of_half(choice_of(own))
+    assert votes.tally((C, D)).is_of_half(choice_of(own))
 
 
 def test_a_host_in_client_mode_counts_another_ones_vote_at_second_hand() -> None:
@@ -49,8 +49,8 @@ def test_a_host_in_client_mode_counts_another_ones_vote_at_second_hand() -> None
     client, listening = votes_of(C, C, D), votes_of(B, C, D)
     for votes in (client, listening):
         votes.heard(A, told)
-    assert set(client.count(()).votes) == {A, D}
-    assert set(listening.count(()).votes) == {A}
+    assert set(client.tally(()).votes) == {A, D}
+    assert set(listening.tally(()).votes) == {A}
     assert client.told_by(D) is None  # it cannot be asked for the average
 
 
