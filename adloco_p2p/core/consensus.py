@@ -75,8 +75,8 @@ from adloco_p2p.core.report_pool import ReportPool
 from adloco_p2p.core.slot import Slot, slot_after
 from adloco_p2p.core.types import MAX_LEAP, MAX_ROSTER, Digest, PeerId, Report, RoundPlan
 
-MAX_VALUES = 64
-"""Values of one slot that a peer remembers; honest proposers make one per ballot."""
+MAX_FINALS = 64
+"""Values of one slot with a certificate that a peer remembers; only a partition makes a second one."""
 MAX_EARLY = 256
 """Messages of a slot that this peer has not reached yet."""
 REPORTERS_FIRST = 3
@@ -150,10 +150,8 @@ class Consensus:
             case Entries():
                 self._on_entries(sender, message, now)
             case Supply():
-                self._on_supply(message)
+                self._on_supply(sender, message)
             case _:
-                if isinstance(message, Refusal):
-                    self._learn_who_lives(message, now)
                 self._on_slot_message(sender, message, now)
         return self._flush(now)
 
@@ -349,7 +347,7 @@ class Consensus:
         slot.promises, slot.has_proposed = {}, False
         if slot.promised is None and slot.order[0] == self.me:
             slot.ballot = Ballot(attempt=0, peer=self.me)
-            self._publish(self._fresh_value(now), is_repeated=False)
+            self._publish(self._fresh_value(now))
             return True
         slot.ballot = Ballot(attempt=slot.promised.attempt + 1 if slot.promised else 1, peer=self.me)
         slot.promised = slot.ballot
@@ -375,17 +373,41 @@ class Consensus:
             return False
         locked = self._locked_value()
         if locked is None:
-            self._publish(self._fresh_value(now), is_repeated=False)
+            self._publish(self._fresh_value(now))
             return True
         value = slot.values.get(locked)
-        if value is None or self._plan_of(locked) is None:
+        if value is None or not isinstance(self._plan_of(locked), RoundPlan):
             return False
-        self._publish(value, is_repeated=True)
+        if self._evicts_the_living(locked) and not self._has_everybody_promised(now):
+            return False  # more promises may show that it need not be repeated
+        self._publish(value)
         return True
 
     def _locked_value(self) -> Digest | None:
-        accepted = [promise.accepted for promise in self.slot.promises.values() if promise.accepted is not None]
-        return max(accepted)[1] if accepted else None
+        """The value of the highest ballot that a majority of promises names.
+
+        Any majority will do. Where the promises of one name no value that is wrong, cannot be had, or leaves out somebody who
+        is there again, that one decides: others would refuse such a value for as long as the peer lives. Where those that
+        accepted it are half or more there is no such majority, and it is proposed again.
+        """
+        accepted = {peer: promise.accepted for peer, promise in self.slot.promises.items()}
+        while True:
+            highest = max((item for item in accepted.values() if item is not None), default=None)
+            if highest is None:
+                return None
+            others = {peer: item for peer, item in accepted.items() if item is None or item[1] != highest[1]}
+            is_wanted = isinstance(self._plan_of(highest[1]), RoundPlan) and not self._evicts_the_living(highest[1])
+            if is_wanted or not self._is_quorum(others, self.slot.absent):
+                return highest[1]
+            accepted = others
+
+    def _evicts_the_living(self, digest: Digest) -> bool:
+        value = self.slot.values.get(digest)
+        return value is not None and any(self._is_counted(peer) for peer in value.departed)
+
+    def _has_everybody_promised(self, now: float) -> bool:
+        slot = self.slot
+        return all(peer in slot.promises for peer in electors(slot.roster, slot.absent) if self.members.lease_valid(peer, now))
 
     def _fresh_value(self, now: float) -> Value:
         """The plan that follows from what this peer holds now."""
@@ -409,12 +431,12 @@ class Consensus:
         self._keep_value(value, self.me)
         return value
 
-    def _publish(self, value: Value, *, is_repeated: bool) -> None:
+    def _publish(self, value: Value) -> None:
         """Accept it ourselves first: what a proposer forgets in a crash it could propose differently afterwards."""
         slot = self.slot
         assert slot.ballot is not None
         slot.has_proposed = True
-        unsigned = Proposal(ballot=slot.ballot, absent=slot.absent, value=value, is_repeated=is_repeated, signature="")
+        unsigned = Proposal(ballot=slot.ballot, absent=slot.absent, value=value, signature="")
         proposal = replace(unsigned, signature=self._sign(unsigned.payload))
         digest = canonical.digest_once(value)
         slot.proposals[self.me] = (proposal, digest)
@@ -454,10 +476,13 @@ class Consensus:
                 return False
             if slot.accepted is not None and slot.accepted[0] >= proposal.ballot:
                 return False
-            if proposal.ballot in slot.refused or not isinstance(self._plan_of(digest), RoundPlan):
+            if not isinstance(self._plan_of(digest), RoundPlan):
                 continue
-            if not self._agrees_on_absence(proposal, now):
-                slot.refused[proposal.ballot] = None
+            silent = self._to_be_silent(proposal, digest)
+            if slot.refused.get(proposal.ballot.peer) == proposal.ballot and any(map(self._is_counted, silent)):
+                continue
+            if self._refuse(proposal.ballot, silent, now):
+                slot.refused[proposal.ballot.peer] = proposal.ballot
                 return True
             ack = self._acceptance(proposal, digest)
             self._pass_on(proposal, (proposal.ballot.peer,))
@@ -481,9 +506,26 @@ class Consensus:
         reports = self._reports.get(proposal.value.reports)
         self._emit(Persist(record=Accepted(ballot=proposal.ballot, value=proposal.value, reports=reports)))
 
-    def _agrees_on_absence(self, proposal: Proposal, now: float) -> bool:
-        """Refuse a ballot that leaves out a peer we hear of."""
-        return not self._refuse(proposal.ballot, _left_out(proposal), now)
+    def _to_be_silent(self, proposal: Proposal, digest: Digest) -> list[PeerId]:
+        """Members that must be silent for the proposal to be right: those that do not count in its ballot, and those that its
+        value takes off the roster.
+
+        A value that was proposed before keeps the departures of its first time, and somebody may be there again. Nothing is
+        believed of the proposer about that. A peer that accepted the value before accepts it again, since a majority may have
+        chosen it, with this acceptance. Another one accepts it if half of those that count do: then no majority without them
+        is left that could decide otherwise (`_locked_value`), and a minority of liars evicts nobody. In a large roster acks go
+        to the proposer only, and just the first of the two rules holds.
+        """
+        slot = self.slot
+        has_backed = slot.voted == digest or (slot.accepted is not None and slot.accepted[1] == digest)
+        departed = () if has_backed or self._is_backed_by_half(proposal, digest) else proposal.value.departed
+        return sorted({*proposal.absent, *departed})
+
+    def _is_backed_by_half(self, proposal: Proposal, digest: Digest) -> bool:
+        counted = electors(self.slot.roster, proposal.absent)
+        acks = [self.slot.acks.get(peer) for peer in counted]
+        backers = [ack for ack in acks if ack is not None and (ack.ballot, ack.value) == (proposal.ballot, digest)]
+        return 2 * len(backers) >= len(counted)
 
     def _refuse(self, ballot: Ballot, silent: Sequence[PeerId], now: float) -> bool:
         alive = [peer for peer in silent if self.members.lease_valid(peer, now)]
@@ -509,7 +551,7 @@ class Consensus:
                 continue
             if not isinstance(self._plan_of(digest), RoundPlan):
                 continue
-            if slot.accepted != (ballot, digest) and any(self._is_counted(peer) for peer in _left_out(proposal)):
+            if slot.accepted != (ballot, digest) and any(map(self._is_counted, self._to_be_silent(proposal, digest))):
                 continue  # a proposer that says a majority accepted may lie about that, and about who is absent
             if not self._is_direct and ballot.peer == self.me:
                 self._tell_chosen(ballot, digest)
@@ -589,9 +631,7 @@ class Consensus:
 
     def _keep_value(self, value: Value, source: PeerId) -> Digest:
         digest = canonical.digest_once(value)
-        if len(self.slot.values) < MAX_VALUES:
-            self.slot.values.setdefault(digest, value)
-            self.slot.sources[digest] = source
+        self.slot.keep(value, digest, source)
         return digest
 
     def _plan_of(self, digest: Digest) -> RoundPlan | str | None:
@@ -658,7 +698,7 @@ class Consensus:
             case Pull():
                 self._on_pull(sender, message)
             case Supply():
-                self._on_supply(message)
+                self._on_supply(sender, message)
 
     def _leaps(self, message: SlotMessage) -> bool:
         """It names a ballot to which nobody has come by honest attempts: the next one might be more than can be named."""
@@ -699,14 +739,12 @@ class Consensus:
         if message.accepted is not None:
             self._ask_for(message.accepted[1], sender)
 
-    def _learn_who_lives(self, message: Refusal, now: float) -> None:
-        for peer, beat in message.alive:
-            if peer in self.slot.roster:
-                self.members.hear(peer, beat, now)
-
     def _on_refusal(self, message: Refusal, now: float) -> None:
         """Give way to a higher ballot; or, knowing now who lives, try again soon."""
         slot = self.slot
+        for peer, beat in message.alive:
+            if peer in slot.roster:
+                self.members.hear(peer, beat, now)
         if message.ballot != slot.ballot:
             return
         if message.promised is not None and (slot.promised is None or message.promised > slot.promised):
@@ -731,8 +769,9 @@ class Consensus:
             return
         if not self._verify(proposer, message.payload, message.signature):
             return
-        digest = self._keep_value(message.value, sender)
+        digest = canonical.digest_once(message.value)
         slot.proposals[proposer] = (message, digest)
+        self._keep_value(message.value, sender)
         self._on_ack(proposer, Ack(parent=slot.digest, ballot=message.ballot, value=digest))
         if slot.promised is None or message.ballot >= slot.promised:
             self._note_activity(now)
@@ -765,7 +804,7 @@ class Consensus:
 
     def _on_final(self, sender: PeerId, message: Final) -> None:
         slot = self.slot
-        if message.value in slot.finals or len(slot.finals) >= MAX_VALUES:
+        if message.value in slot.finals or len(slot.finals) >= MAX_FINALS:
             return
         wrong = check_certificate(
             message.certificate, value=message.value, parent=slot.parent, parent_digest=slot.digest, verify=self._verify
@@ -782,11 +821,16 @@ class Consensus:
         if reports or value is not None:
             self._emit(Send(peer=sender, message=Supply(parent=message.parent, value=value, reports=reports)))
 
-    def _on_supply(self, message: Supply) -> None:
+    def _on_supply(self, sender: PeerId, message: Supply) -> None:
+        """Reports are signed. A value is not: it is taken from a member, and only if another one stands for it."""
         self._keep_reports(message.reports)
-        if message.value is not None and message.parent == self.slot.digest:
-            digest = self._keep_value(message.value, self.slot.sources.get(canonical.digest_once(message.value), self.me))
-            self._ask_for(digest, self.slot.sources[digest])
+        slot, value = self.slot, message.value
+        if value is None or message.parent != slot.digest or sender not in slot.roster:
+            return
+        digest = canonical.digest_once(value)
+        if digest in slot.named():
+            self._keep_value(value, slot.sources.get(digest, sender))
+            self._ask_for(digest, slot.sources[digest])
 
     # --- catching up, and two histories ------------------------------------------------------------------------------
 
@@ -848,9 +892,3 @@ class Consensus:
         self._learn_rosters()
         self._open_slot(now)
         self._emit(switched)
-
-
-def _left_out(proposal: Proposal) -> list[PeerId]:
-    """Who must be silent for the proposal to be right. A repeated value keeps the roster change of its first time."""
-    departed = () if proposal.is_repeated else proposal.value.departed
-    return sorted({*proposal.absent, *departed})

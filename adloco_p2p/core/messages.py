@@ -177,8 +177,6 @@ class Proposal:
     ballot: Ballot
     absent: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
     value: Value
-    is_repeated: bool
-    """The value was accepted by somebody in a lower ballot, so its roster change is of that time."""
     signature: Signature
 
     @property
@@ -187,7 +185,7 @@ class Proposal:
 
     @property
     def payload(self) -> bytes:
-        return payload("proposal", self.ballot, self.absent, canonical.digest_once(self.value), self.is_repeated)
+        return payload("proposal", self.ballot, self.absent, canonical.digest_once(self.value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

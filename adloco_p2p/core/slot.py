@@ -27,8 +27,8 @@ class Slot:
     """Who can supply what a value lacks."""
     proposals: dict[PeerId, tuple[Proposal, Digest]] = field(default_factory=dict)
     """The highest of each proposer, with the digest of its value."""
-    refused: dict[Ballot, None] = field(default_factory=dict)
-    """Ballots that leave out a peer which lives for us."""
+    refused: dict[PeerId, Ballot] = field(default_factory=dict)
+    """Of each proposer the highest ballot that leaves out a peer which lives for us."""
     acks: dict[PeerId, Ack] = field(default_factory=dict)
     chosen: dict[PeerId, Chosen] = field(default_factory=dict)
     votes: dict[PeerId, Vote] = field(default_factory=dict)
@@ -50,6 +50,29 @@ class Slot:
     """How long that ballot gets."""
     orphaned_at: float | None = None
     """Since when nobody of the roster lives, as seen by a peer that is not on it."""
+
+    def named(self) -> frozenset[Digest]:
+        """Values that somebody stands for: of each member its highest proposal, vote and acceptance, and what is final."""
+        return frozenset(
+            [
+                *(digest for _, digest in self.proposals.values()),
+                *(vote.value for vote in self.votes.values()),
+                *(chosen.value for chosen in self.chosen.values()),
+                *(promise.accepted[1] for promise in self.promises.values() if promise.accepted is not None),
+                *([self.accepted[1]] if self.accepted is not None else []),
+                *self.finals,
+            ]
+        )
+
+    def keep(self, value: Value, digest: Digest, source: PeerId) -> None:
+        """Remember a value, and of the others those that somebody stands for: a few per member of the roster."""
+        named = self.named()
+        for other in [other for other in self.values if other not in named]:
+            del self.values[other]
+            self.plans.pop(other, None)
+        self.sources = {other: peer for other, peer in self.sources.items() if other in named}
+        self.values.setdefault(digest, value)
+        self.sources[digest] = source
 
     def ranked_proposals(self) -> list[tuple[Proposal, Digest]]:
         """Highest ballot first."""

@@ -426,7 +426,7 @@ def test_nobody_votes_for_a_choice_that_leaves_out_whom_it_hears() -> None:
     consensus.slot.absent = tuple(sorted(others))
     value = consensus._value_of(())
     ballot = Ballot(attempt=1, peer=liar)
-    proposal = Proposal(ballot=ballot, absent=consensus.slot.absent, value=value, is_repeated=False, signature="")
+    proposal = Proposal(ballot=ballot, absent=consensus.slot.absent, value=value, signature="")
     proposal = replace(proposal, signature=sign(liar, proposal.payload))
     chosen = Chosen(parent=value.parent, ballot=ballot, value=canonical.digest(value), signature="")
     chosen = replace(chosen, signature=sign(liar, chosen.payload))
