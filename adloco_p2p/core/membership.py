@@ -2,7 +2,8 @@
 
 Every period a peer counts up its own beat and sends it, with the highest beats it knows of everybody, to a few peers. A beat
 that rises renews the lease of its owner AT THE RECEIVER'S CLOCK; clocks of two machines are never compared. So a peer lives
-for everyone whom its beats reach by any path, and one bad link kills nobody. A lease that has run out is the only way to
+for everyone whom its beats reach by any path, and one bad link kills nobody. What a member says of another's beats counts only
+within the incarnation that the owner signed or named itself, and a stranger's word on anybody's beats does not count. A lease that has run out is the only way to
 count a silent peer as gone. Suspicion comes earlier, asks directly and through others, and only changes whom one waits for.
 
 Messages per peer and second do not depend on the size of the swarm; a heartbeat has a number of up to ten digits per peer.
@@ -20,20 +21,23 @@ from adloco_p2p.core.messages import (
     Heartbeat,
     JoinRequest,
     Leave,
+    Life,
     Probe,
     Sign,
     Verify,
 )
-from adloco_p2p.core.types import Capacity, Digest, PeerId
+from adloco_p2p.core.types import LARGEST_COUNT, Capacity, Digest, PeerId
 
 T = TypeVar("T")
 
 BEATS_PER_INCARNATION = 10_000_000
 """A life of a process has fewer heartbeats than this (four months of seconds)."""
-MAX_BEAT_LEAP = 100_000 * BEATS_PER_INCARNATION
-"""Beats that are believed at once: of so many lives that went by unheard."""
+LARGEST_INCARNATION = LARGEST_COUNT // BEATS_PER_INCARNATION - 1
+"""All beats of it can be named."""
 MAX_KNOWN = 4096
-"""Former members and contacts that are remembered."""
+"""Former members and contacts that are remembered, and those who ask to join."""
+LEASES_REMEMBERED = 8
+"""A join request counts for one lease and is remembered for so many, so that others' copies of it are no news."""
 AWAY_FANOUT = 2
 """A peer that is away asks so many others per period."""
 ROSTERS_KEPT = 8
@@ -96,9 +100,19 @@ class Membership:
         self.lease_seconds = timing.lease(1)
         """How long a silent peer counts, for the roster of the time."""
         self._roster: tuple[PeerId, ...] = ()
+        self._members: frozenset[PeerId] = frozenset()
         self._roster_digest = Digest("")
         self._rosters: dict[Digest, tuple[PeerId, ...]] = {}
         self._heard: dict[PeerId, int] = {}
+        """Of members, former members and those who ask to join: the highest beat known."""
+        self._lives: dict[PeerId, tuple[Life, float]] = {}
+        """Of members: the newest life that they signed, and since when it is known here."""
+        self._life: Life | None = None
+        """Our own, signed."""
+        self._proven: dict[PeerId, None] = {}
+        """Whose incarnation is known from the owner. Until then, after a start, anybody's word is taken for it."""
+        self._ever: dict[PeerId, None] = {}
+        """Everybody who was on a roster that this process knew, the last ones if there are many."""
         self._renewed: dict[PeerId, float] = {}
         self._known: dict[PeerId, None] = {}
         self._leaves: dict[PeerId, Leave] = {}
@@ -157,14 +171,21 @@ class Membership:
     def set_roster(self, digest: Digest, peers: Sequence[PeerId], now: float) -> None:
         """A plan counts these peers from now on. Newcomers, and everybody after a start, begin with a full lease."""
         self._roster, self._roster_digest = tuple(sorted(peers)), digest
+        self._members = frozenset(peers)
         self.learn_roster(digest, peers)
         self.lease_seconds = self.timing.lease(len(self._roster))
+        self._lives = {peer: known for peer, known in self._lives.items() if peer in self._members}
         for peer in self._roster:
             self._remember(peer)
             self._renewed.setdefault(peer, now)
 
     def learn_roster(self, digest: Digest, peers: Sequence[PeerId]) -> None:
         """Heartbeats of peers whose newest plan is this one can be understood."""
+        for peer in peers:
+            self._ever.pop(peer, None)
+            self._ever[peer] = None
+        while len(self._ever) > MAX_KNOWN:
+            self._forget(next(iter(self._ever)))
         self._rosters.pop(digest, None)
         self._rosters[digest] = tuple(sorted(peers))
         while len(self._rosters) > ROSTERS_KEPT:
@@ -212,12 +233,27 @@ class Membership:
                 return []
 
     def hear(self, peer: PeerId, beat: int, now: float) -> None:
-        """Somebody knows of this beat of the peer; renews the lease if it is news."""
-        if beat > self.beat_of(peer) + MAX_BEAT_LEAP:
-            return  # nobody has lived so often; whoever says so would use up the numbers that can be named
+        """Another member knows of this beat of the peer; renews the lease if it is news.
+
+        Only beats of the incarnation that the owner made known count. Nobody can lift a beat out of the owner's reach: it
+        hears of the higher one too, goes on from there, and if that uses up the incarnation it signs the next one.
+        """
+        is_same_life = beat // BEATS_PER_INCARNATION == self.beat_of(peer) // BEATS_PER_INCARNATION
         if peer == self.me:
-            self._beat = max(self._beat, beat)  # of an earlier life whose journal was lost
-        elif beat > self._heard.get(peer, 0):
+            self._beat = max(self._beat, beat if is_same_life else 0)
+        elif is_same_life or peer not in self._proven:
+            self._renew(peer, beat, now)
+
+    def _hear_owner(self, peer: PeerId, beat: int, now: float) -> None:
+        """The peer itself named this beat, over a connection that proves who it is or with its signature."""
+        known = self._heard.get(peer, 0)
+        if peer not in self._proven and beat // BEATS_PER_INCARNATION < known // BEATS_PER_INCARNATION:
+            self._heard[peer] = 0  # what others had said of it
+        self._proven[peer] = None
+        self._renew(peer, beat, now)
+
+    def _renew(self, peer: PeerId, beat: int, now: float) -> None:
+        if beat > self._heard.get(peer, 0):
             self._heard[peer] = beat
             self._renewed[peer] = now
             left = self._leaves.get(peer)
@@ -252,7 +288,8 @@ class Membership:
             effects += [Send(peer=relay, message=Probe(target=suspect, is_relayed=True)) for relay in relays]
         return effects
 
-    def heartbeat(self, now: float) -> Heartbeat:
+    def heartbeat(self, now: float, *, about: PeerId | None = None) -> Heartbeat:
+        """`about`: a member whose newest life is to be passed on for certain."""
         assert self.head is not None
         joins = [request for request in self.candidates(now) if request.peer != self.me]
         if self.me not in self._roster and not self.is_away:
@@ -266,7 +303,23 @@ class Membership:
             have=self.have,
             joins=tuple(joins[:1] + self._sample(joins[1:], MAX_PASSED_ON - 1)),
             leaves=tuple(self._sample(leaves, MAX_PASSED_ON)),
+            lives=self._told_lives(now, about),
         )
+
+    def _told_lives(self, now: float, about: PeerId | None) -> tuple[Life, ...]:
+        certain = [self._own_life()] if self.me in self._members else []
+        certain += [self._lives[about][0]] if about in self._lives else []
+        recent = [
+            life for peer, (life, at) in sorted(self._lives.items()) if peer != about and now - at <= self.lease_seconds
+        ]
+        return tuple(certain + self._sample(recent, MAX_PASSED_ON - len(certain)))
+
+    def _own_life(self) -> Life:
+        incarnation = self._beat // BEATS_PER_INCARNATION
+        if self._life is None or self._life.incarnation != incarnation:
+            unsigned = Life(peer=self.me, run=self._run, incarnation=incarnation, signature="")
+            self._life = replace(unsigned, signature=self._sign(unsigned.payload))
+        return self._life
 
     def sample_live(self, count: int, now: float, *, without: Sequence[PeerId] = ()) -> list[PeerId]:
         """Some members that count, ourselves and `without` excepted."""
@@ -275,17 +328,40 @@ class Membership:
     # --- inside ---
 
     def _on_heartbeat(self, sender: PeerId, message: Heartbeat, now: float) -> list[Effect]:
+        """Of a stranger only the requests count; the consensus looks at its head."""
         self._remember(sender)
-        self.hear(sender, message.beat, now)
-        for peer, beat in zip(self._rosters.get(message.roster, ()), message.heard, strict=False):
-            self.hear(peer, beat, now)
         for request in message.joins:
             self._on_join(request, now)
+        if sender not in self._members:
+            return []
+        for life in message.lives:
+            self._on_life(life, now)
+        self._hear_owner(sender, message.beat, now)
+        for peer, beat in zip(self._rosters.get(message.roster, ()), message.heard, strict=False):
+            if peer in self._members:
+                self.hear(peer, beat, now)
         for leave in message.leaves:
             self._on_leave(leave)
         if self.head is None:
             return []
-        return [Send(peer=peer, message=self.heartbeat(now)) for peer in self._asked.pop(sender, [])]
+        effects: list[Effect] = [Send(peer=peer, message=self.heartbeat(now)) for peer in self._asked.pop(sender, [])]
+        if sender in self._lives and self._lives[sender][0].incarnation > message.beat // BEATS_PER_INCARNATION:
+            effects.append(Send(peer=sender, message=self.heartbeat(now, about=sender)))  # it has forgotten its past
+        return effects
+
+    def _on_life(self, life: Life, now: float) -> None:
+        """Learn a member's newest life, from whomever. Of our own, from before our journal was lost, we begin the next one."""
+        known = self._lives.get(life.peer)
+        is_news = known is None or life.incarnation > known[0].incarnation
+        if life.run != self._run or life.peer not in self._members or life.incarnation >= LARGEST_INCARNATION:
+            return
+        if life.peer == self.me:
+            is_of_the_past = life.incarnation <= self._beat // BEATS_PER_INCARNATION
+            if not is_of_the_past and self._verify(life.peer, life.payload, life.signature):
+                self._beat = (life.incarnation + 1) * BEATS_PER_INCARNATION
+        elif is_news and self._verify(life.peer, life.payload, life.signature):
+            self._lives[life.peer] = life, now
+            self._hear_owner(life.peer, life.incarnation * BEATS_PER_INCARNATION, now)
 
     def _on_probe(self, sender: PeerId, message: Probe) -> list[Effect]:
         if self.head is None or self.is_away:
@@ -303,19 +379,38 @@ class Membership:
     def _on_join(self, request: JoinRequest, now: float) -> None:
         known = self._joins.get(request.peer)
         is_news = known is None or request.beat > known[0].beat
-        if request.run != self._run or request.peer == self.me or not is_news or len(self._joins) >= MAX_KNOWN:
+        if request.run != self._run or request.peer == self.me or not is_news:
             return
         if self._verify(request.peer, request.payload, request.signature):
+            self._joins.pop(request.peer, None)
             self._joins[request.peer] = (request, now)  # also of a member: others may have left it out already
+            self._forget_requests(now)
             self._remember(request.peer)
-            self.hear(request.peer, request.beat, now)
+            self._hear_owner(request.peer, request.beat, now)
+
+    def _forget_requests(self, now: float) -> None:
+        """Those of long ago, and the stalest where there are too many: the dictionary is in the order of their coming."""
+        while self._joins:
+            peer, (_, received_at) = next(iter(self._joins.items()))
+            if len(self._joins) <= MAX_KNOWN and now - received_at <= LEASES_REMEMBERED * self.lease_seconds:
+                return
+            del self._joins[peer]
+            if peer not in self._ever:
+                self._forget(peer)
+
+    def _forget(self, peer: PeerId) -> None:
+        """Nothing is kept of who is of no interest any more."""
+        for table in (self._heard, self._renewed, self._proven, self._ever, self._leaves):
+            table.pop(peer, None)
 
     def _on_leave(self, leave: Leave) -> None:
+        is_known = leave.peer in self._ever or leave.peer in self._joins
         is_news = leave.peer not in self._leaves and leave.beat >= self._heard.get(leave.peer, 0)
-        if not is_news or leave.run != self._run or leave.peer == self.me or len(self._leaves) >= MAX_KNOWN:
+        if not is_known or not is_news or leave.run != self._run or leave.peer == self.me:
             return
         if self._verify(leave.peer, leave.payload, leave.signature):
             self._leaves[leave.peer] = leave
+            self._proven[leave.peer] = None
             self._heard[leave.peer] = leave.beat
 
     def join_request(self) -> JoinRequest:

@@ -16,7 +16,7 @@ from adloco_p2p.core.types import MAX_ROSTER, Capacity, Count, Digest, PeerId, R
 MAX_JOINS = 64
 """Newcomers that one plan admits."""
 MAX_PASSED_ON = 16
-"""Join requests, and farewells, that one heartbeat passes on."""
+"""Join requests, farewells, and lives that one heartbeat passes on, each."""
 MAX_ENTRIES = 32
 """Ledger entries in one message."""
 MAX_TRAIL = 80
@@ -50,6 +50,20 @@ class JoinRequest:
     @property
     def payload(self) -> bytes:
         return payload("join", self.peer, self.run, self.capacity, self.beat)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """`This is my newest life`: others may say that they heard of beats of this incarnation, and of no other."""
+
+    peer: PeerId
+    run: Digest
+    incarnation: Count
+    signature: Signature
+
+    @property
+    def payload(self) -> bytes:
+        return payload("life", self.peer, self.run, self.incarnation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +109,8 @@ class Heartbeat:
     """Whose reports for the next plan the sender holds: one bit per peer of the roster of their round, lowest first."""
     joins: Annotated[tuple[JoinRequest, ...], MaxLen(MAX_PASSED_ON)] = ()
     leaves: Annotated[tuple[Leave, ...], MaxLen(MAX_PASSED_ON)] = ()
+    lives: Annotated[tuple[Life, ...], MaxLen(MAX_PASSED_ON)] = ()
+    """Of members: the sender's own first, then such as it heard of lately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

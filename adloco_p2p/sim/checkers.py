@@ -24,6 +24,7 @@ from adloco_p2p.core.messages import (
     Ballot,
     Heartbeat,
     JoinRequest,
+    Leave,
     LedgerEntry,
     Prepare,
     Promise,
@@ -37,6 +38,8 @@ from adloco_p2p.core.messages import (
 from adloco_p2p.core.types import Digest, PeerId, Report, RosterChange, RoundPlan
 from adloco_p2p.sim.healing import Healing
 
+BEATS_PER_LIFE = 10_000_000
+"""Of such a range are the beats of one process."""
 UNDERSTOOD = 4
 """Rosters whose heartbeats every peer must understand."""
 
@@ -77,6 +80,8 @@ class Checkers:
         """Slots whose whole roster was silent to the peer that settled them."""
         self._children: dict[Digest, dict[Digest, None]] = {}
         self._beats: dict[PeerId, dict[PeerId, int]] = {}
+        self._own_word: dict[PeerId, dict[PeerId, None]] = {}
+        """Peer -> whose life it knows from themselves."""
         self._heard_at: dict[PeerId, dict[PeerId, float]] = {}
         self._booted_at: dict[PeerId, float] = {}
         self._awake_at: dict[PeerId, float] = {}
@@ -88,7 +93,7 @@ class Checkers:
 
     def booted(self, peer: PeerId, now: float) -> None:
         self.healing.booted(peer)
-        self._beats[peer], self._heard_at[peer] = {}, {}
+        self._beats[peer], self._heard_at[peer], self._own_word[peer] = {}, {}, {}
         self._understood[peer] = [self._first]
         self._booted_at[peer] = self._awake_at[peer] = now
         self._heads.setdefault(peer, self._first)
@@ -118,24 +123,49 @@ class Checkers:
 
     def delivered(self, peer: PeerId, sender: PeerId, message: object, now: float) -> None:
         self.woke(peer, now)
+        members = [seat.peer for seat in self._plans[self._heads[peer]].roster]
         match message:
             case Heartbeat():
-                self._hear(peer, sender, message.beat, now)
+                for request in message.joins:
+                    self._hear_join(peer, request, now)
+                if sender not in members:
+                    return
+                for life in message.lives:
+                    if life.peer in members:
+                        self._hear_owner(peer, life.peer, life.incarnation * BEATS_PER_LIFE, now)
+                self._hear_owner(peer, sender, message.beat, now)
                 roster = self._plans.get(message.roster)
                 if roster is not None and message.roster in self._understood[peer][-UNDERSTOOD:]:
                     for seat, beat in zip(roster.roster, message.heard, strict=True):
-                        self._hear(peer, seat.peer, beat, now)
-                for request in message.joins:
-                    self._hear_join(peer, request, now)
+                        if seat.peer in members:
+                            self._hear_of(peer, seat.peer, beat, now)
+                for leave in message.leaves:
+                    self._own_word[peer][leave.peer] = None
+            case Leave():
+                self._own_word[peer][message.peer] = None
             case Refusal():
-                roster = self._plans[self._heads[peer]]
-                members = [seat.peer for seat in roster.roster]
+                if sender not in members or message.parent != self._heads[peer]:
+                    return
                 for other, beat in message.alive:
                     if other in members:
-                        self._hear(peer, other, beat, now)
+                        self._hear_of(peer, other, beat, now)
 
     def _hear_join(self, peer: PeerId, request: JoinRequest, now: float) -> None:
-        self._hear(peer, request.peer, request.beat, now)
+        self._hear_owner(peer, request.peer, request.beat, now)
+
+    def _hear_owner(self, peer: PeerId, other: PeerId, beat: int, now: float) -> None:
+        """From the other one itself, or signed by it."""
+        known = self._beats[peer].get(other, 0)
+        if other not in self._own_word[peer] and beat // BEATS_PER_LIFE < known // BEATS_PER_LIFE:
+            self._beats[peer][other] = 0
+        self._own_word[peer][other] = None
+        self._hear(peer, other, beat, now)
+
+    def _hear_of(self, peer: PeerId, other: PeerId, beat: int, now: float) -> None:
+        """From a third one: believed of a life that the other one made known itself, and while none is known."""
+        known = self._beats[peer].get(other, 0)
+        if other not in self._own_word[peer] or beat // BEATS_PER_LIFE == known // BEATS_PER_LIFE:
+            self._hear(peer, other, beat, now)
 
     def _hear(self, peer: PeerId, other: PeerId, beat: int, now: float) -> None:
         if beat > self._beats[peer].get(other, 0):

@@ -64,15 +64,52 @@ def test_a_lease_is_renewed_by_a_rising_beat_only() -> None:
     assert not made.lease_valid(B, 11.0)
 
 
-def test_nobody_can_use_up_the_beats_of_another() -> None:
-    made, largest = member(A), 1 << 62
-    told = Heartbeat(beat=largest, roster=ROSTER, heard=(largest,) * 4, head=Head(round=0, digest=ROSTER, samples=0), have=0)
-    before = {peer: made.beat_of(peer) for peer in (A, B, C)}
-    made.handle(B, told, 1.0)
-    assert {peer: made.beat_of(peer) for peer in (A, B, C)} == before
-    lives = 50_000 * BEATS_PER_INCARNATION  # that went by unheard
-    made.handle(B, replace(told, beat=lives, heard=(lives, 0, 0, 0)), 2.0)
-    assert (made.beat_of(A), made.beat_of(B)) == (lives, lives)
+def test_nobody_can_lift_the_beats_of_another_out_of_its_reach() -> None:
+    made, owner, liar = member(A), member(C), member(B)
+    silence(owner, start=0, end=1)
+    made.handle(C, owner.heartbeat(1.0), 1.0)
+    known, own = made.beat_of(C), made.beat_of(A)
+    forged = replace(liar.heartbeat(1.0), heard=(1 << 62, 0, 1 << 62, 0))
+    made.handle(B, forged, 1.0)
+    assert (made.beat_of(A), made.beat_of(C)) == (own, known)  # another incarnation: only its owner may begin one
+
+    last_of_life = 2 * BEATS_PER_INCARNATION - 1
+    made.handle(B, replace(forged, heard=(0, 0, last_of_life, 0)), 2.0)
+    assert made.beat_of(C) == last_of_life
+    owner.handle(A, made.heartbeat(2.0), 2.0)
+    silence(made, start=3, end=13)
+    owner.tick(13.0)
+    made.handle(C, owner.heartbeat(13.0), 13.0)
+    assert owner.beat_of(C) > last_of_life and made.lease_valid(C, 13.0)
+
+
+def test_a_new_life_becomes_known_through_others() -> None:
+    made, between, restarted = member(A), member(B), member(C, incarnation=2)
+    for each, first in ((made, member(C)), (between, member(C))):
+        first.tick(0.0)
+        each.handle(C, first.heartbeat(0.0), 0.0)
+    silence(made, start=1, end=10)
+    restarted.tick(10.0)
+    between.handle(C, restarted.heartbeat(10.0), 10.0)
+    told = between.heartbeat(10.0)
+    made.handle(B, replace(told, lives=()), 10.0)
+    assert not made.lease_valid(C, 10.0)
+    made.handle(B, told, 10.0)
+    assert made.lease_valid(C, 10.0)
+
+
+def test_a_member_that_lost_its_journal_learns_its_past_from_others() -> None:
+    made, forgetful = member(A), member(B)
+    earlier = member(B, incarnation=7)
+    earlier.tick(0.0)
+    made.handle(B, earlier.heartbeat(0.0), 0.0)
+    silence(made, start=1, end=10)
+    forgetful.tick(10.0)
+    (answer,) = made.handle(B, forgetful.heartbeat(10.0), 10.0)
+    assert isinstance(answer, Send) and isinstance(answer.message, Heartbeat)
+    forgetful.handle(A, answer.message, 10.0)
+    made.handle(B, forgetful.heartbeat(10.0), 10.0)
+    assert made.lease_valid(B, 10.0)
 
 
 def test_clocks_of_two_machines_are_never_compared() -> None:
