@@ -12,7 +12,7 @@ from pathlib import Path
 from adloco_p2p.commands.saying import say
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.core import canonical
-from adloco_p2p.core.ledger import chain, unconnected, verify_ledger
+from adloco_p2p.core.ledger import chain, num_emergencies, unconnected, verify_ledger
 from adloco_p2p.core.messages import LedgerEntry
 from adloco_p2p.core.types import MAX_ROSTER, InstancePlan, Report, RoundPlan
 from adloco_p2p.errors import ConfigError, StorageError
@@ -56,7 +56,11 @@ def verify(arguments: argparse.Namespace) -> int:
         return EXIT_BROKEN
     votes = sum(len(entry.certificate.votes) for entry in entries)
     reports = sum(len(entry.reports) for entry in entries)
-    say(f"sound: {len(entries)} plans after the first, {votes} votes and {reports} reports, every decision recomputed")
+    emergencies = num_emergencies(genesis, entries)
+    say(
+        f"sound: {len(entries)} plans after the first, {votes} votes and {reports} reports, every decision recomputed,"
+        f" {emergencies} emergency entries (less than half of those entitled to vote were there)"
+    )
     return 0
 
 

@@ -30,14 +30,16 @@ from adloco_p2p.core.events import Broadcast, Persist, ReportHeard, Send
 from adloco_p2p.core.histories import switch_between
 from adloco_p2p.core.ledger import (
     REPORT_LAG,
+    SILENT_ROUNDS,
     Decide,
     Ledger,
     change_of,
     check_certificate,
     check_value,
-    electors,
+    is_emergency,
     is_majority,
     roster_of,
+    silent_rounds,
 )
 from adloco_p2p.core.ledger_exchange import LedgerExchange
 from adloco_p2p.core.membership import ROSTERS_KEPT, Membership
@@ -77,6 +79,8 @@ from adloco_p2p.core.types import MAX_LEAP, MAX_ROSTER, Digest, PeerId, Report, 
 
 MAX_FINALS = 64
 """Values of one slot with a certificate that a peer remembers; only a partition makes a second one."""
+MAX_OVERTAKEN = 16
+"""So often a proposer may begin a ballot in a slot before the one under way has had its time."""
 MAX_EARLY = 256
 """Messages of a slot that this peer has not reached yet."""
 REPORTERS_FIRST = 3
@@ -110,6 +114,8 @@ class Consensus:
         self._held_now: dict[PeerId, Digest] | None = None
         """What `_held` says, until something changes it."""
         self._announced: dict[PeerId, Digest] | None = None
+        self._heads: dict[PeerId, tuple[Digest, float]] = {}
+        """Of members: where their ledger ended when they last said so themselves, and when that was."""
         self._early: dict[tuple[PeerId, str], tuple[PeerId, SlotMessage]] = {}
         self._exchange = LedgerExchange(decide, verify, period_seconds=self.timing.heartbeat_seconds)
 
@@ -162,7 +168,7 @@ class Consensus:
     def next_deadline(self) -> float | None:
         """When the slot wants to be looked at without any message."""
         slot = self.slot
-        if not self._takes_part or slot.parent.is_last:
+        if not self._takes_part or slot.parent.is_last or not self._may_propose(self._last_now):
             return None
         if slot.ready_at is not None:
             return self._attempt_due(self._last_now)
@@ -222,6 +228,7 @@ class Consensus:
         self._is_member = self.me in roster
         self._is_direct = len(roster) <= self.timing.direct_limit
         self.members.set_roster(self.slot.digest, roster, now)
+        self._heads = {peer: head for peer, head in self._heads.items() if peer in roster}
         early, self._early = self._early, {}
         for sender, message in early.values():
             self._on_slot_message(sender, message, now)
@@ -250,7 +257,7 @@ class Consensus:
         ]
 
     def _is_quorum(self, peers: Iterable[PeerId], absent: Sequence[PeerId]) -> bool:
-        counted = frozenset(electors(self.slot.roster, absent))
+        counted = frozenset(self.slot.counted(absent))
         return is_majority(len([peer for peer in peers if peer in counted]), len(counted))
 
     def _tell(self, message: SlotMessage) -> None:
@@ -299,17 +306,21 @@ class Consensus:
         return sum(1 << index for index, peer in enumerate(roster_of(reported)) if peer in held)
 
     def _is_ready(self, now: float) -> bool:
-        """All that are waited for have reported, or those who have not had their time."""
+        """All that are waited for have reported, or those who have not had their time. Nobody waits for members that have not
+        reported for long, and the electors among the others make the majority."""
         slot, reported = self.slot, self.ledger.reported
         if slot.ready_at is not None:
             return True
         held = self._held()
         members = frozenset(roster_of(reported)) if reported is not None else frozenset()
-        expected = [peer for peer in self._live_order(now) if peer in members]
+        parent = slot.parent
+        speaking = {seat.peer for seat in parent.roster if silent_rounds(seat, parent.round) < SILENT_ROUNDS}
+        expected = [peer for peer in self._live_order(now) if peer in members and (peer in speaking or peer in held)]
         present = len([peer for peer in expected if peer in held])
+        deciding = [peer for peer in expected if peer in slot.electorate] or expected
         if slot.first_at is None and present:
             slot.first_at = now
-        if slot.majority_at is None and is_majority(present, len(expected)):
+        if slot.majority_at is None and is_majority(len([peer for peer in deciding if peer in held]), len(deciding)):
             slot.majority_at = now
         is_ready = (
             present == len(expected)
@@ -321,6 +332,11 @@ class Consensus:
         return is_ready
 
     # --- proposing ---------------------------------------------------------------------------------------------------
+
+    def _may_propose(self, now: float) -> bool:
+        """An elector may; others only where no elector is left."""
+        electorate = self.slot.electorate
+        return self.me in electorate or all(self.members.is_absent(peer, now) for peer in electorate)
 
     def _attempt_due(self, now: float) -> float:
         """When it is our turn, if nobody does anything: at once for the first that lives, later for the others."""
@@ -340,7 +356,7 @@ class Consensus:
     def _attempt(self, now: float) -> bool:
         """Begin a ballot if it is our turn."""
         slot = self.slot
-        if not self._is_ready(now) or now < self._attempt_due(now):
+        if not self._is_ready(now) or not self._may_propose(now) or now < self._attempt_due(now):
             return False
         self._note_activity(now)
         slot.absent = tuple(peer for peer in slot.roster if self.members.is_absent(peer, now))
@@ -357,7 +373,7 @@ class Consensus:
         if self._is_direct:
             self._emit(Broadcast(message=prepare))
         else:
-            others = [peer for peer in electors(slot.roster, slot.absent) if peer != self.me]
+            others = [peer for peer in slot.counted(slot.absent) if peer != self.me]
             self._emit(*(Send(peer=peer, message=prepare) for peer in others))
         return True
 
@@ -407,7 +423,7 @@ class Consensus:
 
     def _has_everybody_promised(self, now: float) -> bool:
         slot = self.slot
-        return all(peer in slot.promises for peer in electors(slot.roster, slot.absent) if self.members.lease_valid(peer, now))
+        return all(peer in slot.promises for peer in slot.counted(slot.absent) if self.members.lease_valid(peer, now))
 
     def _fresh_value(self, now: float) -> Value:
         """The plan that follows from what this peer holds now."""
@@ -478,6 +494,11 @@ class Consensus:
                 return False
             if not isinstance(self._plan_of(digest), RoundPlan):
                 continue
+            if self.me not in slot.counted(proposal.absent):
+                if slot.refused.get(proposal.ballot.peer) != proposal.ballot:
+                    slot.refused[proposal.ballot.peer] = proposal.ballot
+                    self._pass_on(proposal, (proposal.ballot.peer,))
+                continue
             silent = self._to_be_silent(proposal, digest)
             if slot.refused.get(proposal.ballot.peer) == proposal.ballot and any(map(self._is_counted, silent)):
                 continue
@@ -522,7 +543,7 @@ class Consensus:
         return sorted({*proposal.absent, *departed})
 
     def _is_backed_by_half(self, proposal: Proposal, digest: Digest) -> bool:
-        counted = electors(self.slot.roster, proposal.absent)
+        counted = self.slot.counted(proposal.absent)
         acks = [self.slot.acks.get(peer) for peer in counted]
         backers = [ack for ack in acks if ack is not None and (ack.ballot, ack.value) == (proposal.ballot, digest)]
         return 2 * len(backers) >= len(counted)
@@ -547,7 +568,7 @@ class Consensus:
         for proposal, digest in self._settled():
             ballot, absent = proposal.ballot, proposal.absent
             own = slot.votes.get(self.me)
-            if own is not None and own.ballot >= ballot:
+            if (own is not None and own.ballot >= ballot) or self.me not in slot.counted(absent):
                 continue
             if not isinstance(self._plan_of(digest), RoundPlan):
                 continue
@@ -607,11 +628,33 @@ class Consensus:
     def _finish(self, now: float) -> bool:
         """Append the value that a certificate makes final."""
         for digest, certificate in sorted(self.slot.certificates().items()):
-            if isinstance(self._plan_of(digest), RoundPlan):
+            if not isinstance(self._plan_of(digest), RoundPlan):
+                continue
+            departed = self.slot.values[digest].departed
+            if self.slot.voted == digest or not self._is_contradicted(certificate, departed, now):
                 self._pass_on(Final(parent=self.slot.digest, value=digest, certificate=certificate), ())
                 self._append_value(digest, certificate, now)
                 return True
         return False
+
+    def _is_contradicted(self, certificate: Certificate, departed: Sequence[PeerId], now: float) -> bool:
+        """Whether a successor of our own head is an emergency that we see no sign of, so that it is not followed for now.
+
+        It rests on less than a majority of the electorate and leaves out somebody who lives here and stands where we stand.
+        That counts while more than half of those who decide, as far as they live and told us their head within a lease, stand
+        with us: they can go on without it. Where most are ahead it happened while we were away, and we follow.
+        """
+        if not is_emergency(certificate, self.slot.parent):
+            return False
+        lease = self.members.lease_seconds
+        deciding = self.slot.counted([peer for peer in self.slot.roster if not self.members.lease_valid(peer, now)])
+        heads = {peer: digest for peer, (digest, at) in self._heads.items() if now - at <= lease and peer in deciding}
+        with_us = {peer for peer, digest in heads.items() if digest in self.ledger.position}
+        num_heard = len(heads)
+        if self.me in deciding:
+            with_us.add(self.me)
+            num_heard += 1
+        return not with_us.isdisjoint({*certificate.absent, *departed}) and is_majority(len(with_us), num_heard)
 
     def _append_value(self, digest: Digest, certificate: Certificate, now: float) -> None:
         plan, value = self._plan_of(digest), self.slot.values[digest]
@@ -684,7 +727,7 @@ class Consensus:
             case Promise():
                 self._on_promise(sender, message)
             case Refusal():
-                self._on_refusal(message, now)
+                self._on_refusal(sender, message, now)
             case Proposal():
                 self._on_proposal(sender, message, now)
             case Ack():
@@ -720,7 +763,11 @@ class Consensus:
 
     def _on_prepare(self, sender: PeerId, message: Prepare, now: float) -> None:
         slot = self.slot
-        if message.ballot.peer != sender or not self._takes_part or self._refuse(message.ballot, message.absent, now):
+        counted = slot.counted(message.absent)
+        has_no_say = self.me not in counted and self.me not in message.absent
+        if message.ballot.peer != sender or not self._takes_part or sender not in counted or has_no_say:
+            return
+        if self._refuse(message.ballot, message.absent, now) or not self._may_overtake(message.ballot, now):
             return
         if slot.promised != message.ballot:
             slot.promised = message.ballot
@@ -731,6 +778,16 @@ class Consensus:
         if own is not None and not self._is_direct:
             self._emit(Send(peer=sender, message=Supply(parent=slot.digest, reports=self._reports.get([own]))))
 
+    def _may_overtake(self, ballot: Ballot, now: float) -> bool:
+        """Whether the ballot is heeded. One that overtakes others again and again must let them have their time."""
+        slot = self.slot
+        is_over = slot.active_at is None or now >= slot.active_at + slot.patience_seconds
+        if is_over or ballot == slot.promised:
+            return True
+        overtaken = slot.overtaken.get(ballot.peer, 0)
+        slot.overtaken[ballot.peer] = overtaken + 1
+        return overtaken < MAX_OVERTAKEN
+
     def _on_promise(self, sender: PeerId, message: Promise) -> None:
         slot = self.slot
         if message.ballot != slot.ballot or slot.has_proposed:
@@ -739,7 +796,7 @@ class Consensus:
         if message.accepted is not None:
             self._ask_for(message.accepted[1], sender)
 
-    def _on_refusal(self, message: Refusal, now: float) -> None:
+    def _on_refusal(self, sender: PeerId, message: Refusal, now: float) -> None:
         """Give way to a higher ballot; or, knowing now who lives, try again soon."""
         slot = self.slot
         for peer, beat in message.alive:
@@ -747,7 +804,8 @@ class Consensus:
                 self.members.hear(peer, beat, now)
         if message.ballot != slot.ballot:
             return
-        if message.promised is not None and (slot.promised is None or message.promised > slot.promised):
+        is_counted = sender in slot.counted(slot.absent)
+        if is_counted and message.promised is not None and (slot.promised is None or message.promised > slot.promised):
             slot.promised = message.promised
             self._emit(Persist(record=Promised(parent=slot.digest, ballot=message.promised)))
             self._note_activity(now)
@@ -765,7 +823,7 @@ class Consensus:
         known = slot.proposals.get(proposer)
         if known is not None and known[0].ballot >= message.ballot:
             return
-        if proposer not in slot.roster or (message.ballot.attempt == 0 and proposer != slot.order[0]):
+        if proposer not in slot.counted(message.absent) or (message.ballot.attempt == 0 and proposer != slot.order[0]):
             return
         if not self._verify(proposer, message.payload, message.signature):
             return
@@ -774,7 +832,8 @@ class Consensus:
         self._keep_value(message.value, sender)
         self._on_ack(proposer, Ack(parent=slot.digest, ballot=message.ballot, value=digest))
         if slot.promised is None or message.ballot >= slot.promised:
-            self._note_activity(now)
+            if self._may_overtake(message.ballot, now):
+                self._note_activity(now)
         elif self._takes_part:
             self._refuse(message.ballot, (), now)
         self._ask_for(digest, sender)
@@ -836,14 +895,18 @@ class Consensus:
 
     def _on_heartbeat(self, sender: PeerId, message: Heartbeat, now: float) -> None:
         head = self.ledger.head
+        is_member = sender in self.slot.roster
+        if is_member:
+            self._heads[sender] = (message.head.digest, now)
         if message.head.digest == head.digest:
-            self._pull_reports(sender, message, now)
-            self._retry(sender)
+            if is_member:
+                self._pull_reports(sender, message, now)
+                self._retry(sender)
         elif message.head.digest in self.ledger.position:
             self._emit(*self._exchange.entries(self.ledger, sender, after=message.head.digest))
         elif message.head.rank > head.rank:
             self._emit(self._exchange.pull(self.ledger, sender))
-        elif sender not in self.slot.roster:
+        elif not is_member:
             self._emit(Send(peer=sender, message=self.members.heartbeat(now)))
 
     def _pull_reports(self, sender: PeerId, message: Heartbeat, now: float) -> None:
@@ -878,6 +941,8 @@ class Consensus:
             if continued is None:
                 return
             if continued is self.ledger:
+                if self._is_contradicted(entry.certificate, entry.value.departed, now):
+                    return  # asked for again when a heartbeat names it again
                 self._append(entry, now)
             elif continued.head.rank > self.ledger.head.rank:
                 self._switch(continued, now)
@@ -886,6 +951,10 @@ class Consensus:
 
     def _switch(self, other: Ledger, now: float) -> None:
         switched = switch_between(self.ledger, other)
+        first = switched.won[0]
+        if not switched.lost and self._is_contradicted(first.certificate, first.value.departed, now):
+            self._exchange.forget_other()
+            return
         self._emit(*(Persist(record=entry) for entry in switched.won))
         self.ledger = other
         self._exchange.forget_other()

@@ -4,7 +4,7 @@ Pure functions of values. An entry is valid after its parent when its reports an
 and belong to the right round, the rule makes exactly this plan of them, and more than half of those who counted voted for it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from adloco_p2p.core import canonical
 from adloco_p2p.core.messages import (
@@ -18,7 +18,7 @@ from adloco_p2p.core.messages import (
     Vote,
 )
 from adloco_p2p.core.strays import believed
-from adloco_p2p.core.types import MAX_ROSTER, Digest, InstanceId, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.core.types import MAX_ROSTER, Digest, InstanceId, PeerId, Report, RosterChange, RoundPlan, Seat
 
 Decide = Callable[[RoundPlan, Sequence[Report], RosterChange], RoundPlan]
 """parent, reports sorted by peer, change of the roster -> the next plan."""
@@ -27,6 +27,13 @@ Recall = Callable[[Digest], LedgerEntry]
 
 REPORT_LAG = 2
 """plan(r) is made from the reports of round r - 2: it is decided while round r - 1 computes."""
+PROBATION_ROUNDS = 8
+"""A newcomer has a say after so many rounds: names are free, rounds of work are not."""
+SILENT_ROUNDS = 4
+"""A member that did not report so many rounds running has no say until it reports again, and nobody waits for its report."""
+DEPARTS_AFTER = 16
+"""A member that did not report so many rounds running loses its seat. Long enough for a newcomer to fetch a large state, and
+for one that goes to hand over what it has; a peer that lives asks to join again."""
 ENTRIES_KEPT = MAX_ENTRIES
 """The newest entries stay in memory, for peers that are a little behind."""
 
@@ -39,10 +46,38 @@ def is_majority(count: int, electors: int) -> bool:
     return count >= 1 and 2 * count > electors
 
 
-def electors(roster: Sequence[PeerId], absent: Sequence[PeerId]) -> list[PeerId]:
-    """Those who count in a ballot."""
+def silent_rounds(seat: Seat, round: int) -> int:
+    """How many rounds running the peer did not report, of those whose reports the plan of this round could have used."""
+    since = seat.joined_round - 1 if seat.last_report is None else seat.last_report
+    return max(0, round - REPORT_LAG - since)
+
+
+def electorate(plan: RoundPlan) -> tuple[PeerId, ...]:
+    """The members that decide on the successor of the plan, sorted: those that were there from the first plan on, or have
+    been for `PROBATION_ROUNDS`, and report. Where there is none, those that reported lately; else all."""
+    heard = [seat for seat in plan.roster if silent_rounds(seat, plan.round) < SILENT_ROUNDS]
+    seasoned = [seat for seat in heard if not seat.joined_round or plan.round - seat.joined_round >= PROBATION_ROUNDS]
+    chosen = seasoned or [seat for seat in heard if seat.last_report is not None] or plan.roster
+    return tuple(seat.peer for seat in chosen)
+
+
+def electors(electorate: Sequence[PeerId], roster: Sequence[PeerId], absent: Sequence[PeerId]) -> list[PeerId]:
+    """Those who count in a ballot: of the electorate, or, where all of it is absent, of the other members."""
     gone = frozenset(absent)
-    return [peer for peer in roster if peer not in gone]
+    return [peer for peer in electorate if peer not in gone] or [peer for peer in roster if peer not in gone]
+
+
+def is_emergency(certificate: Certificate, parent: RoundPlan) -> bool:
+    """Whether the votes are not of more than half of the full electorate: somebody went on without the others."""
+    full = electorate(parent)
+    voters = [cast.peer for cast in certificate.votes if not cast.abstains and cast.peer in full]
+    return not is_majority(len(voters), len(full))
+
+
+def num_emergencies(genesis: RoundPlan, entries: Sequence[LedgerEntry]) -> int:
+    """Entries of a ledger that rest on less than a majority of the full electorate."""
+    parents = [genesis, *(entry.plan for entry in entries)]
+    return sum(is_emergency(entry.certificate, parent) for entry, parent in zip(entries, parents, strict=False))
 
 
 def change_of(value: Value, reports: Sequence[Report], ledger: "Ledger") -> RosterChange:
@@ -128,12 +163,12 @@ def check_certificate(
     parent: RoundPlan,
     parent_digest: Digest,
     verify: Verify,
-    joined: Sequence[PeerId] = (),
+    heirs: Collection[PeerId] = (),
 ) -> str:
     """Empty where the votes make the value final; otherwise what is missing. Where nobody of the roster is left, the vote of
-    one of those who join is enough: the heir that made the value."""
-    counted = electors(roster_of(parent), certificate.absent)
-    if not counted and certificate.ballot.peer in joined:
+    one of the `heirs` is enough, who made the value: of those who join with it, the ones that had a seat before."""
+    counted = electors(electorate(parent), roster_of(parent), certificate.absent)
+    if not counted and certificate.ballot.peer in heirs:
         counted = [certificate.ballot.peer]
     members = frozenset(counted)
     peers = [vote.peer for vote in certificate.votes]
@@ -176,7 +211,7 @@ def check_entry(entry: LedgerEntry, *, ledger: "Ledger", decide: Decide, verify:
         parent=parent,
         parent_digest=entry.value.parent,
         verify=verify,
-        joined=[join.peer for join in entry.value.joined],
+        heirs=[join.peer for join in entry.value.joined if join.peer in ledger.members()],
     )
 
 

@@ -3,8 +3,9 @@
 Every period a peer counts up its own beat and sends it, with the highest beats it knows of everybody, to a few peers. A beat
 that rises renews the lease of its owner AT THE RECEIVER'S CLOCK; clocks of two machines are never compared. So a peer lives
 for everyone whom its beats reach by any path, and one bad link kills nobody. What a member says of another's beats counts only
-within the incarnation that the owner signed or named itself, and a stranger's word on anybody's beats does not count. A lease that has run out is the only way to
-count a silent peer as gone. Suspicion comes earlier, asks directly and through others, and only changes whom one waits for.
+within the incarnation that the owner signed or named itself, and a stranger's word on anybody's beats does not count. A lease
+that has run out is the only way to count a silent peer as gone. Suspicion comes earlier, asks directly and through others, and
+only changes whom one waits for.
 
 Messages per peer and second do not depend on the size of the swarm; a heartbeat has a number of up to ten digits per peer.
 """
@@ -309,9 +310,7 @@ class Membership:
     def _told_lives(self, now: float, about: PeerId | None) -> tuple[Life, ...]:
         certain = [self._own_life()] if self.me in self._members else []
         certain += [self._lives[about][0]] if about in self._lives else []
-        recent = [
-            life for peer, (life, at) in sorted(self._lives.items()) if peer != about and now - at <= self.lease_seconds
-        ]
+        recent = [life for peer, (life, at) in sorted(self._lives.items()) if peer != about and now - at <= self.lease_seconds]
         return tuple(certain + self._sample(recent, MAX_PASSED_ON - len(certain)))
 
     def _own_life(self) -> Life:

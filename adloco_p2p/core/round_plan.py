@@ -16,6 +16,7 @@ from statistics import median
 
 from adloco_p2p.core import canonical
 from adloco_p2p.core.batch_test import is_untestable, next_request, pool_round, window_length
+from adloco_p2p.core.ledger import DEPARTS_AFTER, silent_rounds
 from adloco_p2p.core.left_out import judged
 from adloco_p2p.core.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch, shortened
 from adloco_p2p.core.rules import Rules
@@ -191,9 +192,12 @@ def _next_roster(previous: RoundPlan, heard: Mapping[PeerId, Report], change: Ro
             speeds = (*seat.speeds, speed)[-SPEEDS_KEPT:] if speed > 0 else seat.speeds
             seat = replace(seat, capacity=report.capacity, speeds=speeds, last_report=report.round)  # noqa: PLW2901
         seats[seat.peer] = seat
+    round = previous.round + 1
+    staying = {peer: seat for peer, seat in seats.items() if silent_rounds(seat, round) < DEPARTS_AFTER}
+    seats = staying or seats
     for peer, capacity in sorted(dict(change.joined).items()):
         if peer not in seats and len(seats) < MAX_ROSTER:
-            seats[peer] = Seat(peer=peer, joined_round=previous.round + 1, capacity=capacity)
+            seats[peer] = Seat(peer=peer, joined_round=round, capacity=capacity)
     assert seats, "a plan needs a peer"
     return tuple(seats[peer] for peer in sorted(seats))
 

@@ -1,9 +1,10 @@
 """What a peer knows of one slot: the successor of one plan."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from adloco_p2p.core.ledger import electors, is_majority, roster_of
+from adloco_p2p.core.ledger import electorate, electors, is_majority, roster_of
 from adloco_p2p.core.messages import Ack, Ballot, CastVote, Certificate, Chosen, Promise, Proposal, Value, Vote
 from adloco_p2p.core.types import Digest, PeerId, RoundPlan
 
@@ -15,8 +16,10 @@ class Slot:
     parent: RoundPlan
     digest: Digest
     roster: tuple[PeerId, ...]
+    electorate: tuple[PeerId, ...]
+    """The members of the roster that decide."""
     order: tuple[PeerId, ...]
-    """Proposers, by hash."""
+    """Proposers, by hash; those of the electorate first."""
     promised: Ballot | None = None
     accepted: tuple[Ballot, Digest] | None = None
     voted: Digest | None = None
@@ -33,6 +36,8 @@ class Slot:
     chosen: dict[PeerId, Chosen] = field(default_factory=dict)
     votes: dict[PeerId, Vote] = field(default_factory=dict)
     finals: dict[Digest, Certificate] = field(default_factory=dict)
+    overtaken: dict[PeerId, int] = field(default_factory=dict)
+    """How often each proposer began a ballot while another one had its time."""
     ballot: Ballot | None = None
     """Our own attempt."""
     absent: tuple[PeerId, ...] = ()
@@ -50,6 +55,10 @@ class Slot:
     """How long that ballot gets."""
     orphaned_at: float | None = None
     """Since when nobody of the roster lives, as seen by a peer that is not on it."""
+
+    def counted(self, absent: Sequence[PeerId]) -> list[PeerId]:
+        """Those who count in a ballot."""
+        return electors(self.electorate, self.roster, absent)
 
     def named(self) -> frozenset[Digest]:
         """Values that somebody stands for: of each member its highest proposal, vote and acceptance, and what is final."""
@@ -85,7 +94,7 @@ class Slot:
         for _, vote in sorted(self.votes.items()):
             groups.setdefault((vote.ballot, vote.value, vote.absent), []).append(vote)
         for (ballot, digest, absent), votes in sorted(groups.items()):
-            counted = frozenset(electors(self.roster, absent))
+            counted = frozenset(self.counted(absent))
             casts = tuple(
                 CastVote(peer=vote.peer, abstains=vote.abstains, signature=vote.signature)
                 for vote in votes
@@ -99,5 +108,6 @@ class Slot:
 
 def slot_after(parent: RoundPlan, digest: Digest) -> Slot:
     roster = roster_of(parent)
-    order = sorted(roster, key=lambda peer: hashlib.sha256(f"{digest}:{peer}".encode("ascii")).digest())
-    return Slot(parent=parent, digest=digest, roster=roster, order=tuple(order))
+    deciding = electorate(parent)
+    order = sorted(roster, key=lambda peer: (peer not in deciding, hashlib.sha256(f"{digest}:{peer}".encode("ascii")).digest()))
+    return Slot(parent=parent, digest=digest, roster=roster, electorate=deciding, order=tuple(order))

@@ -63,6 +63,7 @@ class Checkers:
         self._first = first
         self._plans: dict[Digest, RoundPlan] = {first: genesis}
         self._parents: dict[Digest, Digest] = {}
+        self._ever: dict[PeerId, None] = {seat.peer: None for seat in genesis.roster}
         self._samples: dict[Digest, int] = {first: 0}
         self._reports: dict[bytes, None] = {}
         self._known_entries: dict[int, LedgerEntry] = {}
@@ -281,9 +282,12 @@ class Checkers:
         if len({report.peer for report in ordered}) < len(ordered) or self._decide(parent, ordered, change) != entry.plan:
             raise Violation(f"round {entry.plan.round} does not follow from its parent and the reports by the rule")
         certificate = entry.certificate
-        counted = [seat.peer for seat in parent.roster if seat.peer not in certificate.absent]
-        if not counted and certificate.ballot.peer in [join.peer for join in value.joined]:
-            counted = [certificate.ballot.peer]
+        members = [seat.peer for seat in parent.roster if seat.peer not in certificate.absent]
+        counted = [peer for peer in _deciding(parent) if peer in members] or members
+        heir = certificate.ballot.peer
+        if not counted and heir in self._ever and heir in [join.peer for join in value.joined]:
+            counted = [heir]
+        self._ever.update((seat.peer, None) for seat in entry.plan.roster)
         votes: list[PeerId] = []
         abstained: list[PeerId] = []
         for cast in certificate.votes:
@@ -325,6 +329,15 @@ class Checkers:
 
     def _rank(self, digest: Digest) -> tuple[int, int, str]:
         return self._samples[digest], self._plans[digest].round, digest
+
+
+def _deciding(plan: RoundPlan) -> list[PeerId]:
+    """Who decides on the successor: founders and those of eight rounds, if they reported one of the last four rounds."""
+    told = {seat.peer: seat.joined_round - 1 if seat.last_report is None else seat.last_report for seat in plan.roster}
+    lately = [seat for seat in plan.roster if plan.round - 2 - told[seat.peer] < 4]
+    old = [seat.peer for seat in lately if seat.joined_round == 0 or seat.joined_round <= plan.round - 8]
+    heard = [seat.peer for seat in lately if seat.last_report is not None]
+    return old or heard or [seat.peer for seat in plan.roster]
 
 
 def _end(entries: Sequence[LedgerEntry]) -> Digest:

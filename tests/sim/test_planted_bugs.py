@@ -38,7 +38,7 @@ class IgnoresTheLock(Consensus):
 class UsesAnOldRoster(Consensus):
     def _open_slot(self, now: float) -> None:
         super()._open_slot(now)
-        self.slot.roster = roster_of(self.ledger.plans[-2:][0])
+        self.slot.roster = self.slot.electorate = roster_of(self.ledger.plans[-2:][0])
 
 
 class RepliesBeforePersisting(Consensus):
