@@ -79,8 +79,8 @@ from adloco_p2p.core.types import MAX_LEAP, MAX_ROSTER, Digest, PeerId, Report, 
 
 MAX_FINALS = 64
 """Values of one slot with a certificate that a peer remembers; only a partition makes a second one."""
-MAX_OVERTAKEN = 16
-"""So often a proposer may begin a ballot in a slot before the one under way has had its time."""
+MAX_OVERTAKEN = 32
+"""So often a proposer may take more than its turn in a slot."""
 MAX_EARLY = 256
 """Messages of a slot that this peer has not reached yet."""
 REPORTERS_FIRST = 3
@@ -767,26 +767,31 @@ class Consensus:
         has_no_say = self.me not in counted and self.me not in message.absent
         if message.ballot.peer != sender or not self._takes_part or sender not in counted or has_no_say:
             return
-        if self._refuse(message.ballot, message.absent, now) or not self._may_overtake(message.ballot, now):
+        if self._refuse(message.ballot, message.absent, now) or not self._heed(message.ballot, now):
             return
         if slot.promised != message.ballot:
             slot.promised = message.ballot
             self._emit(Persist(record=Promised(parent=slot.digest, ballot=message.ballot)))
-        self._note_activity(now)
         self._emit(Send(peer=sender, message=Promise(parent=slot.digest, ballot=message.ballot, accepted=slot.accepted)))
         own = self._held().get(self.me)
         if own is not None and not self._is_direct:
             self._emit(Send(peer=sender, message=Supply(parent=slot.digest, reports=self._reports.get([own]))))
 
-    def _may_overtake(self, ballot: Ballot, now: float) -> bool:
-        """Whether the ballot is heeded. One that overtakes others again and again must let them have their time."""
+    def _heed(self, ballot: Ballot, now: float) -> bool:
+        """Give the ballot its time, if it is to be heeded. A proposer that takes more than its turn again and again overtakes
+        nobody any more, and others need not wait for it."""
         slot = self.slot
         is_over = slot.active_at is None or now >= slot.active_at + slot.patience_seconds
-        if is_over or ballot == slot.promised:
-            return True
+        is_own_again = slot.promised is not None and slot.promised.peer == ballot.peer
         overtaken = slot.overtaken.get(ballot.peer, 0)
+        if is_over and not is_own_again:
+            self._note_activity(now)
+            return True
         slot.overtaken[ballot.peer] = overtaken + 1
-        return overtaken < MAX_OVERTAKEN
+        if overtaken < MAX_OVERTAKEN:
+            self._note_activity(now)
+            return True
+        return is_own_again
 
     def _on_promise(self, sender: PeerId, message: Promise) -> None:
         slot = self.slot
@@ -832,8 +837,7 @@ class Consensus:
         self._keep_value(message.value, sender)
         self._on_ack(proposer, Ack(parent=slot.digest, ballot=message.ballot, value=digest))
         if slot.promised is None or message.ballot >= slot.promised:
-            if self._may_overtake(message.ballot, now):
-                self._note_activity(now)
+            self._heed(message.ballot, now)
         elif self._takes_part:
             self._refuse(message.ballot, (), now)
         self._ask_for(digest, sender)

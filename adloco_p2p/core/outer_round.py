@@ -130,6 +130,8 @@ class OuterRound:
         self._failed: dict[PeerId, int] = {}
         self._pending: AttemptStart | None = None
         self._phase_since = 0.0
+        self._unfounded: dict[PeerId, float] = {}
+        """When each host last ended an attempt of which nobody had said that it failed."""
         self._fruitless_repairs: dict[PeerId, None] = {}
         """Asked in vain, and again after a pause."""
         self._disappointing: dict[PeerId, None] = {}
@@ -220,7 +222,8 @@ class OuterRound:
             return []
         self.average = event
         if self.phase is Phase.AVERAGING and len(self._members) > 1:
-            self._patience.observe(now - self._phase_since)  # of this attempt: what failed before it teaches nothing
+            num_bytes = event.bytes_sent + event.bytes_received
+            self._patience.observe(now - self._phase_since, num_bytes=num_bytes)  # of this attempt: failures teach nothing
         vote = AverageDigest(
             instance=self.instance,
             round=self.round,
@@ -340,9 +343,13 @@ class OuterRound:
         return canonical.digest(["average", self._plan_digest, self.round, self.instance, attempt, list(members)])
 
     def _begin_attempt(self, now: float) -> list[Effect]:
-        timeout = self._patience.timeout_seconds(expected_seconds=self._plan.expected_seconds)
+        expected = self._plan.expected_seconds
+        timeout = self._patience.timeout_seconds(expected_seconds=expected)
         samples = {share.peer: share.samples for share in self.instance_plan.hosts}
         uplinks = {seat.peer: seat.capacity.upload_bytes_per_second for seat in self._plan.roster}
+        if self._patience.waits and expected > 0:
+            measured = [uplinks.get(peer, 0.0) for peer in self._members]
+            timeout = min(timeout, self._patience.longest_seconds(expected_seconds=expected, uplinks=measured))
         average = Average(
             instance=self.instance,
             round=self.round,
@@ -473,7 +480,7 @@ class OuterRound:
         if self.phase in (Phase.TRAINING, Phase.TRAINED):
             self._pending = message
             return []
-        if self.phase not in (Phase.AVERAGING, Phase.RETRYING):
+        if self.phase not in (Phase.AVERAGING, Phase.RETRYING) or not self._is_founded(sender, now):
             return []
         effects = self.abandon()
         self._attempt, self._members = message.attempt, members
@@ -483,6 +490,17 @@ class OuterRound:
             effects += self._enter(Phase.RETRYING, now)
         self.next_deadline = now + self._patience.timeout_seconds(expected_seconds=0.0)
         return [*effects, *self._seek_commit(now, gone)]
+
+    def _is_founded(self, leader: PeerId, now: float) -> bool:
+        """Whether the attempt under way is to be given up for one of this leader. The news that it failed may have been lost,
+        but not again and again."""
+        has_failed = any(self._failed.get(peer, -1) >= self._attempt for peer in self._members)
+        if self.phase is not Phase.AVERAGING or has_failed:
+            return True
+        if now - self._unfounded.get(leader, -LONGEST_PAUSE_SECONDS) < LONGEST_PAUSE_SECONDS:
+            return False
+        self._unfounded[leader] = now
+        return True
 
     def _is_newer(self, start: AttemptStart) -> bool:
         """Than what this host takes part in. Of two attempts with one number, by leaders that did not know of each other, the

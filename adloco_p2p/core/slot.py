@@ -37,7 +37,7 @@ class Slot:
     votes: dict[PeerId, Vote] = field(default_factory=dict)
     finals: dict[Digest, Certificate] = field(default_factory=dict)
     overtaken: dict[PeerId, int] = field(default_factory=dict)
-    """How often each proposer began a ballot while another one had its time."""
+    """How often each proposer took more than its turn: its ballot came while one was under way, or after its own."""
     ballot: Ballot | None = None
     """Our own attempt."""
     absent: tuple[PeerId, ...] = ()
