@@ -20,7 +20,7 @@ from adloco_p2p.core.rules import (
 )
 from adloco_p2p.core.types import Digest
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Peers of different protocol versions do not talk; it is part of every run's digest."""
 
 Scalar = str | int | float | bool | None
