@@ -42,12 +42,17 @@ def window_length(rules: BatchRules) -> int:
 
 
 def pool_round(
-    plan: InstancePlan, round: int, claims: Mapping[PeerId, InstanceReport], rules: BatchRules
+    plan: InstancePlan,
+    round: int,
+    claims: Mapping[PeerId, InstanceReport],
+    rules: BatchRules,
+    *,
+    places: Mapping[PeerId, int],
 ) -> tuple[NoiseSample | None, str]:
     """The gradient noise of one instance in one round, pooled over the hosts that trained; none where nothing can be said.
 
-    `claims` holds what each host says of the instance, `plan` the newest plan of it: the yardstick for claimed batches. The
-    text says which statistic was used, or why none.
+    `claims` holds what each host says of the instance, `plan` the newest plan of it: the yardstick for claimed batches.
+    `places` gives the bit by which claims name a host. The text says which statistic was used, or why none.
     """
     trained = {peer: claims[peer] for peer in sorted(claims) if claims[peer].samples > 0 and claims[peer].batch_samples > 0}
     if not trained:
@@ -55,7 +60,7 @@ def pool_round(
     limit = BATCH_CLAIM_FACTOR * plan.effective_batch
     why = ""
     if rules.statistic == "pseudo_gradient":
-        sample, why = _pool_pseudo_gradients(trained, claims, limit, round)
+        sample, why = _pool_pseudo_gradients(trained, claims, limit, round, places)
         if sample is not None:
             return sample, why
     sample, text = _pool_half_batches(trained, limit, round)
@@ -69,7 +74,11 @@ def is_untestable(claims: Mapping[PeerId, InstanceReport]) -> bool:
 
 
 def _pool_pseudo_gradients(
-    trained: Mapping[PeerId, InstanceReport], claims: Mapping[PeerId, InstanceReport], limit: int, round: int
+    trained: Mapping[PeerId, InstanceReport],
+    claims: Mapping[PeerId, InstanceReport],
+    limit: int,
+    round: int,
+    places: Mapping[PeerId, int],
 ) -> tuple[NoiseSample | None, str]:
     """Method 4.3 B, with n_m for b_m of 4.1 where hosts did unequal work.
 
@@ -78,18 +87,18 @@ def _pool_pseudo_gradients(
     is clipped to OUTLIER_FACTOR times the median host's (the larger of the bounds for pure signal and for pure noise at its
     number of samples), its inner product to what Cauchy-Schwarz allows, and the norm of the average is a median.
     """
-    lists = Counter(claim.contributors for claim in claims.values())
-    named, count = max(lists.items(), key=lambda item: (item[1], item[0]), default=((), 0))
+    sets = Counter(claim.contributors for claim in claims.values())
+    named, count = max(sets.items(), key=lambda item: (item[1], item[0]), default=(0, 0))
     if 2 * count <= len(claims):
         return None, "no majority on who is in the average"
-    num_hosts = len(set(named))
+    num_hosts = named.bit_count()
     norms_of_average, inside = [], []
     for peer in sorted(claims):
         claim = claims[peer]
         if claim.pseudo_gradient is None or claim.contributors != named:
             continue
         norms_of_average.append(claim.pseudo_gradient.averaged_sqnorm)
-        if peer in trained and peer in named:
+        if peer in trained and peer in places and named >> places[peer] & 1:
             inside.append((claim, claim.pseudo_gradient))
     if len(inside) < 2:
         return None, f"{len(inside)} pseudo-gradient reported, 2 needed"

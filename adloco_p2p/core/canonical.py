@@ -12,8 +12,8 @@ from typing import Any
 
 from adloco_p2p.core.types import Digest
 
-_memo: dict[int, tuple[weakref.ref[Any], Digest]] = {}
-"""Identity of a value that lives -> its digest."""
+_memo: dict[int, tuple[weakref.ref[Any], Digest, int]] = {}
+"""Identity of a value that lives -> its digest, and the length of its canonical bytes."""
 
 
 @cache
@@ -42,6 +42,11 @@ def encode(value: Any) -> bytes:
     return text.encode("ascii")
 
 
+def size(value: Any) -> int:
+    """How many canonical bytes a value has."""
+    return len(encode(value))
+
+
 def digest(value: Any) -> Digest:
     """SHA-256 of the canonical bytes, as hex."""
     return Digest(hashlib.sha256(encode(value)).hexdigest())
@@ -50,10 +55,20 @@ def digest(value: Any) -> Digest:
 def digest_once(value: Any) -> Digest:
     """The same for a value that nothing can change (frozen all the way down): computed once per object, however often asked,
     and forgotten with it."""
+    return _once(value)[1]
+
+
+def size_once(value: Any) -> int:
+    """`size`, remembered as `digest_once` remembers."""
+    return _once(value)[2]
+
+
+def _once(value: Any) -> tuple[weakref.ref[Any], Digest, int]:
     key = id(value)
     known = _memo.get(key)
     if known is not None and known[0]() is value:
-        return known[1]
-    result = digest(value)
-    _memo[key] = (weakref.ref(value, lambda _: _memo.pop(key, None)), result)
-    return result
+        return known
+    data = encode(value)
+    result = Digest(hashlib.sha256(data).hexdigest())
+    _memo[key] = (weakref.ref(value, lambda _: _memo.pop(key, None)), result, len(data))
+    return _memo[key]

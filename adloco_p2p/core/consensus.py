@@ -73,6 +73,7 @@ from adloco_p2p.core.messages import (
     Voted,
 )
 from adloco_p2p.core.recollection import Recollection
+from adloco_p2p.core.report_form import usable
 from adloco_p2p.core.report_pool import ReportPool
 from adloco_p2p.core.slot import Slot, slot_after
 from adloco_p2p.core.types import MAX_LEAP, MAX_ROSTER, Digest, PeerId, Report, RoundPlan
@@ -152,7 +153,7 @@ class Consensus:
             case Heartbeat():
                 self._on_heartbeat(sender, message, now)
             case PullEntries():
-                self._emit(*self._exchange.answer(self.ledger, sender, message))
+                self._emit(*self._exchange.answer(self.ledger, sender, message, now=now))
             case Entries():
                 self._on_entries(sender, message, now)
             case Supply():
@@ -295,7 +296,9 @@ class Consensus:
             members = frozenset(roster_of(reported)) if reported is not None else frozenset()
             round = self.slot.parent.round + 1 - REPORT_LAG
             held = self._reports.about(round, self.ledger.digests[-REPORT_LAG]) if reported is not None else {}
-            self._held_now = {peer: digest for peer, digest in held.items() if peer in members}
+            fit = usable(self._reports.get(tuple(held.values())), reported) if reported is not None else ()
+            chosen = {signed.report.peer for signed in fit} & members
+            self._held_now = {peer: digest for peer, digest in held.items() if peer in chosen}
         return self._held_now
 
     def _have(self) -> int:
@@ -754,7 +757,7 @@ class Consensus:
         if message.parent in self.ledger.position:
             is_lost = isinstance(message, Prepare | Pull) or (isinstance(message, Proposal) and message.ballot.peer == sender)
             if is_lost:
-                self._emit(*self._exchange.help(self.ledger, sender, after=message.parent, now=now))
+                self._emit(*self._exchange.serve(self.ledger, sender, after=message.parent, now=now))
             return
         key = (sender, type(message).__name__)
         if sender in self.slot.roster and (key in self._early or len(self._early) < MAX_EARLY):
@@ -907,7 +910,7 @@ class Consensus:
                 self._pull_reports(sender, message, now)
                 self._retry(sender)
         elif message.head.digest in self.ledger.position:
-            self._emit(*self._exchange.entries(self.ledger, sender, after=message.head.digest))
+            self._emit(*self._exchange.serve(self.ledger, sender, after=message.head.digest, now=now))
         elif message.head.rank > head.rank:
             self._emit(self._exchange.pull(self.ledger, sender))
         elif not is_member:

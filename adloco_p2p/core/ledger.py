@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from adloco_p2p.core import canonical
 from adloco_p2p.core.messages import (
-    MAX_ENTRIES,
     Certificate,
     Head,
     LedgerEntry,
@@ -17,6 +16,7 @@ from adloco_p2p.core.messages import (
     Verify,
     Vote,
 )
+from adloco_p2p.core.report_form import usable
 from adloco_p2p.core.strays import believed
 from adloco_p2p.core.types import MAX_ROSTER, Digest, InstanceId, PeerId, Report, RosterChange, RoundPlan, Seat
 
@@ -34,7 +34,7 @@ SILENT_ROUNDS = 4
 DEPARTS_AFTER = 16
 """A member that did not report so many rounds running loses its seat. Long enough for a newcomer to fetch a large state, and
 for one that goes to hand over what it has; a peer that lives asks to join again."""
-ENTRIES_KEPT = MAX_ENTRIES
+ENTRIES_KEPT = 32
 """The newest entries stay in memory, for peers that are a little behind."""
 
 
@@ -124,6 +124,8 @@ def _check_reports(value: Value, reports: Sequence[SignedReport], reported: Roun
             return f"the report of {report.peer} is not about round {value.round - REPORT_LAG} of this run"
         if verify is not None and not verify(report.peer, signed.payload, signed.signature):
             return f"the report of {report.peer} is not signed by that peer"
+    if len(usable(reports, reported)) < len(reports):
+        return "a report is too large, or names hosts that its plan does not have"
     return ""
 
 

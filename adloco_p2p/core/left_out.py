@@ -6,7 +6,6 @@ of a round are there two plans later, so a host that is tried again is tried for
 the shares of the plan before and of the reports.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -35,10 +34,16 @@ def judged(
     A host is in the average, or left out of it, where more than half of the reports agree on that; otherwise nothing is known.
     Who had no work in that round is not judged.
     """
-    named = Counter(peer for claim in claims.values() for peer in dict.fromkeys(claim.contributors))
     return tuple(
-        share if share.works_from > round else _judged(share, named[share.peer], len(claims), next_round) for share in hosts
+        share
+        if share.works_from > round or share.place_before is None
+        else _judged(share, _num_naming(share.place_before, claims), len(claims), next_round)
+        for share in hosts
     )
+
+
+def _num_naming(place: int, claims: Mapping[PeerId, InstanceReport]) -> int:
+    return sum(claim.contributors >> place & 1 for claim in claims.values())
 
 
 def _judged(share: HostShare, num_naming: int, num_claims: int, next_round: int) -> HostShare:

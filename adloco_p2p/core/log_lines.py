@@ -3,6 +3,7 @@
 from adloco_p2p.core import canonical
 from adloco_p2p.core.events import Log
 from adloco_p2p.core.outer_round import OuterRound
+from adloco_p2p.core.report_form import named_by
 from adloco_p2p.core.run_end import planned_samples
 from adloco_p2p.core.types import Digest, InstanceId, RoundPlan
 
@@ -25,6 +26,7 @@ def plan_line(plan: RoundPlan, digest: Digest) -> Log:
 def round_line(outer: OuterRound) -> Log:
     """One instance ended a round on this peer."""
     report, totals, plan = outer.report(), outer.totals(), outer.instance_plan
+    hosts = named_by(report.contributors, plan)
     fields: dict[str, object] = {
         "round": outer.round,
         "instance": outer.instance,
@@ -37,7 +39,7 @@ def round_line(outer: OuterRound) -> Log:
         "reason": plan.reason,
         "samples": report.samples,
         "tokens": report.tokens,
-        "hosts": list(report.contributors),
+        "hosts": list(hosts),
         "is_ahead": outer.is_ahead,
         "digest": report.digest,
         "seconds": {phase: round(seconds, 6) for phase, seconds in outer.seconds.items()},

@@ -17,8 +17,13 @@ MAX_JOINS = 64
 """Newcomers that one plan admits."""
 MAX_PASSED_ON = 16
 """Join requests, farewells, and lives that one heartbeat passes on, each."""
-MAX_ENTRIES = 32
+MAX_ENTRIES = 128
 """Ledger entries in one message."""
+MAX_ENTRY_BYTES = 48 << 20
+"""Canonical bytes of a ledger entry: more than the largest that can be valid, of 4,096 seats with 256 hosts of each of 64
+instances."""
+MAX_MESSAGE_BYTES = MAX_ENTRY_BYTES + (64 << 10)
+"""Canonical bytes of any message: one that holds the largest entry."""
 MAX_TRAIL = 80
 """Digests by which two peers find where their ledgers part."""
 
@@ -295,7 +300,7 @@ class Supply:
 # --- the ledger ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class LedgerEntry:
     """One plan, everything it was made from, and the votes that made it final."""
 

@@ -40,8 +40,9 @@ from adloco_p2p.core.events import (
     Totals,
 )
 from adloco_p2p.core.patience import Patience
+from adloco_p2p.core.report_form import bits_of
 from adloco_p2p.core.survivors import Survivors
-from adloco_p2p.core.types import MAX_LEAP, Digest, HostShare, InstanceId, InstanceReport, PeerId, RoundPlan
+from adloco_p2p.core.types import MAX_LEAP, Digest, HostShare, InstanceId, InstanceReport, PeerId, RoundPlan, within_scalars
 from adloco_p2p.core.votes import Choice, Tally, Votes, choice_of
 
 GRACE_SECONDS = 1.0
@@ -317,9 +318,9 @@ class OuterRound:
             batch_samples=result.batch_samples if result else 0,
             accumulation_steps=result.accumulation_steps if result else 0,
             train_seconds=result.seconds if result else 0.0,
-            loss=result.loss if result else None,
+            loss=within_scalars(result.loss) if result else None,
             heldout_loss=self.heldout_loss,
-            contributors=self.average.contributors,
+            contributors=bits_of(self.average.contributors, [share.peer for share in self.instance_plan.hosts]),
             pseudo_gradient=self.average.statistics if result else None,
             half_batch=result.half_batch if result else None,
             digest=self.applied.digest,

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from adloco_p2p.core import canonical
 from adloco_p2p.core.messages import SignedReport, Verify
+from adloco_p2p.core.report_form import is_short
 from adloco_p2p.core.types import Digest, PeerId
 
 MAX_VERSIONS = 4
@@ -39,7 +40,7 @@ class ReportPool:
         digests = self._rounds.setdefault(report.round, {}).setdefault(report.peer, [])
         if digest in self._by_digest or len(digests) >= MAX_VERSIONS:
             return False
-        if not self._verify(report.peer, signed.payload, signed.signature):
+        if not is_short(signed) or not self._verify(report.peer, signed.payload, signed.signature):
             return False
         digests.append(digest)
         self._by_digest[digest] = signed

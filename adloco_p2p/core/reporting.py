@@ -6,6 +6,7 @@ from dataclasses import replace
 from adloco_p2p.core import canonical
 from adloco_p2p.core.events import Effect, Log, Probe, Probed
 from adloco_p2p.core.outer_round import OuterRound
+from adloco_p2p.core.report_form import fitted
 from adloco_p2p.core.standing import Standing
 from adloco_p2p.core.types import Capacity, InstanceId, ProbeVerdict, Report, RoundPlan
 
@@ -83,7 +84,7 @@ class Reporting:
         uplink = max((outer.average.upload_bytes_per_second for outer in done if outer.average is not None), default=0.0)
         if uplink > 0:
             self.capacity = replace(self.capacity, upload_bytes_per_second=uplink)
-        report = Report(
+        made = Report(
             peer=self._at.me,
             round=plan.round,
             plan=self._book.digests[plan.round],
@@ -92,6 +93,7 @@ class Reporting:
             verdict=self.verdicts.get(plan.round),
             strays=self._strays.tell(),
         )
+        report = fitted(made)
         self._at.own_reports[plan.round] = report
         self._book.note_states(report)
         return self._submit(report, now)

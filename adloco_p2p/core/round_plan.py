@@ -117,7 +117,11 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     heard = _heard(previous, reports)
     seats = _next_roster(previous, heard, change)
     claims = _claims(previous, heard)
-    lines = [_carried(plan, previous, heard, claims[plan.instance], rules) for plan in previous.instances]
+    places = _places(previous)
+    lines = [
+        _carried(plan, previous, heard, claims[plan.instance], rules, places=places[plan.instance])
+        for plan in previous.instances
+    ]
     lines, forks = _forked(lines, round, end, rules)
     merges, probe, why = _merges(previous, lines, heard, claims, is_forking=bool(forks), end=end, rules=rules)
     lines = _merged(lines, merges, rules)
@@ -164,7 +168,7 @@ def _heard(previous: RoundPlan, reports: Sequence[Report]) -> dict[PeerId, Repor
 
 def _claims(previous: RoundPlan, heard: Mapping[PeerId, Report]) -> dict[InstanceId, dict[PeerId, InstanceReport]]:
     """What hosts say of each instance. A fresh copy did not exist yet: what its source did speaks for it."""
-    origin = {target: fork.source for fork in previous.forks for target in fork.targets}
+    origin = _origin(previous)
     hosts: dict[InstanceId, dict[PeerId, None]] = {}
     for plan in previous.instances:
         hosts.setdefault(origin.get(plan.instance, plan.instance), {}).update(dict.fromkeys(s.peer for s in plan.hosts))
@@ -179,6 +183,21 @@ def _claims(previous: RoundPlan, heard: Mapping[PeerId, Report]) -> dict[Instanc
             if item is not None
         }
     return claims
+
+
+def _places(previous: RoundPlan) -> dict[InstanceId, dict[PeerId, int]]:
+    """By which bit the reports on each instance name a host. Hosts of all copies were hosts of the source."""
+    origin = _origin(previous)
+    places: dict[InstanceId, dict[PeerId, int]] = {}
+    for plan in previous.instances:
+        known = {share.peer: share.place_before for share in plan.hosts if share.place_before is not None}
+        places.setdefault(origin.get(plan.instance, plan.instance), {}).update(known)
+    return {plan.instance: places[origin.get(plan.instance, plan.instance)] for plan in previous.instances}
+
+
+def _origin(plan: RoundPlan) -> dict[InstanceId, InstanceId]:
+    """Fresh copies and their sources."""
+    return {target: fork.source for fork in plan.forks for target in fork.targets}
 
 
 def _next_roster(previous: RoundPlan, heard: Mapping[PeerId, Report], change: RosterChange) -> tuple[Seat, ...]:
@@ -205,9 +224,17 @@ def _next_roster(previous: RoundPlan, heard: Mapping[PeerId, Report], change: Ro
 # --- instances: carried on, forked, merged ---------------------------------------------------------------------------
 
 
-def _carried(plan: InstancePlan, previous: RoundPlan, heard: Mapping[PeerId, Report], claims: Claims, rules: Rules) -> Line:
+def _carried(
+    plan: InstancePlan,
+    previous: RoundPlan,
+    heard: Mapping[PeerId, Report],
+    claims: Claims,
+    rules: Rules,
+    *,
+    places: Mapping[PeerId, int],
+) -> Line:
     """The instance one round later: cursors moved, statistics pooled, the batch tested."""
-    sample, basis = pool_round(plan, previous.round - 1, claims, rules.batch)
+    sample, basis = pool_round(plan, previous.round - 1, claims, rules.batch, places=places)
     history = plan.history if sample is None else (*plan.history, sample)[-window_length(rules.batch) :]
     is_futile = rules.switch.policy == "never" and plan.requested_batch > plan.effective_batch
     requested, calm_rounds, why = next_request(

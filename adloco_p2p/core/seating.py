@@ -69,6 +69,7 @@ def seated(lines: Sequence[Line], roster: Sequence[Seat], round: int, rules: Rul
 def _records(plan: InstancePlan, hosts: Sequence[PeerId], working: Container[PeerId], round: int) -> list[HostShare]:
     """Empty shares: only what the plan before remembers of each host, and from when on it works."""
     known = {share.peer: share for share in plan.hosts}
+    places = {share.peer: place for place, share in enumerate(plan.hosts)}
     records = []
     for peer in hosts:
         before = known.get(peer)
@@ -83,6 +84,7 @@ def _records(plan: InstancePlan, hosts: Sequence[PeerId], working: Container[Pee
                 first_sample=0,
                 left_out=before.left_out if before else 0,
                 works_from=min(works_from, round) if peer in working else max(works_from, round + 1),
+                place_before=places.get(peer),
             )
         )
     return records

@@ -6,9 +6,10 @@ that host does per inner step. Digests are lower-case hex SHA-256.
 
 import hashlib
 from dataclasses import dataclass
+from math import isnan
 from typing import Annotated, Literal, NewType
 
-from annotated_types import Ge, Le, MaxLen, Predicate
+from annotated_types import Ge, Le, Lt, MaxLen, Predicate
 
 from adloco_p2p.core.rules import Fraction
 
@@ -43,8 +44,18 @@ Count = Annotated[int, Ge(0), Le(LARGEST_COUNT)]
 PositiveCount = Annotated[int, Ge(1), Le(LARGEST_COUNT)]
 """In what others send: so much that sums of them can still be written. Settings have `NaturalInt` and `PositiveInt`."""
 Text = Annotated[str, MaxLen(400)]
-NonNegative = Annotated[float, Ge(0), Le(1e30)]
-Finite = Annotated[float, Ge(-1e30), Le(1e30)]
+LARGEST_SCALAR = 1e30
+NonNegative = Annotated[float, Ge(0), Le(LARGEST_SCALAR)]
+Finite = Annotated[float, Ge(-LARGEST_SCALAR), Le(LARGEST_SCALAR)]
+
+
+def within_scalars(measured: float) -> float:
+    """The nearest number that others accept in a report; of what is not a number, the largest one."""
+    return LARGEST_SCALAR if isnan(measured) else min(max(measured, -LARGEST_SCALAR), LARGEST_SCALAR)
+
+
+HostBits = Annotated[int, Ge(0), Lt(1 << MAX_HOSTS)]
+"""A set of hosts of one instance, lowest bit first, in the order in which a plan names them."""
 
 GENESIS_PARENT = Digest("0" * 64)
 """Parent of the first plan."""
@@ -106,8 +117,8 @@ class InstanceReport:
     """Mean training loss over the round, nats per predicted token."""
     heldout_loss: NonNegative | None
     """Held-out loss of the outer parameters after the round, nats per predicted token; none where not evaluated."""
-    contributors: Annotated[tuple[PeerId, ...], MaxLen(MAX_HOSTS)]
-    """The hosts whose pseudo-gradients are in the committed average, sorted."""
+    contributors: HostBits
+    """The hosts whose pseudo-gradients are in the committed average; see `core/report_form.py`."""
     pseudo_gradient: PseudoGradientStatistics | None
     half_batch: HalfBatchStatistics | None
     digest: HexDigest
@@ -170,7 +181,8 @@ class Stray:
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Report:
-    """Everything a peer says of one round. `round` is the round that ended. A newcomer's first report names no instance."""
+    """Everything a peer says of one round. `round` is the round that ended. A newcomer's first report names no instance.
+    `core/report_form.py` bounds its size."""
 
     peer: PeerId
     round: Count
@@ -222,6 +234,9 @@ class HostShare:
     """Rounds running in which it had work and was in no committed average, as far as reports tell."""
     works_from: Count = 0
     """It has work from this round on; a later round than the plan's: not yet."""
+    place_before: Annotated[int, Ge(0), Lt(MAX_HOSTS)] | None = None
+    """Its place among the instance's hosts in the plan before; none where it was not there. Reports on that plan, from which
+    the next one is made, name hosts by these places."""
 
     @property
     def effective_batch(self) -> int:

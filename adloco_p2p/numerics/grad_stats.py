@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from adloco_p2p.core.types import HalfBatchStatistics, PseudoGradientStatistics
+from adloco_p2p.core.types import HalfBatchStatistics, PseudoGradientStatistics, within_scalars
 
 _CHUNK = 1 << 20
 """Elements converted to fp64 at a time: bounds the scratch memory to a few times 8 MiB."""
@@ -89,7 +89,8 @@ def half_products(first: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
 
 
 def half_batch_statistics(steps: Sequence[tuple[Sequence[float], tuple[int, int]]]) -> HalfBatchStatistics | None:
-    """The mean over the measured inner steps (method section 4.2 with J = 2, unequal halves as in 4.1).
+    """The mean over the measured inner steps (method section 4.2 with J = 2, unequal halves as in 4.1), as large as a report
+    may say.
 
     Each step gives its `half_products` and the samples of its two halves. None where no step was measured.
     """
@@ -109,18 +110,19 @@ def half_batch_statistics(steps: Sequence[tuple[Sequence[float], tuple[int, int]
     return HalfBatchStatistics(
         num_steps=count,
         batch_samples=sum(steps[0][1]),
-        covariance_trace=sum(noise.covariance_trace for noise in noises) / count,
-        true_sqnorm=sum(noise.true_sqnorm for noise in noises) / count,
-        mean_sqnorm=sum(noise.mean_sqnorm for noise in noises) / count,
-        inner_variance=sum(noise.inner_variance for noise in noises) / count,
-        orthogonal_trace=sum(noise.orthogonal_trace for noise in noises) / count,
+        covariance_trace=within_scalars(sum(noise.covariance_trace for noise in noises) / count),
+        true_sqnorm=within_scalars(sum(noise.true_sqnorm for noise in noises) / count),
+        mean_sqnorm=within_scalars(sum(noise.mean_sqnorm for noise in noises) / count),
+        inner_variance=within_scalars(sum(noise.inner_variance for noise in noises) / count),
+        orthogonal_trace=within_scalars(sum(noise.orthogonal_trace for noise in noises) / count),
     )
 
 
 def pseudo_gradient_statistics(own: torch.Tensor, averaged: torch.Tensor) -> PseudoGradientStatistics:
-    """Scalars about the transmitted vector and the average, both [P] (method section 4.3, option B)."""
+    """Scalars about the transmitted vector and the average, both [P] (method section 4.3, option B), as large as a report may
+    say."""
     return PseudoGradientStatistics(
-        own_sqnorm=float(inner_product(own, own)),
-        inner_product=float(inner_product(own, averaged)),
-        averaged_sqnorm=float(inner_product(averaged, averaged)),
+        own_sqnorm=within_scalars(float(inner_product(own, own))),
+        inner_product=within_scalars(float(inner_product(own, averaged))),
+        averaged_sqnorm=within_scalars(float(inner_product(averaged, averaged))),
     )

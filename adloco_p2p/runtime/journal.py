@@ -8,11 +8,11 @@ from adloco_p2p.core import canonical
 from adloco_p2p.core.messages import Accepted, Incarnation, LedgerEntry, Promised, Voted
 from adloco_p2p.core.types import Digest
 from adloco_p2p.errors import StorageError
-from adloco_p2p.storage.journal import Journal, read_records
+from adloco_p2p.storage.journal import MAX_RECORD_BYTES, Journal, read_records
 
 RECORDS: dict[str, type] = {kind.__name__: kind for kind in (Incarnation, Promised, Accepted, Voted, LedgerEntry)}
 """Records by their names in the journal."""
-MAX_RECORD_BYTES = 64 << 20
+MAX_KIND_BYTES = 32
 LEAST_BYTES = 1 << 20
 """A shorter journal is not worth rewriting."""
 
@@ -41,8 +41,8 @@ class NetworkJournal:
 
     def append(self, record: object) -> None:
         """Raises StorageError."""
-        data = canonical.encode([type(record).__name__, canonical.encode(record).decode("ascii")])
-        self._note(record, self._journal.append(data))
+        kind = type(record).__name__.encode("ascii")
+        self._note(record, self._journal.append(kind + b" " + canonical.encode(record)))
         if self._journal.size_bytes >= self._compact_at:
             self._compact()
 
@@ -78,8 +78,12 @@ def journal_records(path: Path) -> list[object]:
 
 
 def _record(data: bytes, *, where: str) -> object:
-    name, content = codec.decode(tuple[str, str], data, max_bytes=2 * MAX_RECORD_BYTES)
-    if name not in RECORDS:
-        raise StorageError(f"{where}: a record of unknown kind {name!r}; written by another version?", code="E405")
-    value: object = codec.decode(RECORDS[name], content.encode("ascii"), max_bytes=MAX_RECORD_BYTES)
+    """Of the kind's name, a space, and the canonical bytes of the value."""
+    name, _, content = data.partition(b" ")
+    kind = RECORDS.get(name[:MAX_KIND_BYTES].decode("ascii", errors="replace"))
+    if kind is None:
+        raise StorageError(
+            f"{where}: a record of unknown kind {name[:MAX_KIND_BYTES]!r}; written by another version?", code="E405"
+        )
+    value: object = codec.decode(kind, content, max_bytes=MAX_RECORD_BYTES)
     return value

@@ -46,11 +46,14 @@ DRAIN_SECONDS = 3.0
 
 
 class NetworkMessenger:
-    """Sends in the background, each message once."""
+    """Sends in the background, each message once. A task that fails is a bug: its exception goes to `fail`."""
 
-    def __init__(self, wire: GossipWire, *, roster: Callable[[], Sequence[PeerId]]) -> None:
+    def __init__(
+        self, wire: GossipWire, *, roster: Callable[[], Sequence[PeerId]], fail: Callable[[BaseException], None]
+    ) -> None:
         self._wire = wire
         self._roster = roster
+        self._fail = fail
         self._tasks: set[asyncio.Task[object]] = set()
 
     def send(self, peer: PeerId, message: object) -> None:
@@ -70,7 +73,12 @@ class NetworkMessenger:
             return
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._reap)
+
+    def _reap(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
 
 
 class NetworkAveraging:

@@ -184,6 +184,7 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
         kinds=KINDS,
         on_message=on_message,
         on_refused=on_refused,
+        is_member=lambda peer: peer in roster(),
         manifest=manifest,
         meter=traffic.gossip,
     )
@@ -207,7 +208,10 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
     def roster() -> list[PeerId]:
         return [seat.peer for seat in agreement.ledger.plans[-1].roster]
 
-    messenger = NetworkMessenger(wire, roster=roster)
+    def fail(error: BaseException) -> None:
+        node.post(error)
+
+    messenger = NetworkMessenger(wire, roster=roster, fail=fail)
     near = Neighbourhood(host, discovery, run=run.digest, roster=roster, write=local.sink.write)
     node = Node(
         peer=Peer(me=me, cadence=local.cadence, agreement=agreement),

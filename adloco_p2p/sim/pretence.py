@@ -67,7 +67,7 @@ def _instance_report(peer: PeerId, plan_digest: Digest, item: InstancePlan, rand
         train_seconds=1.0,
         loss=3.0,
         heldout_loss=None,
-        contributors=tuple(sorted(host.peer for host in item.hosts if host.samples)),
+        contributors=sum(1 << place for place, host in enumerate(item.hosts) if host.samples),
         pseudo_gradient=PseudoGradientStatistics(own_sqnorm=noise, inner_product=noise / 2, averaged_sqnorm=noise / 2),
         half_batch=None,
         digest=state,

@@ -9,7 +9,7 @@ from adloco_p2p.core.gossip_agreement import GossipAgreement
 from adloco_p2p.core.membership import Timing
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.faults import Faults, random_faults
-from adloco_p2p.sim.world import AgreementFactory, World
+from adloco_p2p.sim.world import AgreementFactory, World, short
 
 TRACE_LINES = 200
 """Last lines of the trace of a failing run that are shown."""
@@ -125,7 +125,7 @@ def _play(world: World) -> str | None:
     try:
         world.run()
     except Violation as violation:
-        return str(violation)
+        return short(str(violation))
     return None
 
 

@@ -6,6 +6,7 @@ seed decides everything, so a failing run is a number. Checkers look at every ef
 
 import hashlib
 import heapq
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -16,7 +17,17 @@ from adloco_p2p.core.events import Broadcast, Persist, Send
 from adloco_p2p.core.gossip_agreement import GossipAgreement
 from adloco_p2p.core.histories import HistorySwitched
 from adloco_p2p.core.membership import Timing
-from adloco_p2p.core.messages import Ack, LedgerEntry, Promise, Proposal, SignedReport, Supply, Vote
+from adloco_p2p.core.messages import (
+    MAX_MESSAGE_BYTES,
+    Ack,
+    Entries,
+    LedgerEntry,
+    Promise,
+    Proposal,
+    SignedReport,
+    Supply,
+    Vote,
+)
 from adloco_p2p.core.round_plan import genesis, next_plan
 from adloco_p2p.core.rules import BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.stray_states import StrayStates
@@ -30,14 +41,29 @@ RUN = Digest(hashlib.sha256(b"simulated run").hexdigest())
 MAX_EVENTS = 20_000_000
 PATIENCE_SECONDS = 240.0
 """After the faults end the swarm gets this long to finish its run."""
+NAME_CHARS = 52
+"""Of a real PeerID: what names cost is part of what is simulated."""
+PADDING = re.compile("-{40,}")
 TELLING = (Promise, Ack, Vote, Proposal)
 """Messages that reveal what must be on the disk."""
+
+
+def name_of(index: int) -> PeerId:
+    """As long as a real one; sorted like the numbers."""
+    return PeerId(f"p{index:03d}".ljust(NAME_CHARS, "-"))
+
+
+def short(text: str) -> str:
+    """The same with names as people read them."""
+    return PADDING.sub("", text)
+
 
 AgreementFactory = Callable[..., GossipAgreement]
 
 
 def sign(peer: PeerId, payload: bytes) -> str:
-    return hashlib.sha256(peer.encode("ascii") + b" signs " + payload).hexdigest()
+    """As long as a real signature."""
+    return hashlib.sha512(peer.encode("ascii") + b" signs " + payload).hexdigest()
 
 
 def verify(peer: PeerId, payload: bytes, signature: str) -> bool:
@@ -124,7 +150,7 @@ class World:
         self._memo: dict[tuple[Digest, tuple[Digest, ...], RosterChange], RoundPlan] = {}
         self._sides: dict[PeerId, int] = {}
         self._dead_links: dict[tuple[PeerId, PeerId], None] = {}
-        names = [PeerId(f"p{index:03d}") for index in range(peers)]
+        names = [name_of(index) for index in range(peers)]
         self.genesis = genesis(RUN, tuple((name, CAPACITY) for name in names), self.rules)
         self.healing = Healing(self.genesis, make_strays)
         self.checkers = Checkers(
@@ -156,7 +182,7 @@ class World:
         alive = {peer: machine.agreement for peer, machine in self.machines.items() if machine.agreement is not None}
         is_anybody_left = any(peer in agreement.ledger.members() for peer, agreement in alive.items())
         if is_anybody_left and not self.is_over():
-            heads = {peer: agreement.ledger.head.round for peer, agreement in alive.items()}
+            heads = {short(peer): agreement.ledger.head.round for peer, agreement in alive.items()}
             raise Violation(f"no progress: {PATIENCE_SECONDS:.0f} s after the last fault the ledgers end at {heads}")
 
     @property
@@ -180,7 +206,7 @@ class World:
 
     def note(self, peer: PeerId, what: str) -> None:
         if self.trace is not None:
-            self.trace.append(f"{self.time:9.3f} {peer} {what}")
+            self.trace.append(short(f"{self.time:9.3f} {peer} {what}"))
 
     def _at(self, time: float, act: Callable[..., None], *arguments: object) -> None:
         self._count += 1
@@ -367,8 +393,11 @@ class World:
         if self.trace is not None:
             self.note(machine.peer, f"-> {','.join(others)} {_brief(message)}")
         machine.messages += len(others)
-        if self._measures_bytes and others:
-            machine.bytes += len(others) * len(canonical.encode(message))
+        if others and (self._measures_bytes or isinstance(message, Entries | Supply)):
+            size = canonical.size(message)
+            machine.bytes += len(others) * size
+            if size > MAX_MESSAGE_BYTES:
+                raise Violation(f"{short(machine.peer)} sends a {type(message).__name__} of {size} bytes, which nobody takes")
         is_calm = self.time >= self.faults.calm_at
         shortest, longest = self.faults.delay_seconds
         for peer in others:
@@ -444,7 +473,7 @@ class World:
             self._at(self.time + 1.0, self._every_second)
 
     def _join(self) -> None:
-        peer = PeerId(f"p{len(self.machines):03d}")
+        peer = name_of(len(self.machines))
         self._sides[peer] = len(self.machines) % 2
         self._new_machine(peer)
         self._boot(peer)
@@ -491,7 +520,7 @@ def _brief(message: object) -> str:
 
 def _short(item: object) -> object:
     if isinstance(item, str):
-        return item[:6]
+        return item.rstrip("-")[:6]
     if isinstance(item, dict):
         return {key: _short(value) for key, value in item.items() if key in ("attempt", "peer", "round", "plan", "departed")}
     if isinstance(item, list):

@@ -19,14 +19,15 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
+from adloco_p2p.core.messages import MAX_MESSAGE_BYTES
 from adloco_p2p.errors import StorageError
 from adloco_p2p.storage.disk import replace_file, replace_file_by_pieces, reported, write_all
 
 logger = logging.getLogger(__name__)
 
 MAGIC = b"adlocoj1"
-MAX_RECORD_BYTES = 16 << 20
-"""Longer than any plan of 4096 peers."""
+MAX_RECORD_BYTES = MAX_MESSAGE_BYTES
+"""Longer than the largest ledger entry that can be valid."""
 MAX_JOURNAL_BYTES = 16 << 30
 """Default limit of the file: a million rounds of eight peers."""
 

@@ -8,9 +8,10 @@ Wire names: hivemind builds them from the servicer's class name, so `AdlocoGossi
 """
 
 import asyncio
+import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from google.protobuf.message import DecodeError
 from hivemind.p2p import P2P, P2PContext, PeerID, ServicerBase
@@ -19,14 +20,15 @@ from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError, P2PHandlerE
 from adloco_p2p.codec import decode
 from adloco_p2p.config.run import PROTOCOL_VERSION
 from adloco_p2p.core import canonical
+from adloco_p2p.core.messages import MAX_MESSAGE_BYTES
 from adloco_p2p.core.types import Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError, SwarmError
 from adloco_p2p.swarm.discovery import SignedManifest
+from adloco_p2p.swarm.pieces import MAX_PAYLOAD_BYTES, Assembly, in_pieces
 from adloco_p2p.swarm.throttle import TokenBucket
 from adloco_p2p.swarm.traffic import Meter
 from adloco_p2p.v1 import gossip_pb2
 
-MAX_PAYLOAD_BYTES = 1 << 20
 MAX_INBOX = 1024
 """Messages that wait for the core; further ones are refused, and their senders send them again or not."""
 MAX_INBOX_BYTES = 64 << 20
@@ -40,7 +42,8 @@ BYTES_BURST = 16.0 * (1 << 20)
 """What one remote peer may send; the rest is refused."""
 SENT_BYTES_PER_SECOND = 0.5 * (1 << 20)
 SENT_BYTES_BURST = 8.0 * (1 << 20)
-"""What one remote peer may make us send, however often it asks; the rest is lost, as on a bad link."""
+"""What one remote peer may make us send, however often it asks; the rest is lost, as on a bad link. The pieces of one message
+wait for it instead."""
 MAX_REMOTES = 8192
 """Remote peers whose rates are remembered; the ones not heard of for longest are forgotten."""
 MAX_REASON_CHARS = 300
@@ -81,11 +84,13 @@ class GossipWire:
         kinds: Mapping[str, type],
         on_message: OnMessage,
         on_refused: OnRefused,
+        is_member: Callable[[PeerId], bool] = lambda peer: False,  # noqa: ARG005
         manifest: SignedManifest | None = None,
         meter: Meter | None = None,
     ) -> None:
         """`kinds` are the message types by their names on the wire. `on_message` is awaited for one message after the other;
-        while it waits the inbox fills, and then senders are told. `on_refused` hears what other peers say no to, and why."""
+        while it waits the inbox fills, and then senders are told. `on_refused` hears what other peers say no to, and why.
+        Messages in pieces are taken from whom `is_member` counts in, and from peers that this one has sent something."""
         self.run = run
         self.manifest = manifest
         self._p2p = p2p
@@ -98,6 +103,12 @@ class GossipWire:
         self._servicer = AdlocoGossip(self)
         self._inbox: asyncio.Queue[tuple[PeerId, object, int]] = asyncio.Queue(MAX_INBOX)
         self._inbox_bytes = 0
+        self._is_member = is_member
+        self._assembly = Assembly()
+        self._in_pieces: dict[PeerId, None] = {}
+        """Who is being sent a message in pieces."""
+        self.num_too_large = 0
+        """Messages that were not sent because nobody would take them: each is a bug here."""
         self._meter = meter or Meter()
         self._from_remote = _Rates((MESSAGES_PER_SECOND, MESSAGE_BURST), (BYTES_PER_SECOND, BYTES_BURST))
         self._to_remote = _Rates((SENT_BYTES_PER_SECOND, SENT_BYTES_BURST))
@@ -125,22 +136,27 @@ class GossipWire:
 
     async def send(self, peer: PeerId, message: object) -> bool:
         """Whether the peer took the message. Gossip: no second try, and no error for anything that the network does."""
-        return await self._send_envelope(peer, self._envelope(message))
+        if not self._to_remote.has_any(peer):
+            _log.debug("%s to %s was not sent: it has had too much", type(message).__name__, peer)
+            return False
+        return await self._send_envelopes(peer, self._envelopes(message))
 
     async def broadcast(self, peers: Iterable[PeerId], message: object) -> int:
         """Send to all of them, this peer left out; returns how many took it."""
-        envelope = self._envelope(message)
+        envelopes = self._envelopes(message)
         slots = asyncio.Semaphore(MAX_CONCURRENT_SENDS)
 
         async def send(peer: PeerId) -> bool:
             async with slots:
-                return await self._send_envelope(peer, envelope)
+                return await self._send_envelopes(peer, envelopes)
 
         return sum(await asyncio.gather(*(send(peer) for peer in dict.fromkeys(peers) if peer != self._me)))
 
     def accept(self, remote: PeerId, envelope: gossip_pb2.Envelope) -> str | None:
-        """Check an envelope that came from `remote` and put its message into the inbox; or the reason why not."""
+        """Check an envelope that came from `remote` and put its message into the inbox, once it is whole; or the reason why
+        not."""
         self._meter.received_bytes += envelope.ByteSize()
+        self._assembly.drop_stale()
         if not self.may_send(remote, envelope.ByteSize()):
             return "too many messages"
         if envelope.protocol_version != PROTOCOL_VERSION:
@@ -155,32 +171,73 @@ class GossipWire:
         if self._inbox.full() or self._inbox_bytes + len(envelope.payload) > MAX_INBOX_BYTES:
             return "the inbox is full"
         try:
-            message: object = decode(kind, envelope.payload, max_bytes=MAX_PAYLOAD_BYTES)
+            payload = self._whole(remote, envelope) if envelope.num_pieces else envelope.payload
+            if payload is None:
+                return None
+            max_bytes = MAX_MESSAGE_BYTES if envelope.num_pieces else MAX_PAYLOAD_BYTES
+            message: object = decode(kind, payload, max_bytes=max_bytes)
         except RemoteProtocolError as error:
             return str(error)
-        self._inbox.put_nowait((remote, message, len(envelope.payload)))
-        self._inbox_bytes += len(envelope.payload)
+        self._inbox.put_nowait((remote, message, len(payload)))
+        self._inbox_bytes += len(payload)
         return None
+
+    def _whole(self, remote: PeerId, envelope: gossip_pb2.Envelope) -> bytes | None:
+        """The message of which this is the last piece; none before. Raises RemoteProtocolError."""
+        is_member = self._is_member(remote)
+        if not is_member and remote not in self._to_remote:
+            raise RemoteProtocolError("messages in pieces are taken from members, and from peers that were asked")
+        return self._assembly.take(remote, envelope, is_member=is_member)
 
     def may_send(self, remote: object, num_bytes: int = 0) -> bool:
         """Whether this remote peer keeps to its rate."""
         return self._from_remote.try_take(PeerId(str(remote)), 1, num_bytes)
 
-    def _envelope(self, message: object) -> gossip_pb2.Envelope:
+    def _envelopes(self, message: object) -> list[gossip_pb2.Envelope]:
+        """One, or one for each piece; none for a message that nobody would take."""
         payload = canonical.encode(message)
-        assert len(payload) <= MAX_PAYLOAD_BYTES, f"{type(message).__name__} of {len(payload)} bytes"
-        return gossip_pb2.Envelope(
+        if len(payload) > MAX_MESSAGE_BYTES:
+            self.num_too_large += 1
+            _log.error("%s of %d bytes is too large to be sent", type(message).__name__, len(payload))
+            return []
+        head = gossip_pb2.Envelope(
             protocol_version=PROTOCOL_VERSION,
             run=bytes.fromhex(self.run),
             sender=self._me,
             kind=self._names[type(message)],
-            payload=payload,
         )
+        pieces = in_pieces(payload)
+        if len(pieces) > 1:
+            head.num_pieces, head.digest = len(pieces), hashlib.sha256(payload).digest()
+        envelopes = []
+        for number, piece in enumerate(pieces):
+            envelope = gossip_pb2.Envelope()
+            envelope.CopyFrom(head)
+            envelope.piece, envelope.payload = number, piece
+            envelopes.append(envelope)
+        return envelopes
 
-    async def _send_envelope(self, peer: PeerId, envelope: gossip_pb2.Envelope) -> bool:
-        if not self._to_remote.try_take(peer, envelope.ByteSize()):
+    async def _send_envelopes(self, peer: PeerId, envelopes: Sequence[gossip_pb2.Envelope]) -> bool:
+        """Whether the peer took all of them. A peer gets one message in pieces at a time; another one is lost."""
+        if len(envelopes) == 1:
+            (envelope,) = envelopes
+            if self._to_remote.try_take(peer, envelope.ByteSize()):
+                return await self._send_envelope(peer, envelope)
             _log.debug("%s to %s was not sent: it has had too much", envelope.kind, peer)
             return False
+        if not envelopes or peer in self._in_pieces:
+            return False
+        self._in_pieces[peer] = None
+        try:
+            for envelope in envelopes:
+                await self._to_remote.take(peer, envelope.ByteSize())
+                if not await self._send_envelope(peer, envelope):
+                    return False
+        finally:
+            del self._in_pieces[peer]
+        return True
+
+    async def _send_envelope(self, peer: PeerId, envelope: gossip_pb2.Envelope) -> bool:
         self._meter.sent_bytes += envelope.ByteSize()
         try:
             ack = await AdlocoGossip.get_stub(self._p2p, _hivemind_id(peer)).rpc_gossip(envelope, timeout=SEND_TIMEOUT_SECONDS)
@@ -199,15 +256,30 @@ class _Rates:
         self._limits = limits
         self._buckets: OrderedDict[PeerId, tuple[TokenBucket, ...]] = OrderedDict()
 
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._buckets
+
     def try_take(self, peer: PeerId, *amounts: float) -> bool:
         """Take from each bucket, up to the first that has too little."""
+        return all(bucket.try_take(amount) for bucket, amount in zip(self._of(peer), amounts, strict=True))
+
+    def has_any(self, peer: PeerId) -> bool:
+        """Whether every bucket has something left."""
+        return all(bucket.try_take(1.0) for bucket in self._of(peer))
+
+    async def take(self, peer: PeerId, *amounts: float) -> None:
+        """Take from each bucket, waiting where it has too little."""
+        for bucket, amount in zip(self._of(peer), amounts, strict=True):
+            await bucket.take(amount)
+
+    def _of(self, peer: PeerId) -> tuple[TokenBucket, ...]:
         buckets = self._buckets.pop(peer, None)
         if buckets is None:
             buckets = tuple(TokenBucket(rate, burst=burst) for rate, burst in self._limits)
         self._buckets[peer] = buckets
         if len(self._buckets) > MAX_REMOTES:
             self._buckets.popitem(last=False)
-        return all(bucket.try_take(amount) for bucket, amount in zip(buckets, amounts, strict=True))
+        return buckets
 
 
 async def fetch_manifest(p2p: P2P, peers: Iterable[PeerId], run: Digest) -> SignedManifest:

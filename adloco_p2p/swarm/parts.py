@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from adloco_p2p.core import canonical
-from adloco_p2p.core.types import MAX_HOSTS, Digest, PeerId, PseudoGradientStatistics
+from adloco_p2p.core.types import MAX_HOSTS, Digest, PeerId, PseudoGradientStatistics, within_scalars
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.codecs import Buffer, TensorCodec, fits
 
@@ -205,9 +205,18 @@ def part_statistics(own: torch.Tensor | None, averaged: torch.Tensor) -> tuple[f
 
 
 def statistics_of(parts: Sequence[tuple[float, float, float]]) -> PseudoGradientStatistics:
-    """The three scalars of the whole vector from those of its parts (method section 4.3)."""
-    own, inner, averaged = (math.fsum(column) for column in zip(*parts, strict=True))
+    """The three scalars of the whole vector from those of its parts (method section 4.3), as large as a report may say: a
+    host whose training diverges still reports."""
+    own, inner, averaged = (within_scalars(_sum(column)) for column in zip(*parts, strict=True))
     return PseudoGradientStatistics(own_sqnorm=own, inner_product=inner, averaged_sqnorm=averaged)
+
+
+def _sum(numbers: Sequence[float]) -> float:
+    """Exact where all are finite; `fsum` raises where a sum overflows or infinities meet."""
+    try:
+        return math.fsum(numbers)
+    except (OverflowError, ValueError):
+        return math.inf
 
 
 def part_digest(data: Buffer) -> bytes:

@@ -14,6 +14,7 @@ from adloco_p2p.core.ledger import REPORT_LAG
 from adloco_p2p.core.log_lines import plan_line
 from adloco_p2p.core.messages import LedgerEntry
 from adloco_p2p.core.receipts import Claim, claims_of
+from adloco_p2p.core.report_form import named_by
 from adloco_p2p.core.types import RoundPlan
 from adloco_p2p.views.records import Event
 from adloco_p2p.views.status import Status, apply
@@ -109,7 +110,7 @@ def _round(plan: RoundPlan, instance: int, about: Sequence[Claim], sequence_leng
         "reason": planned.reason if planned else "",
         "samples": samples,
         "tokens": samples * sequence_length,
-        "hosts": list(contributors[0][0]),
+        "hosts": list(named_by(contributors[0][0], planned)) if planned else [],
         "seconds": {"training": sum(claim.item.train_seconds for claim in about)},
         "bytes_sent": 0,
         "bytes_received": 0,

@@ -1,7 +1,8 @@
 """Short ways to make the values that decisions are tested on."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from adloco_p2p.core.report_form import bits_of
 from adloco_p2p.core.types import (
     Capacity,
     Digest,
@@ -26,6 +27,14 @@ ACCEPTANCE_VECTORS: tuple[Vector, ...] = ((1, 2, -1), (2, 1, 0), (0, 1, 1), (3, 
 
 def peer(index: int) -> PeerId:
     return PeerId(f"p{index:03}")
+
+
+PLACES = {peer(index): index for index in range(16)}
+"""By which bits reports name the peers of these tests: all of the first ones are hosts."""
+
+
+def named_bits(names: Iterable[PeerId]) -> int:
+    return bits_of(names, list(PLACES))
 
 
 def dot(u: Vector, v: Vector) -> float:
@@ -58,7 +67,7 @@ def instance_report(
     instance: int = 0,
     batch: int = 8,
     inner_steps: int = 32,
-    contributors: Sequence[PeerId] = (),
+    contributors: Iterable[PeerId] = (),
     pseudo_gradient: PseudoGradientStatistics | None = None,
     half: HalfBatchStatistics | None = None,
     heldout_loss: float | None = None,
@@ -75,7 +84,7 @@ def instance_report(
         train_seconds=1.0,
         loss=loss,
         heldout_loss=heldout_loss,
-        contributors=tuple(contributors),
+        contributors=named_bits(contributors),
         pseudo_gradient=pseudo_gradient,
         half_batch=half,
         digest=state,
@@ -118,6 +127,7 @@ def instance_plan(
                 micro_batch_size=batch,
                 accumulation_steps=1,
                 first_sample=0,
+                place_before=PLACES.get(name),
             )
             for name, batch in sorted(batches.items())
         ),

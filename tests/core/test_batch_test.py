@@ -4,7 +4,19 @@ from dataclasses import replace
 from math import ceil, inf
 
 import pytest
-from core_values import ACCEPTANCE_VECTORS, claims_of, dot, half_batch, instance_plan, instance_report, mean, noise_sample, peer
+from core_values import (
+    ACCEPTANCE_VECTORS,
+    PLACES,
+    claims_of,
+    dot,
+    half_batch,
+    instance_plan,
+    instance_report,
+    mean,
+    named_bits,
+    noise_sample,
+    peer,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +29,7 @@ PLAN = instance_plan(requested=32)
 
 
 def acceptance_sample() -> NoiseSample:
-    sample, _ = pool_round(PLAN, 3, claims_of(ACCEPTANCE_VECTORS, [8] * 4, inner_steps=H), BatchRules())
+    sample, _ = pool_round(PLAN, 3, claims_of(ACCEPTANCE_VECTORS, [8] * 4, inner_steps=H), BatchRules(), places=PLACES)
     assert sample is not None
     return sample
 
@@ -83,7 +95,7 @@ def test_unequal_samples_follow_the_general_noise_scale(gradients: list[list[flo
     """Method 4.1 with n_m for b_m, written out from the vectors. At most three hosts, so that nothing is clipped."""
     batches = data.draw(st.lists(st.integers(1, 9), min_size=len(gradients), max_size=len(gradients)))
     plan = instance_plan(requested=sum(batches))
-    sample, _ = pool_round(plan, 0, claims_of(gradients, batches, inner_steps=5), BatchRules())
+    sample, _ = pool_round(plan, 0, claims_of(gradients, batches, inner_steps=5), BatchRules(), places=PLACES)
     assert sample is not None
     n = [5 * b for b in batches]
     averaged = mean(gradients, n)
@@ -100,7 +112,7 @@ def test_unequal_steps_fall_back_to_micro_batches() -> None:
     claims = claims_of(ACCEPTANCE_VECTORS, [8] * 4)
     claims = {name: replace(claim, half_batch=half_batch(trace=40.0, signal=1.0)) for name, claim in claims.items()}
     claims[peer(0)] = replace(claims[peer(0)], inner_steps=16, samples=128)
-    sample, why = pool_round(PLAN, 0, claims, BatchRules())
+    sample, why = pool_round(PLAN, 0, claims, BatchRules(), places=PLACES)
     assert sample is not None and sample.source == "micro_batch"
     assert "unequal inner steps, 16 to 32" in why
     assert sample.batch_samples == 32
@@ -111,7 +123,7 @@ def test_unequal_steps_fall_back_to_micro_batches() -> None:
 
 def test_one_host_uses_micro_batches() -> None:
     claims = {peer(0): instance_report(contributors=[peer(0)], half=half_batch())}
-    sample, why = pool_round(PLAN, 0, claims, BatchRules())
+    sample, why = pool_round(PLAN, 0, claims, BatchRules(), places=PLACES)
     assert sample is not None and sample.source == "micro_batch" and "2 needed" in why
 
 
@@ -120,7 +132,7 @@ def test_micro_batch_statistics_are_weighted_by_steps() -> None:
         peer(0): instance_report(batch=4, half=half_batch(trace=10.0, signal=2.0, num_steps=3)),
         peer(1): instance_report(batch=4, half=half_batch(trace=50.0, signal=0.0, num_steps=1)),
     }
-    sample, _ = pool_round(PLAN, 0, claims, BatchRules(statistic="micro_batch"))
+    sample, _ = pool_round(PLAN, 0, claims, BatchRules(statistic="micro_batch"), places=PLACES)
     assert sample is not None
     assert sample.noise == pytest.approx(20.0 / 8)
     assert sample.signal == pytest.approx(1.5)
@@ -128,7 +140,7 @@ def test_micro_batch_statistics_are_weighted_by_steps() -> None:
 
 def test_negative_estimates_stay_usable() -> None:
     claims = {peer(0): instance_report(half=half_batch(trace=-4.0, signal=-3.0))}
-    sample, _ = pool_round(PLAN, 0, claims, BatchRules(statistic="micro_batch"))
+    sample, _ = pool_round(PLAN, 0, claims, BatchRules(statistic="micro_batch"), places=PLACES)
     assert sample is not None
     assert (sample.noise, sample.signal, sample.mean_sqnorm) == (0.0, -3.0, 0.0)
 
@@ -138,18 +150,19 @@ def test_only_contributors_that_a_majority_names_count() -> None:
     outsider = replace(
         claims[peer(0)], pseudo_gradient=PseudoGradientStatistics(own_sqnorm=1e6, inner_product=0, averaged_sqnorm=3.5)
     )
-    sample, _ = pool_round(PLAN, 0, {**claims, peer(9): outsider}, BatchRules())
+    sample, _ = pool_round(PLAN, 0, {**claims, peer(9): outsider}, BatchRules(), places=PLACES)
     assert sample == replace(acceptance_sample(), round=0)
-    split = {name: replace(claim, contributors=(peer(i % 2), peer(5))) for i, (name, claim) in enumerate(claims.items())}
-    sample, why = pool_round(PLAN, 0, split, BatchRules())
+    pairs = [named_bits([peer(index % 2), peer(5)]) for index in range(4)]
+    split = {name: replace(claims[name], contributors=pair) for name, pair in zip(claims, pairs, strict=True)}
+    sample, why = pool_round(PLAN, 0, split, BatchRules(), places=PLACES)
     assert sample is None and "no majority" in why
 
 
 def test_a_host_that_only_received_confirms_the_contributors() -> None:
     claims = claims_of(ACCEPTANCE_VECTORS, [8] * 4)
     names = claims[peer(0)].contributors
-    idle = instance_report(batch=0, inner_steps=0, contributors=names, loss=None)
-    sample, _ = pool_round(PLAN, 0, {**claims, peer(8): idle, peer(9): idle}, BatchRules())
+    idle = replace(instance_report(batch=0, inner_steps=0, loss=None), contributors=names)
+    sample, _ = pool_round(PLAN, 0, {**claims, peer(8): idle, peer(9): idle}, BatchRules(), places=PLACES)
     assert sample == replace(acceptance_sample(), round=0)
 
 
@@ -157,9 +170,9 @@ def test_a_lost_report_is_taken_for_a_mean_one() -> None:
     """Three equal squared norms of four: the fourth is assumed to be the same."""
     signs = [(1, 1, 1), (1, 1, -1), (1, -1, 1), (-1, 1, 1)]
     claims = claims_of(signs, [8] * 4)
-    full, _ = pool_round(PLAN, 0, claims, BatchRules())
+    full, _ = pool_round(PLAN, 0, claims, BatchRules(), places=PLACES)
     del claims[peer(3)]
-    partial, why = pool_round(PLAN, 0, claims, BatchRules())
+    partial, why = pool_round(PLAN, 0, claims, BatchRules(), places=PLACES)
     assert full is not None and partial is not None and "3 of 4" in why
     assert partial.batch_samples == 32
     assert partial.noise == pytest.approx(full.noise)
@@ -170,7 +183,7 @@ def test_one_liar_among_four_is_bounded() -> None:
     claims = claims_of(ACCEPTANCE_VECTORS, [8] * 4)
     liar = PseudoGradientStatistics(own_sqnorm=1e30, inner_product=-1e30, averaged_sqnorm=1e30)
     claims[peer(0)] = replace(claims[peer(0)], pseudo_gradient=liar, batch_samples=10**400, samples=10**400)
-    sample, _ = pool_round(PLAN, 0, claims, BatchRules())
+    sample, _ = pool_round(PLAN, 0, claims, BatchRules(), places=PLACES)
     assert sample is not None
     # Squared norms 6, 5, 2, 13: the liar counts for four times the median at most, and for twice the planned batch.
     assert sample.mean_sqnorm == pytest.approx(3.5)
@@ -181,7 +194,7 @@ def test_one_liar_among_four_is_bounded() -> None:
 def test_one_liar_among_four_cannot_move_micro_batch_statistics_beyond_the_honest() -> None:
     claims = {peer(i): instance_report(half=half_batch(trace=trace)) for i, trace in enumerate((30.0, 40.0, 50.0, 1e30))}
     claims[peer(3)] = replace(claims[peer(3)], half_batch=half_batch(trace=1e30, num_steps=10**400))
-    sample, _ = pool_round(PLAN, 0, claims, BatchRules(statistic="micro_batch"))
+    sample, _ = pool_round(PLAN, 0, claims, BatchRules(statistic="micro_batch"), places=PLACES)
     assert sample is not None
     assert 30.0 / 32 <= sample.noise <= 50.0 / 32
 

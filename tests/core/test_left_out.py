@@ -11,6 +11,7 @@ from test_round_plan import ONE, honest_reports, run
 from adloco_p2p.core.events import Average, AverageFailed, Effect, RunInner
 from adloco_p2p.core.left_out import judged, rest_rounds, rested
 from adloco_p2p.core.plan_check import check_plan
+from adloco_p2p.core.report_form import bits_of, named_by
 from adloco_p2p.core.types import HostShare, InstanceReport, PeerId, Report, RosterChange, RoundPlan
 from tests.core.country import Country
 from tests.core.test_peer import PEER3, finished, rules, same_states
@@ -73,6 +74,11 @@ def test_where_all_candidates_rest_all_work() -> None:
 # --- in plans --------------------------------------------------------------------------------------------------------
 
 
+def without_host(item: InstanceReport, done: RoundPlan, bad: PeerId) -> int:
+    plan = done.instance(item.instance)
+    return bits_of([name for name in named_by(item.contributors, plan) if name != bad], [host.peer for host in plan.hosts])
+
+
 def without(bad: PeerId, *, until: int) -> Any:
     """Honest reports of averages that `bad` is not in, in the rounds before `until`."""
 
@@ -82,7 +88,7 @@ def without(bad: PeerId, *, until: int) -> Any:
             return reports
         heard = []
         for report in reports:
-            items = tuple(replace(i, contributors=tuple(p for p in i.contributors if p != bad)) for i in report.instances)
+            items = tuple(replace(item, contributors=without_host(item, done, bad)) for item in report.instances)
             heard.append(replace(report, instances=items))
         return heard
 

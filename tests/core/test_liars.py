@@ -85,7 +85,7 @@ LIES: dict[str, Callable[[InstanceReport], InstanceReport]] = {
     "vanishing average": lambda item: scalars(item, averaged_sqnorm=1e-30),
     "absurd samples": lambda item: replace(item, samples=10**400, batch_samples=10**400),
     "other steps": lambda item: replace(item, inner_steps=10**400),
-    "strange contributors": lambda item: replace(item, contributors=(PeerId("x"), PeerId("y"))),
+    "strange contributors": lambda item: replace(item, contributors=3 << 200),
     "absurd halves": lambda item: replace(
         item, pseudo_gradient=None, half_batch=half_batch(trace=1e30, signal=-1e30, num_steps=10**400)
     ),

@@ -230,7 +230,7 @@ def _report(peer: PeerId, plan: RoundPlan, state: str) -> Report:
         train_seconds=1.0,
         loss=2.0,
         heldout_loss=None,
-        contributors=(peer,),
+        contributors=1,
         pseudo_gradient=None,
         half_batch=None,
         digest=hashed(state),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from adloco_p2p.codec import decode
 from adloco_p2p.core import canonical
 from adloco_p2p.core.plan_check import check_plan
+from adloco_p2p.core.report_form import bits_of
 from adloco_p2p.core.round_plan import genesis, next_plan
 from adloco_p2p.core.rules import BatchRules, InstanceRules, MergeRules, Rules, SwitchRules, WorkRules
 from adloco_p2p.core.types import (
@@ -61,13 +62,12 @@ def honest_reports(
                     instance=plan.instance,
                     batch=share.effective_batch,
                     inner_steps=share.inner_steps,
-                    contributors=names,
                     pseudo_gradient=statistics if share.samples > 0 else None,
                     half=half_batch(batch=share.effective_batch) if share.effective_batch > 1 else None,
                     heldout_loss=2.0 + 0.1 * plan.instance,
                     state=canonical.digest([done.round, plan.instance]),
                 )
-                items.append(item)
+                items.append(replace(item, contributors=bits_of(names, [host.peer for host in plan.hosts])))
         offer = replace(seat.capacity, samples_per_second=speed)
         reports.append(
             Report(
@@ -476,7 +476,6 @@ def random_reports(done: RoundPlan, chance: random.Random) -> list[Report]:
     def whole() -> int:
         return chance.choice([0, 1, chance.randrange(1, 100), LARGEST_COUNT])
 
-    names = [seat.peer for seat in done.roster]
     reports = []
     for honest in honest_reports(done):
         if chance.random() < 0.2:
@@ -495,7 +494,7 @@ def random_reports(done: RoundPlan, chance: random.Random) -> list[Report]:
                 batch_samples=whole(),
                 loss=chance.choice([None, number()]),
                 heldout_loss=chance.choice([None, number()]),
-                contributors=chance.choice([item.contributors, (), tuple(chance.choices(names, k=3))]),
+                contributors=chance.choice([item.contributors, 0, chance.getrandbits(5), chance.getrandbits(256)]),
                 pseudo_gradient=chance.choice([None, item.pseudo_gradient, statistics]),
                 half_batch=chance.choice(
                     [

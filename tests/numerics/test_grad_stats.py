@@ -1,10 +1,14 @@
 """Gradient noise: the acceptance numbers of the method, identities, and freedom from bias on a model whose noise is known."""
 
 import math
+from math import inf
 
 import pytest
 import torch
 
+from adloco_p2p.codec import decode
+from adloco_p2p.core import canonical
+from adloco_p2p.core.types import HalfBatchStatistics, PseudoGradientStatistics
 from adloco_p2p.numerics.grad_stats import (
     gradient_noise,
     half_batch_statistics,
@@ -12,6 +16,7 @@ from adloco_p2p.numerics.grad_stats import (
     inner_product,
     pseudo_gradient_statistics,
 )
+from adloco_p2p.swarm.parts import statistics_of
 
 ACCEPTANCE = [torch.tensor(values) for values in ([1.0, 2, -1], [2.0, 1, 0], [0.0, 1, 1], [3.0, 0, 2])]
 
@@ -119,3 +124,22 @@ def test_pseudo_gradient_statistics() -> None:
     own, averaged = torch.tensor([1.0, 2.0, -1.0]), torch.tensor([1.5, 1.0, 0.5])
     statistics = pseudo_gradient_statistics(own, averaged)
     assert (statistics.own_sqnorm, statistics.inner_product, statistics.averaged_sqnorm) == (6.0, 3.0, 3.5)
+
+
+def test_a_host_whose_training_diverges_still_makes_a_report_that_others_can_read() -> None:
+    """fp32 holds 1e38: squared norms of it are far beyond what a report may say."""
+    own, averaged = torch.full((1000,), 1e25), torch.full((1000,), -1e25)
+    told = pseudo_gradient_statistics(own, averaged)
+    assert (told.own_sqnorm, told.inner_product, told.averaged_sqnorm) == (1e30, -1e30, 1e30)
+    assert decode(PseudoGradientStatistics, canonical.encode(told), max_bytes=1000) == told
+    halves = half_batch_statistics([([1e60, -1e60, 1e60], (4, 4)), ([inf, 1.0, inf], (4, 4))])
+    assert halves is not None
+    assert decode(HalfBatchStatistics, canonical.encode(halves), max_bytes=1000) == halves
+
+
+def test_statistics_of_parts_are_clamped_as_well() -> None:
+    told = statistics_of([(1e300, -1e300, 1e308), (1e300, -1e300, 1e308)])
+    assert (told.own_sqnorm, told.inner_product, told.averaged_sqnorm) == (1e30, -1e30, 1e30)
+    told = statistics_of([(inf, inf, 1.0), (1.0, -inf, 2.0)])
+    assert (told.own_sqnorm, told.averaged_sqnorm) == (1e30, 3.0)
+    assert decode(PseudoGradientStatistics, canonical.encode(told), max_bytes=1000) == told

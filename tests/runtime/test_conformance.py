@@ -106,10 +106,14 @@ async def _on_network(p2p: P2P, stack: contextlib.AsyncExitStack, roster: Callab
     return Member(
         me=me,
         averaging=NetworkAveraging(averager, size=lambda round: SIZE, out_of_reach=_nobody),
-        messenger=NetworkMessenger(wire, roster=roster),
+        messenger=NetworkMessenger(wire, roster=roster, fail=_fail),
         states=NetworkStates(server, StateFetcher(p2p, run=RUN), num_parameters=SIZE),
         inbox=inbox,
     )
+
+
+def _fail(error: BaseException) -> None:
+    raise error
 
 
 @pytest.fixture(params=[in_memory, on_hivemind], ids=["memory", "hivemind"])

@@ -1,0 +1,151 @@
+"""Ledgers of many hosts with real names and signatures, as honest peers make them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from adloco_p2p.core import canonical
+from adloco_p2p.core.gossip_agreement import GossipAgreement
+from adloco_p2p.core.ledger import Ledger, change_of, roster_of
+from adloco_p2p.core.membership import Timing
+from adloco_p2p.core.messages import Ballot, CastVote, Certificate, LedgerEntry, SignedReport, Value, Vote
+from adloco_p2p.core.round_plan import genesis
+from adloco_p2p.core.rules import BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.core.types import (
+    Capacity,
+    Digest,
+    HalfBatchStatistics,
+    InstancePlan,
+    InstanceReport,
+    PeerId,
+    PseudoGradientStatistics,
+    Report,
+    RoundPlan,
+)
+from adloco_p2p.runtime.agreement import decide_by, is_signed, signature
+from adloco_p2p.swarm.identity import Identity
+
+RUN = Digest("ab" * 32)
+CAPACITY = Capacity(
+    samples_per_second=41.23456789012345, micro_batch_limit=16, max_instances=8, upload_bytes_per_second=1234567.8901234567
+)
+
+
+def rules_for(num_instances: int) -> Rules:
+    return Rules(
+        work=WorkRules(rounds=100, inner_steps=32),
+        instances=InstanceRules(count=num_instances, start="same"),
+        batch=BatchRules(initial_batch=1024, max_batch=1024),
+    )
+
+
+def identities(count: int) -> dict[PeerId, Identity]:
+    """By name; the keys are the same in every run."""
+    made = [Identity(Ed25519PrivateKey.from_private_bytes(number.to_bytes(32))) for number in range(1, count + 1)]
+    return {identity.peer_id: identity for identity in sorted(made, key=lambda identity: identity.peer_id)}
+
+
+class LargeSwarm:
+    """`count` hosts that agreed on the plans of two rounds; the second plan is made from a report of each."""
+
+    def __init__(self, count: int, *, num_instances: int) -> None:
+        self.rules = rules_for(num_instances)
+        self.identities = identities(count)
+        self.genesis = genesis(RUN, [(peer, CAPACITY) for peer in self.identities], self.rules)
+        self.ledger = Ledger(self.genesis, recall={}.__getitem__)
+        self._append(())
+        self._append([self._signed(self.report(peer)) for peer in self.identities])
+
+    @property
+    def entries(self) -> list[LedgerEntry]:
+        return self.ledger.entries
+
+    def agreement(self, me: PeerId, *, knows_all: bool) -> GossipAgreement:
+        """A peer's, that has the whole ledger in its journal, or none of it."""
+        made = GossipAgreement(
+            me,
+            genesis=self.genesis,
+            records=tuple(self.entries) if knows_all else (),
+            recall={entry.value.plan: entry for entry in self.entries}.__getitem__,
+            contacts=(),
+            capacity=CAPACITY,
+            decide=decide_by(self.rules),
+            sign=lambda payload: signature(self.identities[me], payload),
+            verify=is_signed,
+            draw=lambda: 0.5,
+            timing=Timing(),
+        )
+        made.start((self.genesis,), (), 0.0)
+        return made
+
+    def report(self, peer: PeerId) -> Report:
+        """Of round 0, with every number as long as numbers are."""
+        plan = self.genesis
+        items = tuple(_item(peer, item) for item in plan.instances if any(share.peer == peer for share in item.hosts))
+        return Report(peer=peer, round=0, plan=canonical.digest_once(plan), capacity=CAPACITY, instances=items)
+
+    def _signed(self, report: Report) -> SignedReport:
+        unsigned = SignedReport(report=report, signature="")
+        return replace(unsigned, signature=signature(self.identities[report.peer], unsigned.payload))
+
+    def _append(self, reports: Sequence[SignedReport]) -> None:
+        parent, digest = self.ledger.plans[-1], self.ledger.digests[-1]
+        value = Value(
+            round=parent.round + 1,
+            parent=digest,
+            reports=tuple(canonical.digest_once(signed) for signed in reports),
+            joined=(),
+            departed=(),
+            plan=Digest(""),
+        )
+        told = tuple(signed.report for signed in reports)
+        plan: RoundPlan = decide_by(self.rules)(parent, told, change_of(value, told, self.ledger))
+        value = replace(value, plan=canonical.digest_once(plan))
+        ballot = Ballot(attempt=0, peer=roster_of(parent)[0])
+        votes = tuple(self._cast(peer, value, ballot) for peer in roster_of(parent))
+        certificate = Certificate(ballot=ballot, absent=(), votes=votes)
+        self.ledger.append(LedgerEntry(plan=plan, value=value, reports=tuple(reports), certificate=certificate))
+
+    def _cast(self, peer: PeerId, value: Value, ballot: Ballot) -> CastVote:
+        vote = Vote(
+            peer=peer,
+            parent=value.parent,
+            ballot=ballot,
+            absent=(),
+            value=canonical.digest_once(value),
+            abstains=False,
+            signature="",
+        )
+        return CastVote(peer=peer, abstains=False, signature=signature(self.identities[peer], vote.payload))
+
+
+def _item(peer: PeerId, item: InstancePlan) -> InstanceReport:
+    share = next(share for share in item.hosts if share.peer == peer)
+    state = canonical.digest(["state", item.instance])
+    return InstanceReport(
+        instance=item.instance,
+        samples=share.samples,
+        tokens=share.samples * 1023,
+        inner_steps=share.inner_steps,
+        batch_samples=share.effective_batch,
+        accumulation_steps=share.accumulation_steps,
+        train_seconds=61.234567890123456,
+        loss=3.1415926535897931,
+        heldout_loss=3.2345678901234567,
+        contributors=sum(1 << place for place, host in enumerate(item.hosts) if host.samples),
+        pseudo_gradient=PseudoGradientStatistics(
+            own_sqnorm=0.0012345678901234567, inner_product=0.00023456789012345678, averaged_sqnorm=0.00034567890123456789
+        ),
+        half_batch=HalfBatchStatistics(
+            num_steps=4,
+            batch_samples=max(1, share.effective_batch),
+            covariance_trace=12.345678901234567,
+            true_sqnorm=0.12345678901234567,
+            mean_sqnorm=1.2345678901234567,
+            inner_variance=0.23456789012345678,
+            orthogonal_trace=11.234567890123456,
+        ),
+        digest=state,
+        state_digest=state,
+    )
