@@ -29,6 +29,9 @@ from adloco_p2p.runtime.metrics import MetricsEndpoint
 from adloco_p2p.runtime.neighbourhood import Neighbourhood
 from adloco_p2p.runtime.network import (
     KINDS,
+    PRICES,
+    STRANGER_KINDS,
+    Members,
     NetworkAveraging,
     NetworkMessenger,
     NetworkStates,
@@ -167,7 +170,7 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
     node: Node
 
     async def on_message(sender: PeerId, message: object) -> None:
-        node.post(Received(sender=sender, message=message))
+        await node.deliver(Received(sender=sender, message=message))
 
     refusals = Refusals()
 
@@ -176,6 +179,7 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
         if count:
             local.sink.write("refused", {"peer": peer, "reason": reason, "count": count})
 
+    members = Members(lambda: agreement.ledger.plans)
     traffic = Traffic()
     wire = GossipWire(
         host.p2p,
@@ -186,6 +190,9 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
         on_refused=on_refused,
         manifest=manifest,
         meter=traffic.gossip,
+        members=members,
+        stranger_kinds=STRANGER_KINDS,
+        prices=PRICES,
     )
     governor = Governor(
         traffic,

@@ -10,7 +10,8 @@ Wire names: hivemind builds them from the servicer's class name, so `AdlocoGossi
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 
 from google.protobuf.message import DecodeError
 from hivemind.p2p import P2P, P2PContext, PeerID, ServicerBase
@@ -22,14 +23,12 @@ from adloco_p2p.core import canonical
 from adloco_p2p.core.types import Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError, SwarmError
 from adloco_p2p.swarm.discovery import SignedManifest
-from adloco_p2p.swarm.throttle import TokenBucket
+from adloco_p2p.swarm.inbox import Inbox
+from adloco_p2p.swarm.throttle import TokenBucket, try_take_all
 from adloco_p2p.swarm.traffic import Meter
 from adloco_p2p.v1 import gossip_pb2
 
 MAX_PAYLOAD_BYTES = 1 << 20
-MAX_INBOX = 1024
-"""Messages that wait for the core; further ones are refused, and their senders send them again or not."""
-MAX_INBOX_BYTES = 64 << 20
 MAX_CONCURRENT_SENDS = 32
 """Of one broadcast."""
 SEND_TIMEOUT_SECONDS = 5.0
@@ -38,6 +37,14 @@ MESSAGE_BURST = 400.0
 BYTES_PER_SECOND = 8.0 * (1 << 20)
 BYTES_BURST = 16.0 * (1 << 20)
 """What one remote peer may send; the rest is refused."""
+STRANGER_MESSAGES_PER_SECOND = 100.0
+STRANGER_MESSAGE_BURST = 400.0
+STRANGER_BYTES_PER_SECOND = 4.0 * (1 << 20)
+STRANGER_BYTES_BURST = 16.0 * (1 << 20)
+"""What all strangers together may send: identities cost nothing, so a rate for each of them would be no limit."""
+STRANGER_SENT_BYTES_PER_SECOND = 2.0 * (1 << 20)
+STRANGER_SENT_BYTES_BURST = 16.0 * (1 << 20)
+"""What all strangers together may make us send."""
 SENT_BYTES_PER_SECOND = 0.5 * (1 << 20)
 SENT_BYTES_BURST = 8.0 * (1 << 20)
 """What one remote peer may make us send, however often it asks; the rest is lost, as on a bad link."""
@@ -64,7 +71,7 @@ class AdlocoGossip(ServicerBase):  # type: ignore[misc]  # hivemind is not typed
 
     async def rpc_manifest(self, request: gossip_pb2.ManifestRequest, context: P2PContext) -> gossip_pb2.ManifestReply:
         manifest = self._wire.manifest
-        if manifest is None or request.run.hex() != self._wire.run or not self._wire.may_send(context.remote_id):
+        if manifest is None or request.run.hex() != self._wire.run or not self._wire.may_ask(context.remote_id):
             return gossip_pb2.ManifestReply()
         return gossip_pb2.ManifestReply(manifest=manifest.to_proto())
 
@@ -83,9 +90,19 @@ class GossipWire:
         on_refused: OnRefused,
         manifest: SignedManifest | None = None,
         meter: Meter | None = None,
+        members: Callable[[], Collection[PeerId]] = frozenset,
+        stranger_kinds: Mapping[str, float] = MappingProxyType({}),
+        prices: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """`kinds` are the message types by their names on the wire. `on_message` is awaited for one message after the other;
-        while it waits the inbox fills, and then senders are told. `on_refused` hears what other peers say no to, and why."""
+        while it waits the inbox fills, and then senders are refused. `on_refused` is called with what other peers refuse, and
+        why.
+
+        `members` gives the peers that have a seat now; every other one is a stranger, may send `stranger_kinds` only, and
+        shares one budget with all other strangers. Where this peer has no seat itself it does not know who has one, and
+        treats all alike. What a message costs, in messages, stands in `stranger_kinds` and, for the budget that
+        each peer has, in `prices`; 1 where nothing is named.
+        """
         self.run = run
         self.manifest = manifest
         self._p2p = p2p
@@ -96,11 +113,18 @@ class GossipWire:
         self._on_message = on_message
         self._on_refused = on_refused
         self._servicer = AdlocoGossip(self)
-        self._inbox: asyncio.Queue[tuple[PeerId, object, int]] = asyncio.Queue(MAX_INBOX)
-        self._inbox_bytes = 0
+        self._inbox = Inbox()
         self._meter = meter or Meter()
+        self._members = members
+        self._stranger_kinds = dict(stranger_kinds)
+        self._prices = dict(prices)
         self._from_remote = _Rates((MESSAGES_PER_SECOND, MESSAGE_BURST), (BYTES_PER_SECOND, BYTES_BURST))
         self._to_remote = _Rates((SENT_BYTES_PER_SECOND, SENT_BYTES_BURST))
+        self._from_strangers = (
+            TokenBucket(STRANGER_MESSAGES_PER_SECOND, burst=STRANGER_MESSAGE_BURST),
+            TokenBucket(STRANGER_BYTES_PER_SECOND, burst=STRANGER_BYTES_BURST),
+        )
+        self._to_strangers = TokenBucket(STRANGER_SENT_BYTES_PER_SECOND, burst=STRANGER_SENT_BYTES_BURST)
 
     async def start(self) -> None:
         """From now on others can send to this peer."""
@@ -119,8 +143,7 @@ class GossipWire:
     async def pump(self) -> None:
         """Hands the received messages to `on_message`, for ever. Raises what that raises."""
         while True:
-            sender, message, num_bytes = await self._inbox.get()
-            self._inbox_bytes -= num_bytes
+            sender, message = await self._inbox.get()
             await self._on_message(sender, message)
 
     async def send(self, peer: PeerId, message: object) -> bool:
@@ -141,7 +164,9 @@ class GossipWire:
     def accept(self, remote: PeerId, envelope: gossip_pb2.Envelope) -> str | None:
         """Check an envelope that came from `remote` and put its message into the inbox; or the reason why not."""
         self._meter.received_bytes += envelope.ByteSize()
-        if not self.may_send(remote, envelope.ByteSize()):
+        kind = self._kinds.get(envelope.kind)
+        is_stranger, num_bytes = self._is_stranger(remote), len(envelope.payload)
+        if not self._from_remote.try_take(remote, self._prices.get(envelope.kind, 1.0), envelope.ByteSize()):
             return "too many messages"
         if envelope.protocol_version != PROTOCOL_VERSION:
             return f"protocol version {envelope.protocol_version} is not spoken here, but version {PROTOCOL_VERSION}"
@@ -149,22 +174,35 @@ class GossipWire:
             return f"this peer takes part in run {self.run}, the message belongs to run {envelope.run.hex()[:64]}"
         if envelope.sender != remote:
             return f"the envelope names another sender than {remote}"
-        kind = self._kinds.get(envelope.kind)
         if kind is None:
             return "unknown kind of message"
-        if self._inbox.full() or self._inbox_bytes + len(envelope.payload) > MAX_INBOX_BYTES:
+        if is_stranger and envelope.kind not in self._stranger_kinds:
+            return f"only members send {envelope.kind}, and the newest plan that is known here gives no seat to the sender"
+        if not self._inbox.has_room(remote, num_bytes, is_stranger=is_stranger, num_members=len(self._members())):
             return "the inbox is full"
+        if is_stranger and not self._pay_as_stranger(self._stranger_kinds[envelope.kind], envelope.ByteSize()):
+            return "too many messages of peers without a seat"
         try:
             message: object = decode(kind, envelope.payload, max_bytes=MAX_PAYLOAD_BYTES)
         except RemoteProtocolError as error:
             return str(error)
-        self._inbox.put_nowait((remote, message, len(envelope.payload)))
-        self._inbox_bytes += len(envelope.payload)
+        self._inbox.put(remote, message, num_bytes, is_stranger=is_stranger)
         return None
 
-    def may_send(self, remote: object, num_bytes: int = 0) -> bool:
-        """Whether this remote peer keeps to its rate."""
-        return self._from_remote.try_take(PeerId(str(remote)), 1, num_bytes)
+    def may_ask(self, remote: object) -> bool:
+        """Whether this remote peer may have the manifest now: it keeps to its rate, and strangers to theirs."""
+        peer = PeerId(str(remote))
+        return self._from_remote.try_take(peer, 1.0, 0.0) and (not self._is_stranger(peer) or self._pay_as_stranger(1.0, 0.0))
+
+    def _is_stranger(self, peer: PeerId) -> bool:
+        members = self._members()
+        return self._me in members and peer not in members
+
+    def _pay_as_stranger(self, price: float, num_bytes: float) -> bool:
+        """Take from what all strangers have together. Nothing is left to take where the answers to them used up their share of
+        the uplink: the work would be for nothing."""
+        can_answer = self._to_strangers.has(MAX_PAYLOAD_BYTES)
+        return can_answer and try_take_all(self._from_strangers, (price, num_bytes))
 
     def _envelope(self, message: object) -> gossip_pb2.Envelope:
         payload = canonical.encode(message)
@@ -178,7 +216,8 @@ class GossipWire:
         )
 
     async def _send_envelope(self, peer: PeerId, envelope: gossip_pb2.Envelope) -> bool:
-        if not self._to_remote.try_take(peer, envelope.ByteSize()):
+        is_within = self._to_remote.try_take(peer, envelope.ByteSize())
+        if not is_within or (self._is_stranger(peer) and not self._to_strangers.try_take(envelope.ByteSize())):
             _log.debug("%s to %s was not sent: it has had too much", envelope.kind, peer)
             return False
         self._meter.sent_bytes += envelope.ByteSize()
@@ -200,14 +239,14 @@ class _Rates:
         self._buckets: OrderedDict[PeerId, tuple[TokenBucket, ...]] = OrderedDict()
 
     def try_take(self, peer: PeerId, *amounts: float) -> bool:
-        """Take from each bucket, up to the first that has too little."""
+        """Take from every bucket, or from none where one of them has too little."""
         buckets = self._buckets.pop(peer, None)
         if buckets is None:
             buckets = tuple(TokenBucket(rate, burst=burst) for rate, burst in self._limits)
         self._buckets[peer] = buckets
         if len(self._buckets) > MAX_REMOTES:
             self._buckets.popitem(last=False)
-        return all(bucket.try_take(amount) for bucket, amount in zip(buckets, amounts, strict=True))
+        return try_take_all(buckets, amounts)
 
 
 async def fetch_manifest(p2p: P2P, peers: Iterable[PeerId], run: Digest) -> SignedManifest:
