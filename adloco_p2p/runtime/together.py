@@ -199,12 +199,13 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
         up_bytes_per_second=local.peer_config.upload_bytes_per_second,
         down_bytes_per_second=local.peer_config.download_bytes_per_second,
     )
-    averager = Averager(host.p2p, codec=run.averaging.codec, pace=governor, meter=traffic.averaging)
+    averager = Averager(host.p2p, codec=run.averaging.codec, pace=governor, meter=traffic.averaging, members=members)
     server = StateServer(
         host.p2p,
         run=run.digest,
         pace=governor,
         meter=traffic.state,
+        members=members,
     )
     server.on_served = lambda instance, number: node.post(StateServed(instance=instance, round=number))
     fetcher = StateFetcher(host.p2p, run=run.digest, pace=governor, meter=traffic.state)
