@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from adloco_p2p.config.local_files import check_local_files
+from adloco_p2p.config.local_files import check_run_of_others, unpinned
 from adloco_p2p.config.peer import PeerConfig
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.core.events import Received, Started, StateServed, Stop
@@ -72,6 +72,8 @@ async def start_run(
         workdir=workdir.path, config=config, initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses]
     )
     async with _ending(host):
+        if open_versions := unpinned(run):
+            say(f"others cannot join before these are commit hashes of the hub: {'; '.join(open_versions)}")
         manifest = _load_manifest(workdir) or SignedManifest.sign(run, host.identity)
         return await _take_part(host, addresses, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say)
 
@@ -100,7 +102,7 @@ async def join_run(*, workdir: Workdir, meeting: Meeting, config: PeerConfig, vi
             raise ConfigError(
                 f"--workdir {workdir.path}: holds run {manifest.run[:16]}, not {wanted[:16]}; name another one", code="E203"
             )
-        check_local_files(run, config)
+        check_run_of_others(run, config)
         say(f"run {run.name} ({manifest.run[:16]}), {time.monotonic() - begun:.1f} s after the start")
         return await _take_part(host, addresses, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say)
 
