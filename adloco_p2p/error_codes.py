@@ -119,6 +119,26 @@ ERROR_CODES = {
         "Look at the paths in the message. If these files are meant to be in the run:"
         " `--peer-set allow_local_files=true` with the same command.",
     ),
+    "E215": ErrorCode(
+        "a run of others does not pin what it downloads",
+        "A data set, model or tokenizer of the hub is named without the commit that is meant, so whoever may write there could"
+        " change what every peer reads, at any time, and two peers could train on two texts.",
+        "The author has to start the run anew with `data.revision`, `model.revision` and `tokenizer.revision` set to commit"
+        " hashes of 40 digits; the hub shows them under `History`.",
+    ),
+    "E216": ErrorCode(
+        "a data set names files that are not its own",
+        "The card of a hub data set names an absolute path, an address or another repository. What lies on this machine or in"
+        " its network would end up in the training data.",
+        "Do not use this data set; an author who needs several repositories copies their files into one.",
+    ),
+    "E217": ErrorCode(
+        "the model is too large for this machine",
+        "To train it takes 20 bytes per parameter, which is more than this machine and its GPUs have; or it has so many layers"
+        " that building it would exhaust the memory.",
+        "Join with a larger machine, which `adloco-peer doctor` describes; as the author, lower the sizes in"
+        " `model.architecture`.",
+    ),
     "E220": ErrorCode(
         "the control API is not for the network",
         "Whoever reaches the address of the control API could stop the node, so it listens on this machine only.",

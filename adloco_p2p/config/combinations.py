@@ -10,11 +10,26 @@ from adloco_p2p.core.types import MAX_HISTORY, MAX_INSTANCES
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 """Arguments that most architectures have; `transformers` would fail on impossible ones with whatever error comes first."""
+MAX_SIZE = 1 << 24
+"""Of whole numbers in `model.architecture`; ..."""
+MAX_LAYERS = 4096
+"""... of those that count layers or experts, which `transformers` lists one by one."""
+MAX_HELDOUT_TOKENS = 1 << 28
+"""Of all held-out rows together, which every host keeps in memory."""
 
 
 def combinations(run: RunConfig) -> list[str]:
     """Every impossible combination in a run's configuration; empty where there is none."""
-    return [*_model(run), *_data(run), *_optimizers(run), *_fragments(run), *_batch(run), *_work(run), *_instances(run)]
+    return [
+        *_model(run),
+        *_data(run),
+        *_evaluation(run),
+        *_optimizers(run),
+        *_fragments(run),
+        *_batch(run),
+        *_work(run),
+        *_instances(run),
+    ]
 
 
 def _model(run: RunConfig) -> list[str]:
@@ -29,6 +44,10 @@ def _model(run: RunConfig) -> list[str]:
         value = model.architecture.get(name)
         if value is not None and (type(value) is not int or value < 1):
             problems.append(f"model.architecture.{name}: {value!r}, but every model needs a whole number from 1 on")
+    for name, value in model.architecture.items():
+        most = MAX_LAYERS if "layer" in name or "expert" in name else MAX_SIZE
+        if type(value) is int and value > most:
+            problems.append(f"model.architecture.{name}: {value}, but at most {most} can be built")
     if model.revision is not None and model.pretrained is None:
         problems.append("model.revision: says which version of model.pretrained, which is not set")
     if tokenizer.revision is not None and tokenizer.source == "bytes":
@@ -50,6 +69,13 @@ def _data(run: RunConfig) -> list[str]:
     if data.source == "hub" and data.heldout_split == data.split:
         problems.append(f"data.heldout_split: {data.split} is also trained on (data.split); choose another, or leave it out")
     return problems
+
+
+def _evaluation(run: RunConfig) -> list[str]:
+    rows, length = run.evaluation.rows, run.data.sequence_length
+    if rows * length <= MAX_HELDOUT_TOKENS:
+        return []
+    return [f"evaluation.rows: {rows} rows of {length} tokens; every host holds them all, {MAX_HELDOUT_TOKENS} tokens at most"]
 
 
 def _optimizers(run: RunConfig) -> list[str]:

@@ -1,13 +1,46 @@
-"""Which files of a machine a run asks for. A run comes from somebody else, who must not choose among them unasked."""
+"""What a run of somebody else may ask for: which files of this machine, and which versions of what lies on the hub."""
 
 import re
 from pathlib import Path
 
+from adloco_p2p.config.combinations import combinations
 from adloco_p2p.config.peer import PeerConfig
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.errors import ConfigError
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def check_run_of_others(run: RunConfig, machine: PeerConfig) -> None:
+    """Raise ConfigError where a run that somebody else wrote cannot work, asks for files of this machine, or leaves open which
+    version of a data set, a model or a tokenizer is meant."""
+    problems = combinations(run)
+    if problems:
+        raise ConfigError(*(f"run {run.name}: {problem}" for problem in problems), code="E201")
+    check_local_files(run, machine)
+    open_versions = unpinned(run)
+    if open_versions:
+        raise ConfigError(
+            f"run {run.name} downloads from the hub without naming a commit: {'; '.join(open_versions)};"
+            " whoever may write there could change it. Its author has to set these to commit hashes of 40 digits",
+            code="E215",
+        )
+
+
+def unpinned(run: RunConfig) -> list[str]:
+    """The settings that should hold the commit of what a run takes from the hub and do not, each as `setting: value`."""
+    revisions = {
+        "data.path": ("data.revision", run.data.source == "hub", run.data.revision),
+        "model.pretrained": ("model.revision", run.model.pretrained is not None, run.model.revision),
+        "tokenizer.source": ("tokenizer.revision", run.tokenizer.source != "bytes", run.tokenizer.revision),
+    }
+    local = {asked.partition(":")[0] for asked in local_files(run)}
+    return [
+        f"{setting}: {revision or 'not set'}"
+        for source, (setting, is_from_hub, revision) in revisions.items()
+        if is_from_hub and source not in local and not _COMMIT.fullmatch(revision or "")
+    ]
 
 
 def check_local_files(run: RunConfig, machine: PeerConfig) -> None:

@@ -3,9 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from adloco_p2p.core import canonical
 from adloco_p2p.core.ledger import Decide, Ledger, check_entry
 from adloco_p2p.core.messages import LedgerEntry, Verify
 from adloco_p2p.core.types import Digest, RoundPlan
+
+MAX_COLLECTED_BYTES = 256 << 20
+"""Of another history, as encoded; it lies in memory until it outranks our own. A longer one is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,7 @@ class OtherHistory:
         self._decide = decide
         self._verify = verify
         self._ledger: Ledger | None = None
+        self._num_bytes = 0
 
     @property
     def tip(self) -> Sequence[Digest]:
@@ -42,7 +47,9 @@ class OtherHistory:
         then ends; none where it was of no use."""
         if self._ledger is None or entry.value.parent != self._ledger.digests[-1]:
             self._ledger = own.truncated(entry.value.parent) if entry.value.parent in own.position else None
-        if self._ledger is None or self.is_wrong(self._ledger, entry):
+            self._num_bytes = 0
+        self._num_bytes += len(canonical.encode(entry))
+        if self._ledger is None or self._num_bytes > MAX_COLLECTED_BYTES or self.is_wrong(self._ledger, entry):
             self._ledger = None
             return None
         self._ledger.append(entry)

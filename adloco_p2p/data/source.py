@@ -9,6 +9,7 @@ from typing import Any
 
 from adloco_p2p.config.run import DataConfig
 from adloco_p2p.data.corpus import Document
+from adloco_p2p.data.hub import repository_files
 from adloco_p2p.errors import ConfigError
 
 READ_BATCH = 1000
@@ -48,13 +49,12 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
 
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-    arguments: dict[str, Any] = {"path": data.path, "name": data.name, "revision": data.revision, "split": split}
-    if data.source != "hub":
-        arguments = {"path": data.source, "data_files": _local_files(data), "split": "train"}
-    if data.source == "text":
-        arguments["sample_by"] = "paragraph"  # by line would lose the newlines, by file the held-out split
     cache = str(cache_dir / "datasets") if cache_dir is not None else None
     try:
+        kind, files = repository_files(data, split=split) if data.source == "hub" else (data.source, _local_files(data))
+        arguments: dict[str, Any] = {"path": kind, "data_files": files, "split": "train"}
+        if data.source == "text":
+            arguments["sample_by"] = "paragraph"  # by line would lose the newlines, by file the held-out split
         dataset = datasets.load_dataset(**arguments, streaming=data.streaming, cache_dir=cache)
         columns = dataset.column_names or list(
             next(iter(dataset), {})

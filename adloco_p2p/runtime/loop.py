@@ -6,6 +6,7 @@ a restart safe.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ from adloco_p2p.core.events import (
     Log,
     Persist,
     Probe,
+    Received,
     RepairAverage,
     RunInner,
     SaveCheckpoint,
@@ -75,13 +77,40 @@ class Ports:
     events: EventSink
 
 
+class _Inbox:
+    """Events that wait for the core: what happens on this machine, which is bounded by what the core asked for, and one
+    message of a remote peer."""
+
+    def __init__(self) -> None:
+        self.local: deque[Event | BaseException] = deque()
+        self._remote: asyncio.Queue[Received] = asyncio.Queue(1)
+        self._arrived = asyncio.Event()
+
+    def put_local(self, event: Event | BaseException) -> None:
+        self.local.append(event)
+        self._arrived.set()
+
+    async def put_remote(self, event: Received) -> None:
+        await self._remote.put(event)
+        self._arrived.set()
+
+    async def get(self) -> Event | BaseException:
+        while True:
+            if self.local:
+                return self.local.popleft()
+            if not self._remote.empty():
+                return self._remote.get_nowait()
+            self._arrived.clear()
+            await self._arrived.wait()
+
+
 class Node:
     """One peer, running. `run` returns the core's Stop; `post` may be called from any thread once it runs."""
 
     def __init__(self, *, peer: Peer, ports: Ports) -> None:
         self.peer = peer
         self._ports = ports
-        self._inbox: asyncio.Queue[Event | BaseException] = asyncio.Queue()
+        self._inbox = _Inbox()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._averagings: dict[tuple[InstanceId, int, int], asyncio.Task[None]] = {}
         self._fetches: dict[InstanceId, asyncio.Task[None]] = {}
@@ -97,7 +126,12 @@ class Node:
 
     def post(self, event: Event | BaseException) -> None:
         """Hand an event to the core, or an exception that ends the node."""
-        self._call_soon(self._inbox.put_nowait, event)
+        self._call_soon(self._inbox.put_local, event)
+
+    async def deliver(self, event: Received) -> None:
+        """Hand over what a remote peer sent; returns when there is room for the next one. What happens here comes first, so
+        remote peers, however much they send, hold up neither device nor user."""
+        await self._inbox.put_remote(event)
 
     def command(self, command: Command, *, reason: str = "asked") -> None:
         """What the user asks. May be called from any thread once the node runs."""
@@ -150,8 +184,7 @@ class Node:
             self._ports.events.write("stood_still", {"seconds": late_seconds})
 
     def _raise_worker_failure(self) -> None:
-        while not self._inbox.empty():
-            event = self._inbox.get_nowait()
+        for event in self._inbox.local:
             if isinstance(event, BaseException):
                 raise event
 
@@ -240,7 +273,7 @@ class Node:
                 seconds=time.monotonic() - started,
                 is_repair=isinstance(effect, RepairAverage),
             )
-            self._inbox.put_nowait(failed)
+            self._inbox.put_local(failed)
             return
         finally:
             key = (effect.instance, effect.round, effect.attempt)
@@ -260,7 +293,7 @@ class Node:
             upload_bytes_per_second=averaged.upload_bytes_per_second,
             seconds=time.monotonic() - started,
         )
-        self._inbox.put_nowait(finished)
+        self._inbox.put_local(finished)
 
     async def _averaged(self, effect: Average | RepairAverage) -> AveragedVector:
         match effect:
@@ -290,7 +323,7 @@ class Node:
                 instance=effect.instance, round=effect.round, digest=effect.digest, from_peers=effect.from_peers
             )
         except StateTransferFailed as error:
-            self._inbox.put_nowait(FetchFailedEvent(instance=effect.instance, round=effect.round, reason=str(error)))
+            self._inbox.put_local(FetchFailedEvent(instance=effect.instance, round=effect.round, reason=str(error)))
             return
 
         def adopt() -> None:

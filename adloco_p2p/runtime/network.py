@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import torch
 
 from adloco_p2p.core import averaging_messages, farewell, messages
-from adloco_p2p.core.types import Digest, InstanceId, PeerId
+from adloco_p2p.core.types import Digest, InstanceId, PeerId, RoundPlan
 from adloco_p2p.errors import AverageFailed
 from adloco_p2p.runtime.ports import AveragedVector
 from adloco_p2p.swarm.averaging import Averager
@@ -38,11 +38,43 @@ KINDS: dict[str, type] = {
     )
 }
 """Messages by their names on the wire."""
+STRANGER_KINDS: dict[str, float] = {
+    messages.Heartbeat.__name__: 5.0,
+    messages.Probe.__name__: 2.0,
+    messages.Leave.__name__: 1.0,
+    messages.Pull.__name__: 5.0,
+    messages.PullEntries.__name__: 20.0,
+    messages.Entries.__name__: 5.0,
+}
+"""What a peer without a seat may send: it asks to join, takes its leave, reads the ledger, or shows the history of its side of
+a partition. Everything else is a matter of members. With the price of each, in messages of the strangers' budget: to find,
+decode and encode the ledger entries that are an answer takes some 50 ms."""
+PRICES: dict[str, float] = {messages.PullEntries.__name__: 20.0}
+"""The same for members; what is not named costs one."""
+PLANS_WITH_SEATS = 4
+"""Newest plans whose rosters count as members: averages and reports of a round go on while the next two plans are made."""
 MAX_SENDS = 256
 """Messages on their way; further ones are dropped, as a full network would."""
 FETCH_SECONDS = 600.0
 """For one attempt to fetch an instance's state; what arrived is kept for the next one."""
 DRAIN_SECONDS = 3.0
+
+
+class Members:
+    """Who has a seat in one of the newest plans, as the network asks it for every message and stream."""
+
+    def __init__(self, plans: Callable[[], Sequence[RoundPlan]]) -> None:
+        """`plans`: those of the ledger, oldest first."""
+        self._plans = plans
+        self._newest: RoundPlan | None = None
+        self._members: frozenset[PeerId] = frozenset()
+
+    def __call__(self) -> frozenset[PeerId]:
+        plans = self._plans()
+        if plans[-1] is not self._newest:
+            self._newest = plans[-1]
+            self._members = frozenset(seat.peer for plan in plans[-PLANS_WITH_SEATS:] for seat in plan.roster)
+        return self._members
 
 
 class NetworkMessenger:

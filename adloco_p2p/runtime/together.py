@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from adloco_p2p.config.local_files import check_local_files
+from adloco_p2p.config.local_files import check_run_of_others, unpinned
 from adloco_p2p.config.peer import PeerConfig
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.core.events import Received, Started, StateServed, Stop
@@ -29,6 +29,9 @@ from adloco_p2p.runtime.metrics import MetricsEndpoint
 from adloco_p2p.runtime.neighbourhood import Neighbourhood
 from adloco_p2p.runtime.network import (
     KINDS,
+    PRICES,
+    STRANGER_KINDS,
+    Members,
     NetworkAveraging,
     NetworkMessenger,
     NetworkStates,
@@ -69,6 +72,8 @@ async def start_run(
         workdir=workdir.path, config=config, initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses]
     )
     async with _ending(host):
+        if open_versions := unpinned(run):
+            say(f"others cannot join before these are commit hashes of the hub: {'; '.join(open_versions)}")
         manifest = _load_manifest(workdir) or SignedManifest.sign(run, host.identity)
         return await _take_part(host, addresses, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say)
 
@@ -97,7 +102,7 @@ async def join_run(*, workdir: Workdir, meeting: Meeting, config: PeerConfig, vi
             raise ConfigError(
                 f"--workdir {workdir.path}: holds run {manifest.run[:16]}, not {wanted[:16]}; name another one", code="E203"
             )
-        check_local_files(run, config)
+        check_run_of_others(run, config)
         say(f"run {run.name} ({manifest.run[:16]}), {time.monotonic() - begun:.1f} s after the start")
         return await _take_part(host, addresses, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say)
 
@@ -167,7 +172,7 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
     node: Node
 
     async def on_message(sender: PeerId, message: object) -> None:
-        node.post(Received(sender=sender, message=message))
+        await node.deliver(Received(sender=sender, message=message))
 
     refusals = Refusals()
 
@@ -176,6 +181,7 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
         if count:
             local.sink.write("refused", {"peer": peer, "reason": reason, "count": count})
 
+    members = Members(lambda: agreement.ledger.plans)
     traffic = Traffic()
     wire = GossipWire(
         host.p2p,
@@ -184,21 +190,24 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
         kinds=KINDS,
         on_message=on_message,
         on_refused=on_refused,
-        is_member=lambda peer: peer in roster(),
         manifest=manifest,
         meter=traffic.gossip,
+        members=members,
+        stranger_kinds=STRANGER_KINDS,
+        prices=PRICES,
     )
     governor = Governor(
         traffic,
         up_bytes_per_second=local.peer_config.upload_bytes_per_second,
         down_bytes_per_second=local.peer_config.download_bytes_per_second,
     )
-    averager = Averager(host.p2p, codec=run.averaging.codec, pace=governor, meter=traffic.averaging)
+    averager = Averager(host.p2p, codec=run.averaging.codec, pace=governor, meter=traffic.averaging, members=members)
     server = StateServer(
         host.p2p,
         run=run.digest,
         pace=governor,
         meter=traffic.state,
+        members=members,
     )
     server.on_served = lambda instance, number: node.post(StateServed(instance=instance, round=number))
     fetcher = StateFetcher(host.p2p, run=run.digest, pace=governor, meter=traffic.state)

@@ -8,7 +8,7 @@ happens to results afterwards; here is what belongs to a peer: the handler, the 
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -22,6 +22,7 @@ from adloco_p2p.errors import AverageFailed, LocalProtocolError, RemoteProtocolE
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.averaging_wire import HANDLER, Hello, Purpose, Verdict, failure, refusal
 from adloco_p2p.swarm.butterfly import AveragingLimits, Butterfly
+from adloco_p2p.swarm.descriptors import places_for_streams
 from adloco_p2p.swarm.parts import Agreement, result_digest, statistics_of, suitable_part_bytes
 from adloco_p2p.swarm.refusals import Refusals
 from adloco_p2p.swarm.repair import EncodedResult, Fetch, ResultStore, serve_repair
@@ -77,8 +78,12 @@ class Averager:
         pace: Pace | None = None,
         num_threads: int = 2,
         meter: Meter | None = None,
+        members: Callable[[], Collection[PeerId]] = frozenset,
     ) -> None:
+        """`members`: who has a seat now. The streams of others get few places and little patience, except where this peer has
+        no seat itself and does not know who has one."""
         self._p2p = p2p
+        self._members = members
         self._own_peer = PeerId(p2p.peer_id.to_base58())
         self._codec = codec_named(codec)
         self._part_bytes = part_bytes
@@ -99,6 +104,8 @@ class Averager:
         self._refusals = Refusals()
         self._silences = Silences(least_seconds=self._limits.stall_seconds, most_seconds=self._limits.longest_stall_seconds)
         self._num_streams: Counter[PeerId] = Counter()
+        self._num_stranger_streams = 0
+        self._max_streams = self._limits.max_streams
         self._accepted: dict[asyncio.Task[None], FramedStream] = {}
         """Accepted streams and the tasks that serve them."""
         self._pool = StreamPool(self._connect)
@@ -108,6 +115,7 @@ class Averager:
 
     async def start(self) -> None:
         """Begin to accept streams."""
+        self._max_streams = places_for_streams(self._limits.max_streams)
         self._executor = ThreadPoolExecutor(self._num_threads, thread_name_prefix="averaging")
         await self._p2p.add_binary_stream_handler(HANDLER, self._accept)
 
@@ -392,19 +400,20 @@ class Averager:
     async def _accept(self, info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One stream from an authenticated peer. Whatever it sends, nothing is raised and the stream is ended."""
         peer = PeerId(info.peer_id.to_base58())
-        limits = self._limits
-        if self._num_streams.total() >= limits.max_streams or self._num_streams[peer] >= limits.max_streams_per_peer:
+        is_stranger = self._is_stranger(peer)
+        if not self._has_place(peer, is_stranger=is_stranger):
             self._note_refusal(peer, "too many streams")
             writer.transport.abort()
             return
         self._num_streams[peer] += 1
+        self._num_stranger_streams += is_stranger
         stream, task = None, asyncio.current_task()
         assert task is not None
         try:
             stream = self._accepted[task] = await FramedStream.take_over(peer, reader, writer)
             stream.count_into(self._meter)
             stream.pace = self._pace
-            patience = max(limits.hello_seconds, self._silences.limit_seconds)
+            patience = max(self._limits.hello_seconds, self._silences.limit_seconds)
             while await self._serve_next(stream, patience):
                 patience = 2 * IDLE_SECONDS
         except RemoteProtocolError as error:
@@ -413,6 +422,7 @@ class Averager:
             _LOG.debug("averaging.stream_ended peer=%s reason=%s", peer, error)
         finally:
             self._accepted.pop(task, None)
+            self._num_stranger_streams -= is_stranger
             self._num_streams[peer] -= 1
             if not self._num_streams[peer]:
                 del self._num_streams[peer]
@@ -420,6 +430,20 @@ class Averager:
                 writer.transport.abort()
             else:
                 stream.abort()
+
+    def _is_stranger(self, peer: PeerId) -> bool:
+        members = self._members()
+        return self._own_peer in members and peer not in members
+
+    def _has_place(self, peer: PeerId, *, is_stranger: bool) -> bool:
+        """Members keep what strangers cannot take."""
+        limits = self._limits
+        if is_stranger:
+            is_full = self._num_stranger_streams >= limits.max_stranger_streams
+            return not is_full and self._num_streams[peer] < limits.max_streams_per_stranger
+        num_of_members = self._num_streams.total() - self._num_stranger_streams
+        is_full = num_of_members >= self._max_streams - limits.max_stranger_streams
+        return not is_full and self._num_streams[peer] < limits.max_streams_per_peer
 
     async def _serve_next(self, stream: FramedStream, patience_seconds: float) -> bool:
         """Do what the next hello asks. True: another one may follow."""
@@ -440,7 +464,8 @@ class Averager:
     async def _accept_average(self, stream: FramedStream, hello: Hello) -> bool:
         """Hand the stream to its attempt; wait for the attempt if this peer is not that far yet."""
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + self._limits.waiting_seconds
+        is_stranger = self._is_stranger(stream.peer)
+        give_up = loop.time() + (self._limits.stranger_seconds if is_stranger else self._limits.waiting_seconds)
         while hello.key not in self._running and hello.key not in self._ended:
             if stream.is_lost or loop.time() > give_up:
                 raise StreamLost(f"{stream.peer} waited in vain for this peer to begin")
@@ -462,9 +487,11 @@ class Averager:
         return False
 
     async def _serve_repair(self, stream: FramedStream, hello: Hello) -> None:
+        limits = self._limits
+        idle_seconds = limits.stranger_idle_seconds if self._is_stranger(stream.peer) else limits.waiting_seconds
         self._num_readers += 1
         try:
-            await serve_repair(stream, hello, self._results, pace=self._pace, idle_seconds=self._limits.waiting_seconds)
+            await serve_repair(stream, hello, self._results, pace=self._pace, idle_seconds=idle_seconds)
         finally:
             self._num_readers -= 1
 
@@ -474,7 +501,7 @@ class Averager:
         _LOG.info("averaging.note peer=%s key=%.12s reason=%s", peer, hello.key, verdict.reason)
         if hello.key in self._running:
             self._running[hello.key].hear_failure(peer, hello.agreement, verdict)
-        elif hello.key not in self._ended:
+        elif hello.key not in self._ended and not self._is_stranger(peer):
             self._early_notes[hello.key, peer] = hello.agreement, verdict
             while len(self._early_notes) > _ENDED_KEYS:
                 self._early_notes.popitem(last=False)

@@ -65,8 +65,15 @@ class AveragingLimits:
     waiting_seconds: float = 300.0
     """How long a stream may wait for this peer to start its average."""
     max_streams: int = 2048
-    """Accepted streams, in all."""
+    """Accepted streams, in all; fewer where the system allows this process fewer descriptors."""
     max_streams_per_peer: int = 64
+    stranger_seconds: float = 5.0
+    """`waiting_seconds` of a peer that has no seat: no plan that is known here gives it a part in an average, ..."""
+    stranger_idle_seconds: float = 30.0
+    """... and how long it may be silent between two parts of a result that it fetches."""
+    max_stranger_streams: int = 64
+    """Of all accepted streams, those of peers without a seat."""
+    max_streams_per_stranger: int = 4
     kept_rounds: int = ROUNDS_KEPT + 2
     """Rounds before the newest average whose encoded results are held for repairs: a peer vouches for those before its last
     report, and its next average is at most two rounds after that one; ..."""

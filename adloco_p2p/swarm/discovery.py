@@ -108,7 +108,12 @@ class SignedManifest:
             raise RemoteProtocolError(f"the manifest has digest {self.run}, not that of run {run}")
         if not verify(self.author, _MANIFEST_CONTEXT, self.manifest, self.signature):
             raise RemoteProtocolError(f"the manifest of run {run} is not signed by its author {self.author}")
-        return decode(RunConfig, self.manifest, max_bytes=MAX_MANIFEST_BYTES)
+        config: RunConfig = decode(RunConfig, self.manifest, max_bytes=MAX_MANIFEST_BYTES)
+        if config.author != self.author:
+            raise RemoteProtocolError(
+                f"the manifest of run {run} is signed by {self.author}, its author is {config.author[:64]}"
+            )
+        return config
 
     def to_proto(self) -> gossip_pb2.SignedManifest:
         return gossip_pb2.SignedManifest(manifest=self.manifest, author=self.author, signature=self.signature)

@@ -11,7 +11,8 @@ import asyncio
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from google.protobuf.message import DecodeError
 from hivemind.p2p import P2P, P2PContext, PeerID, ServicerBase
@@ -24,14 +25,12 @@ from adloco_p2p.core.messages import MAX_MESSAGE_BYTES
 from adloco_p2p.core.types import Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError, SwarmError
 from adloco_p2p.swarm.discovery import SignedManifest
+from adloco_p2p.swarm.inbox import Inbox
 from adloco_p2p.swarm.pieces import MAX_PAYLOAD_BYTES, Assembly, in_pieces
-from adloco_p2p.swarm.throttle import TokenBucket
+from adloco_p2p.swarm.throttle import TokenBucket, try_take_all
 from adloco_p2p.swarm.traffic import Meter
 from adloco_p2p.v1 import gossip_pb2
 
-MAX_INBOX = 1024
-"""Messages that wait for the core; further ones are refused, and their senders send them again or not."""
-MAX_INBOX_BYTES = 64 << 20
 MAX_CONCURRENT_SENDS = 32
 """Of one broadcast."""
 SEND_TIMEOUT_SECONDS = 5.0
@@ -40,6 +39,14 @@ MESSAGE_BURST = 400.0
 BYTES_PER_SECOND = 8.0 * (1 << 20)
 BYTES_BURST = 16.0 * (1 << 20)
 """What one remote peer may send; the rest is refused."""
+STRANGER_MESSAGES_PER_SECOND = 100.0
+STRANGER_MESSAGE_BURST = 400.0
+STRANGER_BYTES_PER_SECOND = 4.0 * (1 << 20)
+STRANGER_BYTES_BURST = 16.0 * (1 << 20)
+"""What all strangers together may send: identities cost nothing, so a rate for each of them would be no limit."""
+STRANGER_SENT_BYTES_PER_SECOND = 2.0 * (1 << 20)
+STRANGER_SENT_BYTES_BURST = 16.0 * (1 << 20)
+"""What all strangers together may make us send."""
 SENT_BYTES_PER_SECOND = 0.5 * (1 << 20)
 SENT_BYTES_BURST = 8.0 * (1 << 20)
 """What one remote peer may make us send, however often it asks; the rest is lost, as on a bad link. The pieces of one message
@@ -67,7 +74,7 @@ class AdlocoGossip(ServicerBase):  # type: ignore[misc]  # hivemind is not typed
 
     async def rpc_manifest(self, request: gossip_pb2.ManifestRequest, context: P2PContext) -> gossip_pb2.ManifestReply:
         manifest = self._wire.manifest
-        if manifest is None or request.run.hex() != self._wire.run or not self._wire.may_send(context.remote_id):
+        if manifest is None or request.run.hex() != self._wire.run or not self._wire.may_ask(context.remote_id):
             return gossip_pb2.ManifestReply()
         return gossip_pb2.ManifestReply(manifest=manifest.to_proto())
 
@@ -84,13 +91,22 @@ class GossipWire:
         kinds: Mapping[str, type],
         on_message: OnMessage,
         on_refused: OnRefused,
-        is_member: Callable[[PeerId], bool] = lambda peer: False,  # noqa: ARG005
         manifest: SignedManifest | None = None,
         meter: Meter | None = None,
+        members: Callable[[], Collection[PeerId]] = frozenset,
+        stranger_kinds: Mapping[str, float] = MappingProxyType({}),
+        prices: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """`kinds` are the message types by their names on the wire. `on_message` is awaited for one message after the other;
-        while it waits the inbox fills, and then senders are told. `on_refused` hears what other peers say no to, and why.
-        Messages in pieces are taken from whom `is_member` counts in, and from peers that this one has sent something."""
+        while it waits the inbox fills, and then senders are refused. `on_refused` is called with what other peers refuse, and
+        why.
+
+        `members` gives the peers that have a seat now; every other one is a stranger, may send `stranger_kinds` only, and
+        shares one budget with all other strangers. Where this peer has no seat itself it does not know who has one, and
+        treats all alike. What a message costs, in messages, stands in `stranger_kinds` and, for the budget that
+        each peer has, in `prices`; 1 where nothing is named. Messages in pieces are taken from members, and from
+        peers that this one has sent something.
+        """
         self.run = run
         self.manifest = manifest
         self._p2p = p2p
@@ -101,9 +117,10 @@ class GossipWire:
         self._on_message = on_message
         self._on_refused = on_refused
         self._servicer = AdlocoGossip(self)
-        self._inbox: asyncio.Queue[tuple[PeerId, object, int]] = asyncio.Queue(MAX_INBOX)
-        self._inbox_bytes = 0
-        self._is_member = is_member
+        self._inbox = Inbox()
+        self._members = members
+        self._stranger_kinds = dict(stranger_kinds)
+        self._prices = dict(prices)
         self._assembly = Assembly()
         self._in_pieces: dict[PeerId, None] = {}
         """Who is being sent a message in pieces."""
@@ -112,6 +129,11 @@ class GossipWire:
         self._meter = meter or Meter()
         self._from_remote = _Rates((MESSAGES_PER_SECOND, MESSAGE_BURST), (BYTES_PER_SECOND, BYTES_BURST))
         self._to_remote = _Rates((SENT_BYTES_PER_SECOND, SENT_BYTES_BURST))
+        self._from_strangers = (
+            TokenBucket(STRANGER_MESSAGES_PER_SECOND, burst=STRANGER_MESSAGE_BURST),
+            TokenBucket(STRANGER_BYTES_PER_SECOND, burst=STRANGER_BYTES_BURST),
+        )
+        self._to_strangers = TokenBucket(STRANGER_SENT_BYTES_PER_SECOND, burst=STRANGER_SENT_BYTES_BURST)
 
     async def start(self) -> None:
         """From now on others can send to this peer."""
@@ -130,8 +152,7 @@ class GossipWire:
     async def pump(self) -> None:
         """Hands the received messages to `on_message`, for ever. Raises what that raises."""
         while True:
-            sender, message, num_bytes = await self._inbox.get()
-            self._inbox_bytes -= num_bytes
+            sender, message = await self._inbox.get()
             await self._on_message(sender, message)
 
     async def send(self, peer: PeerId, message: object) -> bool:
@@ -157,7 +178,7 @@ class GossipWire:
         not."""
         self._meter.received_bytes += envelope.ByteSize()
         self._assembly.drop_stale()
-        if not self.may_send(remote, envelope.ByteSize()):
+        if not self._from_remote.try_take(remote, self._prices.get(envelope.kind, 1.0), envelope.ByteSize()):
             return "too many messages"
         if envelope.protocol_version != PROTOCOL_VERSION:
             return f"protocol version {envelope.protocol_version} is not spoken here, but version {PROTOCOL_VERSION}"
@@ -165,33 +186,56 @@ class GossipWire:
             return f"this peer takes part in run {self.run}, the message belongs to run {envelope.run.hex()[:64]}"
         if envelope.sender != remote:
             return f"the envelope names another sender than {remote}"
-        kind = self._kinds.get(envelope.kind)
-        if kind is None:
+        if envelope.kind not in self._kinds:
             return "unknown kind of message"
-        if self._inbox.full() or self._inbox_bytes + len(envelope.payload) > MAX_INBOX_BYTES:
+        is_stranger = self._is_stranger(remote)
+        if is_stranger and envelope.kind not in self._stranger_kinds:
+            return f"only members send {envelope.kind}, and the newest plan that is known here gives no seat to the sender"
+        if not self._has_room(remote, len(envelope.payload), is_stranger=is_stranger):
             return "the inbox is full"
+        if is_stranger and not self._pay_as_stranger(self._stranger_kinds[envelope.kind], envelope.ByteSize()):
+            return "too many messages of peers without a seat"
+        return self._take(remote, envelope, is_stranger=is_stranger)
+
+    def _take(self, remote: PeerId, envelope: gossip_pb2.Envelope, *, is_stranger: bool) -> str | None:
+        """Decode the message into the inbox, once it is whole; or the reason why not."""
         try:
             payload = self._whole(remote, envelope) if envelope.num_pieces else envelope.payload
             if payload is None:
                 return None
+            if not self._has_room(remote, len(payload), is_stranger=is_stranger):
+                return "the inbox is full"
             max_bytes = MAX_MESSAGE_BYTES if envelope.num_pieces else MAX_PAYLOAD_BYTES
-            message: object = decode(kind, payload, max_bytes=max_bytes)
+            message: object = decode(self._kinds[envelope.kind], payload, max_bytes=max_bytes)
         except RemoteProtocolError as error:
             return str(error)
-        self._inbox.put_nowait((remote, message, len(payload)))
-        self._inbox_bytes += len(payload)
+        self._inbox.put(remote, message, len(payload), is_stranger=is_stranger)
         return None
+
+    def _has_room(self, remote: PeerId, num_bytes: int, *, is_stranger: bool) -> bool:
+        return self._inbox.has_room(remote, num_bytes, is_stranger=is_stranger, num_members=len(self._members()))
 
     def _whole(self, remote: PeerId, envelope: gossip_pb2.Envelope) -> bytes | None:
         """The message of which this is the last piece; none before. Raises RemoteProtocolError."""
-        is_member = self._is_member(remote)
+        is_member = remote in self._members()
         if not is_member and remote not in self._to_remote:
             raise RemoteProtocolError("messages in pieces are taken from members, and from peers that were asked")
         return self._assembly.take(remote, envelope, is_member=is_member)
 
-    def may_send(self, remote: object, num_bytes: int = 0) -> bool:
-        """Whether this remote peer keeps to its rate."""
-        return self._from_remote.try_take(PeerId(str(remote)), 1, num_bytes)
+    def may_ask(self, remote: object) -> bool:
+        """Whether this remote peer may have the manifest now: it keeps to its rate, and strangers to theirs."""
+        peer = PeerId(str(remote))
+        return self._from_remote.try_take(peer, 1.0, 0.0) and (not self._is_stranger(peer) or self._pay_as_stranger(1.0, 0.0))
+
+    def _is_stranger(self, peer: PeerId) -> bool:
+        members = self._members()
+        return self._me in members and peer not in members
+
+    def _pay_as_stranger(self, price: float, num_bytes: float) -> bool:
+        """Take from what all strangers have together. Nothing is left to take where the answers to them used up their share of
+        the uplink: the work would be for nothing."""
+        can_answer = self._to_strangers.has(MAX_PAYLOAD_BYTES)
+        return can_answer and try_take_all(self._from_strangers, (price, num_bytes))
 
     def _envelopes(self, message: object) -> list[gossip_pb2.Envelope]:
         """One, or one for each piece; none for a message that nobody would take."""
@@ -221,7 +265,8 @@ class GossipWire:
         """Whether the peer took all of them. A peer gets one message in pieces at a time; another one is lost."""
         if len(envelopes) == 1:
             (envelope,) = envelopes
-            if self._to_remote.try_take(peer, envelope.ByteSize()):
+            is_within = self._to_remote.try_take(peer, envelope.ByteSize())
+            if is_within and (not self._is_stranger(peer) or self._to_strangers.try_take(envelope.ByteSize())):
                 return await self._send_envelope(peer, envelope)
             _log.debug("%s to %s was not sent: it has had too much", envelope.kind, peer)
             return False
@@ -231,6 +276,8 @@ class GossipWire:
         try:
             for envelope in envelopes:
                 await self._to_remote.take(peer, envelope.ByteSize())
+                if self._is_stranger(peer):
+                    await self._to_strangers.take(envelope.ByteSize())
                 if not await self._send_envelope(peer, envelope):
                     return False
         finally:
@@ -260,12 +307,12 @@ class _Rates:
         return peer in self._buckets
 
     def try_take(self, peer: PeerId, *amounts: float) -> bool:
-        """Take from each bucket, up to the first that has too little."""
-        return all(bucket.try_take(amount) for bucket, amount in zip(self._of(peer), amounts, strict=True))
+        """Take from every bucket, or from none where one of them has too little."""
+        return try_take_all(self._of(peer), amounts)
 
     def has_any(self, peer: PeerId) -> bool:
         """Whether every bucket has something left."""
-        return all(bucket.try_take(1.0) for bucket in self._of(peer))
+        return all(bucket.has(1.0) for bucket in self._of(peer))
 
     async def take(self, peer: PeerId, *amounts: float) -> None:
         """Take from each bucket, waiting where it has too little."""

@@ -11,7 +11,7 @@ import asyncio
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 import numpy as np
@@ -48,10 +48,13 @@ class EncodedResult:
     encoded: np.ndarray
     """uint8 [bytes of all parts]; never written to again."""
     parts: Table
+    _offsets: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_offsets", (0, *accumulate(num_bytes for num_bytes, _ in self.parts)))
 
     def part(self, index: int) -> memoryview:
-        first = sum(num_bytes for num_bytes, _ in self.parts[:index])
-        return self.encoded.data[first : first + self.parts[index][0]]
+        return self.encoded.data[self._offsets[index] : self._offsets[index + 1]]
 
     def restore(self, own: torch.Tensor | None) -> tuple[torch.Tensor, PseudoGradientStatistics | None]:
         """The vector, float32 [size], and the scalars of it and of this host's contribution, if there is one.

@@ -20,7 +20,8 @@ import logging
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -39,7 +40,18 @@ from adloco_p2p.v1 import gossip_pb2
 
 PROTOCOL_NAME = "adloco/state/1"
 MAX_DOWNLOADS = 4
-"""Joiners that one donor serves at the same time; further ones are told to come back."""
+"""Joiners that one donor serves at the same time; further ones are told to come back. Members come first: the oldest download
+of a peer without a seat ends where a member wants its place."""
+MAX_REQUESTS = 16
+MAX_REQUESTS_PER_PEER = 2
+"""Streams of peers without a seat, and of one peer, that have not sent their request yet."""
+REQUEST_SECONDS = 10.0
+"""A stream that has not sent its request after so long is dropped."""
+LEAST_BYTES_PER_SECOND = 8 * 1024
+"""A download that is slower for the whole time that the donor waited for its joiner, ..."""
+LEAST_AFTER_SECONDS = 60.0
+"""... from so long on, is dropped, and so is one that takes the whole state more often than MAX_COPIES."""
+MAX_COPIES = 2
 MAX_OFFERED_ROUNDS = 2
 """Of one instance: the newest ones."""
 MAX_HEADER_BYTES = 4096
@@ -87,11 +99,55 @@ class _Offer:
         return self._leaves or None
 
 
+class _Allowance:
+    """What one download may take: bytes, and seconds in which the donor waits for the joiner. Its own cap is not counted."""
+
+    def __init__(self, num_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._bytes_left = MAX_COPIES * num_bytes
+        self._num_bytes = 0
+        self._waited_seconds = 0.0
+
+    def take(self, num_bytes: int) -> None:
+        """Raises RemoteProtocolError where the joiner asks for more than it can need."""
+        self._bytes_left -= num_bytes
+        self._num_bytes += num_bytes
+        if self._bytes_left < 0:
+            raise RemoteProtocolError(f"asked for more than {MAX_COPIES} times the state")
+
+    @contextlib.asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """While the joiner has to do something. Raises TimeoutError where it is silent, or slow all in all."""
+        begun = self._clock()
+        async with asyncio.timeout(IDLE_TIMEOUT_SECONDS):
+            yield
+        self._waited_seconds += self._clock() - begun
+        if self._waited_seconds > max(LEAST_AFTER_SECONDS, self._num_bytes / LEAST_BYTES_PER_SECOND):
+            raise TimeoutError(f"{self._num_bytes} bytes in {self._waited_seconds:.0f} s")
+
+
+@dataclass(eq=False, slots=True)
+class _Place:
+    """One of the downloads that run."""
+
+    is_stranger: bool
+    writer: asyncio.StreamWriter
+
+
 class StateServer:
     """The donor's side. Serves what was offered last."""
 
-    def __init__(self, p2p: P2P, *, run: Digest, pace: Pace | None = None, meter: Meter | None = None) -> None:
-        """`pace` says when a slice may be sent."""
+    def __init__(
+        self,
+        p2p: P2P,
+        *,
+        run: Digest,
+        pace: Pace | None = None,
+        meter: Meter | None = None,
+        members: Callable[[], Collection[PeerId]] = frozenset,
+    ) -> None:
+        """`pace` says when a slice may be sent. `members`: who has a seat now and comes first; all are alike where this peer
+        has none itself."""
         self._p2p = p2p
         self._run = run
         self._pace = pace
@@ -99,7 +155,12 @@ class StateServer:
         self._offers: dict[InstanceId, dict[int, _Offer]] = {}
         self._retired: dict[InstanceId, int] = {}
         """Instances that this peer hosts no longer -> the newest boundary offered when it ceased to."""
-        self._joiners: set[PeerId] = set()
+        self._me = PeerId(str(p2p.peer_id))
+        self._members = members
+        self._requests: Counter[PeerId] = Counter()
+        """Streams whose request has not come yet."""
+        self._places: dict[PeerId, _Place] = {}
+        """Downloads that run, oldest first."""
         self.on_served: Callable[[InstanceId, int], None] = lambda _instance, _round: None
         """Called when a peer has taken the whole state of an instance at the boundary before a round, and gone."""
 
@@ -143,26 +204,57 @@ class StateServer:
     async def _serve(self, stream: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         joiner = PeerId(str(stream.peer_id))
         try:
-            async with asyncio.timeout(IDLE_TIMEOUT_SECONDS):
-                request = await _receive(gossip_pb2.StateRequest, reader)
+            request = await self._request(joiner, reader)
             offer, refusal = self._find(request)
             if offer is None:
                 _send(gossip_pb2.StateHeader(refusal=refusal), writer)
-            elif joiner in self._joiners or len(self._joiners) >= MAX_DOWNLOADS:
-                _send(gossip_pb2.StateHeader(refusal=f"busy with {len(self._joiners)} downloads", is_busy=True), writer)
+            elif (place := self._take_place(joiner, writer)) is None:
+                _send(gossip_pb2.StateHeader(refusal=f"busy with {len(self._places)} downloads", is_busy=True), writer)
             else:
-                self._joiners.add(joiner)
                 served: set[int] = set()
                 try:
                     await self._serve_chunks(offer, served, reader, writer)
                 finally:
-                    self._joiners.discard(joiner)
+                    if self._places.get(joiner) is place:
+                        del self._places[joiner]
                     if len(served) == len(offer.chunks):
                         self.on_served(InstanceId(request.instance), request.round)
         except (RemoteProtocolError, *_STREAM_ERRORS) as error:
             _log.debug("download by %s ended: %r", joiner, error)
         finally:
             writer.close()
+
+    async def _request(self, joiner: PeerId, reader: asyncio.StreamReader) -> gossip_pb2.StateRequest:
+        """What the joiner wants. Raises RemoteProtocolError where too many streams have not sent that yet."""
+        num_strangers = sum(count for peer, count in self._requests.items() if self._is_stranger(peer))
+        is_full = self._is_stranger(joiner) and num_strangers >= MAX_REQUESTS
+        if is_full or self._requests[joiner] >= MAX_REQUESTS_PER_PEER:
+            raise RemoteProtocolError("too many streams without a request")
+        self._requests[joiner] += 1
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                return await _receive(gossip_pb2.StateRequest, reader)
+        finally:
+            self._requests[joiner] -= 1
+            if not self._requests[joiner]:
+                del self._requests[joiner]
+
+    def _is_stranger(self, peer: PeerId) -> bool:
+        members = self._members()
+        return self._me in members and peer not in members
+
+    def _take_place(self, joiner: PeerId, writer: asyncio.StreamWriter) -> _Place | None:
+        """A place for a download, if need be that of a stranger; none where all are taken by those who come first."""
+        is_stranger = self._is_stranger(joiner)
+        if joiner in self._places:
+            return None
+        if len(self._places) >= MAX_DOWNLOADS:
+            yielding = next((peer for peer, place in self._places.items() if place.is_stranger), None)
+            if is_stranger or yielding is None:
+                return None
+            self._places.pop(yielding).writer.transport.abort()
+        place = self._places[joiner] = _Place(is_stranger, writer)
+        return place
 
     def _find(self, request: gossip_pb2.StateRequest) -> tuple[_Offer | None, str]:
         """What is asked for, or why it is not served."""
@@ -187,20 +279,22 @@ class StateServer:
         _send(gossip_pb2.StateHeader(num_bytes=offer.num_bytes, num_leaves=len(offer.chunks)), writer)
         writer.write(leaves)
         self._meter.sent_bytes += len(leaves)
+        allowance = _Allowance(offer.num_bytes)
         while True:
-            async with asyncio.timeout(IDLE_TIMEOUT_SECONDS):
+            async with allowance.waiting():
                 await writer.drain()
                 (index,) = struct.unpack(">I", await reader.readexactly(4))
             if index >= len(offer.chunks):
                 raise RemoteProtocolError(f"chunk {index} asked for, there are {len(offer.chunks)}")
             chunk = offer.chunks[index]
+            allowance.take(len(chunk))
             for start in range(0, len(chunk), SLICE_BYTES):
                 part = chunk[start : start + SLICE_BYTES]
                 if self._pace is not None:
                     await self._pace.sending(len(part))
                 writer.write(part)
                 self._meter.sent_bytes += len(part)
-                async with asyncio.timeout(IDLE_TIMEOUT_SECONDS):
+                async with allowance.waiting():
                     await writer.drain()
             served.add(index)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 _LEAST_SECONDS = 1e-3
 _LOOK_SECONDS = 0.25
@@ -49,6 +49,11 @@ class TokenBucket:
         self._level -= amount
         return True
 
+    def has(self, amount: float) -> bool:
+        """Whether the tokens are there; takes none."""
+        self._fill()
+        return self._rate == 0 or amount <= self._level
+
     def debt_seconds(self, amount: float) -> float:
         """Take the tokens, on credit where they are missing, and say how long to wait before using them."""
         if self._rate == 0:
@@ -69,3 +74,9 @@ class TokenBucket:
         now = self._clock()
         self._level = min(self._burst, self._level + (now - self._filled_at) * self._rate)
         self._filled_at = now
+
+
+def try_take_all(buckets: Sequence[TokenBucket], amounts: Sequence[float]) -> bool:
+    """Take the amounts, one from each bucket, if all are there; otherwise take nothing."""
+    pairs = list(zip(buckets, amounts, strict=True))
+    return all(bucket.has(amount) for bucket, amount in pairs) and all(bucket.try_take(amount) for bucket, amount in pairs)

@@ -1,5 +1,7 @@
 """The model of a run: built from a `transformers` configuration, or loaded."""
 
+import os
+
 import torch
 import transformers
 
@@ -7,6 +9,12 @@ from adloco_p2p.config.run import ModelConfig, RunConfig, Scalar
 from adloco_p2p.core import canonical
 from adloco_p2p.core.types import InstanceId
 from adloco_p2p.errors import ConfigError
+
+BYTES_PER_PARAMETER = 20
+"""Parameters, gradient and AdamW's moments, 4 bytes each, and the outer parameters; more while averaging."""
+MAX_BLOCKS = 1 << 14
+"""Layers times experts: even without its parameters each of them takes kilobytes."""
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers", "decoder_layers", "encoder_layers")
 
 
 def derived_seed(*parts: object) -> int:
@@ -82,15 +90,45 @@ def _is_known(model_type: str, key: str, value: Scalar) -> bool:
     return bool(changed != plain.to_dict())
 
 
+def check_size(config: transformers.PretrainedConfig, memory_bytes: int | None) -> None:
+    """Raise ConfigError where the model cannot be trained in so much memory, before any of it is allocated."""
+    sizes = {name: value for name, value in config.to_dict().items() if type(value) is int}
+    num_layers = max([value for name, value in sizes.items() if name in _LAYERS], default=1)
+    num_blocks = num_layers * max([value for name, value in sizes.items() if "experts" in name], default=1)
+    if num_blocks > MAX_BLOCKS:
+        raise ConfigError(f"model.architecture: {num_blocks} layers or experts, at most {MAX_BLOCKS} are built", code="E217")
+    with torch.device("meta"):
+        module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    num_bytes = sum(parameter.numel() for parameter in module.parameters()) * BYTES_PER_PARAMETER
+    if memory_bytes is not None and num_bytes > memory_bytes:
+        raise ConfigError(
+            f"model.architecture: {config.model_type} needs {num_bytes / 2**30:,.1f} GiB to be trained,"
+            f" {BYTES_PER_PARAMETER} bytes per parameter; this machine has {memory_bytes / 2**30:,.1f} GiB",
+            code="E217",
+        )
+
+
+def _memory_bytes() -> int | None:
+    """Of this machine and its GPUs together; none where the system does not tell."""
+    try:
+        own = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+    return own + sum(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count()))
+
+
 def _from_config(config: transformers.PretrainedConfig, given: dict[str, Scalar], seed: int) -> transformers.PreTrainedModel:
     if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ConfigError(f"model.architecture.model_type: {config.model_type} is not a causal language model", code="E209")
     try:
+        check_size(config, _memory_bytes())
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
         with torch.no_grad():  # two tokens find sizes that do not fit each other, here instead of in the first inner step
             module(input_ids=torch.zeros(1, 2, dtype=torch.int64), use_cache=False)
+    except ConfigError:
+        raise
     except Exception as error:  # torch and transformers refuse impossible sizes with whatever error they happen to run into
         sizes = " ".join(f"{key}={value}" for key, value in sorted(given.items()) if type(value) is int)
         raise ConfigError(
@@ -105,7 +143,11 @@ def _from_pretrained(source: str, revision: str | None) -> transformers.PreTrain
     """Weights of a hub id or local directory; only safetensors, which cannot carry code."""
     try:
         return transformers.AutoModelForCausalLM.from_pretrained(
-            source, revision=revision or "main", trust_remote_code=False, use_safetensors=True
+            source,
+            revision=revision or "main",
+            trust_remote_code=False,
+            use_safetensors=True,
+            attn_implementation="sdpa",  # the repository's own choice could name a kernel to be fetched
         )
     except (OSError, ValueError) as error:
         raise ConfigError(f"model.pretrained: {source!r} cannot be loaded: {_one_line(error)}", code="E209") from error

@@ -1,11 +1,12 @@
-"""Whose files a run may name."""
+"""Whose files a run may name, and which versions."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from adloco_p2p.config.load import load_run
-from adloco_p2p.config.local_files import check_local_files, local_files
+from adloco_p2p.config.local_files import check_local_files, check_run_of_others, local_files, unpinned
 from adloco_p2p.config.peer import PeerConfig
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.errors import ConfigError
@@ -52,3 +53,42 @@ def test_a_run_of_others_is_refused_that_names_files_here(
         check_local_files(run, PeerConfig())
     assert refused.value.code == "E214" and asked in str(refused.value)
     check_local_files(run, PeerConfig(allow_local_files=True))
+
+
+COMMIT = "0123456789" * 4
+HUB = ["data.source=hub", "data.path=owner/texts", "model.pretrained=owner/model", "model.architecture={}", TOKENIZER]
+
+
+@pytest.mark.parametrize("revision", [None, "main", "v1.0", COMMIT[:-1], COMMIT.replace("0", "A"), "refs/convert/parquet"])
+@pytest.mark.parametrize("setting", ["data.revision", "model.revision", "tokenizer.revision"])
+def test_a_run_of_others_names_the_commit_of_all_that_it_downloads(setting: str, revision: str | None) -> None:
+    settings = dict.fromkeys(("data.revision", "model.revision", "tokenizer.revision"), COMMIT)
+    check_run_of_others(run_of(*HUB, *(f"{name}='{value}'" for name, value in settings.items())), PeerConfig())
+    if revision is None:
+        del settings[setting]
+    else:
+        settings[setting] = revision
+    run = run_of(*HUB, *(f"{name}='{value}'" for name, value in settings.items()))
+    assert unpinned(run) == [f"{setting}: {revision or 'not set'}"]
+    with pytest.raises(ConfigError, match="40 digits") as refused:
+        check_run_of_others(run, PeerConfig())
+    assert refused.value.code == "E215"
+
+
+def test_a_directory_that_the_user_allowed_has_no_commit(tmp_path: Path) -> None:
+    run = run_of("data.source=hub", f"data.path={tmp_path}", f"tokenizer.source={tmp_path}")
+    check_run_of_others(run, PeerConfig(allow_local_files=True))
+
+
+def test_what_an_author_could_not_start_nobody_joins() -> None:
+    """A manifest is written by hand as easily as by this program."""
+    run = run_of()
+    for bad, told in (
+        (replace(run, instances=replace(run.instances, count=10**6)), "instances.count"),
+        (replace(run, evaluation=replace(run.evaluation, rows=10**9)), "evaluation.rows"),
+        (replace(run, model=replace(run.model, architecture={"model_type": "llama", "hidden_size": 10**12})), "hidden_size"),
+        (replace(run, model=replace(run.model, architecture={"model_type": "qwen2", "num_hidden_layers": 10**9})), "layers"),
+    ):
+        with pytest.raises(ConfigError, match=told) as refused:
+            check_run_of_others(bad, PeerConfig())
+        assert refused.value.code == "E201"

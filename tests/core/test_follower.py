@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from adloco_p2p.core import canonical
+import pytest
+
+from adloco_p2p.core import canonical, histories
 from adloco_p2p.core.events import Send
 from adloco_p2p.core.follower import Follower
 from adloco_p2p.core.gossip_agreement import GossipAgreement
+from adloco_p2p.core.histories import OtherHistory
 from adloco_p2p.core.membership import Timing
 from adloco_p2p.core.messages import Entries, Heartbeat, LedgerEntry, Probe, PullEntries
 from adloco_p2p.core.receipts import claims, leaderboard
@@ -110,6 +113,18 @@ def test_of_two_histories_the_one_with_more_proven_samples_is_taken() -> None:
         converse(first, reader, reader.tick(first.now))
         converse(second, reader, reader.tick(first.now + 10))
         assert reader.ledger.head == members(long).ledger.head
+
+
+def test_another_history_is_collected_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that never outranks our own would otherwise grow in memory for as long as somebody sends it."""
+    short, long = trained(3, rounds=3), trained(3, rounds=6, speed=20.0)
+    ours, theirs = members(long).ledger, members(short).ledger.entries
+    other = OtherHistory(decide, verify)
+    assert [other.follow(ours, entry) is not None for entry in theirs] == [True] * len(theirs)
+    monkeypatch.setattr(histories, "MAX_COLLECTED_BYTES", sum(len(canonical.encode(entry)) for entry in theirs) - 1)
+    other.forget()
+    assert [other.follow(ours, entry) is not None for entry in theirs] == [True] * (len(theirs) - 1) + [False]
+    assert not other.tip
 
 
 def test_receipts_add_up_to_what_the_head_proves_and_a_boast_does_not_count() -> None:

@@ -6,8 +6,8 @@ import threading
 import pytest
 from fakes import FakeEngine, FakePeer, rules
 
-from adloco_p2p.core.events import Stop
-from adloco_p2p.core.types import InstanceId
+from adloco_p2p.core.events import Effect, Event, Received, Stop
+from adloco_p2p.core.types import InstanceId, PeerId
 from adloco_p2p.errors import DeviceError, StorageError
 
 
@@ -127,3 +127,38 @@ def test_the_buffers_belong_to_their_instances() -> None:
     assert run(peer).is_finished
     with pytest.raises(AssertionError):
         FakeEngine(peer.calls).apply_outer(InstanceId(1), "average of pseudo-gradient 2", round=0)
+
+
+def test_a_flood_from_the_network_holds_up_nothing_that_happens_here() -> None:
+    """The wire is held back by the core, and never are there two remote messages between the core and a local event."""
+    peer = FakePeer(rules(rounds=3))
+    taken: list[Event] = []
+    handle = peer.node.peer.handle
+
+    def note(event: Event, now: float) -> list[Effect]:
+        if isinstance(event, Received):
+            taken.append(event)
+            return []
+        return handle(event, now)
+
+    peer.node.peer.handle = note  # type: ignore[method-assign]
+    num_delivered = 0
+
+    async def flood() -> None:
+        nonlocal num_delivered
+        while True:
+            await peer.node.deliver(Received(sender=PeerId("flooder"), message=None))
+            num_delivered += 1
+            assert num_delivered <= len(taken) + 1
+
+    async def scenario() -> Stop:
+        flooding = asyncio.create_task(flood())
+        try:
+            return await peer.node.run(peer.started)
+        finally:
+            assert not flooding.done()
+            flooding.cancel()
+
+    assert asyncio.run(scenario()).is_finished
+    assert peer.events.rounds() == [(0, 0), (1, 0), (2, 0)]
+    assert len(taken) > 10

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ from averaging_peers import LIMITS, Peer, Peers, freeze, key_of, kill, thaw, vec
 from adloco_p2p.errors import AverageFailed
 from adloco_p2p.swarm import butterfly
 from adloco_p2p.swarm.averaging import Averaged, Averager
-from adloco_p2p.swarm.averaging_wire import HANDLER, Hello, Purpose
-from adloco_p2p.swarm.streams import FRAME_BYTES, FrameKind, StreamLost, open_stream
+from adloco_p2p.swarm.averaging_wire import HANDLER, Hello, Purpose, failure
+from adloco_p2p.swarm.streams import FRAME_BYTES, FramedStream, FrameKind, StreamLost, open_stream
 
 TIMEOUT_SECONDS = 20.0
 """The default of `Peers.average`."""
@@ -174,6 +175,44 @@ def test_strangers_and_garbage_change_nothing(peers: Peers) -> None:
     unvisited = peers.average("unvisited", vectors, (1, 1, 1))
     assert results[0].digest == unvisited[0].digest
     assert stranger.peer_id not in target.averager._num_streams
+
+
+def test_streams_of_strangers_get_few_places_and_little_patience(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They name an average that nobody has begun. Members may do so for minutes: this peer may be late."""
+    averager, member, stranger = peers[0].averager, peers[1], peers[3]
+    limits = replace(LIMITS, stranger_seconds=0.3, max_streams_per_stranger=2, max_stranger_streams=3)
+    monkeypatch.setattr(averager, "_limits", limits)
+    monkeypatch.setattr(averager, "_members", lambda: {peers[0].peer_id, peers[1].peer_id, peers[2].peer_id})
+    hello = Hello(purpose=Purpose.AVERAGE, key=key_of("never begun")).encode()
+
+    async def knock(peer: Peer) -> FramedStream:
+        stream = await open_stream(peer.p2p, peers[0].peer_id, HANDLER, timeout_seconds=5)
+        stream.send(FrameKind.HELLO, hello)
+        return stream
+
+    async def scenario() -> None:
+        streams = [await knock(stranger) for _ in range(5)]
+        waiting = await knock(member)
+        async with asyncio.timeout(5):
+            while averager._num_streams != {member.peer_id: 1}:
+                assert averager._num_streams[stranger.peer_id] <= 2
+                await asyncio.sleep(0)
+        assert averager._num_stranger_streams == 0
+        assert not waiting.is_lost
+        for stream in (waiting, *streams):
+            stream.abort()
+
+    peers.run(scenario())
+
+
+def test_a_note_of_a_stranger_about_an_average_to_come_is_not_kept(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    averager = peers[0].averager
+    monkeypatch.setattr(averager, "_members", lambda: {peers[0].peer_id, peers[1].peer_id})
+    hello = Hello(purpose=Purpose.ABORT, key=key_of("to come"))
+    for peer in (peers[1], peers[3]):
+        averager._hear_note(peer.peer_id, hello, failure("no", ()))
+    assert [teller for _, teller in averager._early_notes] == [peers[1].peer_id]
+    averager._early_notes.clear()
 
 
 def test_a_stranger_with_the_key_is_refused_by_its_identity(peers: Peers) -> None:

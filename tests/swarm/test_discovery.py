@@ -116,7 +116,7 @@ def test_a_value_that_cannot_be_unpacked_ends_no_search(tmp_path):
 
 
 def test_a_manifest_is_that_of_its_run_and_author(author, tmp_path):
-    config = RunConfig(name="a run", seed=7)
+    config = RunConfig(name="a run", seed=7, author=author.peer_id)
     manifest = SignedManifest.sign(config, author)
     assert manifest.run == config.digest
     assert SignedManifest.from_bytes(manifest.to_bytes()) == manifest
@@ -127,6 +127,7 @@ def test_a_manifest_is_that_of_its_run_and_author(author, tmp_path):
         (dataclasses.replace(manifest, author=other.peer_id), "not signed"),
         (dataclasses.replace(manifest, signature=other.sign("manifest", manifest.manifest)), "not signed"),
         (dataclasses.replace(manifest, manifest=b"x" * 100_000), "bytes"),
+        (SignedManifest.sign(config, other), "its author is"),
     ):
         with pytest.raises(RemoteProtocolError, match=words):
             bad.verified(config.digest)

@@ -10,9 +10,10 @@ from swarm_hosts import started_hosts
 from adloco_p2p.config.run import PROTOCOL_VERSION, RunConfig
 from adloco_p2p.core.types import Capacity, Digest, InstanceId, ProbeVerdict, Report
 from adloco_p2p.errors import SwarmError
-from adloco_p2p.swarm import gossip_wire
+from adloco_p2p.swarm import gossip_wire, inbox
 from adloco_p2p.swarm.discovery import SignedManifest
-from adloco_p2p.swarm.gossip_wire import MAX_INBOX, MESSAGE_BURST, AdlocoGossip, GossipWire, fetch_manifest
+from adloco_p2p.swarm.gossip_wire import MESSAGE_BURST, STRANGER_MESSAGE_BURST, AdlocoGossip, GossipWire, fetch_manifest
+from adloco_p2p.swarm.inbox import MAX_STRANGER_MESSAGES, MEMBER_MESSAGES
 from adloco_p2p.v1 import control_pb2, gossip_pb2
 
 KINDS = {"report": Report, "verdict": ProbeVerdict}
@@ -158,11 +159,14 @@ def test_what_is_not_well_formed_is_refused_with_a_reason(changes, words):
     wire = _lone_wire()
     reason = wire.accept("alice", _envelope(**changes))
     assert words in reason
-    assert wire._inbox.empty()
+    assert len(wire._inbox) == 0
     assert wire.accept("alice", _envelope()) is None
 
 
-def test_a_remote_peer_that_sends_too_much_is_refused_and_others_are_not():
+def test_a_remote_peer_that_sends_too_much_is_refused_and_others_are_not(monkeypatch):
+    monkeypatch.setattr(inbox, "MEMBER_MESSAGES", 1000)
+    monkeypatch.setattr(gossip_wire, "MESSAGES_PER_SECOND", 1e-3)  # what a burst leaves does not depend on this machine's speed
+    monkeypatch.setattr(gossip_wire, "BYTES_PER_SECOND", 1e-3)
     wire = _lone_wire()
     answers = [wire.accept("alice", _envelope()) for _ in range(int(MESSAGE_BURST) + 50)]
     assert answers[: int(MESSAGE_BURST)] == [None] * int(MESSAGE_BURST)
@@ -187,10 +191,107 @@ def test_a_remote_peer_that_asks_too_much_is_not_answered_and_others_are(tmp_pat
     asyncio.run(scenario())
 
 
-def test_a_full_inbox_refuses():
-    wire = _lone_wire()
-    answers = [wire.accept(f"peer{n % 10}", _envelope(sender=f"peer{n % 10}")) for n in range(MAX_INBOX + 1)]
-    assert answers == [None] * MAX_INBOX + ["the inbox is full"]
+def test_a_flooding_member_fills_its_own_quota_and_waits_its_turn():
+    async def scenario():
+        members = {"me", "alice", "bob"}
+        wire = _lone_wire(members=lambda: members)
+        answers = [wire.accept("alice", _envelope()) for _ in range(MEMBER_MESSAGES + 1)]
+        assert answers == [None] * MEMBER_MESSAGES + ["the inbox is full"]
+        assert wire.accept("bob", _envelope(sender="bob")) is None
+        assert [(await wire._inbox.get())[0] for _ in range(3)] == ["alice", "bob", "alice"]
+
+    asyncio.run(scenario())
+
+
+def test_while_the_core_is_busy_messages_wait_in_the_inbox_only():
+    is_free, taken = asyncio.Event(), []
+
+    async def on_message(sender, message):
+        taken.append(sender)
+        await is_free.wait()
+
+    async def scenario():
+        wire = _lone_wire(on_message=on_message)
+        pump = asyncio.create_task(wire.pump())
+        for n in range(2000):
+            wire.accept(f"peer{n % 40}", _envelope(sender=f"peer{n % 40}"))
+            await asyncio.sleep(0)
+        assert len(taken) == 1 and len(wire._inbox) == inbox.MAX_MESSAGES
+        assert wire.accept("late", _envelope(sender="late")) == "the inbox is full"
+        is_free.set()
+        for _ in range(2 * inbox.MAX_MESSAGES):
+            await asyncio.sleep(0)
+        assert len(wire._inbox) == 0
+        pump.cancel()
+
+    asyncio.run(scenario())
+
+
+def _wire_of_members(*, price=1.0):
+    return _lone_wire(members=lambda: {"me", "alice"}, stranger_kinds={"verdict": price})
+
+
+def _verdict_of(sender):
+    verdict = ProbeVerdict(
+        sources=(InstanceId(0), InstanceId(1)), target=InstanceId(0), source_losses=(1.0, 2.5), merged_loss=1.25
+    )
+    return _envelope(sender=sender, kind="verdict", payload=gossip_wire.canonical.encode(verdict))
+
+
+def test_a_stranger_may_send_only_what_strangers_have_to(monkeypatch):
+    wire = _wire_of_members()
+    assert wire.accept("eve", _verdict_of("eve")) is None
+    monkeypatch.setattr(gossip_wire, "decode", lambda *_, **__: pytest.fail("decoded for a stranger"))
+    assert "only members send report" in wire.accept("eve", _envelope(sender="eve"))
+
+
+def test_all_strangers_share_one_budget_which_is_taken_before_the_work(monkeypatch):
+    monkeypatch.setattr(gossip_wire, "STRANGER_MESSAGES_PER_SECOND", 1e-3)
+    wire = _wire_of_members()
+    decoded = []
+    monkeypatch.setattr(gossip_wire, "decode", lambda kind, data, **_: decoded.append(data))
+    monkeypatch.setattr(inbox, "MAX_STRANGER_MESSAGES", 10_000)
+    wire._inbox = inbox.Inbox()
+    answers = [wire.accept(f"eve{n}", _verdict_of(f"eve{n}")) for n in range(1000)]
+    assert len(decoded) == STRANGER_MESSAGE_BURST
+    assert answers[-1] == "too many messages of peers without a seat"
+    assert wire.accept("alice", _verdict_of("alice")) is None
+
+
+def test_strangers_take_no_room_from_members_and_come_after_them():
+    async def scenario():
+        wire = _wire_of_members()
+        answers = [wire.accept(f"eve{n}", _verdict_of(f"eve{n}")) for n in range(MAX_STRANGER_MESSAGES + 1)]
+        assert answers[-2:] == [None, "the inbox is full"]
+        assert wire.accept("alice", _envelope()) is None
+        assert (await wire._inbox.get())[0] == "alice"
+
+    asyncio.run(scenario())
+
+
+def test_a_peer_without_a_seat_takes_everybody_for_a_member():
+    wire = _lone_wire(members=lambda: {"bob"}, stranger_kinds={})
+    assert wire.accept("alice", _envelope()) is None
+
+
+def test_a_dear_message_costs_more_of_the_budget(monkeypatch):
+    monkeypatch.setattr(gossip_wire, "STRANGER_MESSAGES_PER_SECOND", 1e-3)
+    wire = _wire_of_members(price=STRANGER_MESSAGE_BURST / 4)
+    answers = [wire.accept(f"eve{n}", _verdict_of(f"eve{n}")) for n in range(6)]
+    assert answers == [None] * 4 + ["too many messages of peers without a seat"] * 2
+
+
+def test_strangers_get_no_work_done_whose_answer_could_not_be_sent():
+    wire = _wire_of_members()
+    assert wire._to_strangers.try_take(gossip_wire.STRANGER_SENT_BYTES_BURST - 1)
+    assert wire.accept("eve", _verdict_of("eve")) == "too many messages of peers without a seat"
+    assert wire.accept("alice", _verdict_of("alice")) is None
+
+
+def test_a_message_that_is_too_large_for_the_rate_does_not_cost_a_message():
+    rates = gossip_wire._Rates((1e-6, 2), (1e-6, 100))
+    assert not rates.try_take("alice", 1, 101)
+    assert [rates.try_take("alice", 1, 1) for _ in range(3)] == [True, True, False]
 
 
 def test_the_rates_of_strangers_do_not_pile_up(monkeypatch):
@@ -216,19 +317,20 @@ def test_an_error_in_the_core_is_not_swallowed():
 
 def test_the_manifest_is_fetched_from_whoever_has_it(tmp_path):
     async def scenario():
-        config = RunConfig()
         async with wires(tmp_path, RUN, RUN) as ((a, _, _), (b, wire_b, _)):
+            config = RunConfig(author=b.me)
+            wire_b.run = config.digest
             with pytest.raises(SwarmError, match=rf"{b.me}: does not hold it"):
-                await fetch_manifest(a.p2p, [b.me], RUN)
+                await fetch_manifest(a.p2p, [b.me], config.digest)
             wire_b.manifest = SignedManifest.sign(config, b.identity)
-            assert await fetch_manifest(a.p2p, [b.me], RUN) == wire_b.manifest
+            assert await fetch_manifest(a.p2p, [b.me], config.digest) == wire_b.manifest
             with pytest.raises(SwarmError, match="does not hold it"):
                 await fetch_manifest(a.p2p, [b.me], Digest("cd" * 32))
             with pytest.raises(SwarmError, match="no peer is known"):
                 await fetch_manifest(a.p2p, [], RUN)
-            wire_b.manifest = SignedManifest.sign(RunConfig(seed=1), b.identity)
+            wire_b.manifest = SignedManifest.sign(RunConfig(seed=1, author=b.me), b.identity)
             with pytest.raises(SwarmError, match="digest"):
-                await fetch_manifest(a.p2p, [b.me], RUN)
+                await fetch_manifest(a.p2p, [b.me], config.digest)
 
     asyncio.run(scenario())
 

@@ -66,3 +66,25 @@ def test_the_memory_of_what_is_dropped_serves_the_next_average() -> None:
     first = store.find(key_of("first"))
     hold(store, "second", round=2)
     assert first is not None and store.new_buffer(100) is first.encoded
+
+
+def test_to_find_a_part_does_not_take_longer_for_later_ones() -> None:
+    class CountingTable(tuple):  # type: ignore[type-arg]
+        num_read = 0
+
+        def __getitem__(self, index):  # type: ignore[no-untyped-def]
+            found = super().__getitem__(index)
+            CountingTable.num_read += len(found) if isinstance(index, slice) else 1
+            return found
+
+        def __iter__(self):  # type: ignore[no-untyped-def]
+            CountingTable.num_read += len(self)
+            return super().__iter__()
+
+    lengths = [1 + index % 3 for index in range(500)]
+    codec = codec_named("float32")
+    encoded = np.arange(sum(lengths), dtype=np.uint16).astype(np.uint8)
+    table = CountingTable((length, bytes(32)) for length in lengths)
+    result = EncodedResult(digest=key_of("parts"), codec=codec, sent_codec=codec, size=25, encoded=encoded, parts=table)
+    assert b"".join(result.part(index) for index in range(500)) == encoded.tobytes()
+    assert CountingTable.num_read <= 4 * len(table)

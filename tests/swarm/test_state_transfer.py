@@ -15,7 +15,7 @@ from adloco_p2p.errors import RemoteProtocolError, StateTransferFailed
 from adloco_p2p.numerics.digest import state_chunks, state_digest, state_leaves, state_root
 from adloco_p2p.swarm import state_transfer
 from adloco_p2p.swarm.governor import OVERHEAD, Governor
-from adloco_p2p.swarm.state_transfer import StateFetcher, StateServer, _Download
+from adloco_p2p.swarm.state_transfer import SLICE_BYTES, StateFetcher, StateServer, _Allowance, _Download
 from adloco_p2p.swarm.traffic import Traffic
 
 RUN = Digest("ab" * 32)
@@ -231,6 +231,77 @@ def test_a_busy_donor_is_asked_again(tmp_path, monkeypatch):
             await asyncio.gather(first, second)
             assert torch.equal(first_target[0], outer)
             assert torch.equal(second_target[0], outer)
+
+    asyncio.run(scenario())
+
+
+def test_a_download_of_a_stranger_yields_to_a_member(tmp_path, monkeypatch):
+    monkeypatch.setattr(state_transfer, "MAX_DOWNLOADS", 1)
+    monkeypatch.setattr(state_transfer, "PAUSE_SECONDS", 0.05)
+
+    async def scenario():
+        async with swarm(tmp_path, 2) as ((stranger, member, donor), (_, server), (outer, _, root)):
+            server._members = lambda: {donor.me, member.me}
+            is_serving, may_go_on = asyncio.Event(), asyncio.Event()
+
+            async def hold():
+                is_serving.set()
+                await may_go_on.wait()
+
+            server._pace = CountingPace(after_bytes=1, do=hold)
+            idle_target, target = _empty(), _empty()
+            idle = asyncio.create_task(_fetch(stranger, root, [donor.me], idle_target))
+            await is_serving.wait()
+            await _fetch(member, root, [donor.me], target)
+            assert torch.equal(target[0], outer)
+            may_go_on.set()
+            await idle  # and then the stranger has its turn
+            assert torch.equal(idle_target[0], outer)
+
+    asyncio.run(scenario())
+
+
+def test_streams_without_a_request_are_counted_and_dropped(tmp_path, monkeypatch):
+    monkeypatch.setattr(state_transfer, "REQUEST_SECONDS", 0.5)
+
+    async def scenario():
+        async with swarm(tmp_path, 1) as ((stranger, donor), (server,), _):
+            streams = [
+                await stranger.p2p.call_binary_stream_handler(donor.p2p.peer_id, state_transfer.PROTOCOL_NAME)
+                for _ in range(state_transfer.MAX_REQUESTS_PER_PEER + 1)
+            ]
+            readers = [asyncio.create_task(reader.read()) for _, reader, _ in streams]
+            first, others = await asyncio.wait(readers, return_when=asyncio.FIRST_COMPLETED)
+            assert (len(first), len(others)) == (1, state_transfer.MAX_REQUESTS_PER_PEER)
+            async with asyncio.timeout(10):
+                await asyncio.gather(*others)
+            assert not server._requests
+            for _, _, writer in streams:
+                writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_download_has_a_least_speed_over_its_whole_time_and_ends():
+    now = 0.0
+
+    async def scenario():
+        allowance = _Allowance(1 << 20, clock=lambda: now)
+
+        async def drip():
+            nonlocal now
+            while now < 600:
+                async with allowance.waiting():
+                    now += 29.0  # never silent for too long at once
+                allowance.take(SLICE_BYTES // 4)
+
+        with pytest.raises(TimeoutError, match="bytes in"):
+            await drip()
+        assert 60 <= now <= 90
+        again = _Allowance(1 << 20, clock=lambda: now)
+        again.take(2 << 20)
+        with pytest.raises(RemoteProtocolError, match="more than 2 times"):
+            again.take(1)
 
     asyncio.run(scenario())
 

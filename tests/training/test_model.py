@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from small_run import ARCHITECTURE, with_run
 
 from adloco_p2p.config.peer import PeerConfig
@@ -13,7 +14,7 @@ from adloco_p2p.core.types import InstanceId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.layout import flatten
 from adloco_p2p.training.device import configure_device, select_device
-from adloco_p2p.training.model import build_model, derived_seed, initial_seed
+from adloco_p2p.training.model import build_model, check_size, derived_seed, initial_seed
 
 
 def build(seed: int = 1, **architecture: object) -> torch.nn.Module:
@@ -29,6 +30,28 @@ def test_weights_follow_the_seed_and_leave_the_global_random_state_alone() -> No
     torch.manual_seed(4)
     assert torch.equal(first, flatten(build(seed=1)))
     assert not torch.equal(first, flatten(build(seed=2)))
+
+
+def test_a_model_that_this_machine_cannot_hold_is_refused_before_it_is_built() -> None:
+    """These sizes would take petabytes; each of them alone is in order."""
+    with pytest.raises(ConfigError, match="GiB to be trained") as refused:
+        build(hidden_size=1 << 20, intermediate_size=1 << 22, num_attention_heads=64, num_key_value_heads=64)
+    assert refused.value.code == "E217"
+
+
+def test_so_many_layers_that_building_them_would_not_end_are_refused() -> None:
+    config = transformers.AutoConfig.for_model("mixtral", num_hidden_layers=2000, num_local_experts=2000)
+    with pytest.raises(ConfigError, match="layers or experts") as refused:
+        check_size(config, None)
+    assert refused.value.code == "E217"
+
+
+def test_twenty_bytes_per_parameter_have_to_fit() -> None:
+    config = build().config
+    num_bytes = 20 * sum(parameter.numel() for parameter in build().parameters())
+    check_size(config, num_bytes)
+    with pytest.raises(ConfigError, match="20 bytes per parameter"):
+        check_size(config, num_bytes - 1)
 
 
 def test_instances_share_a_start_unless_they_start_different() -> None:
