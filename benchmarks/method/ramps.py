@@ -28,7 +28,7 @@ def scheduled_batch(ramp: Ramp, progress: float, *, initial: int, most: int, fin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledBatch:
-    """The product's rule of the next plan with a constant batch, asked about a plan that already requests the scheduled batch."""
+    """The product's rule of the next plan with a constant batch, applied to a plan that already requests the scheduled one."""
 
     rules: Rules
     """Of a run that counts samples."""

@@ -304,7 +304,6 @@ class World:
                 statistics=pseudo_gradient_statistics(tested, mean),
                 bytes_sent=round(moved),
                 bytes_received=round(moved),
-                seconds=seconds,
             )
             self._deliver(peer, finished, seconds)
 
