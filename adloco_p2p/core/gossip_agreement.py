@@ -138,7 +138,7 @@ class GossipAgreement:
         back = [peer for peer in present if peer in self._gone]
         self._present = present
         self._gone = {peer: None for peer in (*self._gone, *gone) if peer not in back}
-        changes = [*(PeerGone(peer=peer) for peer in gone), *(PeerBack(peer=peer) for peer in back)]
+        changes: list[Outcome] = [*(PeerGone(peer=peer) for peer in gone), *(PeerBack(peer=peer) for peer in back)]
         return [*outcomes, *changes, *self._suspicions(present, now)]
 
     def _suspicions(self, present: Sequence[PeerId], now: float) -> list[Log]:

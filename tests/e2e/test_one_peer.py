@@ -136,6 +136,7 @@ def test_the_report_and_the_estimate(whole: Path, config: Path, tmp_path: Path) 
     assert planned.code == 0, planned
     document = json.loads(planned.output)
     assert document["samples"] == 1000 and document["parameters"] == 18560
+    assert [item["basis"] for item in document["estimates"]] == ["derived", "derived", "extrapolated", "extrapolated"]
     assert document["happened"]["rounds"] == ROUNDS
     assert document["happened"]["samples"] == sum(event["samples"] for event in events(whole, "round"))
     shown = run(["config", "show", config, "--set", "seed=9", "--json"], folder=tmp_path)
