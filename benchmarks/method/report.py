@@ -305,7 +305,7 @@ def unequal_table(runs: Runs) -> list[str]:
 
 
 def plan_table(runs: Runs) -> list[str]:
-    """What `adloco-peer plan` estimates, held against what was counted; extrapolated from where half of the samples are spent."""
+    """What `adloco-peer plan` estimates, held against what was counted; extrapolated where half of the samples are spent."""
     lines = [
         "| row | rounds counted | at most | at least | from half way on as it is | growing as so far |",
         "|---|---|---|---|---|---|",
@@ -317,11 +317,8 @@ def plan_table(runs: Runs) -> list[str]:
         work = Workload(num_samples=record["samples"], num_workers=hosts, inner_steps=steps, initial_batch=requested / hosts)
         growth_cap = 1.0 if batch.test == "constant" else batch.growth_cap
         known = bounds(work, _ANY_LINK, growth_cap=growth_cap, max_batch=batch.max_batch)
-        cells = [
-            *(str(item.rounds) for item in known),
-            *([""] if len(known) == 1 else []),
-            *_from_half_way(record, batch.max_batch),
-        ]
+        at_most, at_least = [str(item.rounds) for item in known] if len(known) == 2 else [str(known[0].rounds), ""]
+        cells = [at_most, at_least, *_from_half_way(record, batch.max_batch)]
         lines.append(f"| {name} | {record['rounds']} | {' | '.join(cells)} |")
     return lines
 
