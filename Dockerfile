@@ -12,13 +12,13 @@ ARG BASE=docker.io/library/python:3.11-slim-bookworm
 
 FROM ${BASE} AS build
 ARG VARIANT=cpu
-# The CPU builds of torch; empty: wherever pip looks anyway.
+# PyTorch's own index of CPU builds, beside pip's default: of one version pip takes its `+cpu`. Empty: pip's default alone.
 ARG CPU_INDEX=https://download.pytorch.org/whl/cpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python3 -m venv /opt/adloco /opt/build
 COPY constraints.txt /src/
 RUN case "$VARIANT" in \
-      cpu) index=${CPU_INDEX:+--index-url $CPU_INDEX --extra-index-url https://pypi.org/simple} ;; \
+      cpu) index=${CPU_INDEX:+--extra-index-url $CPU_INDEX} ;; \
       cuda) index= ;; \
       *) echo "VARIANT $VARIANT: cpu or cuda is accepted" >&2; exit 2 ;; \
     esac \

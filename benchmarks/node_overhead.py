@@ -28,7 +28,6 @@ from adloco_p2p.core.types import Capacity, InstanceId, PeerId
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.batch import Feed
 from adloco_p2p.runtime.alone import NothingToJournal
-from adloco_p2p.runtime.compose import Checkpoints
 from adloco_p2p.runtime.loop import Node, Ports
 from adloco_p2p.runtime.sink import Sink
 from adloco_p2p.storage.checkpoint import CheckpointStore
@@ -135,7 +134,7 @@ def _node_turn(run: RunConfig, engine: Hosting, folder: Path) -> Callable[[], ob
     port = MemorySwarm().port(ME)
     ports = Ports(
         engine=engine,
-        checkpoints=Checkpoints(store=CheckpointStore.open(folder / "checkpoints", run=run.digest, kept=2)),
+        checkpoints=CheckpointStore.open(folder / "checkpoints", run=run.digest, kept=2),
         averaging=port,
         messenger=port,
         states=port,

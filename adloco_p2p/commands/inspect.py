@@ -3,11 +3,15 @@
 import argparse
 import json
 import math
+from typing import TYPE_CHECKING
 
 from adloco_p2p.commands.saying import say
 from adloco_p2p.config.load import load_run, show
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.errors import ConfigError
+
+if TYPE_CHECKING:
+    from adloco_p2p.core.communications import Estimate, Link
 
 
 def show_config(arguments: argparse.Namespace) -> int:
@@ -27,8 +31,9 @@ def report(arguments: argparse.Namespace) -> int:
 
 
 def plan(arguments: argparse.Namespace) -> int:
-    """Estimated rounds, bytes and transfer time (method section 12, derived), and what happened where a run is named."""
-    from adloco_p2p.core.communications import Workload, estimate
+    """Bounds of rounds, bytes and transfer time (method section 12, derived); where a directory is named, what happened in it
+    and how the run goes on from there."""
+    from adloco_p2p.core.communications import Link, Workload, bounds
 
     if not 0 < arguments.mbit < math.inf:
         raise ConfigError(f"--mbit {arguments.mbit}: a rate above 0 is accepted", code="E200")
@@ -43,13 +48,18 @@ def plan(arguments: argparse.Namespace) -> int:
         inner_steps=run.work.inner_steps,
         initial_batch=run.batch.initial_batch / arguments.peers,
     )
-    estimates = estimate(
-        work,
+    link = Link(
         num_parameters=num_parameters,
+        num_workers=arguments.peers,
         bytes_per_value=run.averaging.bytes_per_value,
         megabits_per_second=arguments.mbit,
     )
-    happened = _happened(arguments) if arguments.workdir is not None else None
+    growth_cap = 1.0 if run.batch.test == "constant" else run.batch.growth_cap
+    estimates = bounds(work, link, growth_cap=growth_cap, max_batch=run.batch.max_batch)
+    happened = None
+    if arguments.workdir is not None:
+        happened = _happened(arguments)
+        estimates += _extrapolated(arguments, run, num_samples=num_samples, link=link)
     if arguments.json:
         document = {
             "samples": num_samples,
@@ -92,6 +102,31 @@ def count_parameters(run: RunConfig) -> int:
     vocab_size = open_tokenizer(run.tokenizer).vocab_size
     model = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
     return layout_of(model).num_parameters
+
+
+def _extrapolated(arguments: argparse.Namespace, run: RunConfig, *, num_samples: int, link: "Link") -> "tuple[Estimate, ...]":
+    """The whole run, if the rounds to come stay as the newest planned one of the directory, and if they go on to grow as they
+    have grown since the first. Nothing where no round is planned, or none is left."""
+    from adloco_p2p.core.communications import estimate_of, growing_rounds
+    from adloco_p2p.views.event_file import read_events
+
+    events = read_events(arguments.workdir / "events.jsonl")
+    plans = {event["round"]: event for event in events if event["event"] == "plan" and not event["is_last"]}
+    if not plans or plans[max(plans)]["samples_before"] >= num_samples:
+        return ()
+    first, newest = plans[min(plans)], plans[max(plans)]
+    growth = max(0.0, (newest["samples"] - first["samples"]) / max(1, newest["round"] - first["round"]))
+    most_per_round = run.batch.max_batch * run.work.inner_steps * len(newest["instances"])
+    left = num_samples - newest["samples_before"]
+
+    def of(method: str, growth: float) -> "Estimate":
+        rounds = growing_rounds(left, per_round=newest["samples"], growth=growth, most_per_round=most_per_round)
+        return estimate_of(method, newest["round"] + rounds, link, basis="extrapolated")
+
+    constant = of(f"from round {newest['round']} on as it is", 0.0)
+    if growth == 0:
+        return (constant,)
+    return constant, of(f"from round {newest['round']} on growing as so far", growth)
 
 
 def _happened(arguments: argparse.Namespace) -> dict[str, int]:

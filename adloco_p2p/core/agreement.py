@@ -51,13 +51,10 @@ class Agreement(Protocol):
         """Take part again after a goodbye, with what this peer offers now."""
 
 
-Decide = Callable[[RoundPlan, Sequence[Report]], RoundPlan]
-
-
 class Gathering:
     """plan(r + 1) follows from plan(r) when all reports of round r - 1 are there."""
 
-    def __init__(self, *, decide: Decide) -> None:
+    def __init__(self, *, decide: Callable[[RoundPlan, Sequence[Report]], RoundPlan]) -> None:
         self.next_deadline: float | None = None
         self._decide = decide
         self._head: RoundPlan | None = None

@@ -139,7 +139,7 @@ class CatchingUp:
             self._at.learn(entry.plan)
             for signed in entry.reports:
                 self._book.note_states(signed.report)
-        return [*effects, *(self._at.plan_line(plan) for plan in plans)]
+        return [*effects, *(line for plan in plans for line in self._at.plan_lines(plan))]
 
     def _boundaries(self) -> dict[InstanceId, int]:
         """The boundaries at which the device has the hosted instances once it has done what it was asked for."""

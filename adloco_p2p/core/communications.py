@@ -2,15 +2,16 @@
 
 Everything here is derived under idealised assumptions (no client drift, the norm condition held at every inner step): it is
 an estimate to plan with, not the paper's theorem and not a measurement. Batches b are per worker, as in the method; N counts
-all samples, M workers, H inner steps per round.
+all samples, M workers, H inner steps per round. The method's K(N) of linear growth, 12 (a), needs a growth per round that
+nothing gives before a run; `growing_rounds` takes one that a run has shown.
 """
 
 from dataclasses import dataclass
-from math import ceil, log, sqrt
+from math import ceil, log
 from typing import Literal
 
-DEFAULT_GROWTH = 1.0
-"""c, samples per worker and round, where nothing was measured: an assumption."""
+ROUNDING = 1e-9
+"""Rounds that are whole but for rounding are whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +38,6 @@ def constant_rounds(work: Workload) -> float:
     return work.batches_per_worker / work.initial_batch
 
 
-def linear_rounds(work: Workload, *, growth: float) -> float:
-    """12 (a) with b_k = b0 + c k exactly; `growth` is c > 0."""
-    assert growth > 0
-    half = work.initial_batch - growth / 2
-    return (-half + sqrt(half * half + 2 * growth * work.batches_per_worker)) / growth
-
-
-def linear_rounds_bound(work: Workload, *, growth: float) -> float:
-    """12 (a) with b_k >= c k only, whatever b0: K(N) <= 1/2 + sqrt(1/4 + 2 N / (M H c))."""
-    assert growth > 0
-    return 0.5 + sqrt(0.25 + 2 * work.batches_per_worker / growth)
-
-
 def geometric_rounds(work: Workload, *, ratio: float) -> float:
     """12 (b): b_k = b0 gamma^k; `ratio` is gamma > 1."""
     assert ratio > 1
@@ -71,9 +59,32 @@ def round_bytes(*, num_parameters: int, num_workers: int, bytes_per_value: float
     return 2 * (num_workers - 1) / num_workers * num_parameters * bytes_per_value
 
 
+def growing_rounds(num_samples: float, *, per_round: float, growth: float, most_per_round: float) -> int:
+    """Rounds until `num_samples` are trained: the first takes `per_round` samples, each further one `growth` >= 0 more, none
+    more than `most_per_round`."""
+    assert per_round > 0 and growth >= 0
+    rounds, left = 0, num_samples
+    while left > 0 and growth > 0 and per_round < most_per_round:
+        left -= per_round
+        per_round = min(per_round + growth, most_per_round)
+        rounds += 1
+    return rounds + max(0, ceil(left / per_round - ROUNDING))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What one exchange of pseudo-gradients costs a peer."""
+
+    num_parameters: int
+    num_workers: int
+    bytes_per_value: float
+    """On the wire, by the codec."""
+    megabits_per_second: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Communications of one way to train. Derived, never measured."""
+    """Communications of one way to train. Never measured."""
 
     method: str
     rounds: int
@@ -81,25 +92,31 @@ class Estimate:
     """Sent by one peer in the whole run; it receives as many."""
     transfer_seconds: float
     """Time in which one peer's link does nothing else."""
-    basis: Literal["derived"] = "derived"
+    basis: Literal["derived", "extrapolated"] = "derived"
 
 
-def estimate(
-    work: Workload, *, num_parameters: int, bytes_per_value: float, megabits_per_second: float, growth: float | None = None
-) -> tuple[Estimate, Estimate]:
-    """AdLoCo with linear growth (`growth` samples per worker and round, DEFAULT_GROWTH where none is given), and the
-    constant batch it starts from, at equal samples."""
-    c = DEFAULT_GROWTH if growth is None else growth
-    per_round = round_bytes(num_parameters=num_parameters, num_workers=work.num_workers, bytes_per_value=bytes_per_value)
-    bytes_per_second = megabits_per_second * 1e6 / 8
-
-    def of(method: str, rounds: float) -> Estimate:
-        whole = ceil(rounds - 1e-9)
-        return Estimate(
-            method=method, rounds=whole, bytes_per_peer=whole * per_round, transfer_seconds=whole * per_round / bytes_per_second
-        )
-
-    return (
-        of(f"adloco, batch grows by {c:g} per worker and round", linear_rounds(work, growth=c)),
-        of(f"constant batch of {work.initial_batch:g} per worker", constant_rounds(work)),
+def estimate_of(method: str, rounds: float, link: Link, *, basis: Literal["derived", "extrapolated"] = "derived") -> Estimate:
+    """What so many rounds cost."""
+    whole = ceil(rounds - ROUNDING)
+    per_round = round_bytes(
+        num_parameters=link.num_parameters, num_workers=link.num_workers, bytes_per_value=link.bytes_per_value
     )
+    return Estimate(
+        method=method,
+        rounds=whole,
+        bytes_per_peer=whole * per_round,
+        transfer_seconds=whole * per_round / (link.megabits_per_second * 1e6 / 8),
+        basis=basis,
+    )
+
+
+def bounds(work: Workload, link: Link, *, growth_cap: float, max_batch: int) -> tuple[Estimate, ...]:
+    """The most rounds that the run may need, with a batch that never grows; and the fewest, with a global batch that grows by
+    `growth_cap` in every round up to `max_batch`. How fast a batch grows nobody knows before the run: that is what the batch
+    test measures. One estimate where the batch cannot grow."""
+    most = estimate_of(f"at most: constant batch of {work.initial_batch:g} per host", constant_rounds(work), link)
+    largest = max_batch / work.num_workers
+    if growth_cap <= 1 or largest <= work.initial_batch:
+        return (most,)
+    fewest = capped_geometric_rounds(work, ratio=growth_cap, largest_batch=largest)
+    return most, estimate_of(f"at least: times {growth_cap:g} a round up to {largest:g} per host", fewest, link)

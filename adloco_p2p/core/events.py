@@ -132,7 +132,6 @@ class AverageFinished:
     """The end of a `RepairAverage`."""
     bytes_sent: int = 0
     bytes_received: int = 0
-    seconds: float = 0.0
     upload_bytes_per_second: float = 0.0
     """What the own uplink carried, as the receivers saw it; 0 where it was not measured."""
 
@@ -144,7 +143,6 @@ class AverageFailed:
     attempt: int
     reason: str
     suspects: tuple[PeerId, ...] = ()
-    seconds: float = 0.0
     is_repair: bool = False
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from adloco_p2p.core import canonical
 from adloco_p2p.core.agreement import Decided, Outcome
 from adloco_p2p.core.consensus import Consensus
-from adloco_p2p.core.events import PeerBack, PeerGone, Persist
+from adloco_p2p.core.events import Log, PeerBack, PeerGone, Persist
 from adloco_p2p.core.histories import HistorySwitched
 from adloco_p2p.core.ledger import Decide, Ledger, Recall
 from adloco_p2p.core.membership import Membership, Timing
@@ -61,6 +61,7 @@ class GossipAgreement:
         self._capacity = capacity
         self._present: tuple[PeerId, ...] = ()
         self._gone: dict[PeerId, None] = {}
+        self._suspects: tuple[PeerId, ...] = ()
 
     @property
     def ledger(self) -> Ledger:
@@ -137,7 +138,18 @@ class GossipAgreement:
         back = [peer for peer in present if peer in self._gone]
         self._present = present
         self._gone = {peer: None for peer in (*self._gone, *gone) if peer not in back}
-        return [*outcomes, *(PeerGone(peer=peer) for peer in gone), *(PeerBack(peer=peer) for peer in back)]
+        changes: list[Outcome] = [*(PeerGone(peer=peer) for peer in gone), *(PeerBack(peer=peer) for peer in back)]
+        return [*outcomes, *changes, *self._suspicions(present, now)]
+
+    def _suspicions(self, present: Sequence[PeerId], now: float) -> list[Log]:
+        """For the views only: members that fell silent for half a lease, and suspects that were heard of again. A suspect whose
+        lease ran out is gone."""
+        suspects = tuple(peer for peer in present if self.members.is_suspect(peer, now))
+        new = [peer for peer in suspects if peer not in self._suspects]
+        cleared = [peer for peer in self._suspects if peer not in suspects and peer in present]
+        self._suspects = suspects
+        named = [("suspected", peer) for peer in new] + [("returned", peer) for peer in cleared]
+        return [Log(name=name, fields={"peer": peer}) for name, peer in named]
 
 
 def _plans(outcomes: Iterable[Outcome]) -> list[RoundPlan]:

@@ -20,9 +20,6 @@ class HistorySwitched:
     """The last plan that both have."""
     lost: tuple[LedgerEntry, ...]
     won: tuple[LedgerEntry, ...]
-    lost_samples: int
-    """Proven since the fork."""
-    won_samples: int
 
 
 class OtherHistory:
@@ -67,6 +64,4 @@ def switch_between(own: Ledger, other: Ledger) -> HistorySwitched:
         fork=own.plan(common),
         lost=own.after(own.digests[common], len(own.digests)),
         won=other.after(own.digests[common], len(other.digests)),
-        lost_samples=own.samples[-1] - own.samples[common],
-        won_samples=other.samples[-1] - own.samples[common],
     )

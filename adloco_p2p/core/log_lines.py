@@ -23,6 +23,18 @@ def plan_line(plan: RoundPlan, digest: Digest) -> Log:
     return Log(name="plan", fields=fields)
 
 
+def joined_lines(previous: RoundPlan | None, plan: RoundPlan) -> list[Log]:
+    """The peers on the roster of `plan` that were not on the roster before; none where that one is unknown."""
+    known = previous.roster if previous is not None else plan.roster
+    newcomers = {seat.peer for seat in plan.roster} - {seat.peer for seat in known}
+    return [Log(name="joined", fields={"peer": peer, "round": plan.round}) for peer in sorted(newcomers)]
+
+
+def out_of_memory_line(instance: InstanceId, round: int, *, micro_batch_limit: int) -> Log:
+    """The device ran out of memory; `micro_batch_limit`: samples per pass from now on."""
+    return Log(name="out_of_memory", fields={"instance": instance, "round": round, "micro_batch_limit": micro_batch_limit})
+
+
 def round_line(outer: OuterRound) -> Log:
     """One instance ended a round on this peer."""
     report, totals, plan = outer.report(), outer.totals(), outer.instance_plan

@@ -143,7 +143,8 @@ class Peer:
             case Ticked():
                 return self._tick(now)
             case InnerFinished() | AverageFinished() | AverageFailed() | OuterApplied() | Evaluated():
-                return self._step(event, now)
+                shortages = self._reporting.trained(event) if isinstance(event, InnerFinished) else []
+                return [*shortages, *self._step(event, now)]
             case TransitionApplied():
                 return self._boundary.applied(event)
             case Probed():
@@ -179,7 +180,8 @@ class Peer:
             if report.peer == self.me:
                 self._reporting.remember(report)
             self._book.note_states(report)
-        effects: list[Effect] = [self._at.plan_line(plan) for plan in durable.plans if plan.round >= durable.round]
+        known = [plan for plan in durable.plans if plan.round >= durable.round]
+        effects: list[Effect] = [line for plan in known for line in self._at.plan_lines(plan)]
         return effects + self._outcomes(self._agreement.start(durable.plans, durable.reports, now), now)
 
     def _receive(self, event: Received, now: float) -> list[Effect]:
@@ -251,7 +253,7 @@ class Peer:
                         self._forget(before=plan.round - ROUNDS_KEPT)
                     for report in reports:
                         self._book.note_states(report)
-                    effects.append(self._at.plan_line(plan))
+                    effects += self._at.plan_lines(plan)
                     effects += self._catching_up.check_own_state(plan)
                 case HistorySwitched():
                     effects += self._catching_up.rewrite(outcome)

@@ -4,7 +4,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core import canonical
-from adloco_p2p.core.events import Effect, Log, Probe, Probed
+from adloco_p2p.core.events import Effect, InnerFinished, Log, Probe, Probed
+from adloco_p2p.core.log_lines import out_of_memory_line
 from adloco_p2p.core.outer_round import OuterRound
 from adloco_p2p.core.report_form import fitted
 from adloco_p2p.core.standing import Standing
@@ -31,6 +32,15 @@ class Reporting:
     def probed(self, event: Probed) -> list[Effect]:
         self.verdicts[event.round] = event.verdict
         return [Log(name="probe", fields={"round": event.round, **canonical.to_plain(event.verdict)})]
+
+    def trained(self, event: InnerFinished) -> list[Effect]:
+        """Take up the limit that the device came back with: a lower one means that it ran out of memory."""
+        limit = event.result.micro_batch_limit
+        assert self.capacity is not None
+        if limit >= self.capacity.micro_batch_limit:
+            return []
+        self.capacity = replace(self.capacity, micro_batch_limit=limit)
+        return [out_of_memory_line(event.instance, event.round, micro_batch_limit=limit)]
 
     def offer(self, *, is_leaving: bool) -> Capacity:
         """From the next report on the plans count on this peer, or do not."""

@@ -3,7 +3,7 @@
 plan(r + 1) is decided while round r computes, from the reports of round r - 1. It is a pure function of those values: whoever
 holds the same plan and the same set of reports gets the same bytes, in whatever order the reports came. Reports are claims of
 strangers: those of another round, of peers outside the roster, and about instances that the peer does not host are passed
-over, and nothing in a report can make a plan that `plan_check.check_plan` objects to.
+over, and nothing in a report can make a plan that `tests/core/plan_check.py` objects to.
 
 A guarded merge takes three plans: plan(r) carries the probe, which is measured after round r; plan(r + 1) carries it on as
 `pending`; plan(r + 2) finds the verdicts in the reports of round r and does what they say.

@@ -4,7 +4,7 @@ The parts of a `Peer` share it.
 """
 
 from adloco_p2p.core.events import Log
-from adloco_p2p.core.log_lines import plan_line
+from adloco_p2p.core.log_lines import joined_lines, plan_line
 from adloco_p2p.core.outer_round import OuterRound
 from adloco_p2p.core.plan_book import PlanBook
 from adloco_p2p.core.stray_states import StrayStates
@@ -38,8 +38,10 @@ class Standing:
         self.book.remember(plan)
         self.strays.note(plan)
 
-    def plan_line(self, plan: RoundPlan) -> Log:
-        return plan_line(plan, self.book.digests[plan.round])
+    def plan_lines(self, plan: RoundPlan) -> list[Log]:
+        """The plan, and the peers that take part from it on."""
+        line = plan_line(plan, self.book.digests[plan.round])
+        return [line, *joined_lines(self.book.get(plan.round - 1), plan)]
 
     def here(self, plan: RoundPlan) -> list[InstanceId]:
         """Instances that this peer hosts, as far as somebody has them."""

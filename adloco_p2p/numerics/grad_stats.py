@@ -66,12 +66,6 @@ def noise_from_products(products: Sequence[Sequence[float]], samples: Sequence[i
     )
 
 
-def gradient_noise(gradients: Sequence[torch.Tensor], samples: Sequence[int]) -> GradientNoise:
-    """Noise from M >= 2 mean gradients [P], of `samples[m]` samples each, taken at a common point."""
-    products = [[float(inner_product(g, h)) for h in gradients] for g in gradients]
-    return noise_from_products(products, samples)
-
-
 def half_products(first: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     """What the noise of one inner step follows from, as [3] fp64 on the device: norm2(first), <first, second>, norm2(second).
 

@@ -1,4 +1,4 @@
-"""The composition root: builds the rooms of one peer and plugs them into the loop. The only file that knows all of them.
+"""Part of the composition root: what one peer has on its own machine, with or without a network.
 
 Nothing here decides anything about training.
 """
@@ -7,13 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from adloco_p2p.config.peer import PeerConfig
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.core.events import Durable
 from adloco_p2p.core.peer import Cadence
-from adloco_p2p.core.types import Capacity, InstanceId, PeerId
+from adloco_p2p.core.types import Capacity, PeerId
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.runtime.agreement import genesis_of
 from adloco_p2p.runtime.sink import Sink, View
@@ -26,21 +24,6 @@ from adloco_p2p.training.device import select_device
 from adloco_p2p.training.hosting import Hosting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoints:
-    """The store as the runtime wants it."""
-
-    store: CheckpointStore
-
-    def save_instance(
-        self, round: int, instance: InstanceId, tensors: dict[str, torch.Tensor], meta: dict[str, object]
-    ) -> None:
-        self.store.save_instance(round, instance, tensors, meta)
-
-    def complete(self, durable: Durable) -> None:
-        self.store.complete(durable)
-
-
 @dataclass(slots=True, kw_only=True)
 class LocalPeer:
     """What one peer has on its own machine: its directory, its engine and what it remembers."""
@@ -49,7 +32,7 @@ class LocalPeer:
     run: RunConfig
     workdir: Workdir
     engine: Hosting
-    checkpoints: Checkpoints
+    checkpoints: CheckpointStore
     event_log: EventLog
     sink: Sink
     durable: Durable | None
@@ -116,7 +99,7 @@ def open_local(
         run=run,
         workdir=workdir,
         engine=engine,
-        checkpoints=Checkpoints(store=store),
+        checkpoints=store,
         event_log=event_log,
         sink=Sink(log=event_log, view=watched),
         view=watched,
@@ -140,7 +123,6 @@ def open_local(
             "device": str(engine.device),
             "micro_batch_limit": engine.micro_batch_limit,
             "unigram_entropy": feed.unigram_entropy(run.evaluation.rows) if isinstance(feed, IndexedFeed) else None,
-            "corpus_tokens": feed.rows.training.num_tokens if isinstance(feed, IndexedFeed) else None,
             "resumed_round": latest.round if latest else None,
         },
     )

@@ -260,7 +260,6 @@ class Node:
             self.post(error)
 
     async def _average(self, effect: Average | RepairAverage) -> None:
-        started = time.monotonic()
         try:
             averaged = await self._averaged(effect)
         except AverageFailed as error:
@@ -270,7 +269,6 @@ class Node:
                 attempt=effect.attempt,
                 reason=str(error),
                 suspects=tuple(error.suspects),  # type: ignore[arg-type]
-                seconds=time.monotonic() - started,
                 is_repair=isinstance(effect, RepairAverage),
             )
             self._inbox.put_local(failed)
@@ -291,7 +289,6 @@ class Node:
             bytes_sent=averaged.bytes_sent,
             bytes_received=averaged.bytes_received,
             upload_bytes_per_second=averaged.upload_bytes_per_second,
-            seconds=time.monotonic() - started,
         )
         self._inbox.put_local(finished)
 

@@ -56,14 +56,14 @@ class Acquaintance:
 
 
 async def acquaint(host: Host, discovery: Discovery, run: Digest, *, is_patient: bool) -> Acquaintance:
-    """Connect to the announced peers of the run and remember their addresses. Whoever has no time is not patient."""
+    """Connect to the announced peers of the run and remember those that this peer has a connection with: anybody can announce
+    addresses that lead nowhere. Without `is_patient` each peer is dialled once."""
     records = await discovery.find_peers(run)
     connected = set(await host.peers_connected())
-    addresses = [address for record in records for address in record.addresses]
     new = [address for record in records if record.peer not in connected for address in record.addresses]
     dialled = await host.connect(new, is_patient=is_patient) if new else {}
-    host.remember(addresses)
     connected |= {peer for peer, problem in dialled.items() if problem is None}
+    host.remember(address for record in records if record.peer in connected for address in record.addresses)
     return Acquaintance(
         connected=tuple(sorted(connected & {record.peer for record in records})),
         unreached={peer: problem for peer, problem in dialled.items() if problem is not None},

@@ -175,7 +175,6 @@ def story_of(run: RunConfig) -> Story:
         "device": "",
         "micro_batch_limit": 0,
         "unigram_entropy": None,
-        "corpus_tokens": None,
         "resumed_round": None,
     }
     return Story(genesis_of(run), started=started, sequence_length=run.data.sequence_length)

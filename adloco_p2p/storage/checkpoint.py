@@ -8,7 +8,8 @@
         manifest.json              written last: size and SHA-256 of every file, the decisions (`Durable`), the run's digest
       round-000012.old/            for a moment, where a checkpoint of the same round is replaced
 
-The manifest stands in an envelope with its own SHA-256, so that a damaged one is told from one of another run or version.
+The manifest stands in an envelope with its own SHA-256, so that a damaged one is told from one of another run or version. The
+file must be the canonical form of what it holds: a digit beyond a double's precision changes no value, but it is damage too.
 The order is: files, sync, manifest, sync, rename, sync, and only then are older checkpoints removed.
 """
 
@@ -245,22 +246,23 @@ class CheckpointStore:
         if path.stat().st_size > MAX_MANIFEST_BYTES:
             raise _Damaged("manifest.json is too long")
         try:
-            envelope = json.loads(path.read_bytes())
+            found = path.read_bytes()
+            envelope = json.loads(found)
             content = canonical.encode(envelope["manifest"])
-            is_intact = hashlib.sha256(content).hexdigest() == envelope["sha256"]
+            is_intact = canonical.encode(envelope) == found and hashlib.sha256(content).hexdigest() == envelope["sha256"]
         except (ValueError, KeyError, TypeError, RecursionError):
             is_intact = False
         if not is_intact:
             raise _Damaged("manifest.json is damaged")
-        found = envelope["manifest"]
-        if found.get("format") != FORMAT:
+        manifest = envelope["manifest"]
+        if manifest.get("format") != FORMAT:
             raise StorageError(
-                f"{folder}: checkpoint format {found.get('format')}, but this version reads and writes format {FORMAT}",
+                f"{folder}: checkpoint format {manifest.get('format')}, but this version reads and writes format {FORMAT}",
                 code="E405",
             )
-        if found.get("run") != self.run:
+        if manifest.get("run") != self.run:
             raise StorageError(
-                f"{folder}: belongs to run {found.get('run')}, not to run {self.run}; use another working directory",
+                f"{folder}: belongs to run {manifest.get('run')}, not to run {self.run}; use another working directory",
                 code="E405",
             )
         try:

@@ -48,7 +48,6 @@ class Status:
     micro_batch_limit: int = 0
     unigram_entropy: float | None = None
     """Nats per token: what a model reaches that only knows how frequent each token is."""
-    corpus_tokens: int | None = None
     earlier_seconds: float = 0.0
     """Running time of the sessions before this one."""
     session_start: float | None = None
@@ -155,7 +154,6 @@ def _started(status: Status, event: Event) -> Status:
         device=event["device"],
         micro_batch_limit=event["micro_batch_limit"],
         unigram_entropy=event["unigram_entropy"],
-        corpus_tokens=event["corpus_tokens"],
         earlier_seconds=status.elapsed_seconds,
         session_start=event["time"],
         last_time=event["time"],

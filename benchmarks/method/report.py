@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil
 from pathlib import Path
 from typing import Any
 
-from adloco_p2p.core.communications import DEFAULT_GROWTH, Workload, constant_rounds, linear_rounds
+from adloco_p2p.config.load import load_run
+from adloco_p2p.core.communications import Link, Workload, bounds, growing_rounds
 from benchmarks.method.clock import LARGE, SMALL, STEADY
 from benchmarks.method.figures import (
     BYTES,
@@ -52,6 +52,7 @@ def write(records: Sequence[Record], docs: Path, *, samples: int) -> None:
         "ablations": ablation_table(runs["ablations"], runs["main"]),
         "unequal": unequal_table(runs["unequal"]),
         "overlap": overlap_table(runs["overlap"]),
+        "controls": main_table(runs["controls"], runs["main"]),
         "plan": plan_table(runs["main"]),
         "tuning": tuning_table(runs["tuning"]),
         "settings": settings_table({name: row for rows in GROUPS.values() for name, row in _named(rows()).items()}),
@@ -108,7 +109,9 @@ def differences(runs: Runs) -> dict[str, Estimate]:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def main_table(runs: Runs) -> list[str]:
+def main_table(runs: Runs, bases: Runs | None = None) -> list[str]:
+    """Every row beside DiLoCo of the same start and with H tuned, which stand in `bases` where not among the rows."""
+    bases = runs if bases is None else bases
     lines = [
         f"| row | seeds | final loss | minus {SAME_START} | minus {TUNED} | rounds | inner steps | MB sent per peer "
         "| s, measured model | h, 150M emulated |",
@@ -119,7 +122,7 @@ def main_table(runs: Runs) -> list[str]:
             name,
             str(len(records)),
             _costs(records, lambda r: r["loss"]).shown(3),
-            *(_minus(records, runs.get(other, ())) if other != name else "" for other in (SAME_START, TUNED)),
+            *(_minus(records, bases.get(other, ())) if other != name else "" for other in (SAME_START, TUNED)),
             *_counts(records),
             f"{_costs(records, lambda r: timed(r, SMALL)[-1][SECONDS]).mean:.0f}",
             f"{_costs(records, lambda r: timed(r, LARGE)[-1][SECONDS]).mean / 3600:.2f}",
@@ -302,23 +305,38 @@ def unequal_table(runs: Runs) -> list[str]:
 
 
 def plan_table(runs: Runs) -> list[str]:
-    """What `adloco-peer plan` estimates, held against what was counted."""
+    """What `adloco-peer plan` estimates, held against what was counted; extrapolated where half of the samples are spent."""
     lines = [
-        "| row | rounds counted | growth c counted | plan with that c "
-        f"| plan with its default c = {DEFAULT_GROWTH:g} | constant batch |",
+        "| row | rounds counted | at most | at least | from half way on as it is | growing as so far |",
         "|---|---|---|---|---|---|",
     ]
     for name, records in runs.items():
         record = records[0]
+        batch = load_run(BASE, record["settings"]).value.batch
         (requested, _, steps, hosts), *_ = record["log"][0]
         work = Workload(num_samples=record["samples"], num_workers=hosts, inner_steps=steps, initial_batch=requested / hosts)
-        batches = [sum(batch for batch, *_ in line) / len(line) / hosts for line in record["log"]]
-        growth = (batches[-1] - batches[0]) / max(1, len(batches) - 1)
-        with_own = f"{ceil(linear_rounds(work, growth=growth))}" if growth > 0 else "constant"
-        default = f"{ceil(linear_rounds(work, growth=DEFAULT_GROWTH))}" if growth > 0 else ""
-        constant = ceil(constant_rounds(work))
-        lines.append(f"| {name} | {record['rounds']} | {growth:.2f} | {with_own} | {default} | {constant} |")
+        growth_cap = 1.0 if batch.test == "constant" else batch.growth_cap
+        known = bounds(work, _ANY_LINK, growth_cap=growth_cap, max_batch=batch.max_batch)
+        at_most, at_least = [str(item.rounds) for item in known] if len(known) == 2 else [str(known[0].rounds), ""]
+        cells = [at_most, at_least, *_from_half_way(record, batch.max_batch)]
+        lines.append(f"| {name} | {record['rounds']} | {' | '.join(cells)} |")
     return lines
+
+
+_ANY_LINK = Link(num_parameters=1, num_workers=1, bytes_per_value=4, megabits_per_second=1)
+"""Rounds do not depend on it."""
+
+
+def _from_half_way(record: Record, max_batch: int) -> tuple[str, str]:
+    """Rounds of the whole run, as `plan --workdir` extrapolates them once half of the samples are spent."""
+    spent = [sum(requested * steps for requested, _, steps, _ in line) for line in record["log"]]
+    before = [sum(spent[:number]) for number in range(len(spent))]
+    now = max(number for number, done in enumerate(before) if done <= record["samples"] / 2)
+    left = record["samples"] - before[now]
+    growth = max(0.0, (spent[now] - spent[0]) / max(1, now))
+    most = max_batch * sum(line[2] for line in record["log"][now])
+    rounds = [growing_rounds(left, per_round=spent[now], growth=rate, most_per_round=most) for rate in (0.0, growth)]
+    return str(now + rounds[0]), str(now + rounds[1])
 
 
 def tuning_table(runs: Runs) -> list[str]:
@@ -344,6 +362,8 @@ def settings_table(rows: Mapping[str, Row]) -> list[str]:
             beside.append(f"H times (B / B0)^{row.steps_exponent:g}, at most {row.most_steps}: not in the product")
         if row.decay_rounds:
             beside.append(f"learning rate over {row.decay_rounds} rounds")
+        if row.ramp != "none":
+            beside.append(f"batch by the schedule `{row.ramp}` to {row.ramp_most}: not in the product")
         if row.is_last_gradient:
             beside.append("the test reads last gradients: not in the product")
         lines.append(f"| {name} | `{' '.join(row.settings)}` | {'; '.join(beside)} |")

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.method.clock import LARGE, SLOW, STEADY
+from benchmarks.method.ramps import Ramp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,9 @@ class Row:
     """The learning rate decays over so many rounds, as in the product, instead of over the samples; 0: over the samples."""
     is_last_gradient: bool = False
     """Not in the product: the test reads gradients of the last inner step."""
+    ramp: Ramp = "none"
+    """Not in the product: the batch follows this schedule up to `ramp_most`; no statistic is read."""
+    ramp_most: int = 0
     length: int = 1
     """How many times the samples of the other rows."""
 
@@ -145,6 +149,7 @@ ONE = "AdLoCo, one instance"
 _TUNED = ("batch.eta=1.7", "inner.batch_scaling=sqrt", "outer.momentum=0.5")
 _TWO = ("instances.fork_round=4", "merge.first_round=6", "merge.period_rounds=2")
 FULL = "AdLoCo, two instances"
+LINEAR = "linear ramp 8 -> 26"
 
 
 def full(name: str = FULL, *more: str, count: int = 2, **others: Any) -> Row:
@@ -273,4 +278,29 @@ def overlap() -> list[Row]:
     ]
 
 
-GROUPS = {"tuning": tuning, "main": main, "long": long, "ablations": ablations, "unequal": unequal, "overlap": overlap}
+def controls() -> list[Row]:
+    """Does the gain come from the test? Schedules that read no statistics, and a warm-up of another length for both methods.
+    The schedules were not tuned; 128 is one of two other warm-ups that were tried, on these same seeds."""
+    sixteen, longer = "inner.learning_rate=8.5e-3", "inner.warmup_steps=128"
+    return [
+        diloco(8, 32, momentum=0.5, name=SAME_START),
+        adloco(ONE, *_TUNED),
+        adloco(LINEAR, *_TUNED, "batch.test=constant", ramp="linear", ramp_most=26),
+        adloco("Seesaw, at most 32", *_TUNED, "batch.test=constant", ramp="seesaw", ramp_most=32),
+        diloco(16, 32, sixteen, momentum=0.5, name="DiLoCo B 16 H 32 (fixed batch)"),
+        diloco(16, 32, sixteen, "inner.warmup_steps=32", momentum=0.5, name="fixed 16, warm-up 32"),
+        diloco(16, 32, sixteen, longer, momentum=0.5, name="fixed 16, warm-up 128"),
+        diloco(8, 32, longer, momentum=0.5, name="DiLoCo B 8 H 32, warm-up 128"),
+        adloco("AdLoCo, one instance, warm-up 128", *_TUNED, longer),
+    ]
+
+
+GROUPS = {
+    "tuning": tuning,
+    "main": main,
+    "controls": controls,
+    "long": long,
+    "ablations": ablations,
+    "unequal": unequal,
+    "overlap": overlap,
+}

@@ -1,19 +1,23 @@
 """The estimates of method section 12 against its table."""
 
+from math import ceil, inf
+
 import pytest
 
 from adloco_p2p.core.communications import (
+    Link,
     Workload,
+    bounds,
     capped_geometric_rounds,
     constant_rounds,
-    estimate,
+    estimate_of,
     geometric_rounds,
-    linear_rounds,
-    linear_rounds_bound,
+    growing_rounds,
     round_bytes,
 )
 
 WORK = Workload(num_samples=1e6, num_workers=4, inner_steps=50, initial_batch=4)
+LINK = Link(num_parameters=300_000_000, num_workers=4, bytes_per_value=4, megabits_per_second=100)
 
 
 def test_table() -> None:
@@ -22,8 +26,6 @@ def test_table() -> None:
     assert geometric_rounds(WORK, ratio=1.5625) == pytest.approx(14.692237, abs=1e-6)
     assert capped_geometric_rounds(WORK, ratio=1.1, largest_batch=64) == pytest.approx(97.844124, abs=1e-6)
     assert capped_geometric_rounds(WORK, ratio=1.1, largest_batch=256) == pytest.approx(53.333738, abs=1e-6)
-    assert linear_rounds(WORK, growth=1) == pytest.approx(96.561231, abs=1e-6)
-    assert linear_rounds(WORK, growth=4) == pytest.approx(49.502500, abs=1e-6)
 
 
 def test_a_cap_that_is_not_reached_changes_nothing() -> None:
@@ -31,13 +33,16 @@ def test_a_cap_that_is_not_reached_changes_nothing() -> None:
     assert capped_geometric_rounds(short, ratio=1.1, largest_batch=256) == geometric_rounds(short, ratio=1.1)
 
 
-@pytest.mark.parametrize("growth", [0.5, 1.0, 4.0])
-def test_linear_growth_adds_up_to_the_samples(growth: float) -> None:
-    """K rounds of b0 + c k, k from 0, are the samples of the run."""
-    rounds = linear_rounds(WORK, growth=growth)
-    batches = WORK.initial_batch * rounds + growth * rounds * (rounds - 1) / 2
-    assert batches == pytest.approx(WORK.batches_per_worker)
-    assert rounds <= linear_rounds_bound(WORK, growth=growth)
+@pytest.mark.parametrize(("growth", "rounds"), [(1.0, 96.561231), (4.0, 49.502500)])
+def test_linear_growth_against_the_table_of_the_method(growth: float, rounds: float) -> None:
+    """12 (a), in samples of a round of 4 workers and 50 inner steps."""
+    assert growing_rounds(1e6, per_round=800, growth=growth * 200, most_per_round=inf) == ceil(rounds)
+
+
+def test_growth_ends_where_the_batch_may_not_grow() -> None:
+    assert growing_rounds(1000, per_round=100, growth=100, most_per_round=300) == 5  # 100, 200, 300, 300, 100
+    assert growing_rounds(1000, per_round=100, growth=0, most_per_round=300) == 10
+    assert growing_rounds(0, per_round=100, growth=100, most_per_round=300) == 0
 
 
 @pytest.mark.parametrize(("width", "gigabytes", "seconds"), [(4, 1.8, 144), (2, 0.9, 72), (1, 0.45, 36), (0.5, 0.225, 18)])
@@ -48,11 +53,16 @@ def test_bytes_of_a_ring_all_reduce(width: float, gigabytes: float, seconds: flo
     assert round_bytes(num_parameters=300_000_000, num_workers=1, bytes_per_value=width) == 0
 
 
-def test_estimate_sets_both_ways_beside_each_other() -> None:
-    adloco, constant = estimate(WORK, num_parameters=300_000_000, bytes_per_value=4, megabits_per_second=100)
-    assert (adloco.rounds, constant.rounds) == (97, 1250)
-    assert constant.bytes_per_peer == pytest.approx(1250 * 1.8e9)
-    assert adloco.transfer_seconds == pytest.approx(97 * 144)
-    assert {adloco.basis, constant.basis} == {"derived"}
-    faster, _ = estimate(WORK, num_parameters=300_000_000, bytes_per_value=4, megabits_per_second=100, growth=4.0)
-    assert faster.rounds == 50
+def test_bounds_without_a_growth_that_nobody_measured() -> None:
+    """A constant batch is the most; the fewest is what growth cap and largest batch allow."""
+    most, fewest = bounds(WORK, LINK, growth_cap=1.1, max_batch=256)
+    assert (most.rounds, fewest.rounds) == (1250, 98)  # 12 (c) and (d)
+    assert most.bytes_per_peer == pytest.approx(1250 * 1.8e9)
+    assert fewest.transfer_seconds == pytest.approx(98 * 144)
+    assert {most.basis, fewest.basis} == {"derived"}
+
+
+@pytest.mark.parametrize(("growth_cap", "max_batch"), [(1.0, 256), (1.5, 16), (1.5, 8)])
+def test_a_batch_that_cannot_grow_has_one_estimate(growth_cap: float, max_batch: int) -> None:
+    (only,) = bounds(WORK, LINK, growth_cap=growth_cap, max_batch=max_batch)
+    assert only == estimate_of(only.method, 1250, LINK)

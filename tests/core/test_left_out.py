@@ -10,10 +10,10 @@ from test_round_plan import ONE, honest_reports, run
 
 from adloco_p2p.core.events import Average, AverageFailed, Effect, RunInner
 from adloco_p2p.core.left_out import judged, rest_rounds, rested
-from adloco_p2p.core.plan_check import check_plan
 from adloco_p2p.core.report_form import bits_of, named_by
 from adloco_p2p.core.types import HostShare, InstanceReport, PeerId, Report, RosterChange, RoundPlan
 from tests.core.country import Country
+from tests.core.plan_check import check_plan
 from tests.core.test_peer import PEER3, finished, rules, same_states
 from tests.core.world import RefereedWorld, World
 

@@ -76,7 +76,7 @@ def vote(*peers: PeerId) -> AverageDigest:
 
 
 def failure(*, attempt: int, suspects: tuple[PeerId, ...]) -> AverageFailed:
-    return AverageFailed(instance=INSTANCE, round=0, attempt=attempt, reason="nothing came", suspects=suspects, seconds=1.0)
+    return AverageFailed(instance=INSTANCE, round=0, attempt=attempt, reason="nothing came", suspects=suspects)
 
 
 def test_an_average_with_oneself_teaches_nothing_about_the_others() -> None:

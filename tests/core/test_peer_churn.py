@@ -269,8 +269,6 @@ def test_the_end_of_work_for_a_lost_history_means_nothing_for_the_new_one() -> N
             fork=plans[0],
             lost=(),
             won=(_entry(other), _entry(newest, reports)),
-            lost_samples=0,
-            won_samples=0,
         )
     ]
     effects = peer.handle(Received(sender=PEER1, message="news"), 1.0)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from adloco_p2p.codec import decode
 from adloco_p2p.core import canonical
-from adloco_p2p.core.plan_check import check_plan
 from adloco_p2p.core.report_form import bits_of
 from adloco_p2p.core.round_plan import genesis, next_plan
 from adloco_p2p.core.rules import BatchRules, InstanceRules, MergeRules, Rules, SwitchRules, WorkRules
@@ -30,6 +29,7 @@ from adloco_p2p.core.types import (
     RosterChange,
     RoundPlan,
 )
+from tests.core.plan_check import check_plan
 
 THREE = Rules(
     work=WorkRules(inner_steps=8, rounds=12),

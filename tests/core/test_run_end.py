@@ -7,11 +7,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from adloco_p2p.core.plan_check import check_plan
 from adloco_p2p.core.round_plan import next_plan
 from adloco_p2p.core.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
 from adloco_p2p.core.run_end import end_after, planned_samples, progress_after, progress_at
 from adloco_p2p.core.types import RoundPlan
+from tests.core.plan_check import check_plan
 from tests.core.test_peer import PEER0, finished, same_states
 from tests.core.test_peer import rules as peer_rules
 from tests.core.test_round_plan import honest_reports, probing, random_reports, start

@@ -9,10 +9,10 @@ from test_round_plan import ONE, honest_reports, start
 from adloco_p2p.core import canonical
 from adloco_p2p.core.ledger import Ledger
 from adloco_p2p.core.messages import Ballot, Certificate, LedgerEntry, SignedReport, Value
-from adloco_p2p.core.plan_check import check_plan
 from adloco_p2p.core.round_plan import next_plan
 from adloco_p2p.core.strays import ROUNDS_OPEN, believed, given_samples, trained_samples
 from adloco_p2p.core.types import Digest, InstanceId, PendingStray, Report, RosterChange, RoundPlan, Stray
+from tests.core.plan_check import check_plan
 
 INSTANCE = InstanceId(0)
 

@@ -10,13 +10,13 @@ from adloco_p2p.codec import decode
 from adloco_p2p.core import canonical
 from adloco_p2p.core.types import HalfBatchStatistics, PseudoGradientStatistics
 from adloco_p2p.numerics.grad_stats import (
-    gradient_noise,
     half_batch_statistics,
     half_products,
     inner_product,
     pseudo_gradient_statistics,
 )
 from adloco_p2p.swarm.parts import statistics_of
+from tests.numerics.gradients import gradient_noise
 
 ACCEPTANCE = [torch.tensor(values) for values in ([1.0, 2, -1], [2.0, 1, 0], [0.0, 1, 1], [3.0, 0, 2])]
 

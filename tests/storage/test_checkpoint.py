@@ -29,10 +29,19 @@ def tensors_of(round: int) -> dict[str, torch.Tensor]:
     return {"outer": torch.arange(40, dtype=torch.float32) + round, "momentum": torch.full((3, 2), float(round))}
 
 
-def save(store: CheckpointStore, round: int, instances: tuple[int, ...] = (3,)) -> None:
+def save(store: CheckpointStore, round: int, instances: tuple[int, ...] = (3,), *, expected_seconds: float = 0.0) -> None:
     for instance in instances:
         store.save_instance(round, InstanceId(instance), tensors_of(round), {"cursor": round * 10 + instance})
-    plan = RoundPlan(run=RUN, round=round, parent=Digest("0" * 64), inner_steps=4, instances=(), roster=(), reason="so")
+    plan = RoundPlan(
+        run=RUN,
+        round=round,
+        parent=Digest("0" * 64),
+        inner_steps=4,
+        instances=(),
+        roster=(),
+        expected_seconds=expected_seconds,
+        reason="so",
+    )
     held = tuple(InstanceId(instance) for instance in instances)
     store.complete(Durable(round=round, plans=(plan,), reports=(), held=held))
 
@@ -184,16 +193,28 @@ def test_if_all_are_damaged_nothing_is_touched(tmp_path: Path, name: str, damage
     assert {path: path.read_bytes() for path in store.directory.rglob("*.*")} == before
 
 
-def test_every_single_flipped_bit_of_a_manifest_is_noticed(tmp_path: Path) -> None:
+def test_every_single_changed_byte_of_a_manifest_is_noticed(tmp_path: Path) -> None:
+    """Also the last digits of a number, which may say more than a double holds."""
     store = opened(tmp_path)
     save(store, 1)
-    save(store, 2)
+    save(store, 2, expected_seconds=0.1 + 0.2)
     path = store.directory / "round-000002" / "manifest.json"
     whole = path.read_bytes()
+    assert b"0.30000000000000004" in whole and float("0.30000000000000005") == 0.1 + 0.2
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         found = opened(tmp_path).latest()
         assert found is not None and found.round == 1, f"bit 0 of byte {place}"
+
+
+def test_a_manifest_that_says_the_same_in_other_bytes_is_damaged(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    save(store, 1)
+    save(store, 2)
+    path = store.directory / "round-000002" / "manifest.json"
+    path.write_bytes(path.read_bytes() + b" ")
+    found = opened(tmp_path).latest()
+    assert found is not None and found.round == 1
 
 
 def test_a_longer_file_is_refused(tmp_path: Path) -> None:

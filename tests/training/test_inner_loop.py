@@ -13,12 +13,13 @@ from adloco_p2p.config.run import ModelConfig
 from adloco_p2p.core.events import InnerResult
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
-from adloco_p2p.numerics.grad_stats import gradient_noise, half_batch_statistics, half_products
+from adloco_p2p.numerics.grad_stats import half_batch_statistics, half_products
 from adloco_p2p.training.evaluate import heldout_loss, perplexity
 from adloco_p2p.training.hosting import Hosting
 from adloco_p2p.training.inner_loop import STATISTICS_PERIOD, accumulate_gradient
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
+from tests.numerics.gradients import gradient_noise
 
 
 @pytest.fixture

@@ -85,7 +85,6 @@ def _events(rounds: int, with_heldout: bool, samples: int | None) -> Iterator[Ma
         "device": "cpu",
         "micro_batch_limit": LIMIT,
         "unigram_entropy": 3.28,
-        "corpus_tokens": 21_400_000,
         "resumed_round": None,
     }
     clock += 2.0

@@ -1,10 +1,14 @@
 """The fold from events to status, and what is derived from it."""
 
+import ast
 import json
+from pathlib import Path
 
 import pytest
 
-from adloco_p2p.views import derived
+import adloco_p2p
+from adloco_p2p.views import derived, plain
+from adloco_p2p.views import status as views_status
 from adloco_p2p.views.records import Life
 from adloco_p2p.views.status import MAX_INCIDENTS, MAX_PLANS, Status, apply, replay
 from tests.views.golden import status_at
@@ -167,6 +171,19 @@ def test_what_could_grow_without_end_has_a_limit() -> None:
     assert len(status.incidents) == MAX_INCIDENTS
     assert status.counts["average_failed"] == MAX_INCIDENTS + 11
     assert len(status.plans) == MAX_PLANS
+
+
+def test_every_event_that_a_view_folds_has_an_emitter() -> None:
+    """Its name stands in a room that emits events; `starting` is made where a view waits for a run (`views/records.py`)."""
+    package = Path(adloco_p2p.__file__).parent
+    sources = [path for room in ("core", "runtime", "commands") for path in (package / room).rglob("*.py")]
+    named = {
+        node.value
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert set(views_status._HANDLERS) | set(plain._LINES) <= {*named, "starting"}
 
 
 def test_out_of_memory_lowers_the_limit() -> None:
