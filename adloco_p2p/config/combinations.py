@@ -29,6 +29,12 @@ def _model(run: RunConfig) -> list[str]:
         value = model.architecture.get(name)
         if value is not None and (type(value) is not int or value < 1):
             problems.append(f"model.architecture.{name}: {value!r}, but every model needs a whole number from 1 on")
+    if model.pretrained is not None and tokenizer.source == "bytes":
+        problems.append(
+            f"tokenizer.source: bytes, but the weights of model.pretrained {model.pretrained} were trained on other tokens, so"
+            " they would read nonsense; accepted: the model's own tokenizer (leave tokenizer.source out), or a hub id or"
+            " directory with the same vocabulary"
+        )
     if model.revision is not None and model.pretrained is None:
         problems.append("model.revision: says which version of model.pretrained, which is not set")
     if tokenizer.revision is not None and tokenizer.source == "bytes":

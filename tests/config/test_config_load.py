@@ -350,3 +350,12 @@ def test_a_machine_is_configured_like_a_run(tmp_path: Path) -> None:
 def test_a_machine_has_no_shipped_names(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="ends in"):
         load_peer(tmp_path / "default")
+
+
+def test_a_pretrained_model_brings_its_own_tokenizer() -> None:
+    loaded = load_run(None, ["model.pretrained=owner/model", "model.revision=v1"])
+    assert (loaded.value.tokenizer.source, loaded.value.tokenizer.revision) == ("owner/model", "v1")
+    assert loaded.origins["tokenizer.source"].startswith("preset")
+    written = load_run(None, ["model.pretrained=owner/model", "model.revision=v1", "tokenizer.source=owner/words"]).value
+    assert (written.tokenizer.source, written.tokenizer.revision) == ("owner/words", None)
+    assert load_run(None).value.tokenizer.source == "bytes"
