@@ -14,6 +14,7 @@ from adloco_p2p.core.events import Durable
 from adloco_p2p.core.types import InstanceId
 from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.storage.checkpoint import CheckpointStore
+from adloco_p2p.storage.disk import reported
 from adloco_p2p.storage.workdir import read_run
 
 if TYPE_CHECKING:
@@ -106,12 +107,10 @@ def write_export(workdir: Path, output: Path, *, instance: int | None) -> None:
     tokenizer = open_tokenizer(saved.run.tokenizer)
     if model.generation_config is not None:
         model.generation_config.eos_token_id = end_tokens(model, tokenizer.end_of_document)
-    try:
+    with reported(output):
         output.mkdir(parents=True, exist_ok=True)
         model.save_pretrained(output)
         tokenizer.save(output)
-    except OSError as error:
-        raise StorageError(f"--output {output}: {error.strerror or error}") from error
     others = f" (of {len(saved.instances)} unmerged instances)" if len(saved.instances) > 1 else ""
     say(f"{output}: instance {chosen}{others} after round {saved.round} of a run of {saved.run.work.length}")
 

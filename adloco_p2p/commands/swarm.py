@@ -66,7 +66,7 @@ class Member:
 
     def last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
-        told = [line for line in lines if line.startswith("adloco-peer: E")]  # the line after it only says where to read on
+        told = [line for line in lines if line.startswith("adloco-peer: E")]  # the lines after it are cause and remedy
         return (told or lines or ["it said nothing"])[-1]
 
 

@@ -156,7 +156,7 @@ def _place(kind: type, document: dict[str, Any], prefix: str, problems: list[str
         if key in settings_of(kind):
             found[key] = value
         elif key not in sections_of(kind):
-            problems.append(_unknown(kind, key))
+            problems.append(_unknown(kind, key, value))
         elif isinstance(value, dict):
             found |= _place(kind, value, key + ".", problems)
         elif value is not None:  # a section whose every line is a comment is empty, not wrong
@@ -187,7 +187,7 @@ def _override(
         elif key in sections_of(kind):
             problems.append(f"--set {text}: {key} is a section; set one of its settings, such as {_first_inside(kind, key)}")
         else:
-            problems.append(_unknown(kind, key))
+            problems.append(_unknown(kind, key, value))
     return values, keys
 
 
@@ -195,16 +195,37 @@ def _first_inside(kind: type, section: str) -> str:
     return next(key for key in settings_of(kind) if key.startswith(section + "."))
 
 
-def _unknown(kind: type, key: str) -> str:
-    """Says that a key is unknown, with the most likely meant one: a near spelling, or the same name in another section."""
+def _unknown(kind: type, key: str, value: Any) -> str:
+    """The problem of an unknown key, with the most likely meant one: a setting of the other configuration, a near spelling, or
+    the same name in another section; otherwise what the section has."""
+    if kind is RunConfig and _is_in(PeerConfig, key):
+        other = f"--peer-set {_assignment(key, value)}, or a file for --peer-config"
+        return f"{key}: belongs to the machine, not to the run: {other}"
+    if kind is PeerConfig and _is_in(RunConfig, key):
+        other = f"--set {_assignment(key, value)}, or the file of the run, which its author starts"
+        return f"{key}: belongs to the run, not to the machine: {other}"
     known = [*settings_of(kind), *sections_of(kind)]
-    name = key.rpartition(".")[2]
+    section, _, name = key.rpartition(".")
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
     same_name = [other for other in known if other.rpartition(".")[2] == name]
     close_name = difflib.get_close_matches(name, [other.rpartition(".")[2] for other in known], n=1, cutoff=0.75)
     near_name = [other for other in known if [other.rpartition(".")[2]] == close_name]
     meant = (same_name or near or near_name)[:1]
-    return f"{key}: unknown setting" + (f"; did you mean {meant[0]}?" if meant else "")
+    if meant:
+        return f"{key}: unknown setting; did you mean {meant[0]}?"
+    inside = [other.rpartition(".")[2] for other in settings_of(kind) if other.rpartition(".")[0] == section]
+    return f"{key}: unknown setting" + (f"; the section {section} has {', '.join(inside)}" if section and inside else "")
+
+
+def _is_in(kind: type, key: str) -> bool:
+    """Whether the configuration knows the key: a setting, a section, or an entry of a table."""
+    table = settings_of(kind).get(key.rpartition(".")[0])
+    return key in settings_of(kind) or key in sections_of(kind) or (table is not None and table.is_table)
+
+
+def _assignment(key: str, value: Any) -> str:
+    """`key=value`, as a command line takes it; values that fill lines are left out."""
+    return f"{key}={value if isinstance(value, str) else shown(value)}" if not isinstance(value, dict) else f"{key}.NAME=VALUE"
 
 
 # --- validation ------------------------------------------------------------------------------------------------------

@@ -131,8 +131,8 @@ class PretrainedTokenizer:
         except (OSError, ValueError, ImportError) as error:
             raise ConfigError(
                 f"tokenizer.source: {config.source!r} (revision {revision!r}) cannot be loaded: {_first_line(error)}; "
-                "name a hub tokenizer that can be reached or a local directory with tokenizer.json; a model that is trained from"
-                " the beginning can use bytes (no download)",
+                "name a hub tokenizer that can be reached or a local directory with tokenizer.json; a model that starts from"
+                " random weights can use bytes (no download)",
                 code="E208",
             ) from error
         ends = (self._inner.eos_token_id, self._inner.sep_token_id)

@@ -359,3 +359,15 @@ def test_a_pretrained_model_brings_its_own_tokenizer() -> None:
     written = load_run(None, ["model.pretrained=owner/model", "model.revision=v1", "tokenizer.source=owner/words"]).value
     assert (written.tokenizer.source, written.tokenizer.revision) == ("owner/words", None)
     assert load_run(None).value.tokenizer.source == "bytes"
+
+
+def test_a_setting_of_the_machine_is_not_one_of_the_run_and_says_so() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_run(None, ["device=cuda", "data.dataset=x"])
+    assert refused.value.problems[0].startswith("device: belongs to the machine, not to the run: --peer-set device=cuda")
+    assert "the section data has source, path" in refused.value.problems[1]
+    with pytest.raises(ConfigError) as refused:
+        load_peer(None, ["work.rounds=3", "model.architecture.hidden_size=8"])
+    first, second = refused.value.problems
+    assert first.startswith("work.rounds: belongs to the run, not to the machine: --set work.rounds=3")
+    assert second.startswith("model.architecture.hidden_size: belongs to the run")
