@@ -14,6 +14,8 @@ from adloco_p2p.runtime.loop import Node
 
 EXIT_INTERRUPTED = 130
 """Exit code after a second signal."""
+CTRL_C = "Ctrl-C (again: at once)"
+"""Why the node stops, and the way out for a user who cannot wait for the end of the round."""
 
 
 def install(loop: asyncio.AbstractEventLoop, stop: Callable[[], None], *, terminate: Callable[[], None] | None = None) -> None:
@@ -44,4 +46,4 @@ def install_for(node: Node, loop: asyncio.AbstractEventLoop, *, grace_seconds: f
         node.command("drain", reason=f"SIGTERM, {grace_seconds:g} s of grace")
         loop.call_later(grace_seconds, lambda: node.command("leave", reason="the grace after SIGTERM is over"))
 
-    install(loop, lambda: node.command("drain", reason="Ctrl-C"), terminate=terminate)
+    install(loop, lambda: node.command("drain", reason=CTRL_C), terminate=terminate)

@@ -72,8 +72,8 @@ def split_initial_peers(texts: Sequence[str]) -> tuple[Digest | None, tuple[Peer
     linked = [peer for link in links for peer in link.peers]
     if links and not linked and not addresses:
         raise ConfigError(
-            f"{links[0].run[:16]}: the join link names the run but no address of a peer; its end was lost, most often to a shell"
-            " that cut it: copy the whole line and put it in quotes",
+            f"{links[0].run[:16]}: the join link names the run but no address of a peer, so its end was lost; copy the whole"
+            " line and put it in quotes",
             code="E206",
         )
     return (runs[0] if runs else None), tuple(dict.fromkeys([*addresses, *linked]))

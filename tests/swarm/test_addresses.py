@@ -1,5 +1,4 @@
 import json
-
 import shlex
 
 import pytest
