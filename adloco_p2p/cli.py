@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from adloco_p2p.commands.hub import settle as settle_hub
 from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, RemoteProtocolError, StorageError, SwarmError
 
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     handler = logging.StreamHandler()
     handler.setFormatter(_WithFields("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    settle_hub(is_offline=vars(arguments).get("offline", False))
     module, function = arguments.verb.split(":")
     try:
         return int(getattr(importlib.import_module(f"adloco_p2p.commands.{module}"), function)(arguments))

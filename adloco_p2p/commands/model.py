@@ -15,7 +15,7 @@ from adloco_p2p.core.types import InstanceId
 from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.storage.checkpoint import CheckpointStore
 from adloco_p2p.storage.disk import reported
-from adloco_p2p.storage.workdir import read_run
+from adloco_p2p.storage.workdir import meant_workdir, read_run
 
 if TYPE_CHECKING:
     import torch
@@ -50,6 +50,8 @@ class Saved:
 def open_saved(workdir: Path) -> Saved:
     """Raises ConfigError where the directory holds no run or no checkpoint yet, and StorageError where it cannot be read."""
     run = read_run(workdir)
+    if run is None and (meant := meant_workdir(workdir)):
+        raise ConfigError(f"--workdir {workdir}: the directory of a swarm; did you mean {meant}?", code="E204")
     if run is None:
         raise ConfigError(
             f"--workdir {workdir}: no run lies here; `adloco-peer start CONFIG --workdir {workdir}` makes one", code="E204"

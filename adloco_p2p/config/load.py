@@ -8,14 +8,14 @@ import difflib
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from adloco_p2p.config.combinations import combinations, peer_combinations
-from adloco_p2p.config.documents import parse_override, read_document, read_run_document
+from adloco_p2p.config.documents import is_bare_name, parse_override, read_document, read_run_document, shortened
 from adloco_p2p.config.fields import accepted, differences, flatten, flatten_fully, sections_of, setting_of, settings_of, shown
 from adloco_p2p.config.peer import PeerConfig
 from adloco_p2p.config.run import RunConfig
@@ -38,6 +38,8 @@ class Loaded(Generic[T]):
 
     value: T
     origins: dict[str, str]
+    notices: tuple[str, ...] = ()
+    """What was changed to suit what the user wrote, one sentence each."""
 
 
 def load_run(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[RunConfig]:
@@ -46,7 +48,11 @@ def load_run(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[RunConf
     `overrides` are texts `key.sub=value`, the value in YAML. Raises ConfigError with every problem.
     """
     document, where = read_run_document(path)
-    return _load(RunConfig, document, f"file {where}", overrides, preset=_preset, impossible=combinations)
+    notices: list[str] = []
+    if path is None or is_bare_name(path):
+        document, notices = shortened(document, overrides)
+    loaded = _load(RunConfig, document, f"file {where}", overrides, preset=_preset, impossible=combinations)
+    return replace(loaded, notices=tuple(notices))
 
 
 def load_peer(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[PeerConfig]:
@@ -118,6 +124,9 @@ def _load(
     defaults = flatten(kind())
     from_file = _place(kind, document, "", problems)
     values, from_set = _override(kind, {**defaults, **from_file}, overrides, problems)
+    for place in (from_file, values):
+        if place.get("data.source") == "jsonl":  # what such files are called
+            place["data.source"] = "json"
     for key in _replaced(from_set):
         if key in from_file:
             values[key] = defaults[key]
