@@ -4,14 +4,19 @@ Exit codes and error codes are in `error_codes.py`.
 """
 
 import argparse
+import difflib
 import importlib
+import json
 import logging
+import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from adloco_p2p.commands.hub import settle as settle_hub
+from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, RemoteProtocolError, StorageError, SwarmError
 
 EXIT_BROKEN_PIPE = 141
@@ -27,11 +32,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     handler = logging.StreamHandler()
     handler.setFormatter(_WithFields("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    settle_hub(is_offline=vars(arguments).get("offline", False))
     module, function = arguments.verb.split(":")
     try:
         return int(getattr(importlib.import_module(f"adloco_p2p.commands.{module}"), function)(arguments))
     except (ConfigError, SwarmError, StorageError, DeviceError, RemoteProtocolError) as error:
-        _tell(error.code, *(error.problems if isinstance(error, ConfigError) else (error,)))
+        problems = error.problems if isinstance(error, ConfigError) else (str(error),)
+        _tell(error.code, problems, as_json=vars(arguments).get("json", False))
         return error.exit_code
     except KeyboardInterrupt:
         return _stopped()
@@ -42,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _stopped()
         from adloco_p2p.commands.support import describe_crash
 
-        _tell(AdlocoError.code, describe_crash(error, vars(arguments).get("workdir")))
+        words = describe_crash(error, vars(arguments).get("workdir"))
+        _tell(AdlocoError.code, (words,), as_json=vars(arguments).get("json", False))
         return AdlocoError.exit_code
 
 
@@ -52,10 +60,20 @@ def _stopped() -> int:
     return 130
 
 
-def _tell(code: str, *problems: object) -> None:
-    for problem in problems:
-        print(f"adloco-peer: {code}: {problem}", file=sys.stderr)  # noqa: T201
-    print(f"adloco-peer: cause and remedy: adloco-peer explain-error {code}", file=sys.stderr)  # noqa: T201
+def _tell(code: str, problems: Sequence[str], *, as_json: bool) -> None:
+    """Every problem with its code, then the cause and the remedy of the code; as one JSON document on the standard output
+    where a machine reads it."""
+    if as_json:
+        entry = ERROR_CODES[code]
+        error = {"code": code, "problems": list(problems), "cause": entry.cause, "remedy": entry.remedy}
+        print(json.dumps({"error": error}))  # noqa: T201
+    print(_words(code, problems), file=sys.stderr)  # noqa: T201
+
+
+def _words(code: str, problems: Sequence[str]) -> str:
+    entry = ERROR_CODES[code]
+    lines = [f"adloco-peer: {code}: {problem}" for problem in problems]
+    return "\n".join([*lines, f"  cause:  {entry.cause}", f"  remedy: {entry.remedy}"])
 
 
 class _WithFields(logging.Formatter):
@@ -69,16 +87,52 @@ class _WithFields(logging.Formatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors carry a code, as all others do."""
+    """A parser whose errors carry a code, as all others do, and name what was probably meant."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.verbs: Mapping[str, _Parser] = {}
+        self._given: list[str] = []
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Keeps the words for a possible error."""
+        self._given = list(args)
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
+        verb = next((word for word in self._given if not word.startswith("-")), None)
+        if verb is not None and verb in self.verbs:
+            self.verbs[verb].error(message)  # the same words mean other things after another verb
         self.print_usage(sys.stderr)
-        self.exit(2, f"adloco-peer: E200: {message}\nadloco-peer: cause and remedy: adloco-peer explain-error E200\n")
+        self.exit(2, _words("E200", [self._unknown(verb) or message]) + "\n")
+
+    def _unknown(self, verb: str | None) -> str | None:
+        """What is wrong, where it is a misspelt verb or option; argparse would rather speak of what is missing then."""
+        if self.verbs and verb is not None:
+            near = difflib.get_close_matches(verb, self.verbs, n=1)
+            return f"{verb}: no such verb" + (f"; did you mean {near[0]}?" if near else f"; there are {', '.join(self.verbs)}")
+        options = set(re.findall(r"--[a-z-]+", self.format_help()))
+        for option in (word.partition("=")[0] for word in self._given if word.startswith("--") and word != "--"):
+            if not any(known.startswith(option) for known in options):
+                near = difflib.get_close_matches(option, options, n=1)
+                return f"{option}: no such option of {self.prog}" + (f"; did you mean {near[0]}?" if near else "")
+        return None
+
+
+class _Version(argparse.Action):
+    """Prints the version, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from adloco_p2p.commands.support import version
+
+        parser.exit(version(argparse.Namespace()))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="adloco-peer", description=DESCRIPTION)
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
+    parser.verbs = verbs.choices
 
     start = verbs.add_parser("start", help="create a run in a directory and train it, or go on with it")
     _config(start)
@@ -212,9 +266,11 @@ def _parser() -> argparse.ArgumentParser:
     _workdir(explain)
     explain.set_defaults(verb="ledger:explain")
 
-    explain_error = verbs.add_parser("explain-error", help="cause and remedy of an error code; without one, all of them")
-    explain_error.add_argument("code", nargs="?", metavar="CODE", help="such as E302")
+    explain_error = verbs.add_parser("explain-error", help="cause and remedy of an error code; without one, of all of them")
+    explain_error.add_argument("code", nargs="?", metavar="CODE", help="such as E302, or 302")
     explain_error.set_defaults(verb="support:explain_error")
+
+    verbs.add_parser("version", help="print the version").set_defaults(verb="support:version")
 
     bundle = verbs.add_parser("bundle", help="write what helps others to understand a problem, without keys and addresses")
     _workdir(bundle)
@@ -235,6 +291,7 @@ def _parser() -> argparse.ArgumentParser:
 
     config = verbs.add_parser("config", help="show a configuration with the origin of every setting")
     config_verbs = config.add_subparsers(title="verbs", required=True, metavar="VERB")
+    config.verbs = config_verbs.choices
     show = config_verbs.add_parser("show", help="every setting, its value, its origin, its meaning")
     _config(show)
     _json(show)

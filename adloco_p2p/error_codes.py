@@ -82,8 +82,9 @@ ERROR_CODES = {
     ),
     "E208": ErrorCode(
         "the tokenizer cannot be used",
-        "It cannot be loaded from the hub or the directory, or has no end-of-text token.",
-        "Correct `tokenizer.source`; `--set tokenizer.source=bytes` needs no download.",
+        "It cannot be loaded from the hub or the directory, has no end-of-text token, or belongs to another model.",
+        "Correct `tokenizer.source`: with `model.pretrained` leave it out, the model's own is used; for a model that is trained"
+        " from the beginning `--set tokenizer.source=bytes` needs no download.",
     ),
     "E209": ErrorCode(
         "the model cannot be built",
@@ -288,7 +289,7 @@ ERROR_CODES = {
     "E403": ErrorCode(
         "not permitted",
         "This user may not write there, or the file system is read-only.",
-        "`sudo chown -R $USER DIR`, or choose another `--workdir`.",
+        "`sudo chown -R $USER DIR`, or choose another `--workdir` or `--output`.",
     ),
     "E404": ErrorCode(
         "the working directory is in use",

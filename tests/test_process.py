@@ -1,17 +1,25 @@
 """The command as a process: how it begins, and how it ends."""
 
+import asyncio
 import json
 import logging
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from adloco_p2p.cli import EXIT_BROKEN_PIPE, _WithFields, main
-from adloco_p2p.commands import control, model
-from adloco_p2p.errors import StorageError
+from adloco_p2p.commands import control, model, swarm
+from adloco_p2p.config.run import RunConfig
+from adloco_p2p.errors import StorageError, SwarmError
+from adloco_p2p.runtime import signals
+from adloco_p2p.storage.workdir import Workdir
+from tests.views.synthetic import events
 
 AT_EXIT = "import atexit, sys; atexit.register(print, 'taken apart'); sys.argv[0] = 'adloco-peer'"
 HOLDER = "import sys; from pathlib import Path; from adloco_p2p.storage.workdir import Workdir"
@@ -191,3 +199,131 @@ def test_what_is_there_and_cannot_be_read_is_an_error(monkeypatch: pytest.Monkey
 
     with pytest.raises(StorageError, match="damaged"):
         model.read_saved(Path("anywhere"), read)
+
+
+def test_offline_never_asks_the_hub(tmp_path: Path) -> None:
+    first = "import socket\nsocket.getaddrinfo = lambda *words, **more: print('asked', words, flush=True)"
+    words = ["start", "--offline", "--workdir", tmp_path, "--set", "model.pretrained=owner/model", "work.rounds=1"]
+    ended, output, errors = command(*words, first=first)
+    assert ended == 2 and "asked" not in output, output
+    lines = errors.splitlines()
+    assert len(lines) == 3 and lines[0].startswith("adloco-peer: E208: tokenizer.source: 'owner/model'")
+
+
+class Dead:
+    """The control client of a node that was killed and left its address behind."""
+
+    def __init__(self, workdir: Path) -> None:
+        self.looks = 0
+
+    def __enter__(self) -> "Dead":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def watch(self) -> Iterator[tuple[list[dict[str, str]], bool]]:
+        raise SwarmError("nobody answers", code="E351")
+        yield [], True
+
+
+def test_a_watcher_of_a_dead_node_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(control, "ControlClient", Dead)
+    monkeypatch.setattr(control.time, "sleep", wait)
+    assert main(["watch", "--plain", "--workdir", str(tmp_path)]) == 0
+    assert len(waits) == 5 and capsys.readouterr().out.count("the node has ended") == 1
+
+
+def finished_run(folder: Path) -> None:
+    """What a finished run leaves that `status` reads."""
+    with closing(Workdir.open(folder)) as workdir:
+        workdir.adopt(RunConfig())
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events()))
+
+
+def test_the_status_of_a_finished_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workdir = tmp_path / "swarm" / "peer-0"
+    finished_run(workdir)
+    assert main(["status", "--workdir", str(workdir)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("finished: round 24/24, held-out loss ")
+    assert f"adloco-peer export --workdir {workdir}" in said and f"adloco-peer report --workdir {workdir}" in said
+    assert main(["status", "--json", "--workdir", str(workdir)]) == 0
+    fields = json.loads(capsys.readouterr().out)
+    assert (fields["state"], fields["rounds"], fields["fraction"]) == ("finished", 24, 1.0)
+
+
+def test_the_directory_of_a_swarm_leads_to_its_first_peer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finished_run(tmp_path / "swarm" / "peer-0")
+    for words, code in ((["status"], 3), (["generate", "--prompt", "x"], 2)):
+        assert main([*words, "--workdir", str(tmp_path / "swarm")]) == code
+        assert f"did you mean {tmp_path / 'swarm' / 'peer-0'}?" in capsys.readouterr().err
+
+
+def test_a_bootstrap_is_healthy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    holding = f"{HOLDER}, HELPING; held = Workdir.open(Path(sys.argv[1])); held.enter(HELPING); print(flush=True)"
+    holding += "; sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", holding, tmp_path], stdin=-1, stdout=-1) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert main(["status", "--workdir", str(tmp_path)]) == 0
+        assert capsys.readouterr().out.startswith("running as a bootstrap")
+        assert main(["pause", "--workdir", str(tmp_path)]) == 3
+        assert f"process {process.pid} is a bootstrap" in capsys.readouterr().err
+
+
+def test_a_peer_that_never_joined_fails_the_swarm_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def spawn(arguments: list[str], workdir: Path, threads: int) -> swarm.Member:
+        workdir.mkdir(parents=True)
+        log = workdir / "output.log"
+        if workdir.name == "peer-0":
+            (workdir / "run.json").write_text("")
+            log.write_text("initial peers: /ip4/127.0.0.1/tcp/1/p2p/x\n")
+            code = 0
+        else:
+            log.write_text("adloco-peer: E302: no peer:\n  127.0.0.1:1: refused\n  cause:  x\n  remedy: y\n")
+            code = 3
+        process = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
+        return swarm.Member(workdir=workdir, process=process, log=log)
+
+    monkeypatch.setattr(swarm, "_spawn", spawn)
+    monkeypatch.setattr(swarm, "is_complete", lambda workdir: workdir.name == "peer-0")
+    assert main(["swarm", "--peers", "2", "--workdir", str(tmp_path), "--plain"]) == 3
+    said = capsys.readouterr().out
+    assert "peer-1 ended with exit code 3: adloco-peer: E302: no peer:\n  127.0.0.1:1: refused\n" in said
+    assert "peer-1 never joined" in said and "cause" not in said
+
+
+def test_a_closed_terminal_ends_a_node_as_sigterm_does() -> None:
+    asked: list[str] = []
+
+    async def closed() -> None:
+        is_asked = asyncio.Event()
+
+        def answer(name: str) -> None:
+            asked.append(name)
+            is_asked.set()
+
+        signals.install(asyncio.get_running_loop(), lambda: answer("stop"), terminate=lambda: answer("terminate"))
+        os.kill(os.getpid(), signal.SIGHUP)
+        await is_asked.wait()
+
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        asyncio.run(closed())
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+    assert asked == ["terminate"]

@@ -4,15 +4,19 @@ import argparse
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from adloco_p2p.commands.saying import say
 from adloco_p2p.control.client import ControlClient, starting_status
+from adloco_p2p.control.messages import API_VERSION
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.runtime.sink import View
-from adloco_p2p.storage.workdir import holder_of
+from adloco_p2p.storage.workdir import holder_of, meant_workdir, read_run
+from adloco_p2p.views import derived, units
+from adloco_p2p.views.event_file import read_events
 from adloco_p2p.views.records import starting, warning_of_ours
-from adloco_p2p.views.summary import lines, traffic_words
+from adloco_p2p.views.status import Status, replay
+from adloco_p2p.views.summary import lines, summary, traffic_words
 
 RETRY_SECONDS = 1.0
 """A watcher looks so often whether the node is back."""
@@ -20,8 +24,14 @@ RETRY_SECONDS = 1.0
 
 def status(arguments: argparse.Namespace) -> int:
     """What the node does now."""
-    if (phase := _starting(arguments.workdir)) is not None:
-        say(json.dumps(starting_status(phase)) if arguments.json else f"starting: {phase}")
+    holder = holder_of(arguments.workdir)
+    if holder is not None and holder.starting is not None:
+        words = holder.starting if holder.is_helper else f"starting: {holder.starting}"
+        say(json.dumps(starting_status(holder.starting)) if arguments.json else words)
+        return 0
+    if holder is None and (ended := _ended(arguments.workdir)) is not None:
+        finished = {"api_version": API_VERSION, **summary(ended)}
+        say(json.dumps(finished) if arguments.json else _last_words(arguments.workdir, ended))
         return 0
     with _client(arguments.workdir) as client:
         fields = client.status()
@@ -29,10 +39,32 @@ def status(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _ended(workdir: Path) -> Status | None:
+    """How the run of the directory ended, where it has. Raises ConfigError where the events cannot be read."""
+    path = workdir / "events.jsonl"
+    if read_run(workdir) is None or not path.exists():
+        return None
+    status = replay(read_events(path))
+    return status if status.finish is not None else None
+
+
+def _last_words(workdir: Path, status: Status) -> str:
+    finish = status.finish
+    assert finish is not None
+    loss = f", held-out loss {units.loss(finish.heldout_loss)}" if finish.heldout_loss is not None else ""
+    return "\n".join(
+        [
+            f"finished: {derived.position(status)}{loss}, {units.count(finish.tokens)} tokens",
+            f"  the model:    adloco-peer export --workdir {workdir} --output DIR",
+            f"  the pictures: adloco-peer report --workdir {workdir} --output DIR",
+        ]
+    )
+
+
 def _starting(workdir: Path) -> str | None:
     """What the node of the directory does while it starts and cannot be asked yet."""
     holder = holder_of(workdir)
-    return holder.starting if holder is not None else None
+    return holder.starting if holder is not None and not holder.is_helper else None
 
 
 def _client(workdir: Path) -> ControlClient:
@@ -41,14 +73,16 @@ def _client(workdir: Path) -> ControlClient:
         return ControlClient(workdir)
     except SwarmError as error:
         holder = holder_of(workdir) if error.code == "E350" else None
+        if holder is None and error.code == "E350" and (meant := meant_workdir(workdir)):
+            raise SwarmError(f"{error}; did you mean {meant}?", code="E350") from None
         if holder is None:
             raise
-        if holder.starting is not None:
+        if holder.is_helper:
+            problem = f"process {holder.pid} is a bootstrap, which trains nothing"
+        elif holder.starting is not None:
             problem = f"the node is starting ({holder.starting}); ask again in a moment, or end it: kill {holder.pid}"
         else:
-            problem = (
-                f"process {holder.pid} does not listen: it is ending, or was started as a bootstrap or with control_address=off"
-            )
+            problem = f"process {holder.pid} does not listen: it is ending, or was started with control_address=off"
         raise SwarmError(f"{workdir}: {problem}", code="E350") from None
 
 
@@ -94,9 +128,11 @@ def watch(arguments: argparse.Namespace) -> int:
     view = open_view(plain=arguments.plain)
     view.start()
     try:
-        client = _connect(workdir, view)
-        while not _follow(client, view):
-            view.update(warning_of_ours("control", "the node has ended; waiting for it to come back"))
+        client, is_told = _connect(workdir, view), False
+        while (found := _follow(client, view)) != "finished":
+            if found == "ended" or not is_told:  # a node that does not answer is reported once, not at every look
+                view.update(warning_of_ours("control", "the node has ended; waiting for it to come back"))
+            is_told = True
             client = _reconnect(workdir, view)
     except KeyboardInterrupt:
         return 0
@@ -105,13 +141,14 @@ def watch(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _follow(client: ControlClient, view: View) -> bool:
-    """Show what the node tells until it ends; true where the run has ended with it."""
+def _follow(client: ControlClient, view: View) -> Literal["finished", "ended", "silent"]:
+    """Show what the node tells until it ends: with its run, or before that; or that it told nothing."""
     past: list[dict[str, Any]] = []
-    is_past, is_finished = True, False
+    is_past, is_finished, is_silent = True, False, True
     with client:
         try:
             for events, are_past in client.watch():
+                is_silent = False
                 if are_past:
                     past += events
                     continue
@@ -122,8 +159,10 @@ def _follow(client: ControlClient, view: View) -> bool:
                     view.update(event)
                 is_finished = _has_finished(events, is_finished)
         except SwarmError:
-            return is_finished  # killed, or too slow to tell us everything: the caller tries again
-    return is_finished
+            pass  # killed, or too slow to tell us everything: the caller tries again
+    if is_finished:
+        return "finished"
+    return "silent" if is_silent else "ended"
 
 
 def _has_finished(events: list[dict[str, Any]], before: bool) -> bool:

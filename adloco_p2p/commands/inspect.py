@@ -9,6 +9,7 @@ from adloco_p2p.commands.saying import say
 from adloco_p2p.config.load import load_run, show
 from adloco_p2p.config.run import RunConfig
 from adloco_p2p.errors import ConfigError
+from adloco_p2p.storage.disk import reported
 
 if TYPE_CHECKING:
     from adloco_p2p.core.communications import Estimate, Link
@@ -25,7 +26,10 @@ def report(arguments: argparse.Namespace) -> int:
     from adloco_p2p.views.event_file import read_events
     from adloco_p2p.views.report import draw_report
 
-    for path in draw_report(read_events(arguments.workdir / "events.jsonl"), arguments.output):
+    events = list(read_events(arguments.workdir / "events.jsonl"))
+    with reported(arguments.output):
+        paths = draw_report(events, arguments.output)
+    for path in paths:
         say(str(path))
     return 0
 

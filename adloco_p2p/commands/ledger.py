@@ -50,13 +50,17 @@ def verify(arguments: argparse.Namespace) -> int:
     entries = chain(records, genesis)
     problems = verify_ledger(genesis, entries, decide_by(run.rules), is_signed)
     problems += [f"round {entry.plan.round}: it follows no plan of this ledger" for entry in unconnected(records, genesis)]
+    votes = sum(len(entry.certificate.votes) for entry in entries)
+    reports = sum(len(entry.reports) for entry in entries)
+    emergencies = num_emergencies(genesis, entries)
+    if arguments.json:
+        counts = {"plans": len(entries), "votes": votes, "reports": reports, "emergency_entries": emergencies}
+        say(json.dumps({"run": run.digest, "is_sound": not problems, **counts, "problems": problems}))
+        return EXIT_BROKEN if problems else 0
     for problem in problems:
         say(problem)
     if problems:
         return EXIT_BROKEN
-    votes = sum(len(entry.certificate.votes) for entry in entries)
-    reports = sum(len(entry.reports) for entry in entries)
-    emergencies = num_emergencies(genesis, entries)
     say(
         f"sound: {len(entries)} plans after the first, {votes} votes and {reports} reports, every decision recomputed,"
         f" {emergencies} emergency entries (less than half of those entitled to vote were there)"

@@ -14,7 +14,8 @@ from adloco_p2p.core.events import Durable
 from adloco_p2p.core.types import InstanceId
 from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.storage.checkpoint import CheckpointStore
-from adloco_p2p.storage.workdir import read_run
+from adloco_p2p.storage.disk import reported
+from adloco_p2p.storage.workdir import meant_workdir, read_run
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +50,8 @@ class Saved:
 def open_saved(workdir: Path) -> Saved:
     """Raises ConfigError where the directory holds no run or no checkpoint yet, and StorageError where it cannot be read."""
     run = read_run(workdir)
+    if run is None and (meant := meant_workdir(workdir)):
+        raise ConfigError(f"--workdir {workdir}: the directory of a swarm; did you mean {meant}?", code="E204")
     if run is None:
         raise ConfigError(
             f"--workdir {workdir}: no run lies here; `adloco-peer start CONFIG --workdir {workdir}` makes one", code="E204"
@@ -104,15 +107,20 @@ def write_export(workdir: Path, output: Path, *, instance: int | None) -> None:
     saved, model = read_saved(workdir, lambda saved: load_model(saved, saved.instance(instance)))
     chosen = saved.instance(instance)
     tokenizer = open_tokenizer(saved.run.tokenizer)
-    model.generation_config.eos_token_id = tokenizer.end_of_document
-    try:
+    if model.generation_config is not None:
+        model.generation_config.eos_token_id = end_tokens(model, tokenizer.end_of_document)
+    with reported(output):
         output.mkdir(parents=True, exist_ok=True)
         model.save_pretrained(output)
         tokenizer.save(output)
-    except OSError as error:
-        raise StorageError(f"--output {output}: {error.strerror or error}") from error
     others = f" (of {len(saved.instances)} unmerged instances)" if len(saved.instances) > 1 else ""
     say(f"{output}: instance {chosen}{others} after round {saved.round} of a run of {saved.run.work.length}")
+
+
+def end_tokens(model: "transformers.PreTrainedModel", end_of_document: int) -> int | list[int]:
+    """The ids that end a text: those that a pretrained model came with, which may be several; otherwise the tokenizer's."""
+    known = model.generation_config.eos_token_id if model.generation_config is not None else None
+    return end_of_document if known is None else known
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
@@ -170,6 +178,8 @@ def generate(arguments: argparse.Namespace) -> int:
     if prompt.numel() == 0:
         raise ConfigError("--prompt: an empty text cannot be continued; give at least one character", code="E200")
     torch.manual_seed(arguments.seed)
+    found = end_tokens(model, tokenizer.end_of_document)
+    ends = {tokenizer.end_of_document, *(found if isinstance(found, list) else [found])}
     ids = prompt[None]
     for _ in range(arguments.max_new_tokens):
         with torch.no_grad():
@@ -178,7 +188,7 @@ def generate(arguments: argparse.Namespace) -> int:
             token = int(logits.argmax())
         else:
             token = int(torch.multinomial(torch.softmax(logits / arguments.temperature, dim=-1), 1))
-        if token == tokenizer.end_of_document:
+        if token in ends:
             break
         ids = torch.cat([ids, torch.tensor([[token]])], dim=1)
     say(arguments.prompt + tokenizer.decode(ids[0, prompt.numel() :].tolist()))

@@ -1,22 +1,52 @@
 """Verbs for when something went wrong."""
 
 import argparse
+import platform
 import sys
 import traceback
+from importlib import metadata
 from pathlib import Path
 
 from adloco_p2p.commands.saying import say
 from adloco_p2p.error_codes import ERROR_CODES, explained
 from adloco_p2p.errors import ConfigError, StorageError
 
+NEAR_CODES = 3
+"""So many codes are offered in place of one that there is not."""
+
+
+def version(arguments: argparse.Namespace) -> int:
+    """The version, as a report of a problem should name it."""
+    del arguments
+    say(version_words())
+    return 0
+
+
+def version_words() -> str:
+    from adloco_p2p.config.run import PROTOCOL_VERSION
+
+    try:
+        installed = metadata.version("adloco-peer")
+    except metadata.PackageNotFoundError:
+        installed = "(not installed: from a checkout)"
+    return f"adloco-peer {installed}, protocol {PROTOCOL_VERSION}, Python {platform.python_version()}"
+
 
 def explain_error(arguments: argparse.Namespace) -> int:
     """Cause and remedy of one error code, or of all."""
-    code = arguments.code and arguments.code.upper()
+    code = arguments.code and f"E{arguments.code.upper().removeprefix('E')}"
     if code is not None and code not in ERROR_CODES:
-        raise ConfigError(f"CODE {arguments.code}: not an error code; known are {', '.join(ERROR_CODES)}", code="E200")
+        raise ConfigError(f"CODE {arguments.code}: not an error code; {_near_codes(code)}", code="E200")
     say("\n\n".join(explained(each) for each in ([code] if code else ERROR_CODES)))
     return 0
+
+
+def _near_codes(code: str) -> str:
+    digits = code.removeprefix("E")
+    if not (digits.isascii() and digits.isdecimal()):
+        return "one looks like E302; without a code, all of them are listed"
+    near = sorted(ERROR_CODES, key=lambda known: abs(int(known.removeprefix("E")) - int(digits[:6])))[:NEAR_CODES]
+    return f"the nearest are {', '.join(sorted(near))}; without a code, all of them are listed"
 
 
 def bundle(arguments: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ on, and exports the model at the end.
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -66,14 +67,20 @@ class Member:
 
     def last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
-        told = [line for line in lines if line.startswith("adloco-peer: E")]  # the line after it only says where to read on
-        return (told or lines or ["it said nothing"])[-1]
+        begins = [index for index, line in enumerate(lines) if line.startswith("adloco-peer: E")]
+        if not begins:
+            return (lines or ["it said nothing"])[-1]
+        told = lines[begins[-1] :]  # an error may fill several lines; cause and remedy follow it
+        return "\n".join(itertools.takewhile(lambda line: not line.startswith("  cause:"), told))
 
 
 def swarm(arguments: argparse.Namespace) -> int:
     """Start the peers, watch them, end with one model."""
     overrides = [*arguments.set, *([f"work.rounds={arguments.rounds}"] if arguments.rounds else [])]
-    run = load_run(arguments.config, overrides).value  # mistakes show before any process starts
+    loaded = load_run(arguments.config, overrides)  # mistakes show before any process starts
+    run = loaded.value
+    for notice in loaded.notices:
+        say(notice)
     if arguments.export is not None and arguments.export.exists() and any(arguments.export.iterdir()):
         raise ConfigError(f"--export {arguments.export}: exists and is not empty; name a new directory", code="E211")
     threads = max(1, (os.cpu_count() or 1) // arguments.peers)
@@ -99,11 +106,10 @@ def swarm(arguments: argparse.Namespace) -> int:
     failed = [member for member in members if member.process.returncode != 0]
     for member in failed:
         say(f"{member.workdir.name} ended with exit code {member.process.returncode}: {member.last_words()}")
-    if finished:  # the run may be short, or the machine slow: who came too late does not make it a failure
-        late = [member for member in failed if not (member.workdir / "run.json").exists()]
-        failed = [member for member in failed if member not in late]
-        for member in late:
-            say(f"{member.workdir.name} came too late: the run was over before it had joined")
+    if finished:
+        for member in failed:
+            if not (member.workdir / "run.json").exists():
+                say(f"{member.workdir.name} never joined; where the run was over before that, give it more --rounds")
     if not finished:
         say(f"saved; go on with the same command in {arguments.workdir}")
         return 0 if not failed else 3

@@ -29,7 +29,10 @@ def start(arguments: argparse.Namespace) -> int:
         run = replace(run, author=Identity.load_or_create(workdir.identity_path).peer_id)
         workdir.adopt(run)  # before anything slow: a directory of another run is refused at once
         if is_complete(arguments.workdir):
-            say(f"this run is complete: {run.work.length} are done")
+            say(
+                f"this run is complete: {run.work.length} are done. Its model: adloco-peer export --workdir"
+                f" {arguments.workdir} --output DIR; a new run goes on from there with --set model.pretrained=DIR"
+            )
             return 0
         workdir.keep_to(is_offline=arguments.offline)
         if arguments.offline:
@@ -133,4 +136,7 @@ def _run_config(arguments: argparse.Namespace) -> RunConfig:
     overrides = list(arguments.set)
     if arguments.rounds is not None:
         overrides.append(f"work.rounds={arguments.rounds}")
-    return load_run(arguments.config, overrides).value
+    loaded = load_run(arguments.config, overrides)
+    for notice in loaded.notices:
+        say(notice)
+    return loaded.value

@@ -48,6 +48,12 @@ def _model(run: RunConfig) -> list[str]:
         most = MAX_LAYERS if "layer" in name or "expert" in name else MAX_SIZE
         if type(value) is int and value > most:
             problems.append(f"model.architecture.{name}: {value}, but at most {most} can be built")
+    if model.pretrained is not None and tokenizer.source == "bytes":
+        problems.append(
+            f"tokenizer.source: bytes, but the weights of model.pretrained {model.pretrained} were trained on other tokens, so"
+            " they would read nonsense; accepted: the model's own tokenizer (leave tokenizer.source out), or a hub id or"
+            " directory with the same vocabulary"
+        )
     if model.revision is not None and model.pretrained is None:
         problems.append("model.revision: says which version of model.pretrained, which is not set")
     if tokenizer.revision is not None and tokenizer.source == "bytes":

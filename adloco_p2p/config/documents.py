@@ -1,7 +1,9 @@
 """What the user wrote, as plain values: a YAML or TOML file, one of the shipped configurations, a `--set key=value`."""
 
+import contextlib
 import re
 import tomllib
+from collections.abc import Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -79,7 +81,8 @@ def shipped() -> dict[str, Traversable]:
     return {entry.name.removesuffix(".yaml"): entry for entry in folder.iterdir() if entry.name.endswith(".yaml")}
 
 
-def _is_bare_name(path: Path) -> bool:
+def is_bare_name(path: Path) -> bool:
+    """Whether the path stands for a shipped configuration."""
     return path.suffix == "" and path.name == str(path)
 
 
@@ -88,7 +91,7 @@ def read_run_document(path: Path | None) -> tuple[dict[str, Any], str]:
 
     Raises ConfigError.
     """
-    if path is not None and not _is_bare_name(path):
+    if path is not None and not is_bare_name(path):
         return read_document(path), str(path)
     name = DEFAULT_CONFIG if path is None else path.name
     known = shipped()
@@ -99,6 +102,35 @@ def read_run_document(path: Path | None) -> tuple[dict[str, Any], str]:
         )
     origin = f"configs/{name}.yaml"
     return _as_sections(_parse_yaml(known[name].read_text("utf-8"), origin), origin), origin
+
+
+def shortened(document: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """A shipped configuration for a run of fewer rounds (`--set work.rounds=2`): forks and merges that would never come are
+    brought forward in proportion, or left out where there is no room. Returns the document, and what was changed in words.
+    What the user set himself stays as it is."""
+    given: dict[str, Any] = {}
+    for text in overrides:
+        with contextlib.suppress(ConfigError):  # `load_run` reads them again and reports what is wrong
+            key, value = parse_override(text)
+            given[key] = value
+    full, wanted = document.get("work", {}).get("rounds"), given.get("work.rounds")
+    instances, merge = dict(document.get("instances", {})), dict(document.get("merge", {}))
+    is_settled = any(key.startswith(("instances", "merge")) for key in given)
+    if type(wanted) is not int or type(full) is not int or not 0 < wanted < full or is_settled:
+        return document, []
+    fork, first = instances.get("fork_round"), merge.get("first_round")
+    if fork is None or first is None or (fork < wanted and first <= wanted):
+        return document, []
+    new_fork, new_first, new_period = (max(1, number * wanted // full) for number in (fork, first, merge["period_rounds"]))
+    if new_fork >= wanted:
+        words = f"a run of {wanted} rounds is too short to fork instances and merge them: it trains one"
+        return {**document, "instances": {**instances, "count": 1}}, [words]
+    words = (
+        f"a run of {wanted} rounds instead of {full}: instances fork before round {new_fork}, not {fork}, and may merge from"
+        f" round {new_first} on, not {first}"
+    )
+    merge |= {"first_round": new_first, "period_rounds": new_period}
+    return {**document, "instances": {**instances, "fork_round": new_fork}, "merge": merge}, [words]
 
 
 def read_document(path: Path) -> dict[str, Any]:

@@ -8,14 +8,14 @@ import difflib
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
 from adloco_p2p.config.combinations import combinations, peer_combinations
-from adloco_p2p.config.documents import parse_override, read_document, read_run_document
+from adloco_p2p.config.documents import is_bare_name, parse_override, read_document, read_run_document, shortened
 from adloco_p2p.config.fields import accepted, differences, flatten, flatten_fully, sections_of, setting_of, settings_of, shown
 from adloco_p2p.config.peer import PeerConfig
 from adloco_p2p.config.run import RunConfig
@@ -38,6 +38,8 @@ class Loaded(Generic[T]):
 
     value: T
     origins: dict[str, str]
+    notices: tuple[str, ...] = ()
+    """What was changed to suit what the user wrote, one sentence each."""
 
 
 def load_run(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[RunConfig]:
@@ -46,7 +48,11 @@ def load_run(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[RunConf
     `overrides` are texts `key.sub=value`, the value in YAML. Raises ConfigError with every problem.
     """
     document, where = read_run_document(path)
-    return _load(RunConfig, document, f"file {where}", overrides, preset=_preset, impossible=combinations)
+    notices: list[str] = []
+    if path is None or is_bare_name(path):
+        document, notices = shortened(document, overrides)
+    loaded = _load(RunConfig, document, f"file {where}", overrides, preset=_preset, impossible=combinations)
+    return replace(loaded, notices=tuple(notices))
 
 
 def load_peer(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[PeerConfig]:
@@ -95,6 +101,8 @@ def _preset(written: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         preset["outer.momentum"] = outer_momentum(inner_steps)
     if written.get("work.samples") is not None:
         preset["work.rounds"] = None
+    if isinstance(pretrained := written.get("model.pretrained"), str) and "tokenizer.source" not in written:
+        preset |= {"tokenizer.source": pretrained, "tokenizer.revision": written.get("model.revision")}
     if known["batch.statistic"] == "micro_batch":
         preset["batch.level"] = "inner"
     return f"preset {mode}", preset
@@ -116,6 +124,9 @@ def _load(
     defaults = flatten(kind())
     from_file = _place(kind, document, "", problems)
     values, from_set = _override(kind, {**defaults, **from_file}, overrides, problems)
+    for place in (from_file, values):
+        if place.get("data.source") == "jsonl":  # what such files are called
+            place["data.source"] = "json"
     for key in _replaced(from_set):
         if key in from_file:
             values[key] = defaults[key]
@@ -154,7 +165,7 @@ def _place(kind: type, document: dict[str, Any], prefix: str, problems: list[str
         if key in settings_of(kind):
             found[key] = value
         elif key not in sections_of(kind):
-            problems.append(_unknown(kind, key))
+            problems.append(_unknown(kind, key, value))
         elif isinstance(value, dict):
             found |= _place(kind, value, key + ".", problems)
         elif value is not None:  # a section whose every line is a comment is empty, not wrong
@@ -185,7 +196,7 @@ def _override(
         elif key in sections_of(kind):
             problems.append(f"--set {text}: {key} is a section; set one of its settings, such as {_first_inside(kind, key)}")
         else:
-            problems.append(_unknown(kind, key))
+            problems.append(_unknown(kind, key, value))
     return values, keys
 
 
@@ -193,16 +204,37 @@ def _first_inside(kind: type, section: str) -> str:
     return next(key for key in settings_of(kind) if key.startswith(section + "."))
 
 
-def _unknown(kind: type, key: str) -> str:
-    """Says that a key is unknown, with the most likely meant one: a near spelling, or the same name in another section."""
+def _unknown(kind: type, key: str, value: Any) -> str:
+    """The problem of an unknown key, with the most likely meant one: a setting of the other configuration, a near spelling, or
+    the same name in another section; otherwise what the section has."""
+    if kind is RunConfig and _is_in(PeerConfig, key):
+        other = f"--peer-set {_assignment(key, value)}, or a file for --peer-config"
+        return f"{key}: belongs to the machine, not to the run: {other}"
+    if kind is PeerConfig and _is_in(RunConfig, key):
+        other = f"--set {_assignment(key, value)}, or the file of the run, which its author starts"
+        return f"{key}: belongs to the run, not to the machine: {other}"
     known = [*settings_of(kind), *sections_of(kind)]
-    name = key.rpartition(".")[2]
+    section, _, name = key.rpartition(".")
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
     same_name = [other for other in known if other.rpartition(".")[2] == name]
     close_name = difflib.get_close_matches(name, [other.rpartition(".")[2] for other in known], n=1, cutoff=0.75)
     near_name = [other for other in known if [other.rpartition(".")[2]] == close_name]
     meant = (same_name or near or near_name)[:1]
-    return f"{key}: unknown setting" + (f"; did you mean {meant[0]}?" if meant else "")
+    if meant:
+        return f"{key}: unknown setting; did you mean {meant[0]}?"
+    inside = [other.rpartition(".")[2] for other in settings_of(kind) if other.rpartition(".")[0] == section]
+    return f"{key}: unknown setting" + (f"; the section {section} has {', '.join(inside)}" if section and inside else "")
+
+
+def _is_in(kind: type, key: str) -> bool:
+    """Whether the configuration knows the key: a setting, a section, or an entry of a table."""
+    table = settings_of(kind).get(key.rpartition(".")[0])
+    return key in settings_of(kind) or key in sections_of(kind) or (table is not None and table.is_table)
+
+
+def _assignment(key: str, value: Any) -> str:
+    """`key=value`, as a command line takes it; values that fill lines are left out."""
+    return f"{key}={value if isinstance(value, str) else shown(value)}" if not isinstance(value, dict) else f"{key}.NAME=VALUE"
 
 
 # --- validation ------------------------------------------------------------------------------------------------------

@@ -62,6 +62,16 @@ def local_files(run: RunConfig) -> list[str]:
     return [f"{setting}: {name}" for setting, name in names.items() if name is not None and _may_be_local(run, setting, name)]
 
 
+def check_source(setting: str, name: str, *, code: str) -> None:
+    """Raise ConfigError where a model or tokenizer cannot be a hub id and is no directory here: the hub need not be asked."""
+    if not _HUB_ID.fullmatch(name) and not Path(name).is_dir():
+        raise ConfigError(
+            f"{setting}: {name!r} looks like a path, and there is no such directory on this machine;"
+            " give an existing one, or a hub id such as owner/name",
+            code=code,
+        )
+
+
 def _may_be_local(run: RunConfig, setting: str, name: str) -> bool:
     """The libraries take a directory of that name before a hub id; and `datasets` reads the directory that it was started in
     where a data set has the name of a file format, which has no owner."""

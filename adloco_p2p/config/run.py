@@ -54,7 +54,7 @@ class ModelConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerConfig:
     source: Name = "bytes"
-    """`bytes` (no download), a hub id or a local directory."""
+    """`bytes` (no download), a hub id or a local directory. With `model.pretrained`: the model's own, unless it is set."""
     revision: Name | None = None
 
 

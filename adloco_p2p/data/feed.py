@@ -12,7 +12,7 @@ from adloco_p2p.data.packing import TokenRows
 from adloco_p2p.data.sampling import SampleOrder, permute, round_keys
 from adloco_p2p.data.source import check_settings
 from adloco_p2p.data.streaming import StreamedFeed
-from adloco_p2p.data.tokenizer import open_tokenizer
+from adloco_p2p.data.tokenizer import check_vocabulary, open_tokenizer
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import Batch, Feed
 
@@ -28,6 +28,7 @@ def open_feed(run: RunConfig, *, cache_dir: Path | None) -> Feed:
     """
     check_settings(run.data)
     tokenizer = open_tokenizer(run.tokenizer)
+    check_vocabulary(run, tokenizer)
     if run.data.streaming:
         return StreamedFeed(run.data, tokenizer, seed=run.seed, cache_dir=cache_dir)
     rows = index_rows(run.data, tokenizer, cache_dir=cache_dir)

@@ -94,6 +94,10 @@ def _local_files(data: DataConfig) -> list[str]:
     assert data.path is not None
     names = glob.glob(data.path, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute patterns
     files = sorted(name for name in names if Path(name).is_file())
+    if not files and Path(data.path).is_dir():
+        suffix = {"text": "txt", "json": "jsonl"}.get(data.source, data.source)
+        pattern = str(Path(data.path) / f"*.{suffix}")
+        raise ConfigError(f"data.path: {data.path!r} is a directory; name the files in it, such as {pattern!r}", code="E207")
     if not files:
         raise ConfigError(
             f"data.path: no file matches {data.path!r}, seen from {Path.cwd()}; give the path or glob of {data.source} files",

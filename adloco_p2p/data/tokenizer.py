@@ -9,12 +9,15 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from adloco_p2p.config.run import TokenizerConfig
+from adloco_p2p.config.local_files import check_source
+from adloco_p2p.config.run import RunConfig, TokenizerConfig
 from adloco_p2p.errors import ConfigError
 
 TokenIds = npt.NDArray[np.integer[Any]]
 """Token ids of one document: [n], any integer type that holds the vocabulary."""
 
+MAX_RENAMED = 0.01
+"""Share of the ids that may stand for other tokens than in the model's own tokenizer: reserved ones that were given a name."""
 END_OF_DOCUMENT = "<|endoftext|>"
 """How the byte tokenizer's only special token is written."""
 
@@ -45,6 +48,27 @@ def open_tokenizer(config: TokenizerConfig) -> Tokenizer:
     if config.source == "bytes":
         return ByteTokenizer()
     return PretrainedTokenizer(config)
+
+
+def check_vocabulary(run: RunConfig, tokenizer: Tokenizer) -> None:
+    """Raise ConfigError where the run's tokenizer is not the one of its pretrained model and means other tokens by the same
+    ids. A model that comes without a tokenizer can be checked only by the size of its vocabulary, which `build_model` does."""
+    pretrained = run.model.pretrained
+    if pretrained is None or run.tokenizer.source == pretrained or not isinstance(tokenizer, PretrainedTokenizer):
+        return
+    try:
+        own = PretrainedTokenizer(TokenizerConfig(source=pretrained, revision=run.model.revision)).tokens()
+    except ConfigError:
+        return
+    given = tokenizer.tokens()
+    shared = own.keys() & given.keys()
+    num_others = sum(own[token_id] != given[token_id] for token_id in shared)
+    if num_others > MAX_RENAMED * len(shared):
+        raise ConfigError(
+            f"tokenizer.source: {run.tokenizer.source!r} does not belong to model.pretrained {pretrained!r}: {num_others} of"
+            f" {len(shared)} ids stand for other tokens; leave tokenizer.source out to use the model's own",
+            code="E208",
+        )
 
 
 class ByteTokenizer:
@@ -101,12 +125,14 @@ class PretrainedTokenizer:
         from transformers import AutoTokenizer  # seconds to import, and only some runs need it
 
         revision = config.revision or "main"
+        check_source("tokenizer.source", config.source, code="E208")
         try:
             self._inner: Any = AutoTokenizer.from_pretrained(config.source, revision=revision, trust_remote_code=False)
         except (OSError, ValueError, ImportError) as error:
             raise ConfigError(
                 f"tokenizer.source: {config.source!r} (revision {revision!r}) cannot be loaded: {_first_line(error)}; "
-                "name a hub tokenizer that can be reached, a local directory with tokenizer.json, or bytes (no download)",
+                "name a hub tokenizer that can be reached or a local directory with tokenizer.json; a model that starts from"
+                " random weights can use bytes (no download)",
                 code="E208",
             ) from error
         ends = (self._inner.eos_token_id, self._inner.sep_token_id)
@@ -133,6 +159,10 @@ class PretrainedTokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         text: str = self._inner.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
+
+    def tokens(self) -> dict[int, str]:
+        """Every token by its id."""
+        return {token_id: token for token, token_id in self._inner.get_vocab().items()}
 
     def save(self, directory: Path) -> None:
         self._inner.save_pretrained(directory)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from adloco_p2p.config.peer import PeerConfig
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.runtime import signals
-from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.storage.workdir import HELPING, Workdir
 from adloco_p2p.swarm.host import Host
 from adloco_p2p.swarm.reachability import AdlocoReachability
 
@@ -19,7 +19,7 @@ async def serve(*, workdir: Workdir, config: PeerConfig, initial_peers: Sequence
         await reachability.start()
         stopped = asyncio.Event()
         signals.install(asyncio.get_running_loop(), stopped.set)
-        workdir.enter(None)
+        workdir.enter(HELPING)
         say(await host.describe_reachability())
         say(f"initial peers: {' '.join(await host.addresses())}")
         ended = asyncio.create_task(host.wait_until_dead())

@@ -77,7 +77,7 @@ def open_local(
         say(phase)
 
     workdir.adopt(run)
-    select_device(peer_config)  # a GPU that is not there is told before the text is read
+    select_device(peer_config)  # a device that is not there is noticed before the text is read
     me = Identity.load_or_create(workdir.identity_path).peer_id
     store = CheckpointStore.open(workdir.checkpoints_path, run=run.digest, kept=peer_config.checkpoints_kept)
     latest = store.latest()

@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM. Both let the process end in order; a second signal ends it at once.
+"""Ctrl-C, SIGTERM, and SIGHUP of a terminal that is closed, which is handled like SIGTERM. All let the process end in order;
+a second signal ends it at once.
 
 Ctrl-C comes from a person, who sees how long the round still takes: it is ended, saved and handed over. SIGTERM comes from a
 supervisor, which kills what is still there after a while: the round may end within a grace, then the node leaves as it stands.
@@ -14,6 +15,8 @@ from adloco_p2p.runtime.loop import Node
 
 EXIT_INTERRUPTED = 130
 """Exit code after a second signal."""
+CTRL_C = "Ctrl-C (again: at once)"
+"""Why the node stops, and the way out for a user who cannot wait for the end of the round."""
 
 
 def install(loop: asyncio.AbstractEventLoop, stop: Callable[[], None], *, terminate: Callable[[], None] | None = None) -> None:
@@ -32,6 +35,8 @@ def install(loop: asyncio.AbstractEventLoop, stop: Callable[[], None], *, termin
 
     loop.add_signal_handler(signal.SIGINT, handle, stop)
     loop.add_signal_handler(signal.SIGTERM, handle, terminate or stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # so nohup starts what outlives its terminal
+        loop.add_signal_handler(signal.SIGHUP, handle, terminate or stop)
 
 
 def install_for(node: Node, loop: asyncio.AbstractEventLoop, *, grace_seconds: float) -> None:
@@ -44,4 +49,4 @@ def install_for(node: Node, loop: asyncio.AbstractEventLoop, *, grace_seconds: f
         node.command("drain", reason=f"SIGTERM, {grace_seconds:g} s of grace")
         loop.call_later(grace_seconds, lambda: node.command("leave", reason="the grace after SIGTERM is over"))
 
-    install(loop, lambda: node.command("drain", reason="Ctrl-C"), terminate=terminate)
+    install(loop, lambda: node.command("drain", reason=CTRL_C), terminate=terminate)

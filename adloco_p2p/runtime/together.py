@@ -51,6 +51,7 @@ from adloco_p2p.swarm.reachability import AdlocoReachability
 from adloco_p2p.swarm.refusals import Refusals
 from adloco_p2p.swarm.state_transfer import StateFetcher, StateServer
 from adloco_p2p.swarm.traffic import Traffic
+from adloco_p2p.training.device import select_device
 
 LINKED_ADDRESSES = 6
 """In a join link: a line that people copy."""
@@ -67,6 +68,7 @@ async def start_run(
 ) -> Stop:
     """Be the first peer of a run, or come back to it. `initial_peers` are others that make it known, such as a bootstrap."""
     _, addresses = split_initial_peers(initial_peers)
+    select_device(config)  # a device that is not there is noticed before others are invited
     workdir.enter("starting the p2p daemon")
     host = await Host.start(
         workdir=workdir.path, config=config, initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses]
@@ -82,6 +84,7 @@ async def join_run(*, workdir: Workdir, meeting: Meeting, config: PeerConfig, vi
     """Find the run through any of its peers, and take part. Raises ConfigError where the user has to choose."""
     begun = time.monotonic()
     linked, addresses = split_initial_peers(meeting.initial_peers)
+    select_device(config)
     workdir.enter("looking for the swarm")
     say("looking for the swarm")
     host = await Host.start(

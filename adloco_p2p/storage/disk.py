@@ -13,11 +13,11 @@ _WHAT_TO_DO = {
     errno.ENOSPC: "the disk is full; free some space and start again, nothing was overwritten",
     errno.EDQUOT: "the disk quota is used up; free some space and start again, nothing was overwritten",
     errno.EFBIG: "larger than a file may be here; raise the limit (ulimit -f) or use another disk",
-    errno.EACCES: "permission denied; give this user write access, or choose another working directory",
-    errno.EPERM: "not permitted; give this user write access, or choose another working directory",
-    errno.EROFS: "the disk is read-only; choose another working directory",
-    errno.ENOTDIR: "not a directory; choose another working directory",
-    errno.EEXIST: "a file is in the way; choose another working directory",
+    errno.EACCES: "permission denied; give this user write access, or choose another directory",
+    errno.EPERM: "not permitted; give this user write access, or choose another directory",
+    errno.EROFS: "the disk is read-only; choose another directory",
+    errno.ENOTDIR: "not a directory; choose another directory",
+    errno.EEXIST: "a file is in the way; choose another directory",
     errno.EIO: "the disk reports an input/output error; check the hardware before going on",
 }
 _CODES = {errno.ENOSPC: "E402", errno.EDQUOT: "E402", errno.EACCES: "E403", errno.EPERM: "E403", errno.EROFS: "E403"}

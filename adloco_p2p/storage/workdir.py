@@ -30,6 +30,10 @@ MAX_RUN_BYTES = 1 << 20
 """A run's configuration is a few kilobytes; anything longer is not one."""
 
 
+HELPING = "running as a bootstrap: it helps peers to find each other"
+"""What the holder of a directory does all the time where it is a bootstrap."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
     """Who works in a directory."""
@@ -38,6 +42,11 @@ class Holder:
     """0 where it cannot be read."""
     starting: str | None = None
     """What it does while it starts; none before and after that."""
+
+    @property
+    def is_helper(self) -> bool:
+        """A bootstrap: it runs, and there is nothing to ask it."""
+        return self.starting == HELPING
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,6 +190,12 @@ def holder_of(path: Path) -> Holder | None:
             except (BlockingIOError, PermissionError):
                 return _read_holder(file)
     return None
+
+
+def meant_workdir(path: Path) -> Path | None:
+    """The directory of the first peer, where `path` is that of a whole swarm on this machine."""
+    first = path / "peer-0"
+    return first if not (path / "run.json").exists() and (first / "run.json").exists() else None
 
 
 def read_run(workdir: Path) -> RunConfig | None:

@@ -5,6 +5,7 @@ import os
 import torch
 import transformers
 
+from adloco_p2p.config.local_files import check_source
 from adloco_p2p.config.run import ModelConfig, RunConfig, Scalar
 from adloco_p2p.core import canonical
 from adloco_p2p.core.types import InstanceId
@@ -141,6 +142,7 @@ def _from_config(config: transformers.PretrainedConfig, given: dict[str, Scalar]
 
 def _from_pretrained(source: str, revision: str | None) -> transformers.PreTrainedModel:
     """Weights of a hub id or local directory; only safetensors, which cannot carry code."""
+    check_source("model.pretrained", source, code="E209")
     try:
         return transformers.AutoModelForCausalLM.from_pretrained(
             source,

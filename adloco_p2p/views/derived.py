@@ -15,7 +15,8 @@ WINDOW_ROUNDS = 5
 class InstanceRow:
     instance: int
     phase: str
-    """A phase of the round, `planned` before it began, or `elsewhere` where other peers host it."""
+    """A phase of the round, `planned` before it began, `following` where this peer keeps up with the state and does no
+    work in the round, or `by others` where other peers host it."""
     step: int
     num_steps: int
     loss: float | None
@@ -100,8 +101,32 @@ def phase(status: Status) -> str:
         return status.starting or status.state
     if status.state in ("paused", "stopped", "finished"):
         return status.state
-    phases = [row.phase for row in instance_rows(status) if row.phase != "elsewhere"]
+    if words := joining(status):
+        return words
+    phases = [row.phase for row in instance_rows(status) if row.phase != "by others"]
     return next((phase for phase in phases if phase not in ("done", "planned")), phases[0] if phases else "waiting")
+
+
+def joining(status: Status) -> str:
+    """What this peer waits for before it does work in the run, in words; empty where it has work, or none is planned for it."""
+    plan = status.current_plan
+    if plan is None or plan.is_last or not status.peer or status.state != "running":
+        return ""
+    ahead = [known for known in status.plans if known.round >= plan.round]
+    if all(seat.peer != status.peer for seat in plan.roster):
+        seated = [known.round for known in ahead if any(seat.peer == status.peer for seat in known.roster)]
+        return (
+            f"waiting to join: round {seated[0]}" if seated else f"waiting to join: round {ahead[-1].round + 1} at the earliest"
+        )
+    shares = [share for planned in plan.instances if (share := _share(status, planned)) is not None]
+    if not shares or status.results or any(share.inner_steps for share in shares):
+        return ""
+    working = [known.round for known in ahead if _has_work(status, known)]
+    return f"fetching the state; training from round {working[0]} on" if working else "fetching the state"
+
+
+def _has_work(status: Status, plan: Plan) -> bool:
+    return any((share := _share(status, planned)) is not None and share.inner_steps > 0 for planned in plan.instances)
 
 
 def compute_utilisation(status: Status) -> float | None:
@@ -145,7 +170,7 @@ def latest_heldout(status: Status, instance: int) -> float | None:
 
 def round_ends(status: Status) -> list[tuple[int, float]]:
     """(round, running time at the end of its last instance) of the rounds that are over on this peer, by round."""
-    is_over = all(row.phase in {"done", "elsewhere"} for row in instance_rows(status))
+    is_over = all(row.phase in {"done", "by others"} for row in instance_rows(status))
     ends: dict[int, float] = {}
     for result in status.results.values():
         if result.round < status.current_round or is_over:
@@ -179,7 +204,7 @@ def tokens_per_second(status: Status) -> float | None:
 
 def round_fraction(status: Status) -> float:
     """Part of the current round's inner steps that this peer has done, in [0, 1]."""
-    rows = [row for row in instance_rows(status) if row.phase != "elsewhere"]
+    rows = [row for row in instance_rows(status) if row.phase != "by others"]
     if not rows:
         return 0.0
     return sum(min(1.0, row.step / row.num_steps) for row in rows if row.num_steps) / len(rows)
@@ -248,11 +273,13 @@ def _instance_row(status: Status, instance: int, planned: PlannedInstance | None
     num_steps = (activity.num_steps if activity else 0) or (share.inner_steps if share else status.inner_steps)
     if is_done or status.finish is not None:
         phase, step = "done", num_steps
+    elif share is not None and share.inner_steps == 0:
+        phase, step = "following", 0  # the state and the round's average are fetched, of which this peer did no part
     elif activity is not None:
         # Whatever follows training in a round begins when all inner steps are done.
         phase, step = activity.phase, num_steps if activity.phase in _AFTER_TRAINING else activity.step
     else:
-        phase, step = ("planned" if share is not None else "elsewhere"), 0
+        phase, step = ("planned" if share is not None else "by others"), 0
     running_loss = activity.loss if activity is not None else None
     return InstanceRow(
         instance=instance,

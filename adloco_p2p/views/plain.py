@@ -24,6 +24,7 @@ class PlainView:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._status = Status()
+        self._joining = ""
 
     def start(self) -> None:
         """Nothing to prepare; there for the sake of one way to use both views."""
@@ -37,6 +38,10 @@ class PlainView:
         text = line(self._status, event)
         if text is not None:
             print(text, file=self._stream, flush=True)
+        joining = derived.joining(self._status)
+        if joining and joining != self._joining:
+            print(_joined("joining", joining), file=self._stream, flush=True)
+        self._joining = joining
 
     def stop(self) -> None:
         self._stream.flush()

@@ -25,6 +25,8 @@ MAX_DECISIONS = 60
 """Newest decisions that the view offers."""
 MAX_PAST = 3
 """Newest troubles that the view offers, beside all conditions that hold now."""
+MAX_ENDING_CHARS = 64
+"""Of the words beside the progress of the run."""
 LEAST_LINES = 2
 """Of a section: a title and something under it."""
 PEERS_WIDTH = 76
@@ -49,10 +51,11 @@ _PHASE_STYLES = {
     "evaluating": "cyan",
     "probing": "cyan",
     "fetching": "yellow",
+    "following": "yellow",
     "done": "dim",
     "waiting": "dim",
     "planned": "dim",
-    "elsewhere": "dim",
+    "by others": "dim",
 }
 _STATE_STYLES = {"alive": "", "suspected": "yellow", "left": "dim", "joining": "dim", "paused": "yellow"}
 _KIND_STYLES = {"merge": "bold", "fork": "bold", "switch": "", "probe": "dim"}
@@ -195,7 +198,7 @@ def _so_far(status: Status, width: int) -> list[RenderableType]:
     """What the node has come to, once there is something to say."""
     price, utilisation = derived.bytes_per_token(status), derived.compute_utilisation(status)
     counted, saved = status.first_contribution_seconds, status.last_checkpoint
-    is_alone = bool(status.join_link) and len(derived.peer_rows(status)) == 1
+    is_alone = bool(status.join_link) and [row.is_self for row in derived.peer_rows(status)] == [True]
     words = [
         "alone; the link for others: adloco-peer status" if is_alone else "",
         f"computing {units.percent(utilisation)} of the time" if utilisation is not None else "",
@@ -231,7 +234,9 @@ def _ending(status: Status) -> str:
         return f"starting: {status.starting}"
     if status.stopping is not None:
         why = units.one_line(status.stopping)
-        return units.shorten(why if why.startswith(status.state) else f"{status.state}: {why}", 40)
+        return units.shorten(why if why.startswith(status.state) else f"{status.state}: {why}", MAX_ENDING_CHARS)
+    if words := derived.joining(status):
+        return words
     seconds = derived.eta_seconds(status)
     return "time left unknown" if seconds is None else f"{units.duration(seconds)} left"
 
@@ -257,6 +262,8 @@ class _Column(Generic[Row]):
 
 def _steps(row: InstanceRow, width: int) -> RenderableType:
     """A bar and `12/32`; only the numbers where there is no room."""
+    if row.num_steps == 0:
+        return Text("none this round", "dim")
     numbers = f"{row.step}/{row.num_steps}"
     bar = width - len(numbers) - 1
     if bar < 4:
@@ -264,7 +271,7 @@ def _steps(row: InstanceRow, width: int) -> RenderableType:
     grid = Table.grid(padding=0)
     grid.add_column(width=bar + 1)
     grid.add_column(width=len(numbers), no_wrap=True)
-    grid.add_row(_Bar(row.step / row.num_steps if row.num_steps else 0.0, bar), numbers)
+    grid.add_row(_Bar(row.step / row.num_steps, bar), numbers)
     return grid
 
 

@@ -32,6 +32,10 @@ def problems_of(*overrides: str) -> tuple[str, ...]:
             "model.architecture.hidden_size: 0, but every model needs a whole number from 1",
         ),
         (["model.architecture.num_hidden_layers=two"], "num_hidden_layers: 'two', but every model needs a whole number"),
+        (
+            ["model.pretrained=gpt2", "tokenizer.source=bytes"],
+            "tokenizer.source: bytes, but the weights of model.pretrained gpt2 were trained on other tokens",
+        ),
         (["model.revision=abc"], "model.revision: says which version of model.pretrained, which is not set"),
         (["tokenizer.revision=abc"], "tokenizer.revision: the `bytes` tokenizer has no versions"),
         (["data.path=x.txt"], "data.path: x.txt is not read with data.source python"),

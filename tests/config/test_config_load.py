@@ -350,3 +350,51 @@ def test_a_machine_is_configured_like_a_run(tmp_path: Path) -> None:
 def test_a_machine_has_no_shipped_names(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="ends in"):
         load_peer(tmp_path / "default")
+
+
+def test_a_pretrained_model_brings_its_own_tokenizer() -> None:
+    loaded = load_run(None, ["model.pretrained=owner/model", "model.revision=v1"])
+    assert (loaded.value.tokenizer.source, loaded.value.tokenizer.revision) == ("owner/model", "v1")
+    assert loaded.origins["tokenizer.source"].startswith("preset")
+    written = load_run(None, ["model.pretrained=owner/model", "model.revision=v1", "tokenizer.source=owner/words"]).value
+    assert (written.tokenizer.source, written.tokenizer.revision) == ("owner/words", None)
+    assert load_run(None).value.tokenizer.source == "bytes"
+
+
+def test_a_setting_of_the_machine_is_not_one_of_the_run_and_says_so() -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_run(None, ["device=cuda", "data.dataset=x"])
+    assert refused.value.problems[0].startswith("device: belongs to the machine, not to the run: --peer-set device=cuda")
+    assert "the section data has source, path" in refused.value.problems[1]
+    with pytest.raises(ConfigError) as refused:
+        load_peer(None, ["work.rounds=3", "model.architecture.hidden_size=8"])
+    first, second = refused.value.problems
+    assert first.startswith("work.rounds: belongs to the run, not to the machine: --set work.rounds=3")
+    assert second.startswith("model.architecture.hidden_size: belongs to the run")
+
+
+@pytest.mark.parametrize(
+    ("rounds", "count", "fork_round", "first_round", "notice"),
+    [
+        (1, 1, 8, 12, "too short to fork"),
+        (2, 2, 1, 1, "fork before round 1, not 8"),
+        (10, 2, 3, 5, "merge from round 5 on, not 12"),
+        (12, 2, 8, 12, ""),
+    ],
+)
+def test_the_demonstration_shrinks_with_its_rounds(
+    rounds: int, count: int, fork_round: int, first_round: int, notice: str
+) -> None:
+    loaded = load_run(None, [f"work.rounds={rounds}"])
+    found = loaded.value
+    assert (found.instances.count, found.instances.fork_round, found.merge.first_round) == (count, fork_round, first_round)
+    assert len(loaded.notices) == (1 if notice else 0) and notice in "".join(loaded.notices)
+    with pytest.raises(ConfigError, match="never comes"):  # what the user sets is not changed
+        load_run(None, ["work.rounds=2", "instances.fork_round=8"])
+
+
+def test_jsonl_is_json(tmp_path: Path) -> None:
+    assert load_run(None, ["data.source=jsonl", "data.path=a.jsonl"]).value.data.source == "json"
+    path = tmp_path / "run.yaml"
+    path.write_text("data: {source: jsonl, path: a.jsonl}")
+    assert load_run(path).value.data.source == "json"

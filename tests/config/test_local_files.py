@@ -39,7 +39,7 @@ def test_what_comes_from_a_hub_or_with_python_names_no_file(settings: list[str])
         (["data.source=hub", "data.path=../rows"], "data.path: ../rows"),
         (["data.source=hub", "data.path=owner/rows"], "data.path: owner/rows"),  # is a directory here
         (["tokenizer.source=~/words"], "tokenizer.source: ~/words"),
-        (["model.pretrained=/models/mine", "model.architecture={}"], "model.pretrained: /models/mine"),
+        (["model.pretrained=/models/mine", "tokenizer.source=owner/words"], "model.pretrained: /models/mine"),
     ],
 )
 def test_a_run_of_others_is_refused_that_names_files_here(

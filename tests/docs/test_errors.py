@@ -1,6 +1,8 @@
 """The table of errors: complete, used, printed, and the page generated from it."""
 
 import ast
+import errno
+import json
 import re
 from pathlib import Path
 
@@ -71,20 +73,81 @@ def test_messages_carry_their_code(
     monkeypatch.chdir(tmp_path)
     assert main(words) == int(code[1])
     said = capsys.readouterr().err
-    assert said.startswith(f"adloco-peer: {code}: ") and said.endswith(f"adloco-peer explain-error {code}\n")
+    assert said.startswith(f"adloco-peer: {code}: ")
+    entry = ERROR_CODES[code]
+    assert said.endswith(f"\n  cause:  {entry.cause}\n  remedy: {entry.remedy}\n")
 
 
 def test_argparse_carries_a_code_too(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["export", "--workdir"])
     assert ended.value.code == 2
-    assert "adloco-peer: E200: " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "adloco-peer: E200: " in said and said.endswith(f"  remedy: {ERROR_CODES['E200'].remedy}\n")
+
+
+def test_with_json_an_error_is_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["status", "--json", "--workdir", str(tmp_path)]) == 3
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error.keys() == {"code", "problems", "cause", "remedy"} and error["code"] == "E350"
+    assert error["problems"] == [f"{tmp_path}: no node runs in this directory"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["strat"], "strat: no such verb; did you mean start?"),
+        (["config", "shwo"], "shwo: no such verb; did you mean show?"),
+        (["start", "--work-dir", "x"], "--work-dir: no such option of adloco-peer start; did you mean --workdir?"),
+        (["start", "--workdir", "x", "--ofline=1"], "--ofline: no such option of adloco-peer start; did you mean --offline?"),
+        (["--frobnicate"], "--frobnicate: no such option of adloco-peer"),
+        (["export", "--workdir", "x"], "the following arguments are required: --output"),
+    ],
+)
+def test_a_misspelt_word_comes_with_the_likely_one(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert f"adloco-peer: E200: {told}\n" in capsys.readouterr().err
+
+
+def test_the_version_is_an_option_and_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version"]) == 0
+    said = capsys.readouterr().out
+    assert re.fullmatch(r"adloco-peer \S.*, protocol \d+, Python 3\.\S+\n", said)
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, said)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [("E354x", "one looks like E302"), ("E314", "the nearest are E311, E312, E313"), ("9", "nearest are E101")],
+)
+def test_an_unknown_code_comes_with_near_ones(code: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain-error", code]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "code"), [(errno.EROFS, "E403"), (errno.EACCES, "E403"), (errno.ENOSPC, "E402")])
+def test_a_report_that_cannot_be_written_is_an_error_of_the_disk(
+    number: int, code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(events: object, output: Path) -> None:
+        raise OSError(number, "no", str(output))
+
+    (tmp_path / "events.jsonl").write_text("")
+    monkeypatch.setattr("adloco_p2p.views.event_file.read_events", lambda path: [])
+    monkeypatch.setattr("adloco_p2p.views.report.draw_report", refuse)
+    assert main(["report", "--workdir", str(tmp_path), "--output", str(tmp_path / "out")]) == 4
+    assert f"adloco-peer: {code}: {tmp_path / 'out'}: " in capsys.readouterr().err
 
 
 def test_explain_error_prints_cause_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain-error", "e302"]) == 0
-    said = capsys.readouterr().out
-    assert said == error_codes.explained("E302") + "\n"
+    for code in ("e302", "302"):
+        assert main(["explain-error", code]) == 0
+        said = capsys.readouterr().out
+        assert said == error_codes.explained("E302") + "\n"
     assert "cause:" in said and "remedy:" in said
     assert main(["explain-error"]) == 0
     listed = capsys.readouterr().out

@@ -137,6 +137,11 @@ def test_the_unit_starts_a_command_that_adloco_peer_understands() -> None:
     check_command(line.replace("$ADLOCO_PEERS", "adloco://abc").replace("$ADLOCO_OPTIONS", "--peer-set device=cpu"))
 
 
+def test_the_unit_outlasts_hours_without_a_network() -> None:
+    text = UNIT.read_text()
+    assert re.search(r"^StartLimitIntervalSec=0$", text, re.MULTILINE) and "StartLimitBurst" not in text
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_the_unit_is_read_by_systemd(tmp_path: Path) -> None:
     unit = tmp_path / UNIT.name

@@ -82,6 +82,9 @@ def test_a_round_that_is_not_there(whole: Path, capsys: pytest.CaptureFixture[st
 def test_a_sound_ledger_verifies(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ledger", "verify", "--workdir", str(whole)]) == 0
     assert f"sound: {ROUNDS} plans after the first, {ROUNDS} votes" in capsys.readouterr().out
+    assert main(["ledger", "verify", "--json", "--workdir", str(whole)]) == 0
+    verdict = json.loads(capsys.readouterr().out)
+    assert (verdict["is_sound"], verdict["plans"], verdict["votes"], verdict["problems"]) == (True, ROUNDS, ROUNDS, [])
 
 
 def flipped(text: str) -> Digest:

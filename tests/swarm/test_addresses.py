@@ -1,4 +1,5 @@
 import json
+import shlex
 
 import pytest
 
@@ -75,10 +76,12 @@ def test_others_get_the_widest_reach_first_and_no_loopback():
 def test_a_link_leads_where_it_was_made_for():
     addresses = [f"/ip4/203.0.113.7/tcp/4001/p2p/{ALICE}", f"/dns4/b.example.org/tcp/1/p2p/{BOB}"]
     text = format_link(RUN, addresses)
-    assert text == f"adloco://{RUN}?peer={addresses[0]}&peer={addresses[1]}"
-    link = parse_link(text)
-    assert link.run == RUN
-    assert [str(peer) for peer in link.peers] == addresses
+    assert text == f"adloco://{RUN},{addresses[0]},{addresses[1]}"
+    assert shlex.quote(text) == text  # a shell takes it as one word
+    for form in (text, f"adloco://{RUN}?peer={addresses[0]}&peer={addresses[1]}"):
+        link = parse_link(form)
+        assert link.run == RUN
+        assert [str(peer) for peer in link.peers] == addresses
     assert parse_link(format_link(RUN, [])).peers == ()
 
 
@@ -91,6 +94,8 @@ def test_a_link_leads_where_it_was_made_for():
         f"http://{RUN}",
         f"adloco://{RUN}/path",
         f"adloco://{RUN}?peer=nowhere",
+        f"adloco://{RUN},nowhere",
+        f"adloco://{RUN},,/ip4/203.0.113.7/tcp/1/p2p/{ALICE}",
         f"adloco://{RUN}?host=x",
         f"adloco://{RUN}?peer",
         f"adloco://{RUN}#part",
@@ -112,6 +117,13 @@ def test_links_and_addresses_mix():
     assert split_initial_peers([address])[0] is None
     with pytest.raises(ConfigError, match="different runs"):
         split_initial_peers([f"adloco://{RUN}", f"adloco://{'cd' * 32}"])
+    assert split_initial_peers([address, f"adloco://{RUN}"])[0] == RUN
+
+
+def test_a_link_that_was_cut_before_its_addresses_is_refused_at_once():
+    with pytest.raises(ConfigError, match="no address of a peer") as refused:
+        split_initial_peers([f"adloco://{RUN}"])
+    assert refused.value.code == "E206"
 
 
 def test_the_book_keeps_the_newest_peers_and_the_ports(tmp_path):

@@ -34,6 +34,16 @@ def test_progress_and_phases_print_nothing() -> None:
     assert quiet == {"plan", "phase", "progress", "checkpoint"}
 
 
+def test_a_joiner_is_told_once_what_it_waits_for() -> None:
+    stream = io.StringIO()
+    view = PlainView(stream)
+    plan = next(event for event in events() if event["event"] == "plan")
+    strangers = {**plan, "roster": [seat for seat in plan["roster"] if seat["peer"] != events()[0]["peer"]]}
+    for event in (events()[0], strangers, {**strangers, "digest": "f" * 64}):
+        view.update(event)
+    assert stream.getvalue().splitlines()[1:] == ["joining   waiting to join: round 1 at the earliest"]
+
+
 def test_a_line_is_one_line() -> None:
     event = {"event": "warning", "time": 0.0, "key": "disk", "message": "disk\nnearly\x1bfull", "active": True}
     assert line(replay(events()), event) == "warning   disk: disk nearly?full"

@@ -105,8 +105,47 @@ def test_a_peer_that_hosts_nothing_follows_the_plans() -> None:
     plans = [event for event in events() if event["event"] == "plan"][:8]
     status = replay([started(peer="QmOnlyWatching"), *plans])
     assert status.current_round == 6
-    assert {row.phase for row in derived.instance_rows(status)} == {"elsewhere"}
+    assert {row.phase for row in derived.instance_rows(status)} == {"by others"}
     assert derived.run_fraction(status) == 6 / 24
+
+
+def joiner(*, seated_from: int, working_from: int) -> list[Made]:
+    """What a peer sees that others admit before round `seated_from` and that has work from `working_from` on."""
+    made: list[Made] = [started(peer=THIS)]
+    for event in (event for event in events() if event["event"] == "plan"):
+        number = event["round"]
+        roster = [seat for seat in event["roster"] if number >= seated_from or seat["peer"] != THIS]
+        nothing = {"batch_samples": 0, "inner_steps": 0, "micro_batch_size": 0, "accumulation_steps": 0}
+        instances = [
+            {
+                **planned,
+                "hosts": [
+                    host if host["peer"] != THIS or number >= working_from else {**host, **nothing}
+                    for host in planned["hosts"]
+                    if number >= seated_from or host["peer"] != THIS
+                ],
+            }
+            for planned in event["instances"]
+        ]
+        made.append({**event, "roster": roster, "instances": instances})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("newest", "words", "phases"),
+    [
+        (0, "waiting to join: round 1 at the earliest", {"by others"}),
+        (2, "waiting to join: round 2", {"by others"}),
+        (3, "fetching the state", {"following"}),
+        (4, "fetching the state; training from round 4 on", {"following"}),
+        (5, "", {"planned"}),
+    ],
+)
+def test_a_joiner_reads_what_it_waits_for(newest: int, words: str, phases: set[str]) -> None:
+    status = replay(joiner(seated_from=2, working_from=4)[: newest + 2])
+    assert derived.joining(status) == words
+    assert {row.phase for row in derived.instance_rows(status)} == phases
+    assert derived.phase(status) == (words or "planned")
 
 
 def test_rows_tell_what_each_instance_does() -> None:

@@ -9,7 +9,7 @@ from adloco_p2p.views import derived, units
 from adloco_p2p.views.status import Status, replay
 from adloco_p2p.views.terminal import TerminalView, render
 from tests.views.golden import FOLDER, expected_files, screen, status_at
-from tests.views.synthetic import events
+from tests.views.synthetic import OTHERS, THIS, events
 
 BUSY = ("progress", 14, 2)
 
@@ -44,6 +44,24 @@ def test_the_header_says_when_the_work_began_to_count_and_what_a_token_costs() -
     assert f"{price}/token  first counted after 21.5 s" in screen(status, 80, 24)
     again = replay([*events()[:-1], events()[0]])  # started again: of the new session nothing counts yet
     assert "first counted" not in screen(again, 200, 60) and f"{price[-2:]}/token" in screen(again, 200, 60)
+
+
+def test_a_joiner_beside_one_other_peer_is_not_alone() -> None:
+    begun, plan = events()[0], next(event for event in events() if event["event"] == "plan")
+    founder = [{**plan, "roster": [seat for seat in plan["roster"] if seat["peer"] == peer]} for peer in (THIS, OTHERS[0])]
+    link = {"event": "listening", "time": begun["time"], "join_link": "adloco://x"}
+    alone, joiner = (replay([begun, link, known]) for known in founder)
+    assert "alone; the link for others" in screen(alone, 80, 24)
+    text = screen(joiner, 80, 24)
+    assert "alone" not in text and "waiting to join: round 1 at the earliest" in text
+
+
+def test_a_peer_without_work_shows_no_empty_count() -> None:
+    begun, plan = events()[0], next(event for event in events() if event["event"] == "plan")
+    idle = [{**host, "inner_steps": 0, "batch_samples": 0} for host in plan["instances"][0]["hosts"]]
+    status = replay([begun, {**plan, "instances": [{**plan["instances"][0], "hosts": idle}]}])
+    text = screen(status, 80, 24)
+    assert "fetching the state" in text and "following   none this round" in text and "0/0" not in text
 
 
 def test_the_instances_are_the_last_to_go() -> None:

@@ -1,0 +1,35 @@
+"""A device that this machine lacks ends the start before the network does anything."""
+
+import asyncio
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.config.run import RunConfig
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.runtime import together
+from adloco_p2p.runtime.meeting import Meeting
+from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.views.plain import PlainView
+
+
+@pytest.mark.parametrize("verb", ["start", "join"])
+def test_a_missing_device_is_noticed_before_the_join_link(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def no_network(**_: object) -> None:
+        raise AssertionError("the network was started")
+
+    monkeypatch.setattr(together.Host, "start", no_network)
+    said: list[str] = []
+    with closing(Workdir.open(tmp_path)) as workdir:
+        common = {"workdir": workdir, "config": PeerConfig(device="cuda:97"), "view": PlainView(None), "say": said.append}
+        if verb == "start":
+            coroutine = together.start_run(run=RunConfig(), initial_peers=(), **common)
+        else:
+            coroutine = together.join_run(meeting=Meeting(initial_peers=(), run=None), **common)
+        with pytest.raises(ConfigError, match="device: 'cuda:97'") as refused:
+            asyncio.run(coroutine)
+    assert refused.value.code == "E210" and said == []
