@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from adloco_p2p.core.types import Digest, PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.swarm.addresses import leads_out
 from adloco_p2p.swarm.discovery import Discovery, RunRecord
 from adloco_p2p.swarm.host import Host
 
@@ -56,13 +57,14 @@ class Acquaintance:
 
 
 async def acquaint(host: Host, discovery: Discovery, run: Digest, *, is_patient: bool) -> Acquaintance:
-    """Connect to the announced peers of the run and remember their addresses. Whoever has no time is not patient."""
+    """Connect to the announced peers of the run and remember their addresses, those left out that are nobody's business here.
+    Whoever has no time is not patient."""
     records = await discovery.find_peers(run)
-    connected = set(await host.peers_connected())
-    addresses = [address for record in records for address in record.addresses]
-    new = [address for record in records if record.peer not in connected for address in record.addresses]
+    connected, own = set(await host.peers_connected()), await host.addresses()
+    addresses = {record.peer: [text for text in record.addresses if leads_out(text, own)] for record in records}
+    new = [address for peer, known in addresses.items() if peer not in connected for address in known]
     dialled = await host.connect(new, is_patient=is_patient) if new else {}
-    host.remember(addresses)
+    host.remember([address for known in addresses.values() for address in known])
     connected |= {peer for peer, problem in dialled.items() if problem is None}
     return Acquaintance(
         connected=tuple(sorted(connected & {record.peer for record in records})),
