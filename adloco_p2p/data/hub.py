@@ -62,7 +62,7 @@ def _root(data: DataConfig) -> str:
 
 def _card(root: str) -> str:
     # not before it is needed; it comes with `datasets`
-    from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+    from fsspec.core import url_to_fs
 
     system, path = url_to_fs(f"{root}/{CARD}")
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from adloco_p2p.core.types import Digest, PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.swarm.addresses import leads_out
 from adloco_p2p.swarm.discovery import Discovery, RunRecord
 from adloco_p2p.swarm.host import Host
 
@@ -57,13 +58,15 @@ class Acquaintance:
 
 async def acquaint(host: Host, discovery: Discovery, run: Digest, *, is_patient: bool) -> Acquaintance:
     """Connect to the announced peers of the run and remember those that this peer has a connection with: anybody can announce
-    addresses that lead nowhere. Without `is_patient` each peer is dialled once."""
+    addresses that lead nowhere. Addresses of networks that this machine is not in are not dialled (`leads_out`). Without
+    `is_patient` each peer is dialled once."""
     records = await discovery.find_peers(run)
-    connected = set(await host.peers_connected())
-    new = [address for record in records if record.peer not in connected for address in record.addresses]
+    connected, own = set(await host.peers_connected()), await host.addresses()
+    addresses = {record.peer: [text for text in record.addresses if leads_out(text, own)] for record in records}
+    new = [address for peer, known in addresses.items() if peer not in connected for address in known]
     dialled = await host.connect(new, is_patient=is_patient) if new else {}
     connected |= {peer for peer, problem in dialled.items() if problem is None}
-    host.remember(address for record in records if record.peer in connected for address in record.addresses)
+    host.remember(address for peer, known in addresses.items() if peer in connected for address in known)
     return Acquaintance(
         connected=tuple(sorted(connected & {record.peer for record in records})),
         unreached={peer: problem for peer, problem in dialled.items() if problem is not None},

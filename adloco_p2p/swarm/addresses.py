@@ -92,6 +92,31 @@ def shareable(addresses: Sequence[str]) -> tuple[str, ...]:
     return tuple((useful or ranked)[:MAX_ADDRESSES])
 
 
+def leads_out(address: str, own: Sequence[str]) -> bool:
+    """Whether to dial an address that anybody may have announced, given the `own` ones that this peer can be reached under. An
+    announced address of this machine or its network is tried only where this peer can itself be reached in such a one: others
+    must not choose what is knocked at here. Without addresses of its own (client mode) a peer cannot tell, and tries."""
+    if _is_never_announced(address):
+        return False
+    kinds = {reach(mine) for mine in own}
+    match reach(address):
+        case "loopback":
+            return not kinds or "loopback" in kinds
+        case "private":
+            return not kinds or bool(kinds & {"private", "loopback"})
+        case _:
+            return True
+
+
+def _is_never_announced(address: str) -> bool:
+    """Link-local, multicast or no address at all: nobody is reached there from another machine."""
+    parts = address.split("/")
+    if parts[1] not in ("ip4", "ip6"):
+        return False
+    host = ipaddress.ip_address(parts[2])
+    return host.is_link_local or host.is_multicast or host.is_unspecified
+
+
 def _problem(text: str) -> str | None:
     if len(text) > MAX_ADDRESS_CHARS:
         return f"longer than {MAX_ADDRESS_CHARS} characters"

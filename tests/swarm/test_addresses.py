@@ -6,7 +6,7 @@ import pytest
 from adloco_p2p.core.types import Digest
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.swarm.address_book import MAX_PEERS, AddressBook, ListenPort
-from adloco_p2p.swarm.addresses import check_address, parse_peer_address, parse_peer_addresses, reach, shareable
+from adloco_p2p.swarm.addresses import check_address, leads_out, parse_peer_address, parse_peer_addresses, reach, shareable
 from adloco_p2p.swarm.link import format_link, parse_link, split_initial_peers
 from adloco_p2p.swarm.throttle import TokenBucket
 
@@ -175,3 +175,24 @@ def test_a_bucket_lets_the_burst_pass_and_then_the_rate():
     assert bucket.debt_seconds(1) == pytest.approx(0.1)
     assert bucket.debt_seconds(1) == pytest.approx(0.2)
     assert TokenBucket(0.0, burst=1.0).try_take(1e9)
+
+
+PUBLIC, PRIVATE, LOOPBACK = "/ip4/9.9.9.9/tcp/1", "/ip4/192.168.1.5/tcp/1", "/ip4/127.0.0.1/tcp/1"
+RELAYED = f"/ip4/9.9.9.9/tcp/1/p2p/{BOB}/p2p-circuit"
+
+
+@pytest.mark.parametrize(
+    ("own", "dialled"),
+    [
+        ((PUBLIC,), {PUBLIC, RELAYED}),
+        ((RELAYED,), {PUBLIC, RELAYED}),
+        ((PUBLIC, PRIVATE), {PUBLIC, RELAYED, PRIVATE}),  # a LAN
+        ((LOOPBACK,), {PUBLIC, RELAYED, PRIVATE, LOOPBACK}),  # a swarm on one machine
+        ((), {PUBLIC, RELAYED, PRIVATE, LOOPBACK}),  # client mode
+    ],
+)
+def test_announced_addresses_lead_out_of_this_machine_and_its_network(own, dialled):
+    own = [f"{address}/p2p/{ALICE}" for address in own]
+    never = {"/ip4/169.254.169.254/tcp/80", "/ip6/fe80::1/tcp/80", "/ip4/0.0.0.0/tcp/80", "/ip4/224.0.0.1/udp/9"}
+    announced = {PUBLIC, RELAYED, PRIVATE, LOOPBACK, *never}
+    assert {address for address in announced if leads_out(f"{address}/p2p/{BOB}", own)} == dialled
