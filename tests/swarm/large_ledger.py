@@ -149,3 +149,18 @@ def _item(peer: PeerId, item: InstancePlan) -> InstanceReport:
         digest=state,
         state_digest=state,
     )
+
+
+def main() -> None:
+    """Prints what an entry of so many hosts takes, as in docs/consensus.md."""
+    print(f"{'hosts':>6}{'instances':>11}{'entry, kB':>11}{'plan':>8}{'votes':>8}{'largest report, B':>19}")
+    for count, num_instances in ((8, 1), (100, 1), (100, 3), (256, 1), (300, 2), (1000, 4)):
+        entry = LargeSwarm(count, num_instances=num_instances).entries[1]
+        sizes = (canonical.size(part) / 1000 for part in (entry, entry.plan, entry.certificate))
+        largest = max(canonical.size(signed.report) for signed in entry.reports)
+        columns = [f"{size:.0f}" for size in sizes]
+        print(f"{count:>6}{num_instances:>11}{columns[0]:>11}{columns[1]:>8}{columns[2]:>8}{largest:>19}")
+
+
+if __name__ == "__main__":
+    main()
