@@ -182,6 +182,8 @@ def problem_of(run: RunConfig, cache: Path) -> str:
 def test_missing_files(private_cache: Path, tmp_path: Path, streaming: bool) -> None:
     problem = problem_of(run_over(source="json", path=str(tmp_path / "none*.json"), streaming=streaming), private_cache)
     assert "data.path: no file matches" in problem and "none*.json" in problem
+    folder = problem_of(run_over(source="json", path=str(tmp_path), streaming=streaming), private_cache)
+    assert "is a directory" in folder and f"{tmp_path}/*.jsonl" in folder
 
 
 @pytest.mark.parametrize("streaming", [False, True])
