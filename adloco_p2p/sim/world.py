@@ -12,7 +12,7 @@ from random import Random
 
 from adloco_p2p.core import canonical
 from adloco_p2p.core.agreement import Decided, Outcome
-from adloco_p2p.core.events import Broadcast, Persist, Send
+from adloco_p2p.core.events import Broadcast, Log, Persist, Send
 from adloco_p2p.core.gossip_agreement import GossipAgreement
 from adloco_p2p.core.histories import HistorySwitched
 from adloco_p2p.core.membership import Timing
@@ -263,6 +263,8 @@ class World:
         for outcome in outcomes:
             is_telling = False
             match outcome:
+                case Log():
+                    continue  # for the views; no step at which a machine could die
                 case Persist(record=record):
                     self.checkers.persisting(machine.peer, record)
                     machine.journal.append(record)

@@ -1,10 +1,10 @@
 """Everything that relies on the insides of hivemind 1.1.12: what has to be mended in it, and what it has no public name for.
 
 **The persistent connection to the daemon** carries every unary call, the DHT's and ours. One task reads it, looks up the future
-of the call that is answered, and sets its result, without looking whether the caller has given up in the same turn of the event
-loop (a timeout; after a suspend, many at once). Then the task ends with InvalidStateError: the peer receives nothing any more, its
-own calls get no answers, and nothing is logged. The table of running handlers keeps every cancelled one, with the request's bytes.
-Both tables are replaced (`bindings/control.py`, `_read_from_persistent_conn`, `_handle_persistent_request`).
+of the call that is answered, and sets its result, without looking whether the caller has given up in the same turn of the
+event loop (a timeout; after a suspend, many at once). Then the task ends with InvalidStateError: the peer receives nothing any
+more, its own calls get no answers, and nothing is logged. The table of running handlers keeps every cancelled one, with the
+request's bytes. Both are replaced (`bindings/control.py`, `_read_from_persistent_conn`, `_handle_persistent_request`).
 
 **The clock**: hivemind's modules import `get_dht_time` by name, so it is replaced in each of them; a test lists them.
 
