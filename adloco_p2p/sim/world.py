@@ -13,7 +13,7 @@ from random import Random
 
 from adloco_p2p.core import canonical
 from adloco_p2p.core.agreement import Decided, Outcome
-from adloco_p2p.core.events import Broadcast, Persist, Send
+from adloco_p2p.core.events import Broadcast, Log, Persist, Send
 from adloco_p2p.core.gossip_agreement import GossipAgreement
 from adloco_p2p.core.histories import HistorySwitched
 from adloco_p2p.core.membership import Timing
@@ -289,6 +289,8 @@ class World:
         for outcome in outcomes:
             is_telling = False
             match outcome:
+                case Log():
+                    continue  # for the views; no step at which a machine could die
                 case Persist(record=record):
                     self.checkers.persisting(machine.peer, record)
                     machine.journal.append(record)

@@ -28,7 +28,7 @@ from typing import Any
 from hivemind.p2p import P2P
 
 from adloco_p2p.errors import StorageError
-from adloco_p2p.swarm.unary_calls import mend
+from adloco_p2p.swarm.hivemind_patches import check_version, control_of, mend
 
 IDLE_SECONDS = 30.0
 """p2pd ends so long after nobody is connected to it."""
@@ -71,8 +71,9 @@ def daemon_class(sockets: Path) -> type[P2P]:
 
         @classmethod
         async def create(cls, *args: Any, **kwargs: Any) -> P2P:
+            check_version()
             daemon = await super().create(*args, **kwargs)
-            mend(daemon._client.control)
+            mend(control_of(daemon))
             return daemon
 
         @staticmethod

@@ -6,18 +6,11 @@ in this process reads this clock instead: set once, when we join, to the median 
 what has elapsed since. A clock that is wrong, or set right in the middle of a run, then does no harm. All peers of a swarm so
 share the time of its first peer; whether that is right concerns nobody.
 
-hivemind has no way to be given a clock: it calls `get_dht_time`, which its modules imported by name. They are listed here, and
-a test fails where a new one reads the time.
+hivemind has no way to be given a clock; `hivemind_patches.set_dht_clock` replaces the function that its modules call.
 """
 
 import time
 from collections.abc import Callable
-
-from hivemind.dht import node, protocol, routing
-from hivemind.utils import auth, timed_storage
-
-READERS = (node, protocol, routing, auth, timed_storage)
-"""Every module of hivemind that our DHT runs and that asks for the time."""
 
 
 def elapsed_seconds() -> float:
@@ -40,8 +33,3 @@ class DhtClock:
     def shift(self, seconds: float) -> None:
         """Put it forward by so much."""
         self.correction_seconds += seconds
-
-    def install(self) -> None:
-        """From now on hivemind's DHT goes by this clock, in the whole process: one process is one peer."""
-        for module in READERS:
-            module.get_dht_time = self

@@ -14,6 +14,7 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from adloco_p2p.core.types import PeerId
 from adloco_p2p.swarm.addresses import PeerAddress
+from adloco_p2p.swarm.hivemind_patches import connect
 
 DIAL_TIMEOUT_SECONDS = 10.0
 """For one attempt to reach one peer."""
@@ -32,7 +33,7 @@ async def dial(p2p: P2P, addresses: Iterable[PeerAddress]) -> dict[PeerId, str |
     async def dial_one(peer: PeerId) -> str | None:
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_SECONDS):
-                await p2p._client.connect(PeerID.from_base58(peer), [dialable(text) for text in transports[peer]])
+                await connect(p2p, peer, [dialable(text) for text in transports[peer]])
         except TimeoutError:
             return f"no answer within {DIAL_TIMEOUT_SECONDS:g} s"
         except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:

@@ -18,7 +18,6 @@ from typing import Annotated, TypeVar
 from annotated_types import Ge, MaxLen, MinLen
 from google.protobuf.message import DecodeError
 from hivemind.dht.node import DHTNode
-from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 
 from adloco_p2p.codec import decode
 from adloco_p2p.config.run import PROTOCOL_VERSION, RunConfig
@@ -133,26 +132,6 @@ class SignedManifest:
             return cls.from_proto(gossip_pb2.SignedManifest.FromString(data))
         except DecodeError:
             raise RemoteProtocolError("not a signed manifest") from None
-
-
-class TolerantReader(RecordValidatorBase):  # type: ignore[misc]  # hivemind is not typed
-    """Lets a search survive foreign values: hivemind unpacks everything it found under a key, and one value that cannot be
-    unpacked, stored by anybody, would end the search for all. Belongs into every DHTNode that `Discovery` works on.
-
-    It refuses nothing: hivemind drops a whole reply for one refused entry, which would do the attacker's work.
-    """
-
-    def validate(self, record: DHTRecord) -> bool:
-        del record
-        return True
-
-    def strip_value(self, record: DHTRecord) -> bytes:
-        """What hivemind unpacks: the value if it is packed bytes, as ours are, else a packed nothing."""
-        value: bytes = record.value
-        for marker, width in ((0xC4, 1), (0xC5, 2), (0xC6, 4)):  # msgpack: bytes, with a length of so many bytes
-            if value[:1] == bytes([marker]) and int.from_bytes(value[1 : 1 + width], "big") == len(value) - 1 - width:
-                return value
-        return b"\xc0"
 
 
 class Discovery:

@@ -35,7 +35,7 @@ from adloco_p2p.swarm.addresses import PeerAddress, parse_peer_address, parse_pe
 from adloco_p2p.swarm.daemon import daemon_class, make_socket_directory, remove_socket_directory
 from adloco_p2p.swarm.dht_clock import DhtClock
 from adloco_p2p.swarm.dialling import dial, dial_patiently
-from adloco_p2p.swarm.discovery import TolerantReader
+from adloco_p2p.swarm.hivemind_patches import TolerantReader, connect, daemon_process, reading_task, set_dht_clock
 from adloco_p2p.swarm.identity import Identity
 from adloco_p2p.swarm.listening import check_config
 from adloco_p2p.swarm.starting import (
@@ -133,7 +133,7 @@ class Host:
             undo.push_async_callback(stop_daemon, p2p)
             assert str(p2p.peer_id) == identity.peer_id
             clock = DhtClock()
-            clock.install()
+            set_dht_clock(clock)
             dht = await DHTNode.create(
                 p2p, client_mode=config.client_mode, record_validator=TolerantReader(), wait_timeout=DHT_TIMEOUT_SECONDS
             )
@@ -144,7 +144,7 @@ class Host:
 
     async def stop(self) -> None:
         """Leave the network. The daemon is gone when this returns."""
-        if self.p2p._child.returncode is None:  # a dead daemon would not answer
+        if daemon_process(self.p2p).returncode is None:  # a dead daemon would not answer
             with contextlib.suppress(P2PDaemonError, OSError, asyncio.IncompleteReadError, TimeoutError):
                 async with asyncio.timeout(STOP_TIMEOUT_SECONDS):
                     await self.dht.shutdown()
@@ -153,7 +153,7 @@ class Host:
 
     async def wait_until_dead(self) -> None:
         """Returns when the daemon, or the connection to it, has ended without being asked to: nothing works any more then."""
-        ends = [asyncio.ensure_future(self.p2p._child.wait()), self.p2p._client.control._read_task]
+        ends = [asyncio.ensure_future(daemon_process(self.p2p).wait()), reading_task(self.p2p)]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -340,7 +340,7 @@ async def _is_routed(p2p: P2P, peer: PeerId) -> bool:
     """Connect to a peer that the others know. False while the daemon does not yet know that the others do such work: it learns
     that a moment after the connection to them stands."""
     try:
-        await p2p._client.connect(PeerID.from_base58(peer), [])
+        await connect(p2p, peer, [])
     except P2PDaemonError as error:
         if _NO_ROUTERS_YET in str(error):
             return False

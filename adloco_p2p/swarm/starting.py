@@ -20,6 +20,7 @@ from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.address_book import AddressBook
 from adloco_p2p.swarm.addresses import PeerAddress, reach
 from adloco_p2p.swarm.daemon import IDLE_SECONDS
+from adloco_p2p.swarm.hivemind_patches import daemon_process
 from adloco_p2p.swarm.listening import choose_ports, wait_for_ports, with_port
 
 MAX_STARTS = 4
@@ -108,8 +109,8 @@ async def stop_daemon(p2p: P2P) -> None:
         async with asyncio.timeout(STOP_TIMEOUT_SECONDS):
             await p2p.shutdown()
     except TimeoutError:
-        p2p._child.kill()
-        await p2p._child.wait()
+        daemon_process(p2p).kill()
+        await daemon_process(p2p).wait()
 
 
 def has_public_address(config: PeerConfig) -> bool:

@@ -167,7 +167,7 @@ def main() -> list[Row]:
         growing(1.5, 20, name="AdLoCo, one instance, at most 20"),
         full(),
         adloco(
-            "AdLoCo, constants of the demonstration (H 16)",
+            "AdLoCo, two instances, eta 1.3, H 16, constant rate",
             "work.inner_steps=16",
             "batch.max_batch=32",
             "instances.fork_round=8",

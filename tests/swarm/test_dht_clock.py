@@ -11,8 +11,9 @@ import pytest
 from swarm_hosts import started_hosts
 
 from adloco_p2p.core.types import Digest
-from adloco_p2p.swarm.dht_clock import READERS, DhtClock
+from adloco_p2p.swarm.dht_clock import DhtClock
 from adloco_p2p.swarm.discovery import Discovery
+from adloco_p2p.swarm.hivemind_patches import READERS
 
 RUN = Digest("ab" * 32)
 SHIFTED_PROCESS = """

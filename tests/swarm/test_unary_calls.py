@@ -11,7 +11,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import write_pbmsg
 from hivemind.proto import p2pd_pb2
 from swarm_hosts import started_hosts
 
-from adloco_p2p.swarm.unary_calls import mend
+from adloco_p2p.swarm.hivemind_patches import VERSION, check_version, mend
 
 PROTOCOL = "test.unary"
 TIMEOUT_SECONDS, BLOCKED_SECONDS = 0.3, 0.6
@@ -115,3 +115,10 @@ def test_a_timeout_and_the_answer_in_one_turn_of_the_loop(tmp_path):
                 assert await caller.p2p._client.call_unary_handler(peer, PROTOCOL, b"again") == b"again"
 
     asyncio.run(scenario())
+
+
+def test_another_version_of_hivemind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_version()
+    monkeypatch.setattr("adloco_p2p.swarm.hivemind_patches.version", lambda _: "1.1.13")
+    with pytest.raises(AssertionError, match=f"1.1.13 is installed.*{VERSION}"):
+        check_version()
