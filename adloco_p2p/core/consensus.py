@@ -79,7 +79,9 @@ from adloco_p2p.core.types import MAX_LEAP, MAX_ROSTER, Digest, PeerId, Report, 
 
 MAX_FINALS = 64
 """Values of one slot with a certificate that a peer remembers; only a partition makes a second one."""
-MAX_OVERTAKEN = 32
+STUCK_LEASES = 8
+"""A slot that could have been settled for so long, and was not, is stuck: those here have voted for different values."""
+MAX_OVERTAKEN = 16
 """So often a proposer may take more than its turn in a slot."""
 MAX_EARLY = 256
 """Messages of a slot that this peer has not reached yet."""
@@ -642,16 +644,19 @@ class Consensus:
 
         It rests on less than a majority of the electorate and leaves out somebody who lives here and stands where we stand.
         That counts while more than half of those who decide, as far as they live and told us their head within a lease, stand
-        with us: they can go on without it. Where most are ahead it happened while we were away, and we follow.
+        with us: they can go on without it. Where most are ahead it happened while we were away, and we follow; as we do where
+        those here had their time and did not go on.
         """
-        if not is_emergency(certificate, self.slot.parent):
+        ready_at = self.slot.ready_at
+        is_stuck = ready_at is not None and now > ready_at + STUCK_LEASES * self.members.lease_seconds
+        if is_stuck or not is_emergency(certificate, self.slot.parent):
             return False
         lease = self.members.lease_seconds
         deciding = self.slot.counted([peer for peer in self.slot.roster if not self.members.lease_valid(peer, now)])
         heads = {peer: digest for peer, (digest, at) in self._heads.items() if now - at <= lease and peer in deciding}
         with_us = {peer for peer, digest in heads.items() if digest in self.ledger.position}
         num_heard = len(heads)
-        if self.me in deciding:
+        if self.me in deciding and not self.members.is_away:
             with_us.add(self.me)
             num_heard += 1
         return not with_us.isdisjoint({*certificate.absent, *departed}) and is_majority(len(with_us), num_heard)
@@ -938,6 +943,8 @@ class Consensus:
     def _on_entries(self, sender: PeerId, message: Entries, now: float) -> None:
         """Follow our own ledger's continuation at once; collect another history until it outranks ours, then switch."""
         before = self.ledger.head
+        if message.entries and sender in self.slot.roster:
+            self._heads[sender] = (message.entries[-1].value.plan, now)
         for entry in message.entries:
             if entry.value.plan in self.ledger.position:
                 continue
