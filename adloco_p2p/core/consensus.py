@@ -30,7 +30,6 @@ from adloco_p2p.core.events import Broadcast, Persist, ReportHeard, Send
 from adloco_p2p.core.histories import switch_between
 from adloco_p2p.core.ledger import (
     REPORT_LAG,
-    SILENT_ROUNDS,
     Decide,
     Ledger,
     change_of,
@@ -39,7 +38,6 @@ from adloco_p2p.core.ledger import (
     is_emergency,
     is_majority,
     roster_of,
-    silent_rounds,
 )
 from adloco_p2p.core.ledger_exchange import LedgerExchange
 from adloco_p2p.core.membership import ROSTERS_KEPT, Membership
@@ -308,16 +306,14 @@ class Consensus:
         return sum(1 << index for index, peer in enumerate(roster_of(reported)) if peer in held)
 
     def _is_ready(self, now: float) -> bool:
-        """All that are waited for have reported, or those who have not had their time. Nobody waits for members that have not
-        reported for long, and the electors among the others make the majority."""
+        """All that are waited for have reported, or those who have not had their time. The electors among them make the
+        majority: others are waited for, but for no longer than `grace_seconds`."""
         slot, reported = self.slot, self.ledger.reported
         if slot.ready_at is not None:
             return True
         held = self._held()
         members = frozenset(roster_of(reported)) if reported is not None else frozenset()
-        parent = slot.parent
-        speaking = {seat.peer for seat in parent.roster if silent_rounds(seat, parent.round) < SILENT_ROUNDS}
-        expected = [peer for peer in self._live_order(now) if peer in members and (peer in speaking or peer in held)]
+        expected = [peer for peer in self._live_order(now) if peer in members]
         present = len([peer for peer in expected if peer in held])
         deciding = [peer for peer in expected if peer in slot.electorate] or expected
         if slot.first_at is None and present:
