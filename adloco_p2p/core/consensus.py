@@ -30,7 +30,6 @@ from adloco_p2p.core.events import Broadcast, Persist, ReportHeard, Send
 from adloco_p2p.core.histories import switch_between
 from adloco_p2p.core.ledger import (
     REPORT_LAG,
-    SILENT_ROUNDS,
     Decide,
     Ledger,
     change_of,
@@ -39,7 +38,6 @@ from adloco_p2p.core.ledger import (
     is_emergency,
     is_majority,
     roster_of,
-    silent_rounds,
 )
 from adloco_p2p.core.ledger_exchange import LedgerExchange
 from adloco_p2p.core.membership import ROSTERS_KEPT, Membership
@@ -80,7 +78,9 @@ from adloco_p2p.core.types import MAX_LEAP, MAX_ROSTER, Digest, PeerId, Report, 
 
 MAX_FINALS = 64
 """Values of one slot with a certificate that a peer remembers; only a partition makes a second one."""
-MAX_OVERTAKEN = 32
+STUCK_LEASES = 8
+"""A slot that could have been settled for so long, and was not, is stuck: those here have voted for different values."""
+MAX_OVERTAKEN = 16
 """So often a proposer may take more than its turn in a slot."""
 MAX_EARLY = 256
 """Messages of a slot that this peer has not reached yet."""
@@ -309,16 +309,14 @@ class Consensus:
         return sum(1 << index for index, peer in enumerate(roster_of(reported)) if peer in held)
 
     def _is_ready(self, now: float) -> bool:
-        """All that are waited for have reported, or those who have not had their time. Nobody waits for members that have not
-        reported for long, and the electors among the others make the majority."""
+        """All that are waited for have reported, or those who have not had their time. The electors among them make the
+        majority: others are waited for, but for no longer than `grace_seconds`."""
         slot, reported = self.slot, self.ledger.reported
         if slot.ready_at is not None:
             return True
         held = self._held()
         members = frozenset(roster_of(reported)) if reported is not None else frozenset()
-        parent = slot.parent
-        speaking = {seat.peer for seat in parent.roster if silent_rounds(seat, parent.round) < SILENT_ROUNDS}
-        expected = [peer for peer in self._live_order(now) if peer in members and (peer in speaking or peer in held)]
+        expected = [peer for peer in self._live_order(now) if peer in members]
         present = len([peer for peer in expected if peer in held])
         deciding = [peer for peer in expected if peer in slot.electorate] or expected
         if slot.first_at is None and present:
@@ -645,16 +643,19 @@ class Consensus:
 
         It rests on less than a majority of the electorate and leaves out somebody who lives here and stands where we stand.
         That counts while more than half of those who decide, as far as they live and told us their head within a lease, stand
-        with us: they can go on without it. Where most are ahead it happened while we were away, and we follow.
+        with us: they can go on without it. Where most are ahead it happened while we were away, and we follow; as we do where
+        those here had their time and did not go on.
         """
-        if not is_emergency(certificate, self.slot.parent):
+        ready_at = self.slot.ready_at
+        is_stuck = ready_at is not None and now > ready_at + STUCK_LEASES * self.members.lease_seconds
+        if is_stuck or not is_emergency(certificate, self.slot.parent):
             return False
         lease = self.members.lease_seconds
         deciding = self.slot.counted([peer for peer in self.slot.roster if not self.members.lease_valid(peer, now)])
         heads = {peer: digest for peer, (digest, at) in self._heads.items() if now - at <= lease and peer in deciding}
         with_us = {peer for peer, digest in heads.items() if digest in self.ledger.position}
         num_heard = len(heads)
-        if self.me in deciding:
+        if self.me in deciding and not self.members.is_away:
             with_us.add(self.me)
             num_heard += 1
         return not with_us.isdisjoint({*certificate.absent, *departed}) and is_majority(len(with_us), num_heard)
@@ -941,6 +942,8 @@ class Consensus:
     def _on_entries(self, sender: PeerId, message: Entries, now: float) -> None:
         """Follow our own ledger's continuation at once; collect another history until it outranks ours, then switch."""
         before = self.ledger.head
+        if message.entries and sender in self.slot.roster:
+            self._heads[sender] = (message.entries[-1].value.plan, now)
         for entry in message.entries:
             if entry.value.plan in self.ledger.position:
                 continue

@@ -30,7 +30,7 @@ REPORT_LAG = 2
 PROBATION_ROUNDS = 8
 """A newcomer has a say after so many rounds: names are free, rounds of work are not."""
 SILENT_ROUNDS = 4
-"""A member that did not report so many rounds running has no say until it reports again, and nobody waits for its report."""
+"""A member that did not report so many rounds running has no say until it reports again."""
 DEPARTS_AFTER = 16
 """A member that did not report so many rounds running loses its seat. Long enough for a newcomer to fetch a large state, and
 for one that goes to hand over what it has; a peer that lives asks to join again."""
