@@ -62,10 +62,10 @@ def loopback_bytes() -> int:
 def ours(rank: int, _num_peers: int, size: int, codec: str, share: Callable[[Any], list[Any]]) -> Iterator[Round]:
     from hivemind.p2p import P2P
 
-    from adloco_p2p.core import canonical
-    from adloco_p2p.core.types import PeerId
-    from adloco_p2p.swarm.averaging import Averager
-    from adloco_p2p.swarm.traffic import Meter
+    from adloco_p2p.core.model import canonical
+    from adloco_p2p.core.model.types import PeerId
+    from adloco_p2p.swarm.allreduce.averager import Averager
+    from adloco_p2p.swarm.transport.traffic import Meter
 
     vector, meter = torch.randn(size, generator=torch.Generator().manual_seed(rank)), Meter()
     with asyncio.Runner() as runner:

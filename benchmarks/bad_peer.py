@@ -27,13 +27,15 @@ import torch
 from hivemind.p2p import P2P, PeerID
 
 from adloco_p2p.cli import main as node
-from adloco_p2p.core.outer_round import OuterRound
-from adloco_p2p.core.types import InstanceReport, PeerId
-from adloco_p2p.swarm import averaging_wire, gossip_wire, state_transfer
-from adloco_p2p.swarm.averaging import Averager
-from adloco_p2p.swarm.butterfly import Butterfly
-from adloco_p2p.swarm.gossip_wire import AdlocoGossip, GossipWire
-from adloco_p2p.swarm.streams import FramedStream
+from adloco_p2p.core.averaging.outer_round import OuterRound
+from adloco_p2p.core.model.types import InstanceReport, PeerId
+from adloco_p2p.swarm.allreduce import handshake
+from adloco_p2p.swarm.allreduce.averager import Averager
+from adloco_p2p.swarm.allreduce.butterfly import Butterfly
+from adloco_p2p.swarm.transfer import state_transfer
+from adloco_p2p.swarm.transport import gossip
+from adloco_p2p.swarm.transport.framed_stream import FramedStream
+from adloco_p2p.swarm.transport.gossip import AdlocoGossip, GossipWire
 from adloco_p2p.v1 import gossip_pb2
 from benchmarks.paced import pace
 
@@ -143,7 +145,7 @@ async def everybody(wire: GossipWire) -> list[PeerID]:
 
 
 async def tell(wire: GossipWire, peer: PeerID, envelope: gossip_pb2.Envelope) -> None:
-    await AdlocoGossip.get_stub(wire._p2p, peer).rpc_gossip(envelope, timeout=gossip_wire.SEND_TIMEOUT_SECONDS)
+    await AdlocoGossip.get_stub(wire._p2p, peer).rpc_gossip(envelope, timeout=gossip.SEND_TIMEOUT_SECONDS)
 
 
 def foreign() -> None:
@@ -222,7 +224,7 @@ def garbage() -> None:
 
     async def deeds(wire: GossipWire) -> None:
         names = [f"AdlocoGossip.{name}" for name in ("rpc_gossip", "rpc_manifest", "rpc_ping")]
-        handlers = [averaging_wire.HANDLER, state_transfer.PROTOCOL_NAME, *names, "DHTProtocol.rpc_find"]
+        handlers = [handshake.HANDLER, state_transfer.PROTOCOL_NAME, *names, "DHTProtocol.rpc_find"]
         for peer in await everybody(wire):
             async with asyncio.timeout(5.0):
                 await open_and_write(wire._p2p, peer, random.choice(handlers))

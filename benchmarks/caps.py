@@ -29,15 +29,15 @@ from pathlib import Path
 import torch
 from hivemind.p2p import P2P
 
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.core import canonical
-from adloco_p2p.core.messages import Probe
-from adloco_p2p.core.types import PeerId
-from adloco_p2p.runtime.schedule import DayBook, Schedule
-from adloco_p2p.swarm.averaging import Averager
-from adloco_p2p.swarm.gossip_wire import GossipWire
-from adloco_p2p.swarm.governor import Governor
-from adloco_p2p.swarm.traffic import Traffic
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.messages import Ping
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.runtime.adapters.daily_schedule import DayBook, Schedule
+from adloco_p2p.swarm.allreduce.averager import Averager
+from adloco_p2p.swarm.transport.gossip import GossipWire
+from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
+from adloco_p2p.swarm.transport.traffic import Traffic
 
 RUN = canonical.digest("benchmarks.caps")
 SETTLE_SECONDS = 3.0
@@ -55,13 +55,13 @@ class Member:
 
     def __post_init__(self) -> None:
         self.peer = PeerId(self.p2p.peer_id.to_base58())
-        self.governor = Governor(self.traffic)
-        self.averager = Averager(self.p2p, pace=self.governor, meter=self.traffic.averaging)
+        self.rate_limiter = RateLimiter(self.traffic)
+        self.averager = Averager(self.p2p, pace=self.rate_limiter, meter=self.traffic.averaging)
         self.wire = GossipWire(
             self.p2p,
             run=RUN,
             me=self.peer,
-            kinds={"Probe": Probe},
+            kinds={"Ping": Ping},
             on_message=_ignore,
             on_refused=lambda *_: None,
             meter=self.traffic.gossip,
@@ -144,7 +144,7 @@ class Swarm:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             begun = time.perf_counter()
-            if await second.wire.send(first.peer, Probe(target=first.peer, is_relayed=False)):
+            if await second.wire.send(first.peer, Ping(target=first.peer, is_relayed=False)):
                 found.append(time.perf_counter() - begun)
             await asyncio.sleep(MESSAGE_PAUSE_SECONDS)
         return found
@@ -223,7 +223,7 @@ async def _budget(swarm: Swarm, arguments: argparse.Namespace) -> None:
         before = sum(first.traffic.total)
         schedule = Schedule(
             PeerConfig(daily_budget_bytes=before + budget),
-            first.governor,
+            first.rate_limiter,
             book=DayBook(Path(folder) / "traffic.json"),
             command=lambda _, reason: paused.append(reason),
             is_paused=lambda: bool(paused),
@@ -241,7 +241,7 @@ async def _budget(swarm: Swarm, arguments: argparse.Namespace) -> None:
 
 
 def _set(member: Member, up: float, down: float) -> None:
-    member.governor.set_caps(up_bytes_per_second=round(up * 1e6), down_bytes_per_second=round(down * 1e6))
+    member.rate_limiter.set_caps(up_bytes_per_second=round(up * 1e6), down_bytes_per_second=round(down * 1e6))
 
 
 def main() -> int:

@@ -18,13 +18,13 @@ from tempfile import TemporaryDirectory
 import torch
 
 from adloco_p2p.config.load import load_run
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.config.run import RunConfig
-from adloco_p2p.core.events import RunInner
-from adloco_p2p.core.types import HostShare, InstanceId, InstancePlan, PeerId
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.events import RunInner
+from adloco_p2p.core.model.types import HostShare, InstanceId, InstancePlan, PeerId
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.codecs import CODECS, codec_named
-from adloco_p2p.numerics.merging import weighted_average
+from adloco_p2p.numerics.reduction import weighted_average
 from adloco_p2p.training.hosting import Hosting
 
 ROOT = Path(__file__).parents[1]

@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-PATIENCE_SECONDS = 600.0
+WAIT_LIMIT_SECONDS = 600.0
 LOOK_SECONDS = 0.2
 ENDLESS = 10_000
 """Rounds: the check stops the run."""
@@ -91,7 +91,7 @@ def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def wait(look: Callable[[], Any], what: str, *processes: subprocess.Popen[bytes]) -> Any:
     """The first true thing that `look` returns while the processes live."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + WAIT_LIMIT_SECONDS
     while time.monotonic() < deadline and all(process.poll() is None for process in processes):
         if found := look():
             return found
@@ -135,13 +135,13 @@ def check(folder: Path, container: str) -> dict[str, bool]:
             try:
                 everybody = (first, second, contained)
                 wait(lambda: len(rounds_together(volume, folder / "first")) >= ENOUGH, "rounds together", *everybody)
-                health = subprocess.run([*enter, *HEALTH], check=False, timeout=PATIENCE_SECONDS).returncode
+                health = subprocess.run([*enter, *HEALTH], check=False, timeout=WAIT_LIMIT_SECONDS).returncode
                 inner = int((volume / "lock").read_text())  # chroot isolation: the machine's process ids
                 os.kill(inner, signal.SIGTERM)
-                codes = [contained.wait(PATIENCE_SECONDS)]
+                codes = [contained.wait(WAIT_LIMIT_SECONDS)]
                 for process in (first, second):
                     process.send_signal(signal.SIGINT)
-                codes += [process.wait(PATIENCE_SECONDS) for process in (first, second)]
+                codes += [process.wait(WAIT_LIMIT_SECONDS) for process in (first, second)]
             finally:
                 print(logs["container"].read_text())
     together = rounds_together(volume, folder / "first")

@@ -12,10 +12,10 @@ from dataclasses import replace
 import psutil
 import torch
 
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.config.run import ModelConfig, RunConfig
-from adloco_p2p.core.events import RunInner
-from adloco_p2p.core.types import HostShare, InstanceId, InstancePlan, PeerId
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import ModelConfig, RunConfig
+from adloco_p2p.core.model.events import RunInner
+from adloco_p2p.core.model.types import HostShare, InstanceId, InstancePlan, PeerId
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.training.hosting import Hosting
 

@@ -17,22 +17,22 @@ from pathlib import Path
 import torch
 
 from adloco_p2p.config.load import load_run
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.config.run import EvaluationConfig, RunConfig
-from adloco_p2p.core.agreement import Gathering
-from adloco_p2p.core.events import Durable, Started
-from adloco_p2p.core.peer import Cadence, Peer
-from adloco_p2p.core.round_plan import genesis, next_plan
-from adloco_p2p.core.rules import InstanceRules
-from adloco_p2p.core.types import Capacity, InstanceId, PeerId
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import EvaluationConfig, RunConfig
+from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
+from adloco_p2p.core.model.events import Durable, Started
+from adloco_p2p.core.model.rules import InstanceRules
+from adloco_p2p.core.model.types import Capacity, InstanceId, PeerId
+from adloco_p2p.core.peer.peer import Cadence, Peer
+from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.batch import Feed
-from adloco_p2p.runtime.alone import NothingToJournal
-from adloco_p2p.runtime.loop import Node, Ports
-from adloco_p2p.runtime.sink import Sink
+from adloco_p2p.runtime.node.event_sink import Sink
+from adloco_p2p.runtime.node.loop import Node, Ports
+from adloco_p2p.runtime.offline_node import NothingToJournal
 from adloco_p2p.storage.checkpoint import CheckpointStore
 from adloco_p2p.storage.event_log import EventLog
-from adloco_p2p.swarm.memory import MemorySwarm
+from adloco_p2p.swarm.in_memory import MemorySwarm
 from adloco_p2p.training.hosting import Hosting
 from adloco_p2p.training.model import build_model
 
@@ -144,7 +144,7 @@ def _node_turn(run: RunConfig, engine: Hosting, folder: Path) -> Callable[[], ob
     durable = Durable(round=0, plans=(plan,), held=(ONE,))
 
     def work() -> None:
-        agreement = Gathering(decide=lambda before, reports: next_plan(before, reports, run.rules))
+        agreement = FixedRosterAgreement(decide=lambda before, reports: next_plan(before, reports, run.rules))
         peer = Peer(me=ME, cadence=Cadence(work=run.work, evaluation_period=0, checkpoint_period=1), agreement=agreement)
         stop = asyncio.run(Node(peer=peer, ports=ports).run(Started(durable=durable, capacity=capacity)))
         assert stop.is_finished

@@ -8,7 +8,7 @@ import time
 
 import torch
 
-from adloco_p2p.config.run import RunConfig
+from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.grad_stats import half_products
 from adloco_p2p.training.inner_loop import STATISTICS_PERIOD, accumulate_gradient

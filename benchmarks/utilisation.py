@@ -22,12 +22,12 @@ from typing import get_args, get_type_hints
 import torch
 
 from adloco_p2p.config.load import load_run
-from adloco_p2p.config.run import AveragingConfig
-from adloco_p2p.core.communications import round_bytes
+from adloco_p2p.config.run_config import AveragingConfig
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.digest import state_digest, tensor_digest
 from adloco_p2p.numerics.outer_optimizer import outer_step_
+from adloco_p2p.views.cost_model import round_bytes
 from benchmarks.method.clock import Link, Machine, Profile
 from benchmarks.method.run import BASE, CACHE
 from benchmarks.method.world import Setting, World

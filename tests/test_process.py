@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from adloco_p2p.cli import EXIT_BROKEN_PIPE, _WithFields, main
-from adloco_p2p.commands import control, model, swarm
-from adloco_p2p.config.run import RunConfig
+from adloco_p2p.commands import control, swarm, trained_model
+from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.errors import StorageError, SwarmError
-from adloco_p2p.runtime import signals
+from adloco_p2p.runtime.adapters import signals
 from adloco_p2p.storage.workdir import Workdir
 from tests.views.synthetic import events
 
@@ -179,7 +179,7 @@ class Stored:
 
 def test_what_is_removed_while_it_is_read_is_read_from_a_newer_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = [Stored(3), Stored(5), Stored(8)]
-    monkeypatch.setattr(model, "open_saved", lambda workdir: waiting.pop(0))
+    monkeypatch.setattr(trained_model, "open_saved", lambda workdir: waiting.pop(0))
 
     def read(saved: Stored) -> str:
         saved.is_there = saved.round == 8
@@ -187,18 +187,18 @@ def test_what_is_removed_while_it_is_read_is_read_from_a_newer_checkpoint(monkey
             return "state"
         raise StorageError("no such file")
 
-    saved, state = model.read_saved(Path("anywhere"), read)  # type: ignore[arg-type]
+    saved, state = trained_model.read_saved(Path("anywhere"), read)  # type: ignore[arg-type]
     assert (saved.round, state, waiting) == (8, "state", [])
 
 
 def test_what_is_there_and_cannot_be_read_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "open_saved", lambda workdir: Stored(3))
+    monkeypatch.setattr(trained_model, "open_saved", lambda workdir: Stored(3))
 
     def read(saved: object) -> None:
         raise StorageError("damaged")
 
     with pytest.raises(StorageError, match="damaged"):
-        model.read_saved(Path("anywhere"), read)
+        trained_model.read_saved(Path("anywhere"), read)
 
 
 def test_offline_never_asks_the_hub(tmp_path: Path) -> None:

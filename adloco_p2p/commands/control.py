@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-from adloco_p2p.commands.saying import say
+from adloco_p2p.commands.console import say
+from adloco_p2p.control.api import API_VERSION
 from adloco_p2p.control.client import ControlClient, starting_status
-from adloco_p2p.control.messages import API_VERSION
 from adloco_p2p.errors import SwarmError
-from adloco_p2p.runtime.sink import View
+from adloco_p2p.runtime.node.event_sink import View
 from adloco_p2p.storage.workdir import holder_of, meant_workdir, read_run
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.event_file import read_events
@@ -120,7 +120,7 @@ def bandwidth(arguments: argparse.Namespace) -> int:
 
 def watch(arguments: argparse.Namespace) -> int:
     """Show the live view of the node, also after it was started again, until Ctrl-C or the end of the run."""
-    from adloco_p2p.commands.showing import open_view
+    from adloco_p2p.commands.console import open_view
 
     workdir: Path = arguments.workdir
     if _starting(workdir) is None:

@@ -5,31 +5,31 @@ import asyncio
 import json
 from collections.abc import Sequence
 
-from adloco_p2p.commands.saying import say
+from adloco_p2p.commands.console import say
 from adloco_p2p.commands.train import peer_config_of
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.core.finding import Finding, exit_code
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.views.check_report import CheckResult, exit_code
 
 
 def doctor(arguments: argparse.Namespace) -> int:
     """Print the findings; the exit code is that of the first failure. Warnings do not fail: it is a health check, too."""
     config = peer_config_of(arguments)
-    from adloco_p2p.runtime.machine_checks import check_machine
-    from adloco_p2p.views.doctor import document, show
+    from adloco_p2p.runtime.doctor.machine_checks import check_machine
+    from adloco_p2p.views.check_report import document, show
 
-    findings = list(check_machine(config, arguments.workdir))
-    findings += asyncio.run(_network(config, arguments.initial_peers))
-    code = exit_code(findings)
+    results = list(check_machine(config, arguments.workdir))
+    results += asyncio.run(_network(config, arguments.initial_peers))
+    code = exit_code(results)
     if arguments.json:
-        say(json.dumps(document(findings, exit_code=code)))
+        say(json.dumps(document(results, exit_code=code)))
     else:
-        show(findings)
+        show(results)
     return code
 
 
-async def _network(config: PeerConfig, initial_peers: Sequence[str]) -> list[Finding]:
-    from adloco_p2p.runtime.network_checks import check_network
+async def _network(config: PeerConfig, initial_peers: Sequence[str]) -> list[CheckResult]:
+    from adloco_p2p.runtime.doctor.network_checks import check_network
 
     if not initial_peers:
-        return [Finding(check="network", verdict="skipped", found="not looked at; name --initial-peers ADDR")]
-    return [finding async for finding in check_network(config, initial_peers)]
+        return [CheckResult(check="network", outcome="skipped", found="not looked at; name --initial-peers ADDR")]
+    return [result async for result in check_network(config, initial_peers)]

@@ -5,14 +5,14 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from adloco_p2p.commands.saying import say
+from adloco_p2p.commands.console import say
 from adloco_p2p.config.load import load_run, show
-from adloco_p2p.config.run import RunConfig
+from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.disk import reported
 
 if TYPE_CHECKING:
-    from adloco_p2p.core.communications import Estimate, Link
+    from adloco_p2p.views.cost_model import Estimate, Link
 
 
 def show_config(arguments: argparse.Namespace) -> int:
@@ -24,7 +24,7 @@ def show_config(arguments: argparse.Namespace) -> int:
 def report(arguments: argparse.Namespace) -> int:
     """Draw the run from its event file."""
     from adloco_p2p.views.event_file import read_events
-    from adloco_p2p.views.report import draw_report
+    from adloco_p2p.views.run_report import draw_report
 
     events = list(read_events(arguments.workdir / "events.jsonl"))
     with reported(arguments.output):
@@ -37,7 +37,7 @@ def report(arguments: argparse.Namespace) -> int:
 def plan(arguments: argparse.Namespace) -> int:
     """Bounds of rounds, bytes and transfer time (method section 12, derived); where a directory is named, what happened in it
     and how the run goes on from there."""
-    from adloco_p2p.core.communications import Link, Workload, bounds
+    from adloco_p2p.views.cost_model import Link, Workload, bounds
 
     if not 0 < arguments.mbit < math.inf:
         raise ConfigError(f"--mbit {arguments.mbit}: a rate above 0 is accepted", code="E200")
@@ -111,7 +111,7 @@ def count_parameters(run: RunConfig) -> int:
 def _extrapolated(arguments: argparse.Namespace, run: RunConfig, *, num_samples: int, link: "Link") -> "tuple[Estimate, ...]":
     """The whole run, if the rounds to come stay as the newest planned one of the directory, and if they go on to grow as they
     have grown since the first. Nothing where no round is planned, or none is left."""
-    from adloco_p2p.core.communications import estimate_of, growing_rounds
+    from adloco_p2p.views.cost_model import estimate_of, growing_rounds
     from adloco_p2p.views.event_file import read_events
 
     events = read_events(arguments.workdir / "events.jsonl")

@@ -9,14 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from adloco_p2p.commands.ledger import EXIT_BROKEN, read_journal
-from adloco_p2p.commands.saying import say
-from adloco_p2p.commands.showing import open_view
-from adloco_p2p.config.run import RunConfig
-from adloco_p2p.core import receipts
-from adloco_p2p.core.ledger import chain, unconnected, verify_ledger
+from adloco_p2p.commands.audit import EXIT_BROKEN, read_journal
+from adloco_p2p.commands.console import open_view, say
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.ledger import contributions
+from adloco_p2p.core.ledger.ledger import chain, unconnected
+from adloco_p2p.core.ledger.validation import verify_ledger
 from adloco_p2p.errors import ConfigError
-from adloco_p2p.runtime.sink import View
+from adloco_p2p.runtime.node.event_sink import View
 from adloco_p2p.views import units
 from adloco_p2p.views.records import Event
 
@@ -28,8 +28,8 @@ MAX_PAUSE_SECONDS = 3.0
 
 def dashboard(arguments: argparse.Namespace) -> int:
     """Serve the page of a run, of others or of this machine."""
-    from adloco_p2p.runtime.meeting import Meeting
-    from adloco_p2p.runtime.observe import follow_swarm, follow_workdir
+    from adloco_p2p.runtime.follow_run import follow_swarm, follow_workdir
+    from adloco_p2p.swarm.discovery.join import JoinTarget
     from adloco_p2p.web.server import Address, parse_host
 
     if bool(arguments.initial_peers) == bool(arguments.workdir):
@@ -42,8 +42,8 @@ def dashboard(arguments: argparse.Namespace) -> int:
     if arguments.workdir:
         asyncio.run(follow_workdir(workdir=arguments.workdir, address=address, say=say))
     else:
-        meeting = Meeting(initial_peers=tuple(arguments.initial_peers), run=arguments.run)
-        asyncio.run(follow_swarm(meeting=meeting, address=address, count_parameters=_count_parameters, say=say))
+        target = JoinTarget(initial_peers=tuple(arguments.initial_peers), run=arguments.run)
+        asyncio.run(follow_swarm(target=target, address=address, count_parameters=_count_parameters, say=say))
     return 0
 
 
@@ -58,7 +58,7 @@ def _count_parameters(run: RunConfig) -> int | None:
 
 def leaderboard(arguments: argparse.Namespace) -> int:
     """Tokens per peer, from the signed reports of a ledger that is checked first."""
-    from adloco_p2p.runtime.agreement import decide_by, genesis_of, is_signed
+    from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of, is_signed
 
     run, records = read_journal(arguments.workdir)
     genesis = genesis_of(run)
@@ -67,7 +67,7 @@ def leaderboard(arguments: argparse.Namespace) -> int:
     if problems or unconnected(records, genesis):
         say(f"the ledger is not sound, so nothing is counted; see adloco-peer ledger verify --workdir {arguments.workdir}")
         return EXIT_BROKEN
-    rows = receipts.leaderboard(receipts.claims(genesis, entries), sequence_length=run.data.sequence_length)
+    rows = contributions.leaderboard(contributions.credited(genesis, entries), sequence_length=run.data.sequence_length)
     total = sum(row.samples for row in rows)
     if arguments.json:
         document = {

@@ -7,7 +7,7 @@ import traceback
 from importlib import metadata
 from pathlib import Path
 
-from adloco_p2p.commands.saying import say
+from adloco_p2p.commands.console import say
 from adloco_p2p.error_codes import ERROR_CODES, explained
 from adloco_p2p.errors import ConfigError, StorageError
 
@@ -23,7 +23,7 @@ def version(arguments: argparse.Namespace) -> int:
 
 
 def version_words() -> str:
-    from adloco_p2p.config.run import PROTOCOL_VERSION
+    from adloco_p2p.config.run_config import PROTOCOL_VERSION
 
     try:
         installed = metadata.version("adloco-peer")

@@ -19,13 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from adloco_p2p.commands import model
-from adloco_p2p.commands.saying import say
-from adloco_p2p.commands.showing import open_view
+from adloco_p2p.commands import trained_model
+from adloco_p2p.commands.console import open_view, say
 from adloco_p2p.commands.train import is_complete
 from adloco_p2p.config.load import load_run
 from adloco_p2p.errors import ConfigError, SwarmError
-from adloco_p2p.runtime.sink import View
+from adloco_p2p.runtime.node.event_sink import View
 from adloco_p2p.storage.disk import reported
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -114,7 +113,7 @@ def swarm(arguments: argparse.Namespace) -> int:
         say(f"saved; go on with the same command in {arguments.workdir}")
         return 0 if not failed else 3
     if arguments.export is not None:
-        model.write_export(finished[0].workdir, arguments.export, instance=None)
+        trained_model.write_export(finished[0].workdir, arguments.export, instance=None)
     else:
         say(f"done. Write the model: adloco-peer export --workdir {finished[0].workdir} --output DIR")
     return 0 if not failed else 3

@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adloco_p2p.commands.saying import say
-from adloco_p2p.commands.showing import open_view
+from adloco_p2p.commands.console import open_view, say
 from adloco_p2p.config.load import load_peer, load_run
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.config.run import RunConfig
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.control.endpoint import parse_listen
-from adloco_p2p.core.events import Stop
+from adloco_p2p.core.model.events import Stop
 
 if TYPE_CHECKING:
     from adloco_p2p.storage.workdir import Workdir
@@ -24,7 +23,7 @@ def start(arguments: argparse.Namespace) -> int:
     run = _run_config(arguments)
     config = peer_config_of(arguments)
     with closing(_open_workdir(arguments, config)) as workdir:
-        from adloco_p2p.swarm.identity import Identity
+        from adloco_p2p.swarm.p2p.identity import Identity
 
         run = replace(run, author=Identity.load_or_create(workdir.identity_path).peer_id)
         workdir.adopt(run)  # before anything slow: a directory of another run is refused at once
@@ -36,8 +35,8 @@ def start(arguments: argparse.Namespace) -> int:
             return 0
         workdir.keep_to(is_offline=arguments.offline)
         if arguments.offline:
-            from adloco_p2p.runtime.alone import train_alone
-            from adloco_p2p.runtime.compose import open_local
+            from adloco_p2p.runtime.offline_node import train_alone
+            from adloco_p2p.runtime.services import open_local
 
             local = open_local(workdir=workdir, run=run, peer_config=config, view=open_view(plain=arguments.plain), say=say)
             try:
@@ -45,7 +44,7 @@ def start(arguments: argparse.Namespace) -> int:
             finally:
                 local.close()
         else:
-            from adloco_p2p.runtime.together import start_run
+            from adloco_p2p.runtime.network_node import start_run
 
             stop = asyncio.run(
                 start_run(
@@ -65,12 +64,12 @@ def join(arguments: argparse.Namespace) -> int:
     config = peer_config_of(arguments)
     with closing(_open_workdir(arguments, config)) as workdir:
         workdir.keep_to(is_offline=False)
-        from adloco_p2p.runtime.meeting import Meeting
-        from adloco_p2p.runtime.together import join_run
+        from adloco_p2p.runtime.network_node import join_run
+        from adloco_p2p.swarm.discovery.join import JoinTarget
 
-        meeting = Meeting(initial_peers=tuple(arguments.initial_peers), run=arguments.run)
+        target = JoinTarget(initial_peers=tuple(arguments.initial_peers), run=arguments.run)
         stop = asyncio.run(
-            join_run(workdir=workdir, meeting=meeting, config=config, view=open_view(plain=arguments.plain), say=say)
+            join_run(workdir=workdir, target=target, config=config, view=open_view(plain=arguments.plain), say=say)
         )
     return _ended(stop, arguments)
 
@@ -79,7 +78,7 @@ def bootstrap(arguments: argparse.Namespace) -> int:
     """Help others to find each other, and relay; train nothing."""
     config = peer_config_of(arguments)
     with closing(_open_workdir(arguments, config)) as workdir:
-        from adloco_p2p.runtime.bootstrap import serve
+        from adloco_p2p.runtime.bootstrap_node import serve
 
         asyncio.run(serve(workdir=workdir, config=config, initial_peers=tuple(arguments.initial_peers), say=say))
     return 0
@@ -88,8 +87,8 @@ def bootstrap(arguments: argparse.Namespace) -> int:
 def _open_workdir(arguments: argparse.Namespace, config: PeerConfig) -> "Workdir":
     """What can be wrong with addresses and the directory is told here, before torch is imported, which takes seconds."""
     from adloco_p2p.storage.workdir import Workdir
-    from adloco_p2p.swarm.link import split_initial_peers
-    from adloco_p2p.swarm.listening import check_config, wait_for_ports
+    from adloco_p2p.swarm.discovery.join_link import split_initial_peers
+    from adloco_p2p.swarm.p2p.listening import check_config, wait_for_ports
 
     split_initial_peers(arguments.initial_peers)
     check_config(config)
@@ -109,7 +108,7 @@ def _ended(stop: Stop, arguments: argparse.Namespace) -> int:
 
 
 def is_complete(workdir: Path) -> bool:
-    from adloco_p2p.commands.model import open_saved
+    from adloco_p2p.commands.trained_model import open_saved
     from adloco_p2p.errors import ConfigError, StorageError
 
     try:

@@ -3,10 +3,10 @@
 import re
 from math import ceil
 
-from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.quiet_hours import parse_range
-from adloco_p2p.config.run import RunConfig
-from adloco_p2p.core.types import MAX_HISTORY, MAX_INSTANCES
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.types import MAX_HISTORY, MAX_INSTANCES
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 """Arguments that most architectures have; `transformers` would fail on impossible ones with whatever error comes first."""

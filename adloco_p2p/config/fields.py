@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
-from adloco_p2p.core import canonical
+from adloco_p2p.core.model import canonical
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

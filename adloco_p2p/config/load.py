@@ -17,8 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from adloco_p2p.config.combinations import combinations, peer_combinations
 from adloco_p2p.config.documents import is_bare_name, parse_override, read_document, read_run_document, shortened
 from adloco_p2p.config.fields import accepted, differences, flatten, flatten_fully, sections_of, setting_of, settings_of, shown
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.config.run import RunConfig
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.errors import ConfigError
 
 __all__ = ["Loaded", "combinations", "differences", "load_peer", "load_run", "show"]

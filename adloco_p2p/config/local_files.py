@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from adloco_p2p.config.combinations import combinations
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.config.run import RunConfig
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.errors import ConfigError
 
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from adloco_p2p.control import endpoint as endpoints
-from adloco_p2p.control.messages import API_VERSION, MAX_REPLY_BYTES, plain
+from adloco_p2p.control.api import API_VERSION, MAX_REPLY_BYTES, plain
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.v1 import control_pb2, control_pb2_grpc
 

@@ -10,8 +10,8 @@ from google.protobuf import json_format
 from grpc import aio
 
 from adloco_p2p.control import endpoint as endpoints
+from adloco_p2p.control.api import API_VERSION, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
 from adloco_p2p.control.endpoint import Endpoint, Listen
-from adloco_p2p.control.messages import API_VERSION, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.v1 import control_pb2, control_pb2_grpc
 

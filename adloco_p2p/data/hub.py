@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from adloco_p2p.config.run import DataConfig
+from adloco_p2p.config.run_config import DataConfig
 from adloco_p2p.errors import ConfigError
 
 CARD = "README.md"

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from adloco_p2p.config.run import DataConfig
-from adloco_p2p.core import canonical
+from adloco_p2p.config.run_config import DataConfig
+from adloco_p2p.core.model import canonical
 from adloco_p2p.data import corpus
 from adloco_p2p.data.corpus import Document
 from adloco_p2p.data.packing import TokenRows, pack, padding_of, smallest_dtype, terminated

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from adloco_p2p.config.run import DataConfig
+from adloco_p2p.config.run_config import DataConfig
 from adloco_p2p.data.corpus import Document
 from adloco_p2p.data.hub import repository_files
 from adloco_p2p.errors import ConfigError

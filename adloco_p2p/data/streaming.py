@@ -15,8 +15,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from adloco_p2p.config.run import DataConfig
-from adloco_p2p.core.types import InstanceId, PeerId
+from adloco_p2p.config.run_config import DataConfig
+from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.data.packing import cut, smallest_dtype, terminated
 from adloco_p2p.data.sampling import permute, round_keys
 from adloco_p2p.data.source import is_heldout, load_split, text_of

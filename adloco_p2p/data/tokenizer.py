@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from adloco_p2p.config.local_files import check_source
-from adloco_p2p.config.run import RunConfig, TokenizerConfig
+from adloco_p2p.config.run_config import RunConfig, TokenizerConfig
 from adloco_p2p.errors import ConfigError
 
 TokenIds = npt.NDArray[np.integer[Any]]

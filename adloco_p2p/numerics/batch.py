@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from adloco_p2p.core.types import InstanceId, PeerId
+from adloco_p2p.core.model.types import InstanceId, PeerId
 
 IGNORED_LABEL = -100
 """Label of padding."""

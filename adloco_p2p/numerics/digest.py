@@ -4,11 +4,13 @@ The state's chunks are those of the outer parameters followed by those of the ou
 """
 
 import hashlib
+import struct
 from collections.abc import Sequence
 
 import torch
 
-from adloco_p2p.core.types import Digest
+from adloco_p2p.core.model.types import Digest
+from adloco_p2p.numerics.codecs import Buffer, TensorCodec
 
 CHUNK_BYTES = 1 << 20
 """Bytes of one chunk of the state, and of one leaf of its tree."""
@@ -46,3 +48,16 @@ def state_root(leaves: Sequence[Digest]) -> Digest:
 def state_digest(outer: torch.Tensor, momentum: torch.Tensor) -> Digest:
     """Root of outer parameters and outer momentum: what reports and plans carry."""
     return state_root(state_leaves(outer, momentum))
+
+
+def part_digest(data: Buffer) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def result_digest(codec: TensorCodec, size: int, part_digests: Sequence[bytes]) -> Digest:
+    """What every host of an average must share: SHA-256 over codec, size and the SHA-256 of every encoded part, in order.
+
+    A hash of hashes, so that parts are hashed while others still travel, and a repaired part is checked by itself.
+    """
+    head = struct.pack("<4sBQ", b"mean", codec.code, size)
+    return Digest(hashlib.sha256(head + b"".join(part_digests)).hexdigest())

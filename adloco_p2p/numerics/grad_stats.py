@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from adloco_p2p.core.types import HalfBatchStatistics, PseudoGradientStatistics, within_scalars
+from adloco_p2p.core.model.types import HalfBatchStatistics, within_scalars
 
 _CHUNK = 1 << 20
 """Elements converted to fp64 at a time: bounds the scratch memory to a few times 8 MiB."""
@@ -109,14 +109,4 @@ def half_batch_statistics(steps: Sequence[tuple[Sequence[float], tuple[int, int]
         mean_sqnorm=within_scalars(sum(noise.mean_sqnorm for noise in noises) / count),
         inner_variance=within_scalars(sum(noise.inner_variance for noise in noises) / count),
         orthogonal_trace=within_scalars(sum(noise.orthogonal_trace for noise in noises) / count),
-    )
-
-
-def pseudo_gradient_statistics(own: torch.Tensor, averaged: torch.Tensor) -> PseudoGradientStatistics:
-    """Scalars about the transmitted vector and the average, both [P] (method section 4.3, option B), as large as a report may
-    say."""
-    return PseudoGradientStatistics(
-        own_sqnorm=within_scalars(float(inner_product(own, own))),
-        inner_product=within_scalars(float(inner_product(own, averaged))),
-        averaged_sqnorm=within_scalars(float(inner_product(averaged, averaged))),
     )

@@ -14,28 +14,12 @@
 
 from collections.abc import Sequence
 
-from adloco_p2p.core import canonical
-from adloco_p2p.core.histories import HistorySwitched
-from adloco_p2p.core.ledger import Decide, proven_samples
-from adloco_p2p.core.membership import Timing
-from adloco_p2p.core.messages import (
-    Accepted,
-    Ack,
-    Ballot,
-    Heartbeat,
-    JoinRequest,
-    Leave,
-    LedgerEntry,
-    Prepare,
-    Promise,
-    Promised,
-    Proposal,
-    Refusal,
-    Verify,
-    Vote,
-    Voted,
-)
-from adloco_p2p.core.types import Digest, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.core.agreement.membership import Timing
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import Ballot, JoinRequest, LedgerEntry, Reorg, Verify, Vote
+from adloco_p2p.core.model.messages import Accepted, Ack, Heartbeat, Leave, Prepare, Promise, Promised, Proposal, Refusal, Voted
+from adloco_p2p.core.model.run_progress import proven_samples
+from adloco_p2p.core.model.types import Decide, Digest, PeerId, Report, RosterChange, RoundPlan
 from adloco_p2p.sim.healing import Healing
 
 BEATS_PER_LIFE = 10_000_000
@@ -63,7 +47,7 @@ class Checkers:
         self._first = first
         self._plans: dict[Digest, RoundPlan] = {first: genesis}
         self._parents: dict[Digest, Digest] = {}
-        self._ever: dict[PeerId, None] = {seat.peer: None for seat in genesis.roster}
+        self._ever: dict[PeerId, None] = {roster_entry.peer: None for roster_entry in genesis.roster}
         self._samples: dict[Digest, int] = {first: 0}
         self._reports: dict[bytes, None] = {}
         self._known_entries: dict[int, LedgerEntry] = {}
@@ -77,7 +61,7 @@ class Checkers:
         """Slot -> who promised or accepted in it."""
         self._left_out: dict[Digest, dict[PeerId, None]] = {}
         """Slot -> who was rightly left out by somebody who promised or accepted in it."""
-        self._inherited: dict[Digest, None] = {}
+        self._recovered_roster: dict[Digest, None] = {}
         """Slots whose whole roster was silent to the peer that settled them."""
         self._children: dict[Digest, dict[Digest, None]] = {}
         self._beats: dict[PeerId, dict[PeerId, int]] = {}
@@ -124,7 +108,7 @@ class Checkers:
 
     def delivered(self, peer: PeerId, sender: PeerId, message: object, now: float) -> None:
         self.woke(peer, now)
-        members = [seat.peer for seat in self._plans[self._heads[peer]].roster]
+        members = [roster_entry.peer for roster_entry in self._plans[self._heads[peer]].roster]
         match message:
             case Heartbeat():
                 for request in message.joins:
@@ -137,9 +121,9 @@ class Checkers:
                 self._hear_owner(peer, sender, message.beat, now)
                 roster = self._plans.get(message.roster)
                 if roster is not None and message.roster in self._understood[peer][-UNDERSTOOD:]:
-                    for seat, beat in zip(roster.roster, message.heard, strict=True):
-                        if seat.peer in members:
-                            self._hear_of(peer, seat.peer, beat, now)
+                    for roster_entry, beat in zip(roster.roster, message.heard, strict=True):
+                        if roster_entry.peer in members:
+                            self._hear_of(peer, roster_entry.peer, beat, now)
                 for leave in message.leaves:
                     self._own_word[peer][leave.peer] = None
             case Leave():
@@ -248,7 +232,7 @@ class Checkers:
             if len(entry.certificate.absent) == len(self._plans[entry.value.parent].roster):  # an heir goes on alone
                 self._absent[entry.value.parent, entry.certificate.ballot] = entry.certificate.absent
                 self._take_part(peer, entry.value.parent, entry.certificate.ballot, self._awake_at[peer])
-                self._inherited[entry.value.parent] = None
+                self._recovered_roster[entry.value.parent] = None
         digest = canonical.digest_once(entry.plan)
         self._children.setdefault(entry.plan.parent, {})[digest] = None
         if len(self._children[entry.plan.parent]) > 1:
@@ -257,7 +241,7 @@ class Checkers:
     def _check_fork(self, peer: PeerId, entry: LedgerEntry) -> None:
         parent = entry.plan.parent
         excused = [other for other in self._left_out.get(parent, {}) if other in self._acted.get(parent, {})]
-        if self._is_gentle or not (excused or parent in self._inherited):
+        if self._is_gentle or not (excused or parent in self._recovered_roster):
             raise Violation(f"{peer} has a second plan of round {entry.plan.round}, and nobody was cut off")
 
     def _check_new_entry(self, entry: LedgerEntry) -> None:
@@ -276,18 +260,18 @@ class Checkers:
         change = RosterChange(
             joined=tuple((join.peer, join.capacity) for join in value.joined),
             departed=value.departed,
-            strays=self.healing.newly_named(entry),
+            branches=self.healing.newly_named(entry),
         )
         ordered = tuple(sorted(reports, key=lambda report: report.peer))
         if len({report.peer for report in ordered}) < len(ordered) or self._decide(parent, ordered, change) != entry.plan:
             raise Violation(f"round {entry.plan.round} does not follow from its parent and the reports by the rule")
         certificate = entry.certificate
-        members = [seat.peer for seat in parent.roster if seat.peer not in certificate.absent]
+        members = [roster_entry.peer for roster_entry in parent.roster if roster_entry.peer not in certificate.absent]
         counted = [peer for peer in _deciding(parent) if peer in members] or members
         heir = certificate.ballot.peer
         if not counted and heir in self._ever and heir in [join.peer for join in value.joined]:
             counted = [heir]
-        self._ever.update((seat.peer, None) for seat in entry.plan.roster)
+        self._ever.update((roster_entry.peer, None) for roster_entry in entry.plan.roster)
         votes: list[PeerId] = []
         abstained: list[PeerId] = []
         for cast in certificate.votes:
@@ -319,7 +303,7 @@ class Checkers:
         self._heads[peer] = digest
         self._understood[peer].append(digest)
 
-    def switched(self, peer: PeerId, switched: HistorySwitched) -> None:
+    def switched(self, peer: PeerId, switched: Reorg) -> None:
         before = self._rank(self._heads[peer]) if not switched.lost else self._rank(_end(switched.lost))
         after = self._rank(_end(switched.won))
         if after <= before:
@@ -333,11 +317,18 @@ class Checkers:
 
 def _deciding(plan: RoundPlan) -> list[PeerId]:
     """Who decides on the successor: founders and those of eight rounds, if they reported one of the last four rounds."""
-    told = {seat.peer: seat.joined_round - 1 if seat.last_report is None else seat.last_report for seat in plan.roster}
-    lately = [seat for seat in plan.roster if plan.round - 2 - told[seat.peer] < 4]
-    old = [seat.peer for seat in lately if seat.joined_round == 0 or seat.joined_round <= plan.round - 8]
-    heard = [seat.peer for seat in lately if seat.last_report is not None]
-    return old or heard or [seat.peer for seat in plan.roster]
+    told = {
+        roster_entry.peer: roster_entry.joined_round - 1 if roster_entry.last_report is None else roster_entry.last_report
+        for roster_entry in plan.roster
+    }
+    lately = [roster_entry for roster_entry in plan.roster if plan.round - 2 - told[roster_entry.peer] < 4]
+    old = [
+        roster_entry.peer
+        for roster_entry in lately
+        if roster_entry.joined_round == 0 or roster_entry.joined_round <= plan.round - 8
+    ]
+    heard = [roster_entry.peer for roster_entry in lately if roster_entry.last_report is not None]
+    return old or heard or [roster_entry.peer for roster_entry in plan.roster]
 
 
 def _end(entries: Sequence[LedgerEntry]) -> Digest:

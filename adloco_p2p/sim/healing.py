@@ -12,14 +12,22 @@ The first is written anew, from the entries that were persisted; nothing here as
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from adloco_p2p.core import canonical
-from adloco_p2p.core.events import KeepState, StateKept
-from adloco_p2p.core.histories import HistorySwitched
-from adloco_p2p.core.messages import LedgerEntry
-from adloco_p2p.core.stray_states import StrayStates
-from adloco_p2p.core.types import FIRST_STRAY, Digest, InstanceId, PeerId, PendingStray, Report, RoundPlan, Stray
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import SnapshotState, StateKept
+from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg
+from adloco_p2p.core.model.types import (
+    FIRST_BRANCH_ID,
+    BranchState,
+    Digest,
+    InstanceId,
+    PeerId,
+    PendingBranch,
+    Report,
+    RoundPlan,
+)
+from adloco_p2p.core.peer.branch_store import BranchStore
 
-MakeStates = Callable[[], StrayStates]
+MakeStates = Callable[[], BranchStore]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +44,7 @@ class Healing:
 
     def __init__(self, genesis: RoundPlan, make: MakeStates) -> None:
         self._make = make
-        self._states: dict[PeerId, StrayStates] = {}
+        self._states: dict[PeerId, BranchStore] = {}
         self._apart: dict[PeerId, list[_Apart]] = {}
         first = canonical.digest_once(genesis)
         self._heads: dict[PeerId, Digest] = {}
@@ -62,17 +70,17 @@ class Healing:
         states.merged(plan, _mine(peer, plan))
         states.tidy(plan.round - 1)
 
-    def switched(self, peer: PeerId, switched: HistorySwitched, last: Report | None) -> None:
+    def switched(self, peer: PeerId, switched: Reorg, last: Report | None) -> None:
         """The machine stands where its last report says."""
         states, lost = self._states[peer], {entry.value.plan for entry in switched.lost}
-        states.history_changed(switched)
+        states.on_reorg(switched)
         self._apart[peer] = []
         if last is not None and last.plan in lost:
             for item in last.instances:
                 apart = _Apart(branch=switched.lost[0].value.plan, instance=item.instance, state=item.state_digest)
                 self._apart[peer].append(apart)
                 for effect in states.set_aside(switched, item.instance, last.round + 1):
-                    assert isinstance(effect, KeepState)
+                    assert isinstance(effect, SnapshotState)
                     states.kept(StateKept(instance=effect.copy, round=effect.round, digest=item.state_digest))
         for entry in switched.won:
             self.decided(peer, entry.plan)
@@ -88,37 +96,37 @@ class Healing:
             if any(other in self._states and self._states[other].stands(key) for other in holders):
                 assert item is not None
                 self._states[peer].fetched(key)
-                self._states[peer].kept(StateKept(instance=key, round=item.stray.round, digest=item.stray.state))
+                self._states[peer].kept(StateKept(instance=key, round=item.branch_state.round, digest=item.branch_state.state))
 
-    def tell(self, peer: PeerId) -> tuple[Stray, ...]:
+    def tell(self, peer: PeerId) -> tuple[BranchState, ...]:
         return self._states[peer].tell()
 
     # --- promises ----------------------------------------------------------------------------------------------------
 
-    def newly_named(self, entry: LedgerEntry) -> tuple[PendingStray, ...]:
+    def newly_named(self, entry: LedgerEntry) -> tuple[PendingBranch, ...]:
         """What the entry's plan believes for the first time: what the rule was told."""
-        before = {item.stray.key for item in self._plans[entry.value.parent].strays}
-        return tuple(item for item in entry.plan.strays if item.stray.key not in before)
+        before = {item.branch_state.key for item in self._plans[entry.value.parent].branches}
+        return tuple(item for item in entry.plan.branches if item.branch_state.key not in before)
 
     def broken(self, entry: LedgerEntry) -> str:
         """A new entry of some ledger, whose parent is known."""
         parent = entry.value.parent
         reports = [signed.report for signed in entry.reports]
-        pending = {item.stray.key for item in self._plans[parent].strays}
+        pending = {item.branch_state.key for item in self._plans[parent].branches}
         credible = {
-            stray.key
+            branch_state.key
             for report in reports
-            for stray in report.strays
-            if stray.key not in pending and self._is_credible(parent, report.peer, stray)
+            for branch_state in report.branches
+            if branch_state.key not in pending and self._is_credible(parent, report.peer, branch_state)
         }
         self._plans[entry.value.plan], self._entries[entry.value.plan] = entry.plan, entry
-        named = {item.stray.key for item in entry.plan.strays} - pending
+        named = {item.branch_state.key for item in entry.plan.branches} - pending
         if named != credible and not entry.plan.is_last:
             return f"round {entry.plan.round} names {sorted(named)} of lost histories, credible are {sorted(credible)}"
         for merge in entry.plan.merges:
-            if len(merge.sources) == 2 and merge.sources[1] >= FIRST_STRAY and not 0.0 < merge.weights[1] <= 0.5:
+            if len(merge.sources) == 2 and merge.sources[1] >= FIRST_BRANCH_ID and not 0.0 < merge.weights[1] <= 0.5:
                 return f"round {entry.plan.round} gives a lost history the weight {merge.weights[1]}"
-        for key in sorted(pending - {item.stray.key for item in entry.plan.strays}):
+        for key in sorted(pending - {item.branch_state.key for item in entry.plan.branches}):
             is_merged = any(key in merge.sources for merge in entry.plan.merges)
             if not is_merged and "dropped what" not in entry.plan.reason:
                 return f"round {entry.plan.round} neither names nor merges {key} any more, and says no reason"
@@ -126,10 +134,10 @@ class Healing:
 
     def forgotten(self, peer: PeerId, report: Report) -> str:
         """A report that a machine is about to submit."""
-        told = {(stray.branch, stray.instance) for stray in report.strays}
+        told = {(branch_state.branch, branch_state.instance) for branch_state in report.branches}
         for apart in self._apart[peer]:
             history = self._history(self._heads[peer])
-            known = {(item.stray.branch, item.stray.instance) for _, plan, _ in history for item in plan.strays}
+            known = {(item.branch_state.branch, item.branch_state.instance) for _, plan, _ in history for item in plan.branches}
             is_in = any(apart.state == state for _, _, states in history for state in states)
             if (apart.branch, apart.instance) not in {*told, *known} and not is_in:
                 return f"{peer} forgets what it trained apart of instance {apart.instance}"
@@ -147,20 +155,20 @@ class Healing:
             digest = self._plans[digest].parent
         return found
 
-    def _is_credible(self, parent: Digest, claimant: PeerId, stray: Stray) -> bool:
+    def _is_credible(self, parent: Digest, claimant: PeerId, branch_state: BranchState) -> bool:
         history = self._history(parent)
         digests = [digest for digest, _, _ in history]
-        if stray.fork not in digests or stray.branch in digests:
+        if branch_state.fork not in digests or branch_state.branch in digests:
             return False
-        since = history[: digests.index(stray.fork)]
-        fork = self._plans[stray.fork]
-        named = [item for _, plan, _ in since for item in plan.strays]
+        since = history[: digests.index(branch_state.fork)]
+        fork = self._plans[branch_state.fork]
+        named = [item for _, plan, _ in since for item in plan.branches]
         return (
-            stray.fork_round == fork.round < stray.round
-            and claimant in [seat.peer for seat in fork.roster]
-            and all(item.stray.key != stray.key for item in named)
-            and all(item.stray.branch == stray.branch or claimant not in item.claimants for item in named)
-            and all(stray.state not in states for _, _, states in since)
+            branch_state.fork_round == fork.round < branch_state.round
+            and claimant in [roster_entry.peer for roster_entry in fork.roster]
+            and all(item.branch_state.key != branch_state.key for item in named)
+            and all(item.branch_state.branch == branch_state.branch or claimant not in item.claimants for item in named)
+            and all(branch_state.state not in states for _, _, states in since)
         )
 
 

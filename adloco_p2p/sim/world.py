@@ -11,35 +11,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from adloco_p2p.core import canonical
-from adloco_p2p.core.agreement import Decided, Outcome
-from adloco_p2p.core.events import Broadcast, Log, Persist, Send
-from adloco_p2p.core.gossip_agreement import GossipAgreement
-from adloco_p2p.core.histories import HistorySwitched
-from adloco_p2p.core.membership import Timing
-from adloco_p2p.core.messages import (
-    MAX_MESSAGE_BYTES,
-    Ack,
-    Entries,
-    LedgerEntry,
-    Promise,
-    Proposal,
-    SignedReport,
-    Supply,
-    Vote,
-)
-from adloco_p2p.core.round_plan import genesis, next_plan
-from adloco_p2p.core.rules import BatchRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.core.stray_states import StrayStates
-from adloco_p2p.core.types import Digest, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
+from adloco_p2p.core.agreement.membership import Timing
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import Broadcast, Decided, Outcome, Persist, Send
+from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, SignedReport, Vote
+from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, Ack, Entries, Promise, Proposal, Supply
+from adloco_p2p.core.model.rules import BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.types import Digest, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.core.peer.branch_store import BranchStore
+from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.checkers import Checkers, Violation
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.healing import Healing, MakeStates
-from adloco_p2p.sim.pretence import CAPACITY, report_of
+from adloco_p2p.sim.synthetic_reports import CAPACITY, report_of
 
 RUN = Digest(hashlib.sha256(b"simulated run").hexdigest())
 MAX_EVENTS = 20_000_000
-PATIENCE_SECONDS = 240.0
+WAIT_LIMIT_SECONDS = 240.0
 """After the faults end the swarm gets this long to finish its run."""
 NAME_CHARS = 52
 """Of a real PeerID: what names cost is part of what is simulated."""
@@ -123,7 +113,7 @@ class World:
         is_traced: bool = False,
         measures_bytes: bool = False,
         factory: AgreementFactory = GossipAgreement,
-        make_strays: MakeStates = StrayStates,
+        make_branches: MakeStates = BranchStore,
     ) -> None:
         self.random = Random(seed)
         self.faults = faults
@@ -152,7 +142,7 @@ class World:
         self._dead_links: dict[tuple[PeerId, PeerId], None] = {}
         names = [name_of(index) for index in range(peers)]
         self.genesis = genesis(RUN, tuple((name, CAPACITY) for name in names), self.rules)
-        self.healing = Healing(self.genesis, make_strays)
+        self.healing = Healing(self.genesis, make_branches)
         self.checkers = Checkers(
             self.genesis,
             decide=self.decide,
@@ -170,7 +160,7 @@ class World:
 
     def run(self) -> None:
         """Play until everybody alive has the last plan and nothing can go wrong any more."""
-        end = self.faults.calm_at + PATIENCE_SECONDS
+        end = self.faults.calm_at + WAIT_LIMIT_SECONDS
         while self._queue and self.time <= end:
             if self.time >= self.faults.calm_at and self.is_over():
                 return
@@ -183,7 +173,7 @@ class World:
         is_anybody_left = any(peer in agreement.ledger.members() for peer, agreement in alive.items())
         if is_anybody_left and not self.is_over():
             heads = {short(peer): agreement.ledger.head.round for peer, agreement in alive.items()}
-            raise Violation(f"no progress: {PATIENCE_SECONDS:.0f} s after the last fault the ledgers end at {heads}")
+            raise Violation(f"no progress: {WAIT_LIMIT_SECONDS:.0f} s after the last fault the ledgers end at {heads}")
 
     @property
     def switches(self) -> int:
@@ -307,17 +297,17 @@ class World:
                     self.note(machine.peer, f"decides round {plan.round}, roster of {len(plan.roster)}")
                     machine.plans[plan.round] = plan
                     self.healing.decided(machine.peer, plan)
-                    self._fetch_strays(machine, plan)
-                    if any(seat.peer == machine.peer for seat in plan.roster):
+                    self._fetch_branches(machine, plan)
+                    if any(roster_entry.peer == machine.peer for roster_entry in plan.roster):
                         self.decided.setdefault(plan.round, []).append(self.time)
-                case HistorySwitched():
+                case Reorg():
                     self._switch(machine, outcome)
             chance = self.faults.crash_targets if is_telling else self.faults.crash_chance
             if chance and self.time < self.faults.calm_at and self.random.random() < chance:
                 self._crash(machine, f"after {type(outcome).__name__}")
                 return
 
-    def _fetch_strays(self, machine: Machine, plan: RoundPlan) -> None:
+    def _fetch_branches(self, machine: Machine, plan: RoundPlan) -> None:
         def fetch(life: int) -> None:
             if machine.agreement is not None and machine.life == life:
                 self.healing.fetch(machine.peer, plan)
@@ -325,7 +315,7 @@ class World:
         if self.healing.missing(machine.peer, plan):
             self._at(self.time + self.random.uniform(0.2, 3.0), fetch, machine.life)
 
-    def _switch(self, machine: Machine, switched: HistorySwitched) -> None:
+    def _switch(self, machine: Machine, switched: Reorg) -> None:
         self.switched_at.append(self.time)
         self.checkers.switched(machine.peer, switched)
         self.healing.switched(machine.peer, switched, machine.own[-1] if machine.own else None)
@@ -344,7 +334,7 @@ class World:
         is_idle = machine.working is None or machine.working not in machine.plans or machine.working < newest - 1
         if plan is None or plan.is_last or not is_idle or machine.working == round or machine.is_aside:
             return
-        if all(seat.peer != machine.peer for seat in plan.roster):
+        if all(roster_entry.peer != machine.peer for roster_entry in plan.roster):
             return
         machine.working = round
         seconds = self._round_seconds * machine.slowness * self.random.uniform(0.8, 1.2)
@@ -360,9 +350,9 @@ class World:
         if machine.plans.get(plan.round) is not plan:
             self._after(machine)
             return
-        strays = self.healing.tell(machine.peer)
+        branches = self.healing.tell(machine.peer)
         digest = canonical.digest_once(plan)
-        report = report_of(machine.peer, plan, digest, self.random, is_liar=machine.is_liar, strays=strays)
+        report = report_of(machine.peer, plan, digest, self.random, is_liar=machine.is_liar, branches=branches)
         machine.done, machine.own = plan.round, (*machine.own, report)[-3:]
         self.checkers.reported(report)
         self.reported.setdefault(plan.round, []).append(self.time)

@@ -27,10 +27,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from adloco_p2p import codec
-from adloco_p2p.core import canonical
-from adloco_p2p.core.events import Durable
-from adloco_p2p.core.types import Digest, InstanceId
+from adloco_p2p import decode
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import Durable
+from adloco_p2p.core.model.types import Digest, InstanceId
 from adloco_p2p.errors import RemoteProtocolError, StorageError
 from adloco_p2p.storage.disk import reported, sync_directory, write_synced
 from adloco_p2p.storage.tensor_file import write_tensors
@@ -266,7 +266,7 @@ class CheckpointStore:
                 code="E405",
             )
         try:
-            return codec.decode(Manifest, content, max_bytes=MAX_MANIFEST_BYTES)
+            return decode.decode(Manifest, content, max_bytes=MAX_MANIFEST_BYTES)
         except RemoteProtocolError as error:
             raise _Damaged(f"manifest.json: {error}") from None
 

@@ -13,7 +13,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from adloco_p2p.core import canonical
+from adloco_p2p.core.model import canonical
 from adloco_p2p.storage.disk import replace_file, reported, write_all
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from adloco_p2p.core.messages import MAX_MESSAGE_BYTES
+from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES
 from adloco_p2p.errors import StorageError
 from adloco_p2p.storage.disk import replace_file, replace_file_by_pieces, reported, write_all
 

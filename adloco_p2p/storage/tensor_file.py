@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from adloco_p2p.core.types import Digest
+from adloco_p2p.core.model.types import Digest
 
 _NAMES = {torch.float32: "F32", torch.int64: "I64"}
 """What checkpoints hold, as the format calls it."""

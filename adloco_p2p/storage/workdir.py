@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from adloco_p2p import codec
+from adloco_p2p import decode
 from adloco_p2p.config.fields import differences
-from adloco_p2p.config.run import RunConfig
-from adloco_p2p.core import canonical
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model import canonical
 from adloco_p2p.errors import ConfigError, RemoteProtocolError, StorageError
 from adloco_p2p.storage.disk import replace_file, reported
 
@@ -206,7 +206,7 @@ def read_run(workdir: Path) -> RunConfig | None:
             if not path.exists():
                 return None
             content = path.read_bytes()
-        return codec.decode(RunConfig, content, max_bytes=MAX_RUN_BYTES)
+        return decode.decode(RunConfig, content, max_bytes=MAX_RUN_BYTES)
     except RemoteProtocolError as error:
         raise StorageError(
             f"{path}: damaged, or written by another version ({error}); restore it, or choose another working directory",

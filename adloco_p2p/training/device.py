@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.errors import ConfigError
 
 

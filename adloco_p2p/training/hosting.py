@@ -13,25 +13,24 @@ from contextlib import AbstractContextManager
 import torch
 import transformers
 
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.config.run import RunConfig
-from adloco_p2p.core.events import InnerResult, RunInner
-from adloco_p2p.core.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.events import InnerResult, RunInner
+from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict
 from adloco_p2p.errors import LocalProtocolError, StorageError
 from adloco_p2p.numerics.batch import Batch, Feed
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.digest import state_digest, tensor_digest
-from adloco_p2p.numerics.fragments import fragment
-from adloco_p2p.numerics.layout import flatten
-from adloco_p2p.numerics.merging import merge_, weighted_average
+from adloco_p2p.numerics.layout import flatten, fragment
 from adloco_p2p.numerics.outer_optimizer import outer_step_
+from adloco_p2p.numerics.reduction import merge_, weighted_average
 from adloco_p2p.training.device import configure_device
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.inner_loop import OnProgress, run_inner_steps
 from adloco_p2p.training.instance import Instance
+from adloco_p2p.training.learning_rate import round_schedule
+from adloco_p2p.training.memory_search import search_cpu, search_cuda
 from adloco_p2p.training.model import build_model, derived_seed, initial_seed
-from adloco_p2p.training.probe import probe_cpu, probe_cuda
-from adloco_p2p.training.schedule import round_schedule
 from adloco_p2p.training.shell import ModelShell
 
 _CODED_AT_ONCE = 1 << 20  # values
@@ -54,7 +53,7 @@ class Hosting:
         self._instances: dict[InstanceId, Instance] = {}
         self._pseudo_gradients: dict[InstanceId, torch.Tensor] = {}
         self._codec = codec_named(run.averaging.codec)
-        self._unsent: dict[InstanceId, torch.Tensor] = {}
+        self._residual: dict[InstanceId, torch.Tensor] = {}
         """What the codec lost of earlier pseudo-gradients (error feedback), [P]; checkpointed, forgotten with the instance."""
         self._micro_batch_limit: int | None = None
         self._heldout: Batch | None = None
@@ -100,13 +99,13 @@ class Hosting:
         adopted.adoption_steps = 0
         self._instances[instance] = adopted
         self._pseudo_gradients.pop(instance, None)
-        self._unsent.pop(instance, None)
+        self._residual.pop(instance, None)
 
     def drop(self, instance: InstanceId) -> None:
         """Forget an instance, if it is here."""
         self._instances.pop(instance, None)
         self._pseudo_gradients.pop(instance, None)
-        self._unsent.pop(instance, None)
+        self._residual.pop(instance, None)
 
     # --- one outer round ---------------------------------------------------------------------------------------------
 
@@ -166,7 +165,7 @@ class Hosting:
         weight = {"eager": hosted.fraction, "forecast": 1.0}.get(self._run.outer.overlap)
         if weight is not None:
             self._step(start, hosted.momentum.clone(), self.pseudo_gradient(instance) * weight)
-        self._keep_unsent(instance)
+        self._keep_residual(instance)
         hosted.run_ahead(start)
 
     def pseudo_gradient(self, instance: InstanceId) -> torch.Tensor:
@@ -181,8 +180,8 @@ class Hosting:
             torch.sub(hosted.outer[part], scratch, out=scratch)
         else:
             scratch = hosted.start.sub_(hosted.local.to("cpu"))
-        if instance in self._unsent:
-            scratch.add_(self._unsent[instance][part], alpha=self._run.averaging.feedback)
+        if instance in self._residual:
+            scratch.add_(self._residual[instance][part], alpha=self._run.averaging.feedback)
         self._pseudo_gradients[instance] = scratch
         return scratch
 
@@ -193,7 +192,7 @@ class Hosting:
         part = self._fragment_of(round)
         self._step(hosted.outer[part], hosted.momentum[part], averaged)
         if hosted.round is None or hosted.round <= round:
-            self._keep_unsent(instance)
+            self._keep_residual(instance)
             hosted.return_to_outer(part)
             self._pseudo_gradients.pop(instance, None)
 
@@ -212,11 +211,11 @@ class Hosting:
             momentum_factor=rules.momentum,
         )
 
-    def _keep_unsent(self, instance: InstanceId) -> None:
+    def _keep_residual(self, instance: InstanceId) -> None:
         if not (self._codec.needs_feedback and self._run.averaging.feedback and instance in self._pseudo_gradients):
             return
         sent = self._pseudo_gradients[instance]
-        lost = self._unsent.setdefault(instance, torch.zeros(self.num_parameters))[self._part(self._get(instance))]
+        lost = self._residual.setdefault(instance, torch.zeros(self.num_parameters))[self._part(self._get(instance))]
         for first in range(0, len(sent), _CODED_AT_ONCE):  # whole groups of the codec: as the averager cuts them
             piece = sent[first : first + _CODED_AT_ONCE]
             torch.sub(piece, self._codec.decode(self._codec.encode(piece)), out=lost[first : first + _CODED_AT_ONCE])
@@ -278,8 +277,8 @@ class Hosting:
         tensors = {name: vector.to("cpu", copy=True) for name, vector in zip(_SNAPSHOT_TENSORS, vectors, strict=True)}
         if self._run.averaging.fragments > 1:
             tensors["local"] = hosted.local.to("cpu", copy=True)
-        if instance in self._unsent:
-            tensors["unsent"] = self._unsent[instance].clone()
+        if instance in self._residual:
+            tensors["residual"] = self._residual[instance].clone()
         meta: dict[str, object] = {
             "optimizer_steps": hosted.optimizer_steps,
             "adoption_steps": hosted.adoption_steps,
@@ -304,8 +303,8 @@ class Hosting:
         if self._run.averaging.fragments > 1:
             restored.local.copy_(tensors["local"])
         self._instances[instance] = restored
-        if "unsent" in tensors and self._codec.needs_feedback:
-            self._unsent[instance] = tensors["unsent"].clone()
+        if "residual" in tensors and self._codec.needs_feedback:
+            self._residual[instance] = tensors["residual"].clone()
         self._feed.restore(instance, feed_state)
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -335,12 +334,12 @@ class Hosting:
         limit = self._peer_config.max_micro_batch
         if self._device.type == "cpu":
             budget_bytes = self._peer_config.memory_budget_bytes
-            return probe_cpu(
+            return search_cpu(
                 self._shell, sequence_length=sequence_length, vocab_size=vocab_size, budget_bytes=budget_bytes, limit=limit
             )
         # what is hosted already occupies its memory; the probe's own instance stands for the next one
         most = min(self._peer_config.max_instances, self._run.instances.count)
-        return probe_cuda(
+        return search_cuda(
             self._shell,
             sequence_length=sequence_length,
             vocab_size=vocab_size,

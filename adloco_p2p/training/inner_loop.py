@@ -7,13 +7,13 @@ from typing import SupportsFloat
 
 import torch
 
-from adloco_p2p.core.events import InnerResult
-from adloco_p2p.core.types import HostShare
+from adloco_p2p.core.model.events import InnerResult
+from adloco_p2p.core.model.types import HostShare
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch, SampleStream
 from adloco_p2p.numerics.grad_stats import half_batch_statistics, half_products
 from adloco_p2p.training.instance import Instance
-from adloco_p2p.training.schedule import RoundSchedule
+from adloco_p2p.training.learning_rate import RoundSchedule
 from adloco_p2p.training.shell import ModelShell
 
 STATISTICS_PERIOD = 4

@@ -2,7 +2,7 @@
 
 import torch
 
-from adloco_p2p.config.run import InnerConfig
+from adloco_p2p.config.run_config import InnerConfig
 
 
 class Instance:

@@ -6,9 +6,9 @@ import torch
 import transformers
 
 from adloco_p2p.config.local_files import check_source
-from adloco_p2p.config.run import ModelConfig, RunConfig, Scalar
-from adloco_p2p.core import canonical
-from adloco_p2p.core.types import InstanceId
+from adloco_p2p.config.run_config import ModelConfig, RunConfig, Scalar
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.errors import ConfigError
 
 BYTES_PER_PARAMETER = 20

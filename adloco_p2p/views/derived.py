@@ -113,8 +113,8 @@ def joining(status: Status) -> str:
     if plan is None or plan.is_last or not status.peer or status.state != "running":
         return ""
     ahead = [known for known in status.plans if known.round >= plan.round]
-    if all(seat.peer != status.peer for seat in plan.roster):
-        seated = [known.round for known in ahead if any(seat.peer == status.peer for seat in known.roster)]
+    if all(roster_entry.peer != status.peer for roster_entry in plan.roster):
+        seated = [known.round for known in ahead if any(roster_entry.peer == status.peer for roster_entry in known.roster)]
         return (
             f"waiting to join: round {seated[0]}" if seated else f"waiting to join: round {ahead[-1].round + 1} at the earliest"
         )
@@ -317,10 +317,13 @@ def _current_activity(status: Status, instance: int) -> Activity | None:
 def peer_rows(status: Status) -> list[PeerRow]:
     """This peer first, then the fastest; then those that no plan names yet."""
     plan = status.current_plan
-    seats = {seat.peer: seat for seat in plan.roster} if plan is not None else {}
-    ordered = sorted(seats.values(), key=lambda seat: (seat.peer != status.peer, -seat.samples_per_second, seat.peer))
+    roster_entries = {roster_entry.peer: roster_entry for roster_entry in plan.roster} if plan is not None else {}
+    ordered = sorted(
+        roster_entries.values(),
+        key=lambda roster_entry: (roster_entry.peer != status.peer, -roster_entry.samples_per_second, roster_entry.peer),
+    )
     is_paused = status.state == "paused"
-    strangers = sorted({*status.peer_states, *([status.peer] if is_paused else [])} - set(seats))
+    strangers = sorted({*status.peer_states, *([status.peer] if is_paused else [])} - set(roster_entries))
     shares = _shares(plan)
 
     def membership(peer: str) -> str:
@@ -329,15 +332,17 @@ def peer_rows(status: Status) -> list[PeerRow]:
     return [
         *(
             PeerRow(
-                peer=seat.peer,
-                is_self=seat.peer == status.peer,
-                state="paused" if is_paused and seat.peer == status.peer else _state(membership(seat.peer), in_plan=True),
-                samples_per_second=seat.samples_per_second or None,
-                share=shares.get(seat.peer, 0.0) if shares else None,
-                last_report=seat.last_report,
-                instances=_hosted(plan, seat.peer),
+                peer=roster_entry.peer,
+                is_self=roster_entry.peer == status.peer,
+                state="paused"
+                if is_paused and roster_entry.peer == status.peer
+                else _state(membership(roster_entry.peer), in_plan=True),
+                samples_per_second=roster_entry.samples_per_second or None,
+                share=shares.get(roster_entry.peer, 0.0) if shares else None,
+                last_report=roster_entry.last_report,
+                instances=_hosted(plan, roster_entry.peer),
             )
-            for seat in ordered
+            for roster_entry in ordered
         ),
         *(
             PeerRow(

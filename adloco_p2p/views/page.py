@@ -1,14 +1,14 @@
 """What the web page of a run shows, as one JSON document. Pure; every list in it has a limit.
 
-`status` and `plans` come from the ledger (`story.py`) or, for a run without one, from the events of a peer.
+`status` and `plans` come from the ledger (`ledger_events.py`) or, for a run without one, from the events of a peer.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from adloco_p2p.core.communications import round_bytes
-from adloco_p2p.core.receipts import Contribution
+from adloco_p2p.core.ledger.contributions import Contribution
 from adloco_p2p.views import derived, units
+from adloco_p2p.views.cost_model import round_bytes
 from adloco_p2p.views.records import Decision, Event, RoundResult
 from adloco_p2p.views.status import Status
 
@@ -179,13 +179,13 @@ def _peers(status: Status, contributions: Sequence[Contribution], states: Mappin
     given: dict[str, Contribution] = {row.peer: row for row in contributions}
     found: list[Document] = []
     for peer in [*given, *(peer for peer in seated if peer not in given)]:
-        seat, gift = seated.get(peer), given.get(peer)
+        roster_entry, gift = seated.get(peer), given.get(peer)
         found.append(
             {
                 "peer": _text(peer),
-                "state": "left" if seat is None else states.get(peer, "seated"),
-                "samples_per_second": _rounded(seat.samples_per_second) if seat else None,
-                "instances": list(seat.instances) if seat else [],
+                "state": "left" if roster_entry is None else states.get(peer, "seated"),
+                "samples_per_second": _rounded(roster_entry.samples_per_second) if roster_entry else None,
+                "instances": list(roster_entry.instances) if roster_entry else [],
                 "samples": gift.samples if gift else 0,
                 "tokens": gift.tokens if gift else 0,
                 "share": _rounded(gift.samples / total) if gift and total else 0.0,

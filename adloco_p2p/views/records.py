@@ -31,7 +31,7 @@ class PlannedInstance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class RosterEntry:
     peer: str
     samples_per_second: float
     last_report: int | None
@@ -43,7 +43,7 @@ class Plan:
     digest: str
     reason: str
     expected_seconds: float
-    roster: tuple[Seat, ...]
+    roster: tuple[RosterEntry, ...]
     instances: tuple[PlannedInstance, ...]
     is_last: bool
     samples_before: int

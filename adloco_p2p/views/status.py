@@ -20,8 +20,8 @@ from adloco_p2p.views.records import (
     Life,
     Plan,
     PlannedInstance,
+    RosterEntry,
     RoundResult,
-    Seat,
 )
 
 MAX_PLANS = 4
@@ -176,7 +176,7 @@ def _plan(status: Status, event: Event) -> Status:
         digest=event["digest"],
         reason=event["reason"],
         expected_seconds=event["expected_seconds"],
-        roster=tuple(_seat(seat) for seat in event["roster"]),
+        roster=tuple(_roster_entry(roster_entry) for roster_entry in event["roster"]),
         instances=tuple(_planned_instance(instance) for instance in event["instances"]),
         is_last=event["is_last"],
         samples_before=event["samples_before"],
@@ -188,14 +188,14 @@ def _plan(status: Status, event: Event) -> Status:
         status = _decided(status, switch)
     for planned in plan.instances:
         status = _lived(status, planned.instance, plan.round, plan.round if plan.is_last else plan.round + 1)
-    seated = {seat.peer for seat in plan.roster}
+    seated = {roster_entry.peer for roster_entry in plan.roster}
     states = {peer: state for peer, state in status.peer_states.items() if peer in seated or state != "left"}
     newest = tuple(known for _, known in sorted({**others, plan.round: plan}.items()))[-MAX_PLANS:]
     return replace(status, plans=newest, peer_states=states)
 
 
-def _seat(event: Event) -> Seat:
-    return Seat(peer=event["peer"], samples_per_second=event["samples_per_second"], last_report=event["last_report"])
+def _roster_entry(event: Event) -> RosterEntry:
+    return RosterEntry(peer=event["peer"], samples_per_second=event["samples_per_second"], last_report=event["last_report"])
 
 
 def _planned_instance(event: Event) -> PlannedInstance:

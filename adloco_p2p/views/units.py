@@ -3,7 +3,7 @@
 import math
 import re
 
-from adloco_p2p.core.types import FIRST_STRAY
+from adloco_p2p.core.model.types import FIRST_BRANCH_ID
 
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _PEER_ID = re.compile(r"\b(12D3KooW|Qm)[1-9A-HJ-NP-Za-km-z]{40,50}\b")
@@ -91,7 +91,7 @@ def short_peers(text: str) -> str:
 
 def instance(number: int) -> str:
     """2 -> 2; what was trained apart of an instance during a partition goes by a long number: 1417042 -> apart-42."""
-    return str(number) if number < FIRST_STRAY else f"apart-{number % 1000}"
+    return str(number) if number < FIRST_BRANCH_ID else f"apart-{number % 1000}"
 
 
 def instances(ids: tuple[int, ...]) -> str:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from adloco_p2p.core import canonical
-from adloco_p2p.core.round_plan import next_plan
-from adloco_p2p.core.rules import Rules
-from adloco_p2p.core.run_end import samples_after
-from adloco_p2p.core.types import Report, RoundPlan
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.rules import Rules
+from adloco_p2p.core.model.run_progress import samples_after
+from adloco_p2p.core.model.types import Report, RoundPlan
+from adloco_p2p.core.planning.round_plan import next_plan
 
 Ramp = Literal["none", "linear", "seesaw"]
 """`linear`: the batch grows linearly with the samples. `seesaw`: the batch is the initial batch over the learning rate's decay

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from adloco_p2p.config.load import load_run
-from adloco_p2p.core.communications import Link, Workload, bounds, growing_rounds
+from adloco_p2p.views.cost_model import Link, Workload, bounds, growing_rounds
 from benchmarks.method.clock import LARGE, SMALL, STEADY
 from benchmarks.method.figures import (
     BYTES,

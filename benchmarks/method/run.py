@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from adloco_p2p.config.load import load_run
-from adloco_p2p.config.run import RunConfig
-from adloco_p2p.core import canonical
-from adloco_p2p.core.run_end import samples_after
-from adloco_p2p.core.types import InstanceId, RoundPlan
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.run_progress import samples_after
+from adloco_p2p.core.model.types import InstanceId, RoundPlan
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.indexing import IndexedRows
 from adloco_p2p.training.evaluate import heldout_loss

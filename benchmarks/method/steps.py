@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from adloco_p2p.core.round_plan import next_plan
-from adloco_p2p.core.rules import Rules
-from adloco_p2p.core.types import Report, RoundPlan
+from adloco_p2p.core.model.rules import Rules
+from adloco_p2p.core.model.types import Report, RoundPlan
+from adloco_p2p.core.planning.round_plan import next_plan
 
 
 def grown_inner_steps(batch: float, rules: Rules, *, exponent: float, most: int) -> int:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.config.run import RunConfig
-from adloco_p2p.core.agreement import Gathering
-from adloco_p2p.core.events import (
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
+from adloco_p2p.core.model.events import (
     ApplyOuter,
     Average,
     AverageFinished,
@@ -28,7 +28,6 @@ from adloco_p2p.core.events import (
     FetchState,
     InnerFinished,
     InnerResult,
-    Log,
     OuterApplied,
     Persist,
     Probe,
@@ -45,13 +44,13 @@ from adloco_p2p.core.events import (
     Transition,
     TransitionApplied,
 )
-from adloco_p2p.core.peer import Cadence, Peer
-from adloco_p2p.core.round_plan import genesis
-from adloco_p2p.core.types import Capacity, Digest, InstanceId, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, Report, RoundPlan
+from adloco_p2p.core.peer.peer import Cadence, Peer
+from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.numerics.batch import Feed
 from adloco_p2p.numerics.digest import tensor_digest
-from adloco_p2p.numerics.grad_stats import pseudo_gradient_statistics
-from adloco_p2p.numerics.merging import weighted_average
+from adloco_p2p.numerics.reduction import pseudo_gradient_statistics, weighted_average
 from adloco_p2p.training.hosting import Hosting
 from benchmarks.method.clock import Profile, transferred
 from benchmarks.method.ramps import Ramp, ScheduledBatch
@@ -98,7 +97,7 @@ class _Host:
 
 
 @dataclass(slots=True)
-class _Meeting:
+class _Rendezvous:
     average: Average
     joined: dict[PeerId, torch.Tensor] = field(default_factory=dict)
 
@@ -128,7 +127,7 @@ class World:
         self._applied: dict[tuple[int, InstanceId], Digest] = {}
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
-        self._meetings: dict[Digest, _Meeting] = {}
+        self._rendezvous: dict[Digest, _Rendezvous] = {}
         self._states: dict[Digest, tuple[torch.Tensor, torch.Tensor]] = {}
         names = [PeerId(f"peer{index}") for index in range(len(setting.speeds))]
         config = PeerConfig(device="cpu", num_threads=1, max_micro_batch=setting.micro_batch_limit)
@@ -146,7 +145,7 @@ class World:
             engine = Hosting(setting.run, config, name, feed)
             held = [item.instance for item in first.instances if any(share.peer == name for share in item.hosts)]
             engine.start(held)
-            peer = Peer(me=name, cadence=cadence, agreement=Gathering(decide=self._decide))
+            peer = Peer(me=name, cadence=cadence, agreement=FixedRosterAgreement(decide=self._decide))
             self.hosts[name] = _Host(peer=peer, engine=engine, speed=speed)
             durable = Durable(round=0, plans=(first,), held=tuple(held))
             self._deliver(name, Started(durable=durable, capacity=capacity), 0.0)
@@ -275,21 +274,21 @@ class World:
         return replace(result, seconds=result.inner_steps * step)
 
     def _average(self, name: PeerId, host: _Host, effect: Average) -> None:
-        meeting = self._meetings.setdefault(effect.key, _Meeting(average=effect))
-        meeting.joined[name] = host.engine.pseudo_gradient(effect.instance)
-        if len(meeting.joined) < len(effect.weights):
+        rendezvous = self._rendezvous.setdefault(effect.key, _Rendezvous(average=effect))
+        rendezvous.joined[name] = host.engine.pseudo_gradient(effect.instance)
+        if len(rendezvous.joined) < len(effect.weights):
             return
-        del self._meetings[effect.key]
+        del self._rendezvous[effect.key]
         members = tuple(peer for peer, _ in effect.weights)
         weights = [weight for _, weight in effect.weights]
-        average = weighted_average([meeting.joined[peer] for peer in members], weights)
+        average = weighted_average([rendezvous.joined[peer] for peer in members], weights)
         digest = tensor_digest(average)
         profile = self.setting.profile
         part = average.numel() / self.hosts[name].engine.num_parameters
         seconds = profile.link.averaging(part * profile.payload_bytes, len(members))
         moved = transferred(4 * average.numel(), len(members))
         for peer in members:
-            tested, mean = meeting.joined[peer], average
+            tested, mean = rendezvous.joined[peer], average
             if self.setting.is_last_gradient:
                 gradients = [self.hosts[member].gradients[effect.instance] for member in members]
                 tested, mean = self.hosts[peer].gradients[effect.instance], weighted_average(gradients, weights)

@@ -97,9 +97,9 @@ class Director:
 def ours(task: Task, director: Director) -> Iterator[Ways]:
     from hivemind.p2p import P2P
 
-    from adloco_p2p.core import canonical
-    from adloco_p2p.core.types import PeerId
-    from adloco_p2p.swarm.averaging import Averager
+    from adloco_p2p.core.model import canonical
+    from adloco_p2p.core.model.types import PeerId
+    from adloco_p2p.swarm.allreduce.averager import Averager
 
     with asyncio.Runner() as runner:
 

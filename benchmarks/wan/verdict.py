@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from adloco_p2p.core.membership import Timing
-from adloco_p2p.core.types import FIRST_STRAY
+from adloco_p2p.core.agreement.membership import Timing
+from adloco_p2p.core.model.types import FIRST_BRANCH_ID
 
 Event = dict[str, Any]
 BYTES_PER_VALUE = 4
@@ -61,7 +61,7 @@ class Verdict:
     rounds: list[Round] = field(default_factory=list)
     utilisation: dict[str, float | None] = field(default_factory=dict)
     """Training over wall time, per peer, from the end of its first round in company to the end of its last."""
-    left_out: list[dict[str, Any]] = field(default_factory=list)
+    missed_averages: list[dict[str, Any]] = field(default_factory=list)
     rejoined_seconds: float | None = None
     """From the healing to a plan with everybody that all knew."""
     one_history_seconds: float | None = None
@@ -108,13 +108,13 @@ def judge(
         for peer in sorted(item.shares - {peer for _, event in item.done for peer in event["hosts"]}):
             reasons = _reasons(lives, item, instance, peer)
             name = names.get(peer, peer)
-            verdict.left_out.append({"round": item.round, "instance": instance, "peer": name, "reasons": reasons})
+            verdict.missed_averages.append({"round": item.round, "instance": instance, "peer": name, "reasons": reasons})
             line = f"round {item.round}, instance {instance}: {name} has a share and is not in the average"
             (verdict.notes if reasons else verdict.broken).append(f"{line}: {'; '.join(reasons) or 'nobody says why'}")
     _judge_ledgers(verdict, ledgers, told, rounds=rounds)
     for life in lives:
         verdict.notes.extend(
-            f"{life.name} jumped from round {e['from_round']} to {e['to_round']}" for e in life.named("jumped")
+            f"{life.name} jumped from round {e['from_round']} to {e['to_round']}" for e in life.named("fast_forwarded")
         )
         if not life.named("finished"):
             last = life.events[-1] if life.events else "nothing"
@@ -184,7 +184,7 @@ def _reasons(lives: Sequence[Life], item: _Told, instance: int, peer: str) -> li
             if event["peer"] == peer and begun <= event["time"] <= ended:
                 reasons[f"{life.name} saw it leave"] = None
         if life.peer == peer:
-            jumps = [e for e in life.named("jumped") if e["from_round"] <= item.round <= e["to_round"]]
+            jumps = [e for e in life.named("fast_forwarded") if e["from_round"] <= item.round <= e["to_round"]]
             reasons.update({f"it jumped from round {e['from_round']} to {e['to_round']}": None for e in jumps})
             warnings = [e for e in life.named("warning") if e.get("active") and begun <= e["time"] <= ended]
             reasons.update({f"it warned: {e['message']}": None for e in warnings})
@@ -235,7 +235,7 @@ def _rejoined(lives: Sequence[Life], healed: float) -> float | None:
     heard: dict[str, dict[str, float]] = {}
     for life in lives:
         for event in life.named("plan"):
-            if event["time"] >= healed and everybody <= {seat["peer"] for seat in event["roster"]}:
+            if event["time"] >= healed and everybody <= {roster_entry["peer"] for roster_entry in event["roster"]}:
                 heard.setdefault(event["digest"], {}).setdefault(life.name, event["time"])
     complete = [max(times.values()) for times in heard.values() if len(times) == len(lives)]
     return min(complete) - healed if complete else None
@@ -259,7 +259,9 @@ def _judge_partition(verdict: Verdict, lives: Sequence[Life], ledgers: Mapping[s
     plans = {event["digest"]: event for life in lives for event in life.named("plan")}
     lost = {(e["round"], e["instance"]) for life in lives for e in _rounds_of_others(life, agreed)}
     told = [plan for digest, plan in plans.items() if digest in agreed]
-    merges = [merge for plan in told for merge in plan["merges"] if any(source >= FIRST_STRAY for source in merge["sources"])]
+    merges = [
+        merge for plan in told for merge in plan["merges"] if any(source >= FIRST_BRANCH_ID for source in merge["sources"])
+    ]
     dropped = [plan["reason"] for plan in told if "dropped what" in plan["reason"]]
     verdict.notes.extend([*(f"instance {merge['target']}: {merge['reason']}" for merge in merges), *dropped])
     if lost and not merges and not dropped:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.consensus_idle import Event, counted_rounds, idleness
+from benchmarks.consensus_idle import counted_rounds, idleness
+from benchmarks.nodes import Event
 
 
 def plan(at: float, number: int, *roster: str) -> Event:

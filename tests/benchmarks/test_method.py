@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adloco_p2p.config.load import load_run
-from adloco_p2p.core import canonical
-from adloco_p2p.core.round_plan import genesis
-from adloco_p2p.core.rules import BatchRules, Rules, WorkRules
-from adloco_p2p.core.types import Capacity, Digest, InstanceId, PeerId, RoundPlan
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.rules import BatchRules, Rules, WorkRules
+from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, RoundPlan
+from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.digest import tensor_digest
 from benchmarks.method.clock import Link, Machine, Profile, round_seconds, transferred

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from adloco_p2p.core.types import FIRST_STRAY
+from adloco_p2p.core.model.types import FIRST_BRANCH_ID
 from benchmarks.wan.verdict import Cut, Event, Life, Verdict, judge
 
 CUT = Cut(begun=10.0, healed=40.0, sides=(["a"], ["b"]))
-MERGE = {"sources": [0, FIRST_STRAY + 1], "target": 0, "weights": [0.8, 0.2], "reason": "after a partition, merged ..."}
+MERGE = {"sources": [0, FIRST_BRANCH_ID + 1], "target": 0, "weights": [0.8, 0.2], "reason": "after a partition, merged ..."}
 
 
 def plan(at: float, number: int, digest: str, roster: str = "ab", **more: Any) -> Event:
     hosts = [{"peer": peer, "batch_samples": 4, "inner_steps": 2} for peer in roster]
-    seats = [{"peer": peer} for peer in roster]
-    planned = {"instances": [{"instance": 0, "hosts": hosts}], "roster": seats, "merges": [], "reason": "", **more}
+    roster_entries = [{"peer": peer} for peer in roster]
+    planned = {"instances": [{"instance": 0, "hosts": hosts}], "roster": roster_entries, "merges": [], "reason": "", **more}
     return {"event": "plan", "time": at, "round": number, "digest": digest, **planned}
 
 
@@ -49,7 +49,7 @@ def loser(*, heard_at: float) -> list[Event]:
     ]
 
 
-def judged(*, heard_at: float = 45.0, merges: tuple[Any, ...] = (MERGE,), reason: str = "") -> Verdict:
+def update_miss_counts(*, heard_at: float = 45.0, merges: tuple[Any, ...] = (MERGE,), reason: str = "") -> Verdict:
     last = plan(46.0, 3, "p3", merges=[*merges], reason=reason, is_last=True)
     ledger = [
         {"round": number, "digest": digest, "merges": [], "is_last": number == 3, "instances": [{"instance": 0}]}
@@ -63,7 +63,7 @@ def judged(*, heard_at: float = 45.0, merges: tuple[Any, ...] = (MERGE,), reason
 
 
 def test_a_partition_that_ends_with_a_merge_breaks_nothing() -> None:
-    verdict = judged()
+    verdict = update_miss_counts()
     assert verdict.broken == []
     assert verdict.one_history_seconds == 5.0 and verdict.rejoined_seconds == 6.0
     assert "b began and ended 1 rounds during the cut" in verdict.notes
@@ -71,12 +71,12 @@ def test_a_partition_that_ends_with_a_merge_breaks_nothing() -> None:
 
 
 def test_training_that_is_thrown_away_needs_a_reason() -> None:
-    assert judged(merges=()).broken == ["1 rounds trained apart were neither merged nor dropped for a reason"]
-    assert judged(merges=(), reason="dropped what b trained apart: nobody who holds it is left").broken == []
+    assert update_miss_counts(merges=()).broken == ["1 rounds trained apart were neither merged nor dropped for a reason"]
+    assert update_miss_counts(merges=(), reason="dropped what b trained apart: nobody who holds it is left").broken == []
 
 
 def test_one_history_comes_in_time() -> None:
-    assert judged(heard_at=51.0).broken == ["one history only 11.0 s after the healing, not 10"]
+    assert update_miss_counts(heard_at=51.0).broken == ["one history only 11.0 s after the healing, not 10"]
 
 
 def test_a_side_that_stood_still_is_noticed() -> None:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from adloco_p2p.config.load import combinations, load_peer, load_run
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.config.run import OuterConfig, RunConfig
+from adloco_p2p.config.combinations import combinations
+from adloco_p2p.config.load import load_peer, load_run
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import OuterConfig, RunConfig
 from adloco_p2p.errors import ConfigError
 
 BARE = Path(__file__).with_name("bare.yaml")

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from adloco_p2p.codec import decode
-from adloco_p2p.config.load import Loaded, differences, load_peer, load_run, outer_momentum
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.config.run import RunConfig
-from adloco_p2p.core import canonical
+from adloco_p2p.config.fields import differences
+from adloco_p2p.config.load import Loaded, load_peer, load_run, outer_momentum
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model import canonical
+from adloco_p2p.decode import decode
 from adloco_p2p.errors import ConfigError
 
 

@@ -9,10 +9,11 @@ import pytest
 from annotated_types import MultipleOf
 
 from adloco_p2p.config import fields
-from adloco_p2p.config.load import differences, load_peer, load_run, show
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.config.run import ModelConfig, RunConfig
-from adloco_p2p.core.rules import WorkRules
+from adloco_p2p.config.fields import differences
+from adloco_p2p.config.load import load_peer, load_run, show
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import ModelConfig, RunConfig
+from adloco_p2p.core.model.rules import WorkRules
 
 
 def test_every_setting_is_shown_with_value_origin_and_meaning() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.local_files import check_local_files, check_run_of_others, local_files, unpinned
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.config.run import RunConfig
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.errors import ConfigError
 
 TOKENIZER = "tokenizer.source=owner/tokenizer"

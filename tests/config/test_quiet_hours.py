@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adloco_p2p.config.combinations import peer_combinations
-from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.quiet_hours import parse_range, quiet_until
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from adloco_p2p.config.documents import shipped
-from adloco_p2p.config.load import differences, load_run
-from adloco_p2p.config.run import RunConfig
+from adloco_p2p.config.fields import differences
+from adloco_p2p.config.load import load_run
+from adloco_p2p.config.run_config import RunConfig
 
 ROOT = Path(__file__).parents[2]
 

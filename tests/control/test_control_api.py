@@ -12,9 +12,9 @@ import grpc
 import pytest
 
 from adloco_p2p.control import endpoint
+from adloco_p2p.control.api import API_VERSION, MAX_REQUEST_BYTES
 from adloco_p2p.control.client import ControlClient
 from adloco_p2p.control.endpoint import Endpoint, parse_listen
-from adloco_p2p.control.messages import API_VERSION, MAX_REQUEST_BYTES
 from adloco_p2p.control.server import MAX_WATCHERS, ControlServer
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.v1 import control_pb2, control_pb2_grpc

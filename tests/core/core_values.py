@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from adloco_p2p.core.report_form import bits_of
-from adloco_p2p.core.types import (
+from adloco_p2p.core.model.report_form import bits_of
+from adloco_p2p.core.model.types import (
     Capacity,
     Digest,
     HalfBatchStatistics,

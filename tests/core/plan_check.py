@@ -2,15 +2,15 @@
 
 from math import floor, fsum
 
-from adloco_p2p.core.batch_test import window_length
-from adloco_p2p.core.rules import Rules
-from adloco_p2p.core.types import MAX_HOSTS, MAX_INSTANCES, InstancePlan, Merge, RoundPlan
+from adloco_p2p.core.model.rules import Rules
+from adloco_p2p.core.model.types import MAX_HOSTS, MAX_INSTANCES, InstancePlan, Merge, RoundPlan
+from adloco_p2p.core.planning.batch_sizing import window_length
 
 
 def check_plan(plan: RoundPlan, rules: Rules) -> list[str]:
     """Everything that is wrong with a plan, in words; nothing for the plans of `genesis` and `next_plan`."""
     ids = [item.instance for item in plan.instances]
-    peers = [seat.peer for seat in plan.roster]
+    peers = [roster_entry.peer for roster_entry in plan.roster]
     facts = {
         "no instance": bool(ids),
         "instances are not sorted": ids == sorted(set(ids)),
@@ -25,8 +25,9 @@ def check_plan(plan: RoundPlan, rules: Rules) -> list[str]:
         "several instances at the end": not plan.is_last or len(ids) == 1,
         "a probe at the end": not plan.is_last or plan.probe is None,
         "forks or merges before the first round": plan.round > 0 or not (plan.forks or plan.merges or plan.pending),
-        "strays are not sorted": [item.stray.key for item in plan.strays] == sorted({item.stray.key for item in plan.strays}),
-        "strays of instances that do not live": all(item.target in ids for item in plan.strays),
+        "strays are not sorted": [item.branch_state.key for item in plan.branches]
+        == sorted({item.branch_state.key for item in plan.branches}),
+        "strays of instances that do not live": all(item.target in ids for item in plan.branches),
         "too many instances": len(ids) <= max(1, min(rules.instances.count, MAX_INSTANCES)),
     }
     problems = [text for text, holds in facts.items() if not holds]
@@ -60,17 +61,18 @@ def _check_merge(merge: Merge, name: str) -> list[str]:
 
 
 def _check_instance(item: InstancePlan, plan: RoundPlan, rules: Rules) -> list[str]:
-    seats = {seat.peer: seat for seat in plan.roster}
+    roster_entries = {roster_entry.peer: roster_entry for roster_entry in plan.roster}
     hosts = [share.peer for share in item.hosts]
     trainers = [share for share in item.hosts if share.batch_samples > 0]
     most_steps = floor(rules.work.max_step_ratio * rules.work.inner_steps)
-    everybody_leaves = all(seat.capacity.is_leaving for seat in plan.roster)
+    everybody_leaves = all(roster_entry.capacity.is_leaving for roster_entry in plan.roster)
     facts = {
         "no host trains it": bool(trainers),
         "hosts are not sorted": hosts == sorted(set(hosts)),
         "too many hosts": len(hosts) <= MAX_HOSTS,
-        "hosts outside the roster": all(peer in seats for peer in hosts),
-        "a leaving host": everybody_leaves or not any(seats[peer].capacity.is_leaving for peer in hosts if peer in seats),
+        "hosts outside the roster": all(peer in roster_entries for peer in hosts),
+        "a leaving host": everybody_leaves
+        or not any(roster_entries[peer].capacity.is_leaving for peer in hosts if peer in roster_entries),
         "request beyond the limit": item.requested_batch <= rules.batch.max_batch,
         "effective batch is not the sum": item.effective_batch == sum(share.effective_batch for share in item.hosts),
         "history too long": len(item.history) <= window_length(rules.batch),
@@ -84,9 +86,10 @@ def _check_instance(item: InstancePlan, plan: RoundPlan, rules: Rules) -> list[s
         ),
         "steps out of range": all(1 <= share.inner_steps <= most_steps for share in trainers),
         "passes that are empty or do not fit": all(
-            1 <= share.micro_batch_size <= seats[share.peer].capacity.micro_batch_limit and share.accumulation_steps >= 1
+            1 <= share.micro_batch_size <= roster_entries[share.peer].capacity.micro_batch_limit
+            and share.accumulation_steps >= 1
             for share in trainers
-            if share.peer in seats
+            if share.peer in roster_entries
         ),
         "the device capped what its mode does not": item.mode == "capped"
         or item.mode == "accumulate"

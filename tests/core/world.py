@@ -10,14 +10,15 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from adloco_p2p.core.agreement import Agreement, Decided, Gathering, Outcome
-from adloco_p2p.core.events import (
+from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
+from adloco_p2p.core.model.events import (
     ApplyOuter,
     Average,
     AverageFailed,
     AverageFinished,
     Broadcast,
     CancelAverage,
+    Decided,
     DiscardRound,
     DropInstance,
     Durable,
@@ -27,11 +28,9 @@ from adloco_p2p.core.events import (
     Event,
     FetchFailed,
     FetchState,
-    ForgetState,
     InnerFinished,
     InnerResult,
-    KeepState,
-    Log,
+    Outcome,
     OuterApplied,
     PeerBack,
     PeerGone,
@@ -39,11 +38,13 @@ from adloco_p2p.core.events import (
     Probe,
     Probed,
     Received,
+    ReleaseState,
     RepairAverage,
     RunInner,
     SaveCheckpoint,
     SaveInstance,
     Send,
+    SnapshotState,
     Started,
     StateFetched,
     StateKept,
@@ -52,10 +53,9 @@ from adloco_p2p.core.events import (
     Transition,
     TransitionApplied,
 )
-from adloco_p2p.core.peer import Cadence, Peer
-from adloco_p2p.core.round_plan import genesis, next_plan
-from adloco_p2p.core.rules import Rules
-from adloco_p2p.core.types import (
+from adloco_p2p.core.model.rules import Rules
+from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.types import (
     Capacity,
     Digest,
     HalfBatchStatistics,
@@ -66,6 +66,9 @@ from adloco_p2p.core.types import (
     Report,
     RoundPlan,
 )
+from adloco_p2p.core.peer.agreement_port import Agreement
+from adloco_p2p.core.peer.peer import Cadence, Peer
+from adloco_p2p.core.planning.round_plan import genesis, next_plan
 
 RUN = Digest("5" * 64)
 STALL_SECONDS = 5.0
@@ -77,7 +80,7 @@ def hashed(*parts: object) -> Digest:
 
 
 @dataclass
-class Meeting:
+class JoinTarget:
     members: tuple[PeerId, ...]
     joined: dict[PeerId, Average] = field(default_factory=dict)
 
@@ -130,7 +133,7 @@ class World:
         self.averaging_seconds = averaging_seconds
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.sequence = 0
-        self.meetings: dict[Digest, Meeting] = {}
+        self.meetings: dict[Digest, JoinTarget] = {}
         self.on_effect: Callable[[PeerId, Effect], None] = lambda peer, effect: None
         names = [PeerId(f"peer{index}") for index in range(num_peers)]
         self.capacity = capacity or Capacity(samples_per_second=0.0, micro_batch_limit=8, max_instances=8)
@@ -147,7 +150,7 @@ class World:
             self.start(name, Durable(round=0, plans=(self.genesis,), held=tuple(held)))
 
     def agreement(self) -> Agreement:
-        return Gathering(decide=lambda plan, reports: next_plan(plan, reports, self.rules))
+        return FixedRosterAgreement(decide=lambda plan, reports: next_plan(plan, reports, self.rules))
 
     def hosted(self, plan: RoundPlan, name: PeerId) -> list[InstanceId]:
         return [item.instance for item in plan.instances if any(share.peer == name for share in item.hosts)]
@@ -323,7 +326,7 @@ class World:
 
     def on_kept_state(self, name: PeerId, effect: Effect) -> None:
         match effect:
-            case KeepState(instance=instance, copy=copy, round=number):
+            case SnapshotState(instance=instance, copy=copy, round=number):
 
                 def keep(host: Host) -> Event:
                     state = host.states[copy] = host.states[instance]
@@ -331,7 +334,7 @@ class World:
                     return StateKept(instance=copy, round=number, digest=state)
 
                 self.on_device(name, 0.01, keep)
-            case ForgetState(instance=instance):
+            case ReleaseState(instance=instance):
 
                 def forget(host: Host) -> None:
                     host.states.pop(instance, None)
@@ -356,13 +359,13 @@ class World:
 
     def average(self, name: PeerId, effect: Average) -> None:
         members = tuple(peer for peer, _ in effect.weights)
-        meeting = self.meetings.setdefault(effect.key, Meeting(members=members))
+        meeting = self.meetings.setdefault(effect.key, JoinTarget(members=members))
         meeting.joined[name] = effect
         if len(meeting.joined) == len(members):
             self.at(self.averaging_seconds, lambda: self.complete(effect, meeting))
         self.at(effect.timeout_seconds, lambda: self.expire(name, effect, meeting))
 
-    def give_up(self, name: PeerId, meeting: Meeting) -> None:
+    def give_up(self, name: PeerId, meeting: JoinTarget) -> None:
         """The others hear of it at once; nobody is to blame."""
         del meeting.joined[name]
         for peer in list(meeting.joined):
@@ -370,7 +373,7 @@ class World:
             ids = ids_of(joined)
             self.deliver(peer, AverageFailed(**ids, reason=f"{name} gave up", suspects=()), 0.05)
 
-    def complete(self, effect: Average, meeting: Meeting) -> None:
+    def complete(self, effect: Average, meeting: JoinTarget) -> None:
         dead = tuple(peer for peer in meeting.members if peer not in meeting.joined or not self.hosts[peer].is_alive)
         for peer in list(meeting.joined):
             joined = meeting.joined.pop(peer)
@@ -385,7 +388,7 @@ class World:
             finished = AverageFinished(**ids, digest=digest, contributors=meeting.members, statistics=statistics)
             self.feed(peer, finished)
 
-    def expire(self, name: PeerId, effect: Average, meeting: Meeting) -> None:
+    def expire(self, name: PeerId, effect: Average, meeting: JoinTarget) -> None:
         if meeting.joined.get(name) is effect:
             del meeting.joined[name]
             missing = tuple(peer for peer in meeting.members if peer not in meeting.joined and peer != name)
@@ -468,7 +471,9 @@ class Referee:
                 return
             wanted = head.round - 1
             present = [
-                self.reports[wanted, seat.peer] for seat in head.roster if wanted >= 0 and (wanted, seat.peer) in self.reports
+                self.reports[wanted, roster_entry.peer]
+                for roster_entry in head.roster
+                if wanted >= 0 and (wanted, roster_entry.peer) in self.reports
             ]
             if wanted >= 0 and len(present) < len(head.roster):
                 if 2 * len(present) <= len(head.roster):

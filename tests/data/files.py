@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adloco_p2p.config.run import DataConfig, RunConfig
+from adloco_p2p.config.run_config import DataConfig, RunConfig
 from adloco_p2p.data.tokenizer import ByteTokenizer
 
 NUM_DOCUMENTS = 120

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adloco_p2p.config.run import RunConfig, TokenizerConfig
-from adloco_p2p.core.types import InstanceId, PeerId
+from adloco_p2p.config.run_config import RunConfig, TokenizerConfig
+from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.data.packing import TokenRows
 from adloco_p2p.data.source import is_heldout

@@ -6,7 +6,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import register_implementation
 
-from adloco_p2p.config.run import DataConfig
+from adloco_p2p.config.run_config import DataConfig
 from adloco_p2p.data.hub import repository_files
 from adloco_p2p.data.source import load_split
 from adloco_p2p.errors import ConfigError

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adloco_p2p.config.run import TokenizerConfig
+from adloco_p2p.config.run_config import TokenizerConfig
 from adloco_p2p.data.tokenizer import ByteTokenizer, Tokenizer, open_tokenizer
 from adloco_p2p.errors import ConfigError
 

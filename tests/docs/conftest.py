@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import warm
-from pages import ENVIRONMENT
+
+from tests.docs import warm
+from tests.docs.pages import ENVIRONMENT
 
 
 @pytest.fixture(scope="session")

@@ -26,13 +26,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import warm
 import yaml
 
 from adloco_p2p import cli
+from tests.docs import warm
 
 REPOSITORY = Path(__file__).parents[2]
-PATIENCE_SECONDS = 120.0
+WAIT_LIMIT_SECONDS = 120.0
 LOOK_SECONDS = 0.05
 BLOCK = re.compile(r"(?:^<!-- test: ([^\n]*?) -->\n)?^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(adloco-peer [^`]+)`")
@@ -101,7 +101,7 @@ class Kept:
         return self.log.read_text(errors="replace")
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + WAIT_LIMIT_SECONDS
         while True:
             is_over = self.process.poll() is not None or time.monotonic() > deadline
             if found := re.search(pattern, self.words, re.MULTILINE):
@@ -117,7 +117,7 @@ class Kept:
 
     def end(self, *, codes: tuple[int, ...] = (0,)) -> None:
         """Wait for an exit code that is expected."""
-        code = self.process.wait(PATIENCE_SECONDS)
+        code = self.process.wait(WAIT_LIMIT_SECONDS)
         assert code in codes, f"{self.script}ended with {code}:\n{self.words[-3000:]}"
 
 
@@ -183,7 +183,7 @@ class Sandbox:
             capture_output=True,
             text=True,
             check=False,
-            timeout=PATIENCE_SECONDS,
+            timeout=WAIT_LIMIT_SECONDS,
         )
         assert ended.returncode == 0, f"{script}ended with {ended.returncode}:\n{ended.stdout[-2000:]}{ended.stderr[-3000:]}"
 

@@ -5,9 +5,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from pages import INLINE, REPOSITORY, Block, blocks_of, check_command, sandbox
 
 from adloco_p2p.error_codes import ERROR_CODES
+from tests.docs.pages import INLINE, REPOSITORY, Block, blocks_of, check_command, sandbox
 
 PAGES = sorted(
     path

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pages import REPOSITORY, Block, check_command, sandbox
 
 from adloco_p2p.config.load import load_peer
+from tests.docs.pages import REPOSITORY, Block, check_command, sandbox
 
 PEERS = REPOSITORY / "peers"
 PROFILES = sorted(path for path in PEERS.glob("*.yaml") if path.name != "compose.yaml")

@@ -12,8 +12,9 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-import faults
 import yaml
+
+from tests.e2e import faults
 
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 CONNECTED = ("--plain", "--peer-set", "deterministic=true", "num_threads=1", "max_micro_batch=4")
@@ -101,7 +102,7 @@ def finish(process: subprocess.Popen[str]) -> Ended:
 # Importing torch and transformers costs seconds. A fork server imports them once; each child is a process of its own, with
 # its own pid to kill, that calls the same `main` as the command.
 
-_PRELOADED = ["adloco_p2p.cli", "adloco_p2p.runtime.compose", "datasets", "transformers.models.llama"]
+_PRELOADED = ["adloco_p2p.cli", "adloco_p2p.runtime.services", "datasets", "transformers.models.llama"]
 
 
 def _warm() -> multiprocessing.context.ForkServerContext:

@@ -14,11 +14,12 @@ from typing import Any
 
 import psutil
 import yaml
-from processes import TINY_MODEL, begin_warm, write_text
+
+from tests.e2e.processes import TINY_MODEL, begin_warm, write_text
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 NETWORK = ("--plain", "--peer-set", "num_threads=1", "allow_local_files=true", "--host-maddrs", LOOPBACK)
-PATIENCE_SECONDS = 90.0
+WAIT_LIMIT_SECONDS = 90.0
 """What has not happened by then never will, on a machine that does other things too."""
 LOOK_SECONDS = 0.02
 REST_SHARE = 4
@@ -111,7 +112,7 @@ class PeerProcess:
         found = wait(lambda: re.search(pattern, self.words, re.MULTILINE), f"{self.workdir.name} to say {pattern}", self)
         return str(found[1])
 
-    def wait_for(self, name: str, *, seconds: float = PATIENCE_SECONDS, **wanted: object) -> Event:
+    def wait_for(self, name: str, *, seconds: float = WAIT_LIMIT_SECONDS, **wanted: object) -> Event:
         """The first event of this life with the name and the fields; a field may be a function of the value."""
 
         def look() -> Event | None:
@@ -125,7 +126,7 @@ class PeerProcess:
 
         return wait(look_until_dead, f"{name} {wanted} of {self.workdir.name}", self, seconds=seconds)
 
-    def end(self, *, seconds: float = PATIENCE_SECONDS) -> int:
+    def end(self, *, seconds: float = WAIT_LIMIT_SECONDS) -> int:
         """Its exit code, once it has ended by itself."""
         self.process.join(seconds)
         assert self.process.exitcode is not None, f"{self.workdir.name} did not end: {self.words[-3000:]}"
@@ -152,7 +153,7 @@ def _paused(peer: PeerProcess) -> Iterator[None]:
         peer.signal(signal.SIGCONT)
 
 
-def wait(look: Callable[[], Any], what: str, *peers: PeerProcess, seconds: float = PATIENCE_SECONDS) -> Any:
+def wait(look: Callable[[], Any], what: str, *peers: PeerProcess, seconds: float = WAIT_LIMIT_SECONDS) -> Any:
     """The first true thing that `look` returns."""
     deadline = time.monotonic() + seconds
     while (begun := time.monotonic()) < deadline:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from swarm_processes import PeerProcess, digests_by_round, processes_of, wait, write_swarm_config
 
 from benchmarks.bad_peer import KINDS
+from tests.e2e.swarm_processes import PeerProcess, digests_by_round, processes_of, wait, write_swarm_config
 
 ROUNDS_AMONG_BAD = 2
 TALKERS = ("foreign", "replay", "garbage")

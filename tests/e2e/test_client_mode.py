@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from swarm_processes import PeerProcess, digests_by_round, processes_of, wait, write_swarm_config
+
+from tests.e2e.swarm_processes import PeerProcess, digests_by_round, processes_of, wait, write_swarm_config
 
 CLIENT = ("--peer-set", "client_mode=true")
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from swarm_processes import PeerProcess, write_swarm_config
+from tests.e2e.swarm_processes import PeerProcess, write_swarm_config
 
 BEHIND_SECONDS = 600
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from processes import Ended, run
-from swarm_processes import PeerProcess, digests_by_round, processes_of, wait, write_swarm_config
+from tests.e2e.processes import Ended, run
+from tests.e2e.swarm_processes import PeerProcess, digests_by_round, processes_of, wait, write_swarm_config
 
 """The others know of a leaver within seconds; on a machine that does other things too, these are longer."""
 
@@ -38,7 +38,7 @@ def newest_round(peer: PeerProcess) -> int:
 
 def roster_of(peer: PeerProcess) -> list[str]:
     plans = [event for event in peer.events if event["event"] == "plan"]
-    return sorted(seat["peer"] for seat in plans[-1]["roster"])
+    return sorted(roster_entry["peer"] for roster_entry in plans[-1]["roster"])
 
 
 def test_a_swarm_is_watched_paused_drained_and_terminated(tmp_path: Path) -> None:

@@ -12,21 +12,20 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
-import test_diloco_reference as plain  # type: ignore[import-not-found]
-from small_run import ONE, PEER, RUN, hosting, with_run  # type: ignore[import-not-found]
-
-from adloco_p2p.config.run import AveragingConfig, RunConfig
-from adloco_p2p.core.agreement import Gathering
-from adloco_p2p.core.events import Durable, InnerResult, Received, RunInner, Started, Stop
-from adloco_p2p.core.peer import Cadence, Peer
-from adloco_p2p.core.round_plan import genesis, next_plan
-from adloco_p2p.core.rules import BatchRules, InstanceRules, MergeRules, SwitchRules, WorkRules
-from adloco_p2p.core.types import Capacity, InstanceId, PeerId, Report, RoundPlan
-from adloco_p2p.runtime.alone import NothingToJournal
-from adloco_p2p.runtime.loop import Node, Ports
-from adloco_p2p.runtime.ports import AveragedVector
-from adloco_p2p.swarm.memory import MemoryPort, MemorySwarm
+from adloco_p2p.config.run_config import AveragingConfig, RunConfig
+from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
+from adloco_p2p.core.model.events import Durable, InnerResult, Received, RunInner, Started, Stop
+from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, SwitchRules, WorkRules
+from adloco_p2p.core.model.types import Capacity, InstanceId, PeerId, Report, RoundPlan
+from adloco_p2p.core.peer.peer import Cadence, Peer
+from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from adloco_p2p.runtime.node.loop import Node, Ports
+from adloco_p2p.runtime.node.ports import AveragedVector
+from adloco_p2p.runtime.offline_node import NothingToJournal
+from adloco_p2p.swarm.in_memory import MemoryPort, MemorySwarm
 from adloco_p2p.training.hosting import Hosting
+from tests.training import test_diloco_reference as plain
+from tests.training.small_run import ONE, PEER, RUN, hosting, with_run
 
 MICRO = 2
 
@@ -116,7 +115,7 @@ def train(run: RunConfig, names: Sequence[PeerId]) -> list[Member]:
             peer=Peer(
                 me=member.me,
                 cadence=Cadence(work=run.work, evaluation_period=2, checkpoint_period=1, is_delayed=is_delayed),
-                agreement=Gathering(decide=decide),
+                agreement=FixedRosterAgreement(decide=decide),
             ),
             ports=Ports(
                 engine=member.engine,

@@ -8,10 +8,10 @@ import time
 
 import psutil
 import pytest
-from processes import run
-from swarm_processes import PeerProcess
 
-from adloco_p2p.swarm.daemon import make_socket_directory, remove_socket_directory
+from adloco_p2p.swarm.p2p.daemon import make_socket_directory, remove_socket_directory
+from tests.e2e.processes import run
+from tests.e2e.swarm_processes import PeerProcess
 
 ORPHAN = """
 import os, sys, time
@@ -32,11 +32,11 @@ def test_the_doctor_asks_a_bootstrap_and_is_dialled_back(tmp_path):
     finally:
         bootstrap.kill()
     assert ended.code == 0, ended.errors
-    findings = {finding["check"]: finding for finding in json.loads(ended.output)["findings"]}
-    assert findings["initial peers"]["found"] == "1 of 1 answer"
+    results = {result["check"]: result for result in json.loads(ended.output)["results"]}
+    assert results["initial peers"]["found"] == "1 of 1 answer"
     for check in ("protocol", "clock", "dial back", "speed"):
-        assert findings[check]["verdict"] == "ok", findings[check]
-    assert "reached from outside at /ip4/" in findings["dial back"]["found"]
+        assert results[check]["outcome"] == "ok", results[check]
+    assert "reached from outside at /ip4/" in results["dial back"]["found"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 import transformers
 import yaml
-from processes import run
-from swarm_processes import PeerProcess, digests_by_round, processes_of, wait, write_swarm_config
+
+from tests.e2e.processes import run
+from tests.e2e.swarm_processes import PeerProcess, digests_by_round, processes_of, wait, write_swarm_config
 
 ROUNDS = 36
 ROUNDS_TOGETHER = 20
 """From the first plan with eight peers to the end, at least."""
 STEPS, STEP_SECONDS = 8, 0.3
 FROZEN_SECONDS = 30.0
-PATIENCE_SECONDS = 240.0
+WAIT_LIMIT_SECONDS = 240.0
 RUN_SECONDS = 1200.0
 """From the last departure to the end of the run, on a machine that does other things too."""
 PACED = ("paced", str(STEP_SECONDS))
@@ -63,13 +64,13 @@ def join(peers: list[PeerProcess], name: str) -> PeerProcess:
 
 def trains(peer: PeerProcess) -> None:
     """In this life, and in company."""
-    me = peer.wait_for("started", seconds=PATIENCE_SECONDS)["peer"]
-    peer.wait_for("round", seconds=PATIENCE_SECONDS, hosts=lambda hosts: me in hosts and len(hosts) > 1)
+    me = peer.wait_for("started", seconds=WAIT_LIMIT_SECONDS)["peer"]
+    peer.wait_for("round", seconds=WAIT_LIMIT_SECONDS, hosts=lambda hosts: me in hosts and len(hosts) > 1)
 
 
 def leave(peer: PeerProcess) -> None:
     peer.signal(signal.SIGINT)
-    assert peer.end(seconds=PATIENCE_SECONDS) == 0
+    assert peer.end(seconds=WAIT_LIMIT_SECONDS) == 0
 
 
 def ledger(peer: PeerProcess, folder: Path) -> list[Plan]:
@@ -87,7 +88,7 @@ def test_eight_peers_under_churn_end_with_one_ledger_and_one_model(peers: list[P
     config = write_eight_config(tmp_path)
     peers.append(PeerProcess(tmp_path / "peer-0", ("start", config, *MACHINE)).start(fault=PACED))
     first, victim, frozen, leaver, late_leaver, *_ = [peers[0], *(join(peers, f"peer-{number}") for number in range(1, 8))]
-    together = first.wait_for("plan", seconds=PATIENCE_SECONDS, roster=lambda roster: len(roster) == 8)
+    together = first.wait_for("plan", seconds=WAIT_LIMIT_SECONDS, roster=lambda roster: len(roster) == 8)
     assert together["round"] <= ROUNDS - ROUNDS_TOGETHER, "the others came too late"
     for peer in peers:
         trains(peer)
@@ -97,14 +98,14 @@ def test_eight_peers_under_churn_end_with_one_ledger_and_one_model(peers: list[P
         victim.kill()
         joiners = [join(peers, "joiner-0"), join(peers, "joiner-1")]
         leave(leaver)
-        first.wait_for("round", seconds=PATIENCE_SECONDS, time=lambda at: at >= frozen_at + FROZEN_SECONDS)
+        first.wait_for("round", seconds=WAIT_LIMIT_SECONDS, time=lambda at: at >= frozen_at + FROZEN_SECONDS)
         first.wait_for("left", peer=victim.events[0]["peer"])
     victim.start(fault=PACED)
     thawed_at = time.time()
     for peer in (*joiners, victim):
         trains(peer)
     me = frozen.me
-    frozen.wait_for("round", seconds=PATIENCE_SECONDS, time=lambda at: at >= thawed_at, hosts=lambda hosts: me in hosts)
+    frozen.wait_for("round", seconds=WAIT_LIMIT_SECONDS, time=lambda at: at >= thawed_at, hosts=lambda hosts: me in hosts)
     leave(late_leaver)
     finishers = [peer for peer in peers if peer not in (leaver, late_leaver)]
     assert [peer.end(seconds=RUN_SECONDS) for peer in finishers] == [0] * 8

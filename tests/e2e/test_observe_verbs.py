@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import CONNECTED, ROUNDS, begin_warm, events, run, write_config
-from swarm_processes import LOOPBACK, PeerProcess, wait, write_swarm_config
 
 from adloco_p2p.cli import main
 from adloco_p2p.commands import observe
-from adloco_p2p.core.ledger import chain
-from adloco_p2p.core.receipts import claims, leaderboard
-from adloco_p2p.runtime.agreement import genesis_of
-from adloco_p2p.runtime.journal import journal_records
-from adloco_p2p.runtime.observe import story_of, workdir_document
+from adloco_p2p.core.ledger.contributions import credited, leaderboard
+from adloco_p2p.core.ledger.ledger import chain
+from adloco_p2p.runtime.adapters.network_journal import journal_records
+from adloco_p2p.runtime.adapters.plan_rule import genesis_of
+from adloco_p2p.runtime.follow_run import story_of, workdir_document
 from adloco_p2p.storage.workdir import read_run
+from tests.e2e.processes import CONNECTED, ROUNDS, begin_warm, events, run, write_config
+from tests.e2e.swarm_processes import LOOPBACK, PeerProcess, wait, write_swarm_config
 from tests.e2e.test_ledger_verbs import FORGED, forge
 
 
@@ -177,7 +177,7 @@ def receipts(workdir: Path, *, up_to: int) -> list[tuple[str, int]]:
     config = read_run(workdir)
     assert config is not None
     entries = chain(journal_records(workdir / "journal.bin"), genesis_of(config))
-    counted = claims(genesis_of(config), [entry for entry in entries if entry.plan.round <= up_to])
+    counted = credited(genesis_of(config), [entry for entry in entries if entry.plan.round <= up_to])
     rows = leaderboard(counted, sequence_length=config.data.sequence_length)
     return [(row.peer, row.tokens) for row in rows]
 

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from processes import (
+
+from adloco_p2p.commands.trained_model import load_model, open_saved
+from adloco_p2p.storage.workdir import Workdir
+from tests.e2e.processes import (
     CONNECTED,
     LAST_SECONDS,
     MACHINE,
@@ -25,9 +28,6 @@ from processes import (
     run,
     write_config,
 )
-
-from adloco_p2p.commands.model import load_model, open_saved
-from adloco_p2p.storage.workdir import Workdir
 
 HOSTING = "adloco_p2p.training.hosting:Hosting"
 STORE = "adloco_p2p.storage.checkpoint:CheckpointStore"

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 import transformers
-from processes import CONNECTED, TINY_MODEL, run, write_text
 
 from adloco_p2p.config.load import load_run
-from adloco_p2p.config.run import ModelConfig, RunConfig, TokenizerConfig
+from adloco_p2p.config.run_config import ModelConfig, RunConfig, TokenizerConfig
 from adloco_p2p.data.tokenizer import ByteTokenizer, check_vocabulary, open_tokenizer
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.workdir import read_run
 from adloco_p2p.training.model import build_model
+from tests.e2e.processes import CONNECTED, TINY_MODEL, run, write_text
 
 END_TOKENS = [256, 7]
 

@@ -15,20 +15,14 @@ from pathlib import Path
 
 import pytest
 import transformers
-from processes import ENVIRONMENT, run
-from swarm_processes import (
-    LOOPBACK,
-    PeerProcess,
-    digests_by_round,
-    processes_of,
-    wait,
-    write_swarm_config,
-)
+
+from tests.e2e.processes import ENVIRONMENT, run
+from tests.e2e.swarm_processes import LOOPBACK, PeerProcess, digests_by_round, processes_of, wait, write_swarm_config
 
 FROZEN_SECONDS = 15.0
 ENDLESS = 10_000
 """Rounds of a run that the test stops."""
-REDUCING = "adloco_p2p.swarm.butterfly:Butterfly._on_contribution"
+REDUCING = "adloco_p2p.swarm.allreduce.butterfly:Butterfly._on_contribution"
 
 NewPeer = Callable[..., PeerProcess]
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from adloco_p2p.config.run import AveragingConfig
+from adloco_p2p.config.run_config import AveragingConfig
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.codecs import CODECS, TensorCodec, codec_named, fits
 

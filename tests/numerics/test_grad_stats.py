@@ -6,16 +6,11 @@ from math import inf
 import pytest
 import torch
 
-from adloco_p2p.codec import decode
-from adloco_p2p.core import canonical
-from adloco_p2p.core.types import HalfBatchStatistics, PseudoGradientStatistics
-from adloco_p2p.numerics.grad_stats import (
-    half_batch_statistics,
-    half_products,
-    inner_product,
-    pseudo_gradient_statistics,
-)
-from adloco_p2p.swarm.parts import statistics_of
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import HalfBatchStatistics, PseudoGradientStatistics
+from adloco_p2p.decode import decode
+from adloco_p2p.numerics.grad_stats import half_batch_statistics, half_products, inner_product
+from adloco_p2p.numerics.reduction import pseudo_gradient_statistics, statistics_of
 from tests.numerics.gradients import gradient_noise
 
 ACCEPTANCE = [torch.tensor(values) for values in ([1.0, 2, -1], [2.0, 1, 0], [0.0, 1, 1], [3.0, 0, 2])]

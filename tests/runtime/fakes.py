@@ -5,13 +5,13 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from adloco_p2p.core.agreement import Gathering
-from adloco_p2p.core.events import Durable, InnerResult, RunInner, Started
-from adloco_p2p.core.peer import Cadence, Peer
-from adloco_p2p.core.round_plan import genesis, next_plan
-from adloco_p2p.core.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
-from adloco_p2p.core.types import Capacity, Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict
-from adloco_p2p.runtime.loop import Node, Ports
+from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
+from adloco_p2p.core.model.events import Durable, InnerResult, RunInner, Started
+from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
+from adloco_p2p.core.model.types import Capacity, Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict
+from adloco_p2p.core.peer.peer import Cadence, Peer
+from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from adloco_p2p.runtime.node.loop import Node, Ports
 
 ME = PeerId("peer")
 RUN = Digest("7" * 64)
@@ -191,7 +191,7 @@ class FakePeer:
     def __post_init__(self) -> None:
         network = FakeNetwork(self.calls)
         self.engine = FakeEngine(self.calls)
-        agreement = Gathering(decide=lambda plan, reports: next_plan(plan, reports, self.rules))
+        agreement = FixedRosterAgreement(decide=lambda plan, reports: next_plan(plan, reports, self.rules))
         cadence = Cadence(work=self.rules.work, evaluation_period=1, checkpoint_period=1)
         self.node = Node(
             peer=Peer(me=ME, cadence=cadence, agreement=agreement),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from adloco_p2p.core.events import (
+from adloco_p2p.core.model.events import (
     ApplyOuter,
     DiscardRound,
     Durable,
@@ -22,13 +22,13 @@ from adloco_p2p.core.events import (
     SaveCheckpoint,
     SaveInstance,
 )
-from adloco_p2p.core.round_plan import genesis
-from adloco_p2p.core.types import InstanceId
-from adloco_p2p.runtime.worker import DeviceEffect, DeviceWorker
+from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.planning.round_plan import genesis
+from adloco_p2p.runtime.node.device_worker import DeviceEffect, DeviceWorker
 from tests.runtime.fakes import CAPACITY, ME, RUN, Calls, FakeCheckpoints, FakeEngine, FakeNetwork, rules
 
 ONE, TWO = InstanceId(0), InstanceId(1)
-PATIENCE_SECONDS = 60.0
+WAIT_LIMIT_SECONDS = 60.0
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Stepping(FakeEngine):
         for step in range(3):
             assert not should_stop()
             self.calls.note("step", step)
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + WAIT_LIMIT_SECONDS
         while self.until and self.until not in self.calls.names:
             assert not should_stop() and time.monotonic() < deadline, self.calls.names
         return super().run_inner(effect, should_stop=should_stop, on_progress=on_progress)
@@ -66,7 +66,7 @@ def performed(*effects: DeviceEffect, until: str = "", calls: Calls | None = Non
     for number in (0, 1):
         worker.put_average(ONE, number, "average of pseudo-gradient 0")
     worker.start()
-    assert worker.stop(timeout_seconds=PATIENCE_SECONDS)
+    assert worker.stop(timeout_seconds=WAIT_LIMIT_SECONDS)
     posted = [events.get_nowait() for _ in range(events.qsize())]
     assert not [event for event in posted if isinstance(event, BaseException)], posted
     return calls.names, posted
@@ -118,7 +118,7 @@ def test_nothing_but_inner_steps_goes_on_while_an_outer_step_is_under_way() -> N
 
 
 def assert_waits(until: threading.Event) -> None:
-    assert until.wait(PATIENCE_SECONDS)
+    assert until.wait(WAIT_LIMIT_SECONDS)
 
 
 def test_an_error_of_the_outer_step_ends_the_node() -> None:

@@ -10,17 +10,17 @@ import pytest
 import torch
 from hivemind.p2p import P2P
 
-from adloco_p2p.core import canonical
-from adloco_p2p.core.averaging_messages import AttemptFailed
-from adloco_p2p.core.types import Digest, InstanceId, PeerId
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.messages import AttemptFailed
+from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
 from adloco_p2p.errors import AverageFailed, StateTransferFailed
 from adloco_p2p.numerics.digest import state_digest
-from adloco_p2p.runtime.network import KINDS, NetworkAveraging, NetworkMessenger, NetworkStates
-from adloco_p2p.runtime.ports import Averaging, Messenger, StateExchange
-from adloco_p2p.swarm.averaging import Averager
-from adloco_p2p.swarm.gossip_wire import GossipWire
-from adloco_p2p.swarm.memory import MemorySwarm
-from adloco_p2p.swarm.state_transfer import StateFetcher, StateServer
+from adloco_p2p.runtime.adapters.swarm_ports import KINDS, NetworkAveraging, NetworkMessenger, NetworkStates
+from adloco_p2p.runtime.node.ports import Averaging, Messenger, StateExchange
+from adloco_p2p.swarm.allreduce.averager import Averager
+from adloco_p2p.swarm.in_memory import MemorySwarm
+from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
+from adloco_p2p.swarm.transport.gossip import GossipWire
 
 SIZE = 5_000
 RUN = canonical.digest("conformance")

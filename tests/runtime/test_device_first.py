@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.config.run import RunConfig
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.errors import ConfigError
-from adloco_p2p.runtime import together
-from adloco_p2p.runtime.meeting import Meeting
+from adloco_p2p.runtime import network_node
 from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.swarm.discovery.join import JoinTarget
 from adloco_p2p.views.plain import PlainView
 
 
@@ -22,14 +22,14 @@ def test_a_missing_device_is_noticed_before_the_join_link(
     async def no_network(**_: object) -> None:
         raise AssertionError("the network was started")
 
-    monkeypatch.setattr(together.Host, "start", no_network)
+    monkeypatch.setattr(network_node.Host, "start", no_network)
     said: list[str] = []
     with closing(Workdir.open(tmp_path)) as workdir:
         common = {"workdir": workdir, "config": PeerConfig(device="cuda:97"), "view": PlainView(None), "say": said.append}
         if verb == "start":
-            coroutine = together.start_run(run=RunConfig(), initial_peers=(), **common)
+            coroutine = network_node.start_run(run=RunConfig(), initial_peers=(), **common)
         else:
-            coroutine = together.join_run(meeting=Meeting(initial_peers=(), run=None), **common)
+            coroutine = network_node.join_run(meeting=JoinTarget(initial_peers=(), run=None), **common)
         with pytest.raises(ConfigError, match="device: 'cuda:97'") as refused:
             asyncio.run(coroutine)
     assert refused.value.code == "E210" and said == []

@@ -12,11 +12,10 @@ import pytest
 from rich.console import Console
 
 from adloco_p2p.cli import main
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.core.finding import Finding, exit_code
+from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.error_codes import ERROR_CODES
-from adloco_p2p.runtime import machine_checks
-from adloco_p2p.runtime.machine_checks import (
+from adloco_p2p.runtime.doctor import machine_checks
+from adloco_p2p.runtime.doctor.machine_checks import (
     check_disk,
     check_gpu,
     check_memory,
@@ -25,9 +24,9 @@ from adloco_p2p.runtime.machine_checks import (
     check_python,
     check_workdir,
 )
-from adloco_p2p.runtime.network_checks import _beside_a_node
+from adloco_p2p.runtime.doctor.network_checks import _beside_a_node
 from adloco_p2p.storage.workdir import Holder, holder_of
-from adloco_p2p.views.doctor import render
+from adloco_p2p.views.check_report import CheckResult, exit_code, render
 
 GIB = 1 << 30
 HOLDER = """
@@ -41,7 +40,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize(
-    ("finding", "verdict", "code"),
+    ("result", "outcome", "code"),
     [
         (check_python((3, 10, 9)), "failed", "E520"),
         (check_python((3, 11, 0)), "ok", None),
@@ -56,29 +55,29 @@ sys.stdin.read()
         (check_ports(PeerConfig(), is_running=False), "ok", None),
     ],
 )
-def test_a_machine_is_judged(finding, verdict, code):
-    assert (finding.verdict, finding.code) == (verdict, code), finding
+def test_a_machine_is_judged(result, outcome, code):
+    assert (result.outcome, result.code) == (outcome, code), result
 
 
 def test_a_taken_port_fails_unless_the_running_node_has_it():
     with socket.create_server(("127.0.0.1", 0)) as server:
         config = PeerConfig(host_maddrs=(f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}",))
         assert check_ports(config, is_running=False).code == "E307"
-        assert check_ports(config, is_running=True).verdict == "skipped"
-    assert check_ports(config, is_running=False).verdict == "ok"
+        assert check_ports(config, is_running=True).outcome == "skipped"
+    assert check_ports(config, is_running=False).outcome == "ok"
 
 
-@pytest.mark.parametrize(("free", "verdict"), [(GIB // 2, "failed"), (2 * GIB, "warning"), (9 * GIB, "ok")])
-def test_the_disk_is_that_of_the_nearest_folder_that_exists(tmp_path, monkeypatch, free, verdict):
+@pytest.mark.parametrize(("free", "outcome"), [(GIB // 2, "failed"), (2 * GIB, "warning"), (9 * GIB, "ok")])
+def test_the_disk_is_that_of_the_nearest_folder_that_exists(tmp_path, monkeypatch, free, outcome):
     asked = []
     usage = namedtuple("usage", "free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: asked.append(folder) or usage(free))
-    assert check_disk(tmp_path / "not" / "yet").verdict == verdict
+    assert check_disk(tmp_path / "not" / "yet").outcome == outcome
     assert asked == [tmp_path]
 
 
 def test_packages_are_compared_with_what_the_node_needs(monkeypatch):
-    assert check_packages().verdict == "ok"
+    assert check_packages().outcome == "ok"
     needs = ["torch>=99", "no-such-thing>=1", "ruff>=99; extra == 'dev'"]
     monkeypatch.setattr(machine_checks.metadata, "requires", lambda name: needs)
     found = check_packages()
@@ -99,20 +98,20 @@ def test_a_running_node_is_seen_and_not_disturbed(tmp_path):
     assert check_workdir(tmp_path, None).code == "E406"
 
 
-def _finding(verdict, code=None):
-    return Finding(check="thing", verdict=verdict, found="as it is", code=code)
+def _result(outcome, code=None):
+    return CheckResult(check="thing", outcome=outcome, found="as it is", code=code)
 
 
 def test_the_first_failure_is_the_exit_code_and_warnings_do_not_fail():
-    warned, disk, network = _finding("warning", "E523"), _finding("failed", "E420"), _finding("failed", "E302")
-    assert exit_code([_finding("ok"), warned]) == 0
+    warned, disk, network = _result("warning", "E523"), _result("failed", "E420"), _result("failed", "E302")
+    assert exit_code([_result("ok"), warned]) == 0
     assert exit_code([warned, disk, network]) == 4
     assert exit_code([network, disk]) == 3
 
 
 def test_every_trouble_is_shown_with_its_code_cause_and_remedy():
     screen = io.StringIO()
-    Console(file=screen, width=100).print(render([_finding("ok"), _finding("warning", "E322"), _finding("failed", "E420")]))
+    Console(file=screen, width=100).print(render([_result("ok"), _result("warning", "E322"), _result("failed", "E420")]))
     text = " ".join(screen.getvalue().split())
     for code in ("E322", "E420"):
         entry = ERROR_CODES[code]
@@ -124,7 +123,7 @@ def test_the_verb_without_peers_looks_at_the_machine_only(capsys, tmp_path):
     code = main(["doctor", "--json", "--workdir", str(tmp_path / "new")])
     told = json.loads(capsys.readouterr().out)
     assert told["exit_code"] == code
-    checks = {finding["check"]: finding["verdict"] for finding in told["findings"]}
+    checks = {result["check"]: result["outcome"] for result in told["results"]}
     assert checks["Python"] == checks["packages"] == "ok" and checks["network"] == "skipped"
     assert not (tmp_path / "new").exists()
 

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from adloco_p2p.core.events import ApplyOuter, Event, ForgetState, KeepState, RunInner, StateKept, Transition
-from adloco_p2p.core.types import FIRST_STRAY, Digest, InstanceId, Merge, PeerId
+from adloco_p2p.core.model.events import ApplyOuter, Event, ReleaseState, RunInner, SnapshotState, StateKept, Transition
+from adloco_p2p.core.model.types import FIRST_BRANCH_ID, Digest, InstanceId, Merge, PeerId
 from adloco_p2p.errors import StateTransferFailed
-from adloco_p2p.runtime.worker import DeviceEffect, DeviceWorker
-from adloco_p2p.swarm.memory import MemoryPort, MemorySwarm
+from adloco_p2p.runtime.node.device_worker import DeviceEffect, DeviceWorker
+from adloco_p2p.swarm.in_memory import MemoryPort, MemorySwarm
 from adloco_p2p.training.hosting import Hosting
 
 sys.path.append(str(Path(__file__).parents[1] / "training"))
-from small_run import ONE, effect, hosting
+from tests.training.small_run import ONE, effect, hosting
 
-PATIENCE_SECONDS = 60.0
-STRAY, OTHER_STRAY = InstanceId(FIRST_STRAY + 7), InstanceId(FIRST_STRAY + 8)
+WAIT_LIMIT_SECONDS = 60.0
+BRANCH, OTHER_BRANCH = InstanceId(FIRST_BRANCH_ID + 7), InstanceId(FIRST_BRANCH_ID + 8)
 State = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -50,7 +50,7 @@ class Device:
     def does(self, asked: DeviceEffect) -> Event:
         """Perform the effect to its end."""
         self.worker.submit(asked)
-        event = self.events.get(timeout=PATIENCE_SECONDS)
+        event = self.events.get(timeout=WAIT_LIMIT_SECONDS)
         assert not isinstance(event, BaseException), event
         return event
 
@@ -63,7 +63,7 @@ class Device:
         self.does(ApplyOuter(instance=work.plan.instance, round=work.round))
 
     def keeps(self, copy: InstanceId, *, of: InstanceId, boundary: int) -> Digest:
-        event = self.does(KeepState(instance=of, copy=copy, round=boundary))
+        event = self.does(SnapshotState(instance=of, copy=copy, round=boundary))
         assert isinstance(event, StateKept) and (event.instance, event.round) == (copy, boundary)
         return event.digest
 
@@ -88,7 +88,7 @@ def devices(swarm: MemorySwarm) -> Iterator[dict[str, Device]]:
     made = {name: Device(name, swarm) for name in ("winner", "other winner", "loser", "other loser")}
     yield made
     for device in made.values():
-        assert device.worker.stop(timeout_seconds=PATIENCE_SECONDS)
+        assert device.worker.stop(timeout_seconds=WAIT_LIMIT_SECONDS)
 
 
 def test_a_lost_state_is_merged_by_weight_on_every_host(swarm: MemorySwarm, devices: dict[str, Device]) -> None:
@@ -104,9 +104,9 @@ def test_a_lost_state_is_merged_by_weight_on_every_host(swarm: MemorySwarm, devi
     won, lost, lost_too = winner.stands(), loser.stands(), second.stands()
     assert not torch.equal(won[0], lost[0]) and float(lost[1].norm()) > 0
 
-    kept = loser.keeps(STRAY, of=ONE, boundary=3)
+    kept = loser.keeps(BRANCH, of=ONE, boundary=3)
     assert kept == loser.engine.digests(ONE)[1]
-    kept_too = second.keeps(OTHER_STRAY, of=ONE, boundary=2)
+    kept_too = second.keeps(OTHER_BRANCH, of=ONE, boundary=2)
     for device in (loser, second):  # they take the winning history over, and train in it: the copy stays as it was
         device.fetches(ONE, 4, winner.engine.digests(ONE)[1], *winners)
         device.trains(effect(round=4))
@@ -114,16 +114,16 @@ def test_a_lost_state_is_merged_by_weight_on_every_host(swarm: MemorySwarm, devi
         device.trains(effect(round=4))
     won = winner.stands()
 
-    winner.fetches(STRAY, 3, kept, loser)
-    assert winner.keeps(STRAY, of=STRAY, boundary=3) == kept
+    winner.fetches(BRANCH, 3, kept, loser)
+    assert winner.keeps(BRANCH, of=BRANCH, boundary=3) == kept
     swarm.cut[loser.port.me] = None  # whoever fetched it serves it on
-    other.fetches(STRAY, 3, kept, loser, winner)
+    other.fetches(BRANCH, 3, kept, loser, winner)
     for device in (winner, other, loser):
-        device.fetches(OTHER_STRAY, 2, kept_too, second)
-    second.fetches(STRAY, 3, kept, loser, winner)
+        device.fetches(OTHER_BRANCH, 2, kept_too, second)
+    second.fetches(BRANCH, 3, kept, loser, winner)
 
     weights = (0.5, 0.3, 0.2)
-    merge = Merge(sources=(ONE, STRAY, OTHER_STRAY), target=ONE, weights=weights, reason="test")
+    merge = Merge(sources=(ONE, BRANCH, OTHER_BRANCH), target=ONE, weights=weights, reason="test")
     everybody = tuple(devices.values())
     loser.fetches(ONE, 5, winner.engine.digests(ONE)[1], winner)  # hosts of an instance stand at one boundary
     second.fetches(ONE, 5, winner.engine.digests(ONE)[1], winner)
@@ -143,9 +143,9 @@ def test_a_lost_state_is_merged_by_weight_on_every_host(swarm: MemorySwarm, devi
 def test_what_is_forgotten_is_served_no_more(swarm: MemorySwarm, devices: dict[str, Device]) -> None:
     winner, _, loser, _ = devices.values()
     loser.trains(effect())
-    kept = loser.keeps(STRAY, of=ONE, boundary=1)
-    loser.worker.submit(ForgetState(instance=STRAY))
+    kept = loser.keeps(BRANCH, of=ONE, boundary=1)
+    loser.worker.submit(ReleaseState(instance=BRANCH))
     loser.trains(effect(round=1))  # done after it
     assert loser.engine.hosted == (ONE,)
     with pytest.raises(StateTransferFailed):
-        winner.fetches(STRAY, 1, kept, loser)
+        winner.fetches(BRANCH, 1, kept, loser)

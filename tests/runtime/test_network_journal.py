@@ -6,29 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from adloco_p2p.core import canonical
-from adloco_p2p.core.ledger import ENTRIES_KEPT, Ledger, chain, verify_ledger
-from adloco_p2p.core.messages import (
-    Accepted,
-    Ballot,
-    CastVote,
-    Certificate,
-    Incarnation,
-    LedgerEntry,
-    Promised,
-    Value,
-    Vote,
-    Voted,
-)
-from adloco_p2p.core.recollection import recollect
-from adloco_p2p.core.round_plan import genesis, next_plan
-from adloco_p2p.core.rules import Rules, WorkRules
-from adloco_p2p.core.types import Report, RosterChange, RoundPlan
-from adloco_p2p.runtime import journal as journal_room
-from adloco_p2p.runtime.journal import NetworkJournal, journal_records
+from adloco_p2p.core.agreement.recovery import recover
+from adloco_p2p.core.ledger.ledger import ENTRIES_KEPT, Ledger, chain
+from adloco_p2p.core.ledger.validation import verify_ledger
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, LedgerEntry, Value, Vote
+from adloco_p2p.core.model.messages import Accepted, Incarnation, Promised, Voted
+from adloco_p2p.core.model.rules import Rules, WorkRules
+from adloco_p2p.core.model.types import Report, RosterChange, RoundPlan
+from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from adloco_p2p.runtime.adapters import network_journal as journal_room
+from adloco_p2p.runtime.adapters.network_journal import NetworkJournal, journal_records
 from adloco_p2p.storage.journal import Journal
+from tests.core.agreement.test_consensus import sign, verify
 from tests.core.core_values import RUN, capacity, peer
-from tests.core.test_consensus import sign, verify
 
 RULES = Rules(work=WorkRules(rounds=10_000))
 ME = peer(0)
@@ -79,7 +70,7 @@ def meaning(path: Path) -> tuple[object, ...]:
     """What the next life would make of the journal."""
     opened = Journal.open(path)
     journal = NetworkJournal(opened)
-    found = recollect(journal.records(), GENESIS, recall=journal.recall)
+    found = recover(journal.records(), GENESIS, recall=journal.recall)
     opened.close()
     return found.incarnation, found.ledger.digests, found.ledger.samples, found.promised, found.accepted, found.voted
 

@@ -4,11 +4,11 @@ import asyncio
 import threading
 
 import pytest
-from fakes import FakeEngine, FakePeer, rules
 
-from adloco_p2p.core.events import Effect, Event, Received, Stop
-from adloco_p2p.core.types import InstanceId, PeerId
+from adloco_p2p.core.model.events import Effect, Event, Received, Stop
+from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.errors import DeviceError, StorageError
+from tests.runtime.fakes import FakeEngine, FakePeer, rules
 
 
 def run(peer: FakePeer) -> Stop:

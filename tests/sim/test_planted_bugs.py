@@ -7,20 +7,18 @@ from typing import Any
 
 import pytest
 
-from adloco_p2p.core.agreement import Outcome
-from adloco_p2p.core.consensus import Consensus
-from adloco_p2p.core.events import Persist
-from adloco_p2p.core.gossip_agreement import GossipAgreement
-from adloco_p2p.core.ledger import roster_of
-from adloco_p2p.core.messages import Ballot, CastVote, Certificate, Vote
-from adloco_p2p.core.recollection import Recollection
-from adloco_p2p.core.types import Digest, PeerId, RoundPlan
-from adloco_p2p.sim.run import random_seed, summary
+from adloco_p2p.core.agreement.consensus import Consensus
+from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
+from adloco_p2p.core.agreement.recovery import RecoveredState
+from adloco_p2p.core.model.events import Outcome, Persist
+from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, Vote
+from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan, roster_of
+from adloco_p2p.sim.simulate import random_seed, summary
 
 
 class VotesTwiceAfterRestart(Consensus):
-    def _restore(self, recollection: Recollection) -> None:
-        del recollection
+    def _restore(self, recovered: RecoveredState) -> None:
+        del recovered
 
 
 class CountsMessagesInsteadOfPeers(Consensus):

@@ -3,7 +3,7 @@
 import pytest
 
 from adloco_p2p.sim.faults import Faults
-from adloco_p2p.sim.run import random_seed, run_seed, simulate, summary
+from adloco_p2p.sim.simulate import random_seed, run_seed, simulate, summary
 from adloco_p2p.sim.world import World
 
 BLOCK = 100
@@ -50,7 +50,7 @@ def test_a_healthy_swarm_decides_within_two_round_trips() -> None:
     delay = 0.05
     faults = Faults(delay_seconds=(delay, delay), calm_at=0.0)
     result = run_seed(1, peers=8, rounds=6, faults=faults, round_seconds=2.0)
-    assert result.violation is None and result.histories_switched == 0
+    assert result.violation is None and result.reorgs == 0
     # the last report travels one way, then proposal, acks and votes one each
     assert max(item.last_seconds for item in result.rounds[1:]) < 4 * delay + 0.01
 

@@ -4,18 +4,18 @@ from random import Random
 
 import pytest
 
-from adloco_p2p.core import strays
-from adloco_p2p.core.events import Effect
-from adloco_p2p.core.histories import HistorySwitched
-from adloco_p2p.core.stray_states import StrayStates
-from adloco_p2p.core.types import FIRST_STRAY, InstanceId, RoundPlan, Stray
+from adloco_p2p.core.model.events import Effect
+from adloco_p2p.core.model.ledger_entry import Reorg
+from adloco_p2p.core.model.types import FIRST_BRANCH_ID, BranchState, InstanceId, RoundPlan
+from adloco_p2p.core.peer.branch_store import BranchStore
+from adloco_p2p.core.planning import branch_merge
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.healing import MakeStates
 from adloco_p2p.sim.world import World
 
 
-def parted(seed: int, *, make_strays: MakeStates = StrayStates, liars: float | None = None) -> World:
+def parted(seed: int, *, make_branches: MakeStates = BranchStore, liars: float | None = None) -> World:
     random = Random(f"parted {seed}")
     faults = Faults(
         loss=random.choice((0.0, 0.1)),
@@ -27,7 +27,7 @@ def parted(seed: int, *, make_strays: MakeStates = StrayStates, liars: float | N
         calm_at=45.0,
     )
     peers = random.randint(3, 6)
-    return World(seed, peers=peers, rounds=24, faults=faults, round_seconds=2.0, make_strays=make_strays)
+    return World(seed, peers=peers, rounds=24, faults=faults, round_seconds=2.0, make_branches=make_branches)
 
 
 def plans(world: World) -> list[RoundPlan]:
@@ -37,7 +37,7 @@ def plans(world: World) -> list[RoundPlan]:
 
 def num_merged(world: World) -> int:
     merges = [merge for plan in plans(world) for merge in plan.merges]
-    return sum(source >= FIRST_STRAY for merge in merges for source in merge.sources)
+    return sum(source >= FIRST_BRANCH_ID for merge in merges for source in merge.sources)
 
 
 def reasons(world: World) -> list[str]:
@@ -72,34 +72,36 @@ def test_without_liars_and_crashes_all_of_it_is_merged() -> None:
 # --- planted bugs ----------------------------------------------------------------------------------------------------
 
 
-class SetsNothingAside(StrayStates):
-    def set_aside(self, switched: HistorySwitched, instance: InstanceId, boundary: int) -> list[Effect]:
+class SetsNothingAside(BranchStore):
+    def set_aside(self, switched: Reorg, instance: InstanceId, boundary: int) -> list[Effect]:
         return []
 
 
-class KeepsSilent(StrayStates):
-    def tell(self) -> tuple[Stray, ...]:
+class KeepsSilent(BranchStore):
+    def tell(self) -> tuple[BranchState, ...]:
         return ()
 
 
 @pytest.mark.parametrize("bug", [SetsNothingAside, KeepsSilent])
-def test_a_peer_that_forgets_what_it_trained_is_caught(bug: type[StrayStates]) -> None:
-    assert any(caught(parted(seed, make_strays=bug)) for seed in range(10))
+def test_a_peer_that_forgets_what_it_trained_is_caught(bug: type[BranchStore]) -> None:
+    assert any(caught(parted(seed, make_branches=bug)) for seed in range(10))
 
 
 def test_believing_anybody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strays, "_is_credible", lambda history, claimant, stray: stray.fork in history.position)
+    monkeypatch.setattr(
+        branch_merge, "_is_credible", lambda history, claimant, branch_state: branch_state.fork in history.position
+    )
     assert any(caught(parted(seed, liars=0.5)) for seed in range(10))
 
 
 def test_forgetting_the_strays_of_the_plan_before_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = strays.settle
+    honest = branch_merge.settle
 
     def forgetful(*arguments: object, is_last: bool) -> object:
         pending, merges, whys = honest(*arguments, is_last=is_last)  # type: ignore[arg-type]
         return pending[:0], merges, whys
 
-    monkeypatch.setattr("adloco_p2p.core.round_plan.settle", forgetful)
+    monkeypatch.setattr("adloco_p2p.core.planning.round_plan.settle", forgetful)
     assert any(caught(parted(seed, liars=0.0)) for seed in range(10))
 
 

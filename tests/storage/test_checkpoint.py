@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from adloco_p2p.core import canonical
-from adloco_p2p.core.events import Durable
-from adloco_p2p.core.types import Digest, InstanceId, RoundPlan
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import Durable
+from adloco_p2p.core.model.types import Digest, InstanceId, RoundPlan
 from adloco_p2p.errors import StorageError
 from adloco_p2p.storage.checkpoint import Checkpoint, CheckpointStore
 

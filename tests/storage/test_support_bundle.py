@@ -12,7 +12,7 @@ from adloco_p2p.cli import main
 from adloco_p2p.commands import inspect
 from adloco_p2p.storage.redaction import redacted
 from adloco_p2p.storage.support_bundle import MAX_TEXT_BYTES, write_bundle, write_crash
-from adloco_p2p.swarm.identity import Identity
+from adloco_p2p.swarm.p2p.identity import Identity
 
 TOKEN = "fJ2kQ0planted0control0token0aa8"
 ENVIRONMENT_SECRET = "planted-environment-secret"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from adloco_p2p.config.run import RunConfig
-from adloco_p2p.core import canonical
-from adloco_p2p.core.rules import WorkRules
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.storage.workdir import Workdir
 

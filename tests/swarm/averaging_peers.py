@@ -14,10 +14,10 @@ import torch
 from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.utils import DispatchFailure
 
-from adloco_p2p.core import canonical
-from adloco_p2p.core.types import Digest, PeerId
-from adloco_p2p.swarm.averaging import Averaged, Averager
-from adloco_p2p.swarm.butterfly import AveragingLimits
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.swarm.allreduce.averager import Averaged, Averager
+from adloco_p2p.swarm.allreduce.butterfly import AveragingLimits
 
 LIMITS = AveragingLimits(stall_seconds=2.0, longest_stall_seconds=4.0, connect_seconds=5.0, hello_seconds=1.0)
 

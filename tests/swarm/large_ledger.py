@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from adloco_p2p.core import canonical
-from adloco_p2p.core.gossip_agreement import GossipAgreement
-from adloco_p2p.core.ledger import Ledger, change_of, roster_of
-from adloco_p2p.core.membership import Timing
-from adloco_p2p.core.messages import Ballot, CastVote, Certificate, LedgerEntry, SignedReport, Value, Vote
-from adloco_p2p.core.round_plan import genesis
-from adloco_p2p.core.rules import BatchRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.core.types import (
+from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
+from adloco_p2p.core.agreement.membership import Timing
+from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.ledger.validation import change_of
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, LedgerEntry, SignedReport, Value, Vote
+from adloco_p2p.core.model.rules import BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.core.model.types import (
     Capacity,
     Digest,
     HalfBatchStatistics,
@@ -22,9 +22,11 @@ from adloco_p2p.core.types import (
     PseudoGradientStatistics,
     Report,
     RoundPlan,
+    roster_of,
 )
-from adloco_p2p.runtime.agreement import decide_by, is_signed, signature
-from adloco_p2p.swarm.identity import Identity
+from adloco_p2p.core.planning.round_plan import genesis
+from adloco_p2p.runtime.adapters.plan_rule import decide_by, is_signed, signature
+from adloco_p2p.swarm.p2p.identity import Identity
 
 RUN = Digest("ab" * 32)
 CAPACITY = Capacity(

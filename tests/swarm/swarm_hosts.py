@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.swarm.host import Host
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.swarm.p2p.host import Host
 
 LOCAL = PeerConfig(host_maddrs=("/ip4/127.0.0.1/tcp/0",))
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from adloco_p2p.core.events import InnerResult
+from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.training.instance import Instance
 
 

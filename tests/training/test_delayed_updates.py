@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from by_hand import of, plan_moves
-from small_run import ONE, RUN, effect, hosting, never, silent, with_run
 
-from adloco_p2p.config.run import AveragingConfig, OuterConfig
-from adloco_p2p.core.events import RunInner
-from adloco_p2p.core.types import PeerId
+from adloco_p2p.config.run_config import AveragingConfig, OuterConfig
+from adloco_p2p.core.model.events import RunInner
+from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.training.hosting import Hosting
+from tests.training.by_hand import of, plan_moves
+from tests.training.small_run import ONE, RUN, effect, hosting, never, silent, with_run
 
 SGD = OuterConfig(kind="sgd", learning_rate=0.5, momentum=0.0)
 NESTEROV = OuterConfig(kind="nesterov", learning_rate=0.7, momentum=0.9)

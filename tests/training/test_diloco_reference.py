@@ -5,12 +5,12 @@ import math
 
 import pytest
 import torch
-from small_run import ME, ONE, RUN, SyntheticFeed, effect, hosting, never, rows_of, silent
 
-from adloco_p2p.core.types import PeerId
+from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.numerics.layout import flatten
-from adloco_p2p.numerics.merging import weighted_average
+from adloco_p2p.numerics.reduction import weighted_average
 from adloco_p2p.training.model import build_model, initial_seed
+from tests.training.small_run import ME, ONE, RUN, SyntheticFeed, effect, hosting, never, rows_of, silent
 
 HOSTS = [PeerId("peer-a"), PeerId("peer-b"), PeerId("peer-c")]
 ROUNDS, STEPS = 3, 6

@@ -8,20 +8,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from by_hand import of, plan_moves
 from hypothesis import given
 from hypothesis import strategies as st
-from small_run import ONE, RUN, effect, hosting, never, rows_of, silent, train_round, with_run
 
-from adloco_p2p.config.run import AveragingConfig
-from adloco_p2p.core.rules import WorkRules
-from adloco_p2p.core.types import PeerId
+from adloco_p2p.config.run_config import AveragingConfig
+from adloco_p2p.core.model.rules import WorkRules
+from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.errors import StorageError
-from adloco_p2p.numerics.fragments import fragment
-from adloco_p2p.numerics.layout import flatten
-from adloco_p2p.numerics.merging import weighted_average
+from adloco_p2p.numerics.layout import flatten, fragment
+from adloco_p2p.numerics.reduction import weighted_average
 from adloco_p2p.training.hosting import Hosting
 from adloco_p2p.training.model import build_model, initial_seed
+from tests.training.by_hand import of, plan_moves
+from tests.training.small_run import ONE, RUN, effect, hosting, never, rows_of, silent, train_round, with_run
 
 HOSTS = [PeerId("peer-a"), PeerId("peer-b"), PeerId("peer-c")]
 ROUNDS, STEPS, BATCH = 7, 3, 2
@@ -179,13 +178,13 @@ def test_what_a_codec_loses_waits_for_the_fragments_next_turn() -> None:
     peer = fragmented(2, codec="int4")
     peer.start([ONE])
     train_round(peer, effect(round=0))
-    lost = peer._unsent[ONE].clone()
+    lost = peer._residual[ONE].clone()
     half = peer.num_averaged(0)
     assert float(lost[:half].abs().max()) > 0.0
     assert float(lost[half:].abs().max()) == 0.0
     train_round(peer, effect(round=1))
-    assert torch.equal(peer._unsent[ONE][:half], lost[:half])
-    assert float(peer._unsent[ONE][half:].abs().max()) > 0.0
+    assert torch.equal(peer._residual[ONE][:half], lost[:half])
+    assert float(peer._residual[ONE][half:].abs().max()) > 0.0
 
 
 def test_a_checkpoint_without_local_parameters_is_refused() -> None:

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_run import ONE, RUN, THREE, TWO, SyntheticFeed, effect, hosting, never, silent, train_round, with_run
 
-from adloco_p2p.config.run import ModelConfig
-from adloco_p2p.core.rules import InstanceRules, MergeRules
-from adloco_p2p.core.types import Fork, Merge
+from adloco_p2p.config.run_config import ModelConfig
+from adloco_p2p.core.model.rules import InstanceRules, MergeRules
+from adloco_p2p.core.model.types import Fork, Merge
 from adloco_p2p.errors import LocalProtocolError, StorageError
 from adloco_p2p.training.hosting import Hosting
+from tests.training.small_run import ONE, RUN, THREE, TWO, SyntheticFeed, effect, hosting, never, silent, train_round, with_run
 
 DROPOUT = with_run(
     model=ModelConfig(

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_run import LENGTH, ONE, RUN, VOCAB_SIZE, effect, hosting, never, rows_of, silent, train_round
 
-from adloco_p2p.config.run import ModelConfig
-from adloco_p2p.core.events import InnerResult
+from adloco_p2p.config.run_config import ModelConfig
+from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from adloco_p2p.numerics.grad_stats import half_batch_statistics, half_products
@@ -20,6 +19,7 @@ from adloco_p2p.training.inner_loop import STATISTICS_PERIOD, accumulate_gradien
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
 from tests.numerics.gradients import gradient_noise
+from tests.training.small_run import LENGTH, ONE, RUN, VOCAB_SIZE, effect, hosting, never, rows_of, silent, train_round
 
 
 @pytest.fixture

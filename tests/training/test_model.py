@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from small_run import ARCHITECTURE, with_run
 
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.config.run import ModelConfig
-from adloco_p2p.core.rules import InstanceRules
-from adloco_p2p.core.types import InstanceId
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import ModelConfig
+from adloco_p2p.core.model.rules import InstanceRules
+from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.layout import flatten
 from adloco_p2p.training.device import configure_device, select_device
 from adloco_p2p.training.model import build_model, check_size, derived_seed, initial_seed
+from tests.training.small_run import ARCHITECTURE, with_run
 
 
 def build(seed: int = 1, **architecture: object) -> torch.nn.Module:

@@ -6,17 +6,17 @@ import string
 from dataclasses import replace
 from typing import Any
 
-from adloco_p2p.core.ledger import Ledger
-from adloco_p2p.core.receipts import Contribution, claims, leaderboard
-from adloco_p2p.core.types import PeerId
+from adloco_p2p.core.ledger.contributions import Contribution, credited, leaderboard
+from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.views import page
+from adloco_p2p.views.ledger_events import Story
 from adloco_p2p.views.page import document, plans_of
 from adloco_p2p.views.records import Event
 from adloco_p2p.views.status import replay
-from adloco_p2p.views.story import Story
+from tests.core.agreement.test_consensus import RULES
+from tests.core.agreement.test_observer import members, trained
 from tests.core.core_values import peer
-from tests.core.test_consensus import RULES
-from tests.core.test_follower import members, trained
 from tests.views.synthetic import THIS, events, samples_before
 
 STARTED = {key: value for key, value in events(1)[0].items() if key not in ("event", "time")}
@@ -45,8 +45,8 @@ def ledger_document(size: int, rounds: int, **changes: Any) -> tuple[dict[str, A
     story = Story(genesis, started={**STARTED, "rounds": RULES.work.rounds}, sequence_length=LENGTH)
     for length in range(len(entries) + 1):
         story.follow(entries[:length])
-    assert story.claims == claims(genesis, entries)
-    rows = leaderboard(story.claims, sequence_length=LENGTH)
+    assert story.credited == credited(genesis, entries)
+    rows = leaderboard(story.credited, sequence_length=LENGTH)
     whole = Story(genesis, started={**STARTED, "rounds": RULES.work.rounds}, sequence_length=LENGTH)
     whole.follow(entries)
     assert whole.status == story.status and whole.lines == story.lines, "told at once or as it grows, it is one story"
@@ -159,7 +159,7 @@ def test_another_history_is_told_from_the_beginning() -> None:
     story.follow(other.entries[:3])
     fresh = Story(one.plans[0], started=STARTED, sequence_length=LENGTH)
     fresh.follow(other.entries[:3])
-    assert one.entries[2] != other.entries[2] and story.status == fresh.status and story.claims == fresh.claims
+    assert one.entries[2] != other.entries[2] and story.status == fresh.status and story.credited == fresh.credited
 
 
 def test_a_run_that_counts_samples_shows_how_many_were_given_out() -> None:

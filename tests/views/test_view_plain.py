@@ -38,7 +38,10 @@ def test_a_joiner_is_told_once_what_it_waits_for() -> None:
     stream = io.StringIO()
     view = PlainView(stream)
     plan = next(event for event in events() if event["event"] == "plan")
-    strangers = {**plan, "roster": [seat for seat in plan["roster"] if seat["peer"] != events()[0]["peer"]]}
+    strangers = {
+        **plan,
+        "roster": [roster_entry for roster_entry in plan["roster"] if roster_entry["peer"] != events()[0]["peer"]],
+    }
     for event in (events()[0], strangers, {**strangers, "digest": "f" * 64}):
         view.update(event)
     assert stream.getvalue().splitlines()[1:] == ["joining   waiting to join: round 1 at the earliest"]

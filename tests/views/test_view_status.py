@@ -114,7 +114,7 @@ def joiner(*, seated_from: int, working_from: int) -> list[Made]:
     made: list[Made] = [started(peer=THIS)]
     for event in (event for event in events() if event["event"] == "plan"):
         number = event["round"]
-        roster = [seat for seat in event["roster"] if number >= seated_from or seat["peer"] != THIS]
+        roster = [roster_entry for roster_entry in event["roster"] if number >= seated_from or roster_entry["peer"] != THIS]
         nothing = {"batch_samples": 0, "inner_steps": 0, "micro_batch_size": 0, "accumulation_steps": 0}
         instances = [
             {
@@ -199,7 +199,11 @@ def test_a_peer_that_left_is_forgotten_when_a_plan_does_without_it() -> None:
     status = apply(status_at("progress", 14, 0), {"event": "left", "time": START + 900, "peer": OTHERS[1]})
     assert [row.state for row in derived.peer_rows(status) if row.peer == OTHERS[1]] == ["left"]
     plan = next(event for event in events() if event["event"] == "plan" and event["round"] == 15)
-    smaller = {**plan, "time": START + 901, "roster": [seat for seat in plan["roster"] if seat["peer"] != OTHERS[1]]}
+    smaller = {
+        **plan,
+        "time": START + 901,
+        "roster": [roster_entry for roster_entry in plan["roster"] if roster_entry["peer"] != OTHERS[1]],
+    }
     status = replay([events()[0], smaller])
     assert OTHERS[1] not in {row.peer for row in derived.peer_rows(status)}
 

@@ -48,7 +48,10 @@ def test_the_header_says_when_the_work_began_to_count_and_what_a_token_costs() -
 
 def test_a_joiner_beside_one_other_peer_is_not_alone() -> None:
     begun, plan = events()[0], next(event for event in events() if event["event"] == "plan")
-    founder = [{**plan, "roster": [seat for seat in plan["roster"] if seat["peer"] == peer]} for peer in (THIS, OTHERS[0])]
+    founder = [
+        {**plan, "roster": [roster_entry for roster_entry in plan["roster"] if roster_entry["peer"] == peer]}
+        for peer in (THIS, OTHERS[0])
+    ]
     link = {"event": "listening", "time": begun["time"], "join_link": "adloco://x"}
     alone, joiner = (replay([begun, link, known]) for known in founder)
     assert "alone; the link for others" in screen(alone, 80, 24)

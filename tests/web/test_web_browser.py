@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from adloco_p2p.core.receipts import Contribution
-from adloco_p2p.core.types import PeerId
+from adloco_p2p.core.ledger.contributions import Contribution
+from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.views.page import document, plans_of
 from adloco_p2p.views.status import replay
 from adloco_p2p.web.server import Address, Page, Server

@@ -11,15 +11,15 @@ from importlib import resources
 import aiohttp
 import pytest
 
-from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.errors import ConfigError, SwarmError
-from adloco_p2p.runtime.metrics import MetricsEndpoint
-from adloco_p2p.runtime.watching import Watched
-from adloco_p2p.views.gauges import measures
+from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
+from adloco_p2p.runtime.adapters.metrics_endpoint import MetricsEndpoint
 from adloco_p2p.views.plain import PlainView
+from adloco_p2p.views.prometheus import measures
 from adloco_p2p.views.status import replay
 from adloco_p2p.web import server
-from adloco_p2p.web.metrics import exposition
+from adloco_p2p.web.exposition import exposition
 from adloco_p2p.web.server import Address, Page, Server, parse_host
 from tests.views.synthetic import THIS, events
 
@@ -244,7 +244,7 @@ def free_port() -> int:
 def test_a_node_serves_metrics_where_it_is_told_to(tmp_path) -> None:  # type: ignore[no-untyped-def]
     async def scenario() -> None:
         with (tmp_path / "out").open("w") as stream:
-            watched = Watched(PlainView(stream), events_path=tmp_path / "events.jsonl")
+            watched = EventBroadcaster(PlainView(stream), events_path=tmp_path / "events.jsonl")
             for event in events(4):
                 watched.update(event)
             off = MetricsEndpoint(PeerConfig(), watched)

@@ -1,0 +1,206 @@
+"""Verbs about decisions: the ledger of agreed plans, why it says what it says, and the simulator of the agreement.
+
+The ledger is read from the journal of a working directory; a running peer is not disturbed.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from adloco_p2p.commands.console import say
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.ledger.ledger import chain, unconnected
+from adloco_p2p.core.ledger.validation import num_emergencies, verify_ledger
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.types import MAX_ROSTER, InstancePlan, Report, RoundPlan
+from adloco_p2p.errors import ConfigError, StorageError
+
+_SEEDS = re.compile(r"(\d+)(?:-(\d+))?")
+EXIT_BROKEN = 1
+"""A ledger or a simulated run that does not hold what it promises."""
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """One plan a line, or the verdict of `verify`."""
+    if arguments.action == "verify":
+        return verify(arguments)
+    run, records = read_journal(arguments.workdir)
+    genesis = _genesis(run)
+    entries = chain(records, genesis)
+    for plan, entry in [(genesis, None), *((entry.plan, entry) for entry in entries)]:
+        if arguments.json:
+            say(json.dumps(_document(plan, entry)))
+            continue
+        instances = "  ".join(f"{p.instance}: {p.requested_batch} {p.mode}" for p in plan.instances)
+        merges = "".join(f"  merge {' + '.join(map(str, m.sources))} -> {m.target}" for m in plan.merges)
+        votes = "" if entry is None else f"  {len(entry.certificate.votes)} votes"
+        digest = canonical.digest(plan)
+        say(f"round {plan.round:<4} {digest[:12]}  {len(plan.roster)} peers{votes}  {instances}{merges}")
+    return 0
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Recompute every decision, check every signature."""
+    from adloco_p2p.runtime.adapters.plan_rule import decide_by, is_signed
+
+    run, records = read_journal(arguments.workdir)
+    genesis = _genesis(run)
+    entries = chain(records, genesis)
+    problems = verify_ledger(genesis, entries, decide_by(run.rules), is_signed)
+    problems += [f"round {entry.plan.round}: it follows no plan of this ledger" for entry in unconnected(records, genesis)]
+    votes = sum(len(entry.certificate.votes) for entry in entries)
+    reports = sum(len(entry.reports) for entry in entries)
+    emergencies = num_emergencies(genesis, entries)
+    if arguments.json:
+        counts = {"plans": len(entries), "votes": votes, "reports": reports, "emergency_entries": emergencies}
+        say(json.dumps({"run": run.digest, "is_sound": not problems, **counts, "problems": problems}))
+        return EXIT_BROKEN if problems else 0
+    for problem in problems:
+        say(problem)
+    if problems:
+        return EXIT_BROKEN
+    say(
+        f"sound: {len(entries)} plans after the first, {votes} votes and {reports} reports, every decision recomputed,"
+        f" {emergencies} emergency entries (less than half of those entitled to vote were there)"
+    )
+    return 0
+
+
+def explain(arguments: argparse.Namespace) -> int:
+    """Why a round was planned as it was, in words and numbers."""
+    run, records = read_journal(arguments.workdir)
+    genesis = _genesis(run)
+    entries = chain(records, genesis)
+    plans = {plan.round: plan for plan in (genesis, *(entry.plan for entry in entries))}
+    plan = plans.get(arguments.round)
+    if plan is None:
+        raise ConfigError(f"ROUND {arguments.round}: the ledger knows rounds 0 to {max(plans)}", code="E200")
+    entry = next((entry for entry in entries if entry.plan.round == plan.round), None)
+    say(f"round {plan.round}, plan {canonical.digest(plan)[:16]}, after {plan.parent[:16]}")
+    if entry is not None:
+        voters = ", ".join(vote.peer[-8:] for vote in entry.certificate.votes)
+        say(f"  agreed by {len(entry.certificate.votes)} of {len(plans[plan.round - 1].roster)} peers: {voters}")
+        for request in entry.value.joined:
+            say(f"  joined: {request.peer}")
+        for peer in entry.value.departed:
+            say(f"  departed: {peer}")
+    for fork in plan.forks:
+        say(f"  instance {fork.source} was copied to {', '.join(map(str, fork.targets))}: the warm-up is over")
+    for merge in plan.merges:
+        shares = ", ".join(f"{s} with weight {w:.3f}" for s, w in zip(merge.sources, merge.weights, strict=True))
+        say(f"  merged into instance {merge.target}: {shares}. {merge.reason}")
+    if plan.probe is not None:
+        say(f"  to be measured after the round, for a merge: {plan.probe.reason}")
+    for item in plan.instances:
+        _explain_instance(item, entry)
+    if plan.is_last:
+        say("  the last plan: nothing is trained any more")
+    return 0
+
+
+def simulate(arguments: argparse.Namespace) -> int:
+    """Run the agreement in a simulated swarm; 0 only if every invariant held."""
+    from adloco_p2p.sim.simulate import simulate as run_seeds
+    from adloco_p2p.sim.simulate import summary
+
+    seeds = _seeds(arguments.seeds)
+    limits = {"loss": 0.5, "liars": 0.5, "churn": 1.0, "partition": 3600.0}
+    problems = [
+        f"--{name} {getattr(arguments, name):g}: from 0 to {limit:g} is accepted"
+        for name, limit in limits.items()
+        if not 0 <= getattr(arguments, name) <= limit
+    ]
+    problems += [f"--peers {peers}: at most {MAX_ROSTER}" for peers in arguments.peers if peers > MAX_ROSTER]
+    if problems:
+        raise ConfigError(*problems, code="E200")
+    results = [
+        result
+        for peers in arguments.peers
+        for result in run_seeds(
+            peers=peers,
+            rounds=arguments.rounds,
+            seeds=seeds,
+            loss=arguments.loss,
+            churn=arguments.churn,
+            partition_seconds=arguments.partition,
+            liars=arguments.liars,
+        )
+    ]
+    if arguments.json:
+        say(json.dumps([canonical.to_plain(result) for result in results]))
+    else:
+        say(summary(results))
+    return EXIT_BROKEN if any(result.violation is not None for result in results) else 0
+
+
+def _seeds(text: str) -> range:
+    match = _SEEDS.fullmatch(text)
+    seeds = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+    if not seeds:
+        raise ConfigError(f"--seeds {text}: one number, or a first and a last one as in 1-100", code="E200")
+    return seeds
+
+
+# --- inside ----------------------------------------------------------------------------------------------------------
+
+
+def read_journal(workdir: Path) -> tuple[RunConfig, list[object]]:
+    """The run, and everything that this peer wrote down for the agreement."""
+    from adloco_p2p.runtime.adapters.network_journal import journal_records
+    from adloco_p2p.storage.workdir import read_run
+
+    run = read_run(workdir)
+    if run is None:
+        raise ConfigError(f"--workdir {workdir}: no run lies here", code="E204")
+    if not (workdir / "journal.bin").exists():
+        raise StorageError(
+            f"{workdir}: no ledger yet; it begins with the first agreed plan (a run trained with --offline keeps none)",
+            code="E407",
+        )
+    return run, journal_records(workdir / "journal.bin")
+
+
+def _genesis(run: RunConfig) -> RoundPlan:
+    from adloco_p2p.runtime.adapters.plan_rule import genesis_of
+
+    return genesis_of(run)
+
+
+def _document(plan: RoundPlan, entry: LedgerEntry | None) -> dict[str, object]:
+    plain = canonical.to_plain(plan)
+    return {
+        "round": plan.round,
+        "parent": plan.parent,
+        "digest": canonical.digest(plan),
+        "instances": plain["instances"],
+        "forks": plain["forks"],
+        "merges": plain["merges"],
+        "roster": [roster_entry.peer for roster_entry in plan.roster],
+        "votes": [] if entry is None else [vote.peer for vote in entry.certificate.votes],
+        "is_last": plan.is_last,
+    }
+
+
+def _explain_instance(item: InstancePlan, entry: LedgerEntry | None) -> None:
+    say(f"  instance {item.instance}: asks for {item.requested_batch}, uses {item.effective_batch}, {item.mode}. {item.reason}")
+    for share in item.hosts:
+        passes = f"{share.accumulation_steps} passes of {share.micro_batch_size}"
+        say(f"    {share.peer[-8:]}: {share.batch_samples} samples a step in {passes}, {share.inner_steps} steps")
+    for sample in item.history:
+        say(
+            f"    measured in round {sample.round} ({sample.source}, batch {sample.batch_samples}): noise {sample.noise:.3g},"
+            f" signal {sample.signal:.3g}, mean {sample.mean_sqnorm:.3g}"
+        )
+    for report in _reports(entry):
+        for done in report.instances:
+            if done.instance == item.instance and done.loss is not None:
+                heldout = "" if done.heldout_loss is None else f", held-out loss {done.heldout_loss:.4f}"
+                loss = f"{done.samples} samples, loss {done.loss:.4f}{heldout}"
+                say(f"    {report.peer[-8:]} reported of round {report.round}: {loss}")
+
+
+def _reports(entry: LedgerEntry | None) -> Sequence[Report]:
+    return () if entry is None else [signed.report for signed in entry.reports]

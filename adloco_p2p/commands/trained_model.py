@@ -1,0 +1,195 @@
+"""Verbs that use a trained model: they read the last complete checkpoint and disturb no running peer."""
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from adloco_p2p.commands.console import say
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.events import Durable
+from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.errors import ConfigError, StorageError
+from adloco_p2p.storage.checkpoint import CheckpointStore
+from adloco_p2p.storage.disk import reported
+from adloco_p2p.storage.workdir import meant_workdir, read_run
+
+if TYPE_CHECKING:
+    import torch
+    import transformers
+
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A run's last checkpoint in a working directory."""
+
+    run: RunConfig
+    store: CheckpointStore
+    round: int
+    instances: tuple[InstanceId, ...]
+    durable: Durable
+
+    def instance(self, wanted: int | None) -> InstanceId:
+        """The one that was asked for; the only one, or the first. Raises ConfigError."""
+        if wanted is None:
+            return self.instances[0]
+        if wanted not in self.instances:
+            raise ConfigError(f"--instance {wanted}: this checkpoint holds {', '.join(map(str, self.instances))}", code="E200")
+        return InstanceId(wanted)
+
+    def outer(self, instance: InstanceId) -> "torch.Tensor":
+        """Outer parameters, flat float32 [P]."""
+        return self.store.load_instance(self.round, instance)[0]["outer"]
+
+
+def open_saved(workdir: Path) -> Saved:
+    """Raises ConfigError where the directory holds no run or no checkpoint yet, and StorageError where it cannot be read."""
+    run = read_run(workdir)
+    if run is None and (meant := meant_workdir(workdir)):
+        raise ConfigError(f"--workdir {workdir}: the directory of a swarm; did you mean {meant}?", code="E204")
+    if run is None:
+        raise ConfigError(
+            f"--workdir {workdir}: no run lies here; `adloco-peer start CONFIG --workdir {workdir}` makes one", code="E204"
+        )
+    store = CheckpointStore(directory=workdir / "checkpoints", run=run.digest, kept=2)
+    latest = store.latest() if store.directory.is_dir() else None
+    if latest is None or not latest.instances:
+        raise ConfigError(f"--workdir {workdir}: no checkpoint yet; the first is written at the end of a round", code="E204")
+    return Saved(run=run, store=store, round=latest.round, instances=latest.instances, durable=latest.durable)
+
+
+def read_saved(workdir: Path, read: Callable[[Saved], Read]) -> tuple[Saved, Read]:
+    """The last checkpoint, and what `read` makes of it; from a newer one where a running node removed it meanwhile. Raises
+    ConfigError and StorageError."""
+    while True:
+        saved = open_saved(workdir)
+        try:
+            return saved, read(saved)
+        except StorageError:
+            if saved.store.holds(saved.round):
+                raise
+
+
+def load_model(saved: Saved, instance: InstanceId) -> "transformers.PreTrainedModel":
+    """The model on the CPU, with the instance's outer parameters."""
+    from adloco_p2p.data.tokenizer import open_tokenizer
+    from adloco_p2p.numerics.layout import unflatten_
+    from adloco_p2p.training.model import build_model
+
+    outer = saved.outer(instance)
+    run = saved.run
+    vocab_size = open_tokenizer(run.tokenizer).vocab_size
+    module = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
+    unflatten_(module, outer)
+    return module.eval()
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """A directory with weights, configuration and tokenizer, as `AutoModelForCausalLM` and `AutoTokenizer` load it."""
+    write_export(arguments.workdir, arguments.output, instance=arguments.instance)
+    return 0
+
+
+def write_export(workdir: Path, output: Path, *, instance: int | None) -> None:
+    """Write the last checkpoint's model into a new or empty directory. Raises ConfigError and StorageError."""
+    import transformers
+
+    from adloco_p2p.data.tokenizer import open_tokenizer
+
+    transformers.utils.logging.disable_progress_bar()
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError(f"--output {output}: exists and is not empty; name a new directory", code="E211")
+    saved, model = read_saved(workdir, lambda saved: load_model(saved, saved.instance(instance)))
+    chosen = saved.instance(instance)
+    tokenizer = open_tokenizer(saved.run.tokenizer)
+    if model.generation_config is not None:
+        model.generation_config.eos_token_id = end_tokens(model, tokenizer.end_of_document)
+    with reported(output):
+        output.mkdir(parents=True, exist_ok=True)
+        model.save_pretrained(output)
+        tokenizer.save(output)
+    others = f" (of {len(saved.instances)} unmerged instances)" if len(saved.instances) > 1 else ""
+    say(f"{output}: instance {chosen}{others} after round {saved.round} of a run of {saved.run.work.length}")
+
+
+def end_tokens(model: "transformers.PreTrainedModel", end_of_document: int) -> int | list[int]:
+    """The ids that end a text: those that a pretrained model came with, which may be several; otherwise the tokenizer's."""
+    known = model.generation_config.eos_token_id if model.generation_config is not None else None
+    return end_of_document if known is None else known
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Held-out loss and perplexity of every live instance, and of what they would be merged to now."""
+    from adloco_p2p.config.peer_config import PeerConfig
+    from adloco_p2p.core.model.types import PeerId
+    from adloco_p2p.core.planning.merge_policy import final_merge
+    from adloco_p2p.data.feed import open_feed
+    from adloco_p2p.training.hosting import Hosting
+
+    saved, states = read_saved(
+        arguments.workdir,
+        lambda saved: {instance: saved.store.load_instance(saved.round, instance) for instance in saved.instances},
+    )
+    engine = Hosting(saved.run, PeerConfig(), PeerId("evaluation"), open_feed(saved.run, cache_dir=arguments.workdir / "data"))
+    for instance in saved.instances:
+        engine.restore(instance, *states.pop(instance))
+    losses = {instance: engine.evaluate(instance) for instance in saved.instances}
+    result: dict[str, object] = {
+        "run": saved.run.digest,
+        "round": saved.round,
+        "instances": [
+            {"instance": instance, "heldout_loss": loss, "perplexity": math.exp(loss)} for instance, loss in losses.items()
+        ],
+        "merged": None,
+    }
+    plans = [item for item in saved.durable.plans[-1].instances if item.instance in losses]
+    if len(plans) > 1:
+        verdict = engine.probe_merge(final_merge(plans, rules=saved.run.merge))
+        result["merged"] = {"heldout_loss": verdict.merged_loss, "perplexity": math.exp(verdict.merged_loss)}
+    if arguments.json:
+        say(json.dumps(result))
+        return 0
+    say(f"{saved.run.name}, after round {saved.round} of a run of {saved.run.work.length}")
+    lines = [(f"instance {instance}", loss) for instance, loss in losses.items()]
+    if len(plans) > 1:
+        lines.append(("merged", verdict.merged_loss))
+    for name, loss in lines:
+        say(f"  {name:<12} held-out loss {loss:.4f} nats per token  perplexity {math.exp(loss):.3f}")
+    return 0
+
+
+def generate(arguments: argparse.Namespace) -> int:
+    """Continue the prompt."""
+    import torch
+
+    from adloco_p2p.data.tokenizer import open_tokenizer
+
+    if not 0 <= arguments.temperature < math.inf:
+        raise ConfigError(f"--temperature {arguments.temperature}: a number from 0 on is accepted", code="E200")
+    saved, model = read_saved(arguments.workdir, lambda saved: load_model(saved, saved.instance(arguments.instance)))
+    tokenizer = open_tokenizer(saved.run.tokenizer)
+    room = saved.run.data.sequence_length
+    prompt = torch.tensor(tokenizer.encode([arguments.prompt])[0].tolist(), dtype=torch.long)[-room:]
+    if prompt.numel() == 0:
+        raise ConfigError("--prompt: an empty text cannot be continued; give at least one character", code="E200")
+    torch.manual_seed(arguments.seed)
+    found = end_tokens(model, tokenizer.end_of_document)
+    ends = {tokenizer.end_of_document, *(found if isinstance(found, list) else [found])}
+    ids = prompt[None]
+    for _ in range(arguments.max_new_tokens):
+        with torch.no_grad():
+            logits = model(input_ids=ids[:, -room:], use_cache=False).logits[0, -1].float()
+        if arguments.temperature == 0:
+            token = int(logits.argmax())
+        else:
+            token = int(torch.multinomial(torch.softmax(logits / arguments.temperature, dim=-1), 1))
+        if token in ends:
+            break
+        ids = torch.cat([ids, torch.tensor([[token]])], dim=1)
+    say(arguments.prompt + tokenizer.decode(ids[0, prompt.numel() :].tolist()))
+    return 0

@@ -1,0 +1,67 @@
+"""The configuration of one machine. Never hashed, never sent."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le
+
+from adloco_p2p.core.model.rules import NaturalInt, PositiveInt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerConfig:
+    """One volunteer's machine."""
+
+    device: str = "auto"
+    """`auto` (CUDA where there is one), `cpu`, `cuda`, `cuda:N`."""
+    num_threads: PositiveInt | None = None
+    """CPU threads of torch; none: all cores."""
+    deterministic: bool = False
+    """Bit-identical repetition on the same machine and thread count, at some cost in speed on GPUs."""
+    memory_fraction: Annotated[float, Gt(0), Le(1)] = 0.85
+    """Part of the GPU's memory that training may use."""
+    memory_budget_bytes: Annotated[int, Ge(1 << 20)] = 2 << 30
+    """On a CPU: bytes that one micro-batch may need for its activations and gradients."""
+    max_micro_batch: PositiveInt = 1024
+    """The probe never tries a larger micro-batch, in samples."""
+    max_instances: PositiveInt = 8
+    """How many instances this machine may host."""
+    checkpoint_period_rounds: PositiveInt = 1
+    """Save the state every so many rounds (and at the end and when stopping)."""
+    checkpoints_kept: Annotated[int, Ge(2)] = 2
+    """The newest ones; at least two, so that a torn one has one before it."""
+    host_maddrs: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
+    """Where to listen."""
+    announce_maddrs: tuple[str, ...] = ()
+    """Addresses to tell others, where they differ from the listening ones (port forwarding)."""
+    client_mode: bool = False
+    """Do not accept connections; for machines that nobody can reach."""
+    use_relay: bool = True
+    """Use relays of others where needed, and be one where possible."""
+    use_auto_relay: bool = True
+    """Behind a NAT, become reachable through a relay among the known peers."""
+    allow_local_files: bool = False
+    """Whether a run that somebody else wrote may name files of this machine as its text, model or tokenizer."""
+    daemon_start_seconds: Annotated[float, Ge(1)] = 60.0
+    """How long the network's daemon may take to start, over all attempts; more for a slow or busy machine."""
+    control_address: str = "auto"
+    """Where this machine's commands reach the node: `auto` (a socket in the working directory; loopback with a token where its
+    path is too long), a loopback `IP:PORT` (0: any port), `off`."""
+    grace_seconds: Annotated[float, Ge(0)] = 5.0
+    """After SIGTERM the round may go on for so long; then the node leaves as it stands. Container runtimes kill after 10."""
+    metrics_port: Annotated[int, Ge(0), Le(65535)] = 0
+    """Serve metrics for Prometheus at http://METRICS_HOST:PORT/metrics; 0: no."""
+    metrics_host: str = "127.0.0.1"
+    """IP address on which the metrics are served, to whoever can reach it."""
+    upload_bytes_per_second: NaturalInt = 0
+    """Cap of all traffic out; 0: none."""
+    download_bytes_per_second: NaturalInt = 0
+    """Cap of all traffic in; 0: none."""
+    daily_budget_bytes: NaturalInt = 0
+    """Traffic of one day, in and out together, after which the node pauses until midnight, local time; 0: no limit."""
+    quiet_hours: tuple[str, ...] = ()
+    """Ranges of local time such as `22:00-07:00` in which the node pauses, or keeps to the caps of the two settings below."""
+    quiet_upload_bytes_per_second: NaturalInt = 0
+    """Cap of all traffic out in quiet hours, beside the usual one: the lower holds; 0 for both: the node pauses."""
+    quiet_download_bytes_per_second: NaturalInt = 0
+    """The same for all traffic in."""

@@ -1,0 +1,180 @@
+"""The configuration of a run: everything that must be equal across the swarm. Its canonical digest is the run's id."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.rules import (
+    BatchRules,
+    InstanceRules,
+    MergeRules,
+    NaturalInt,
+    PositiveFloat,
+    PositiveInt,
+    Rules,
+    SwitchRules,
+    WorkRules,
+)
+from adloco_p2p.core.model.types import Digest, Fraction
+
+PROTOCOL_VERSION = 4
+"""Peers of different protocol versions do not talk; it is part of every run's digest."""
+
+Scalar = str | int | float | bool | None
+Name = Annotated[str, MinLen(1), MaxLen(200)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Built from a `transformers` configuration, or loaded. Remote code is never executed."""
+
+    pretrained: Name | None = None
+    """Hub id or local directory whose weights are the start; none: random weights from `architecture`."""
+    revision: Name | None = None
+    """Revision of a hub model; a public run pins it."""
+    architecture: dict[str, Scalar] = field(
+        default_factory=lambda: {
+            "model_type": "llama",
+            "hidden_size": 160,
+            "intermediate_size": 432,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 5,
+            "num_key_value_heads": 5,
+            "tie_word_embeddings": True,
+        }
+    )
+    """Arguments of the `transformers` configuration; `vocab_size` and `max_position_embeddings` follow from the rest."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of forward and backward; parameters and optimizers stay float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerConfig:
+    source: Name = "bytes"
+    """`bytes` (no download), a hub id or a local directory. With `model.pretrained`: the model's own, unless it is set."""
+    revision: Name | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataConfig:
+    """Where the text comes from and how it is cut into rows."""
+
+    source: Literal["python", "text", "parquet", "arrow", "json", "hub"] = "python"
+    """`python`: sources and documentation of the standard library that this Python carries; the others: read by `datasets`."""
+    path: Name | None = None
+    """Files (a glob), or the hub id; none for `python`."""
+    name: Name | None = None
+    """Configuration of a hub dataset, such as `en`."""
+    revision: Name | None = None
+    split: Name = "train"
+    text_column: Name = "text"
+    streaming: bool = False
+    """Read shard by shard with a resumable cursor, instead of indexing everything at the start."""
+    heldout_split: Name | None = None
+    """Split of a hub dataset for evaluation; none: `heldout_fraction` of the documents, chosen by hash."""
+    heldout_fraction: Annotated[float, Gt(0), Lt(1)] = 0.05
+    sequence_length: Annotated[int, Ge(8), Le(131072)] = 256
+    """Tokens of a row that the model reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InnerConfig:
+    """Inner optimizer: AdamW with warm-up and cosine; its state is kept across rounds."""
+
+    learning_rate: PositiveFloat = 3e-3
+    betas: tuple[Annotated[float, Ge(0), Lt(1)], Annotated[float, Ge(0), Lt(1)]] = (0.9, 0.95)
+    eps: PositiveFloat = 1e-8
+    weight_decay: Annotated[float, Ge(0)] = 0.1
+    clip_norm: PositiveFloat = 1.0
+    """Largest norm of an inner gradient."""
+    warmup_steps: NaturalInt = 64
+    """Inner steps of linear warm-up."""
+    schedule: Literal["cosine", "constant"] = "cosine"
+    """After the warm-up; the cosine runs over the whole run."""
+    final_fraction: Fraction = 0.1
+    """Learning rate at the end of the cosine, as a fraction of the peak."""
+    batch_scaling: Literal["none", "sqrt"] = "none"
+    """Learning rate when the batch grows: unchanged, or times sqrt(effective / initial batch)."""
+    batch_scaling_cap: Annotated[float, Ge(1)] = 2.0
+    adoption_warmup_steps: NaturalInt = 50
+    """Inner steps of warm-up after a host adopted foreign parameters and zeroed its moments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterConfig:
+    """Outer optimizer, applied to the averaged pseudo-gradient."""
+
+    kind: Literal["nesterov", "sgd", "average"] = "nesterov"
+    """`average` is LocalSGD: the mean of the models."""
+    learning_rate: PositiveFloat = 0.7
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.7
+    """Used by `nesterov`. The mode sets it by H: 0.5 up to 32, 0.7 up to 128 (docs/results.md), 0.9 above."""
+    overlap: Literal["none", "delayed", "eager", "forecast"] = "none"
+    """`delayed`: a peer with one instance begins the next round's inner steps while the last one is averaged, and the outer
+    update comes one round late. `eager`: these inner steps begin from the peer's own share of that update (arXiv 2502.12996).
+    `forecast`: from where the update would end if the average were the peer's own pseudo-gradient. For slow links; what each
+    costs is in `docs/results.md`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig:
+    period_rounds: NaturalInt = 1
+    """Evaluate every live instance after every so many rounds; 0: only at the end."""
+    rows: PositiveInt = 64
+    """Held-out rows; a fixed set, equal on every peer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AveragingConfig:
+    codec: Literal["float32", "float16", "bfloat16", "int8", "int4", "topk2"] = "float32"
+    """How pseudo-gradients travel. Values of 4 or 2 bytes; blocks of 8- or 4-bit integers; `topk2`: 64 of 4096 values, 2 bits
+    each. Means come back in the same form, those of `int4` as `int8`, those of `topk2` with every value that a host named."""
+    feedback: Fraction = 1.0
+    """Part of what `int8`, `int4` and `topk2` lost that a host adds to its next pseudo-gradient; 0: lost for good."""
+
+    fragments: Annotated[int, Ge(1), Le(64)] = 1
+    """Parts of the parameter vector that are averaged in turn, one a round; local parameters of the others go on
+    (arXiv 2501.18512). Divides the bytes of a round. 1: all of it every round."""
+
+    @property
+    def bytes_per_value(self) -> float:
+        """Of one parameter in a round, roughly: the mean of both ways, with 4 hosts where that matters."""
+        size = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "int8": 1.02, "int4": 0.79, "topk2": 0.113}[self.codec]
+        return size / self.fragments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """One training run."""
+
+    name: Name = "adloco-embedded"
+    mode: Literal["adloco", "diloco", "localsgd"] = "adloco"
+    """Names a preset of the sections below; what the file says itself wins over the preset."""
+    protocol: Annotated[int, Ge(PROTOCOL_VERSION), Le(PROTOCOL_VERSION)] = PROTOCOL_VERSION
+    author: Annotated[str, MaxLen(64)] = ""
+    """Who started the run, as a PeerID. `adloco-peer start` fills it in, so that two runs of one file are two runs."""
+    seed: NaturalInt = 42
+    model: ModelConfig = field(default_factory=ModelConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    inner: InnerConfig = field(default_factory=InnerConfig)
+    outer: OuterConfig = field(default_factory=OuterConfig)
+    work: WorkRules = field(default_factory=WorkRules)
+    instances: InstanceRules = field(default_factory=InstanceRules)
+    batch: BatchRules = field(default_factory=BatchRules)
+    switch: SwitchRules = field(default_factory=SwitchRules)
+    merge: MergeRules = field(default_factory=MergeRules)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    averaging: AveragingConfig = field(default_factory=AveragingConfig)
+
+    @property
+    def rules(self) -> Rules:
+        """What the core needs to know."""
+        return Rules(work=self.work, instances=self.instances, batch=self.batch, switch=self.switch, merge=self.merge)
+
+    @property
+    def digest(self) -> Digest:
+        """The run's id: SHA-256 of the canonical form."""
+        return canonical.digest(self)

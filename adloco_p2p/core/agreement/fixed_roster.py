@@ -1,0 +1,66 @@
+"""How plans are agreed: what a peer needs of it, and the simplest way that gives it.
+
+`FixedRosterAgreement` decides as soon as every peer of the roster has reported. It is right where the roster is fixed and nobody
+leaves: a peer alone, or several peers in one process. Peers on a network use `core/agreement/consensus.py`, behind the same interface.
+"""
+
+from collections.abc import Callable, Sequence
+
+from adloco_p2p.core.model.events import Broadcast, Decided, Outcome, ReportHeard
+from adloco_p2p.core.model.types import Capacity, PeerId, Report, RoundPlan
+
+
+class FixedRosterAgreement:
+    """plan(r + 1) follows from plan(r) when all reports of round r - 1 are there."""
+
+    def __init__(self, *, decide: Callable[[RoundPlan, Sequence[Report]], RoundPlan]) -> None:
+        self.next_deadline: float | None = None
+        self._decide = decide
+        self._head: RoundPlan | None = None
+        self._reports: dict[tuple[int, PeerId], Report] = {}
+
+    def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
+        del now
+        self._head = plans[-1]
+        for report in reports:
+            self._reports[report.round, report.peer] = report
+        return self._advance()
+
+    def submit(self, report: Report, now: float) -> list[Outcome]:
+        del now
+        self._reports[report.round, report.peer] = report
+        return [Broadcast(message=report), *self._advance()]
+
+    def receive(self, sender: PeerId, message: object, now: float) -> list[Outcome]:
+        del now
+        if not isinstance(message, Report) or message.peer != sender:
+            return []
+        self._reports[message.round, message.peer] = message
+        return [ReportHeard(report=message), *self._advance()]
+
+    def tick(self, now: float) -> list[Outcome]:
+        del now
+        return []
+
+    def leave(self, now: float) -> list[Outcome]:
+        del now
+        return []
+
+    def rejoin(self, capacity: Capacity, now: float) -> list[Outcome]:
+        del capacity, now
+        return []
+
+    def _advance(self) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        while self._head is not None and not self._head.is_last:
+            wanted = self._head.round - 1
+            reports = (
+                [self._reports.get((wanted, roster_entry.peer)) for roster_entry in self._head.roster] if wanted >= 0 else []
+            )
+            present = [report for report in reports if report is not None]
+            if len(present) < len(reports):
+                break
+            self._head = self._decide(self._head, present)
+            self._reports = {key: report for key, report in self._reports.items() if key[0] >= wanted}
+            outcomes.append(Decided(plan=self._head, reports=tuple(present)))
+        return outcomes

@@ -1,0 +1,152 @@
+"""Agreement among peers on a network: membership and consensus together, behind the interface that `Peer` knows.
+
+Outcomes come in order and the shell keeps it: what is to be persisted is on the disk before anything that follows it is sent
+or acted on. The journal needs nothing but every persisted record, in order.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from adloco_p2p.core.agreement.consensus import Consensus
+from adloco_p2p.core.agreement.membership import Membership, Timing
+from adloco_p2p.core.agreement.recovery import recover
+from adloco_p2p.core.ledger.ledger import Ledger, Recall
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import Decided, Outcome, PeerBack, PeerGone, Persist
+from adloco_p2p.core.model.ledger_entry import Reorg, Sign, Verify
+from adloco_p2p.core.model.messages import Entries, Heartbeat, Incarnation, Leave, Ping, PullEntries, SlotMessage
+from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.types import Capacity, Decide, PeerId, Report, RoundPlan
+
+PLANS_OF_ACCOUNT = 4
+"""Rounds of older plans end without us: who was in those only, and is not here any more, need not be called gone."""
+
+
+class GossipAgreement:
+    """One peer's membership and consensus. `records` is the journal of earlier lives, empty for a newcomer, and read once;
+    `recall` gives back an entry of it, or of this life."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        *,
+        genesis: RoundPlan,
+        records: Iterable[object],
+        recall: Recall,
+        contacts: Sequence[PeerId],
+        capacity: Capacity,
+        decide: Decide,
+        sign: Sign,
+        verify: Verify,
+        draw: Callable[[], float],
+        timing: Timing,
+    ) -> None:
+        self.members = Membership(me, run=genesis.run, sign=sign, verify=verify, draw=draw, timing=timing)
+        self.consensus = Consensus(me, sign=sign, verify=verify, decide=decide, members=self.members, draw=draw)
+        self.me = me
+        self._genesis = genesis
+        self._records = records
+        self._recall = recall
+        self._contacts = tuple(contacts)
+        self._capacity = capacity
+        self._present: tuple[PeerId, ...] = ()
+        self._gone: dict[PeerId, None] = {}
+        self._suspects: tuple[PeerId, ...] = ()
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.consensus.ledger
+
+    @property
+    def next_deadline(self) -> float | None:
+        deadlines = (self.members.next_deadline, self.consensus.next_deadline)
+        return min(deadline for deadline in deadlines if deadline is not None)
+
+    def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
+        """Take up the journal. Plans of the ledger after `plans` are handed out again; own `reports` are told again."""
+        recovered = recover(self._records, self._genesis, recall=self._recall)
+        self._records = ()
+        incarnation = Incarnation(number=recovered.incarnation + 1)
+        self.members.start(incarnation=incarnation.number, contacts=self._contacts, capacity=self._capacity, now=now)
+        outcomes: list[Outcome] = [Persist(record=incarnation)]
+        known = {canonical.digest(plan) for plan in plans}
+        newest = max((plan.round for plan in plans), default=-1)
+        outcomes += [
+            Decided(plan=entry.plan, reports=tuple(signed.report for signed in entry.reports))
+            for entry in recovered.ledger.since(newest + 1)
+            if entry.value.plan not in known
+        ]
+        outcomes += self.consensus.start(recovered, now)
+        for report in reports:
+            if report.peer == self.me:
+                outcomes += self.submit(report, now)
+        return self._with_changes(outcomes, now)
+
+    def submit(self, report: Report, now: float) -> list[Outcome]:
+        self.members.observe(now)
+        self._capacity = replace(report.capacity)
+        self.members.offer(report.capacity)
+        return self._with_changes(list(self.consensus.submit(report, now)), now)
+
+    def receive(self, sender: PeerId, message: object, now: float) -> list[Outcome]:
+        """A message of another peer; one that is not ours to handle is passed over."""
+        outcomes: list[Outcome] = []
+        if isinstance(message, Heartbeat | Ping | Leave):
+            outcomes += self.members.handle(sender, message, now)
+        self.members.observe(now)
+        if isinstance(message, Heartbeat | PullEntries | Entries | SlotMessage):
+            outcomes += self.consensus.receive(sender, message, now)
+        elif isinstance(message, Leave):
+            outcomes += self.consensus.tick(now)
+        return self._with_changes(outcomes, now) if isinstance(message, Leave) or _plans(outcomes) else outcomes
+
+    def tick(self, now: float) -> list[Outcome]:
+        return self._with_changes([*self.members.tick(now), *self.consensus.tick(now)], now)
+
+    def leave(self, now: float) -> list[Outcome]:
+        """Say goodbye; from now on this peer takes no part in agreeing, it only asks what was agreed."""
+        return list(self.members.leave(now))
+
+    def rejoin(self, capacity: Capacity, now: float) -> list[Outcome]:
+        """Beats that rise again undo the goodbye; whom plans leave out by now asks to be admitted, as a newcomer does."""
+        self._capacity = capacity
+        self.members.offer(capacity)
+        self.members.rejoin(now)
+        return self.tick(now)
+
+    def _with_changes(self, outcomes: list[Outcome], now: float) -> list[Outcome]:
+        """And then: members that stopped to count since the last call, also those that a plan left out; and who counts again.
+        A member that came and went between two calls is gone too: a plan counts on it. Who is away hears nobody's beats, so it
+        knows neither."""
+        if self.members.is_passive:
+            return outcomes
+        counted = dict.fromkeys(self._present)
+        for plan in _plans(outcomes)[-PLANS_OF_ACCOUNT:]:
+            counted.update(dict.fromkeys(roster_entry.peer for roster_entry in plan.roster))
+        present = self.members.view(now)
+        gone = [peer for peer in counted if peer not in present and peer not in self._gone and peer != self.me]
+        back = [peer for peer in present if peer in self._gone]
+        self._present = present
+        self._gone = {peer: None for peer in (*self._gone, *gone) if peer not in back}
+        changes: list[Outcome] = [*(PeerGone(peer=peer) for peer in gone), *(PeerBack(peer=peer) for peer in back)]
+        return [*outcomes, *changes, *self._suspicions(present, now)]
+
+    def _suspicions(self, present: Sequence[PeerId], now: float) -> list[Log]:
+        """For the views only: members that fell silent for half a lease, and suspects that were heard of again. A suspect whose
+        lease ran out is gone."""
+        suspects = tuple(peer for peer in present if self.members.is_suspect(peer, now))
+        new = [peer for peer in suspects if peer not in self._suspects]
+        cleared = [peer for peer in self._suspects if peer not in suspects and peer in present]
+        self._suspects = suspects
+        named = [("suspected", peer) for peer in new] + [("returned", peer) for peer in cleared]
+        return [Log(name=name, fields={"peer": peer}) for name, peer in named]
+
+
+def _plans(outcomes: Iterable[Outcome]) -> list[RoundPlan]:
+    plans: list[RoundPlan] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Decided):
+            plans.append(outcome.plan)
+        elif isinstance(outcome, Reorg):
+            plans += [entry.plan for entry in outcome.won]
+    return plans

@@ -1,0 +1,425 @@
+"""Who is there: heartbeats passed on by gossip, leases, probes, joins and farewells.
+
+Every period a peer counts up its own beat and sends it, with the highest beats it knows of everybody, to a few peers. A beat
+that rises renews the lease of its owner AT THE RECEIVER'S CLOCK; clocks of two machines are never compared. So a peer lives
+for everyone whom its beats reach by any path, and one bad link kills nobody. What a member says of another's beats counts only
+within the incarnation that the owner signed or named itself, and a stranger's word on anybody's beats does not count. A lease
+that has run out is the only way to count a silent peer as gone. Suspicion comes earlier, asks directly and through others, and
+only changes whom one waits for.
+
+Messages per peer and second do not depend on the size of the swarm; a heartbeat has a number of up to ten digits per peer.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, log2
+from typing import TypeVar
+
+from adloco_p2p.core.model.events import Broadcast, Effect, Send
+from adloco_p2p.core.model.ledger_entry import Head, JoinRequest, Sign, Verify
+from adloco_p2p.core.model.messages import MAX_PASSED_ON, Heartbeat, Leave, Life, Ping
+from adloco_p2p.core.model.types import LARGEST_COUNT, Capacity, Digest, PeerId
+
+T = TypeVar("T")
+
+BEATS_PER_INCARNATION = 10_000_000
+"""A life of a process has fewer heartbeats than this (four months of seconds)."""
+LARGEST_INCARNATION = LARGEST_COUNT // BEATS_PER_INCARNATION - 1
+"""All beats of it can be named."""
+MAX_KNOWN = 4096
+"""Former members and contacts that are remembered, and those who ask to join."""
+LEASES_REMEMBERED = 8
+"""A join request counts for one lease and is remembered for so many, so that others' copies of it are no news."""
+PASSIVE_FANOUT = 2
+"""A peer that is away asks so many others per period."""
+ROSTERS_KEPT = 8
+"""Older rosters whose heartbeat vectors are still understood."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Durations in seconds of the peer's own monotonic clock."""
+
+    heartbeat_seconds: float = 1.0
+    fanout: int = 3
+    """Peers that get each heartbeat, and each message that a large swarm passes on."""
+    lease_seconds: float = 5.5
+    """A silent peer counts for this long and one period more per doubling of the roster, for its beats to get around."""
+    margin_seconds: float = 0.5
+    """A proposer leaves out a peer this much after the lease; others then agree that it has run out."""
+    num_pings: int = 4
+    """Suspects that are probed per period."""
+    num_ping_relays: int = 2
+    """Peers that are asked to probe a suspect too."""
+    stall_seconds: float = 2.5
+    """A gap between two calls that is longer than this was ours (suspended, swapped out): no lease runs in it."""
+    attempt_seconds: float = 1.5
+    """Silence after which the next proposer takes over."""
+    grace_seconds: float = 2.0
+    """Once a majority has reported, the others get this long."""
+    straggler_seconds: float = 60.0
+    """Once anybody has reported, a plan comes after this long at the latest."""
+    direct_limit: int = 24
+    """Rosters up to this size hear everything from everyone; larger ones through the proposer and by passing on."""
+
+    def lease(self, roster_size: int) -> float:
+        return self.lease_seconds + self.heartbeat_seconds * ceil(log2(max(2, roster_size)))
+
+    def ballot_timeout(self, roster_size: int) -> float:
+        """How long one attempt may take: longer where messages are passed on."""
+        return self.attempt_seconds * max(1.0, log2(max(2, roster_size)) / 3)
+
+
+class Membership:
+    """What one peer knows of the others. Called by `Agreement`; never blocks."""
+
+    def __init__(
+        self, me: PeerId, *, run: Digest, sign: Sign, verify: Verify, draw: Callable[[], float], timing: Timing
+    ) -> None:
+        self.me = me
+        self.timing = timing
+        self.head: Head | None = None
+        """What our heartbeats say of our ledger; set by the consensus, as is `have`."""
+        self.have = 0
+        self._run = run
+        self._sign = sign
+        self._verify = verify
+        self._draw = draw
+        self._beat = 0
+        self._capacity: Capacity | None = None
+        self.is_passive = False
+        """Said goodbye. Asks what happens, with a beat that does not rise, and counts for nobody."""
+        self.lease_seconds = timing.lease(1)
+        """How long a silent peer counts, for the roster of the time."""
+        self._roster: tuple[PeerId, ...] = ()
+        self._members: frozenset[PeerId] = frozenset()
+        self._roster_digest = Digest("")
+        self._rosters: dict[Digest, tuple[PeerId, ...]] = {}
+        self._heard: dict[PeerId, int] = {}
+        """Of members, former members and those who ask to join: the highest beat known."""
+        self._lives: dict[PeerId, tuple[Life, float]] = {}
+        """Of members: the newest life that they signed, and since when it is known here."""
+        self._life: Life | None = None
+        """Our own, signed."""
+        self._proven: dict[PeerId, None] = {}
+        """Whose incarnation is known from the owner. Until then, after a start, anybody's word is taken for it."""
+        self._ever: dict[PeerId, None] = {}
+        """Everybody who was on a roster that this process knew, the last ones if there are many."""
+        self._renewed: dict[PeerId, float] = {}
+        self._known: dict[PeerId, None] = {}
+        self._leaves: dict[PeerId, Leave] = {}
+        self._joins: dict[PeerId, tuple[JoinRequest, float]] = {}
+        self._asked: dict[PeerId, list[PeerId]] = {}
+        self._next_beat = 0.0
+        self._last_call = 0.0
+
+    # --- facts ---
+
+    @property
+    def next_deadline(self) -> float:
+        return self._next_beat
+
+    def lease_valid(self, peer: PeerId, now: float) -> bool:
+        """Whether the peer counts: it was heard of within the lease."""
+        if peer == self.me:
+            return True
+        return peer not in self._leaves and now - self._renewed.get(peer, -1e18) <= self.lease_seconds
+
+    def is_absent(self, peer: PeerId, now: float) -> bool:
+        """Whether a proposer should leave the peer out: it said goodbye, or its lease ran out a moment ago."""
+        return not self.lease_valid(peer, now - self.timing.margin_seconds)
+
+    def is_suspect(self, peer: PeerId, now: float) -> bool:
+        """Whether nothing was heard of the peer for half a lease: nobody waits for it."""
+        return peer != self.me and now - self._renewed.get(peer, -1e18) > self.lease_seconds / 2
+
+    def view(self, now: float) -> tuple[PeerId, ...]:
+        """The members of the roster that count, sorted."""
+        return tuple(peer for peer in self._roster if self.lease_valid(peer, now))
+
+    def beat_of(self, peer: PeerId) -> int:
+        return self._beat if peer == self.me else self._heard.get(peer, 0)
+
+    def candidates(self, now: float) -> tuple[JoinRequest, ...]:
+        """Fresh requests of peers that are not on the roster, sorted by peer."""
+        fresh = [
+            request
+            for peer, (request, received_at) in sorted(self._joins.items())
+            if now - received_at <= self.lease_seconds and peer not in self._roster and peer not in self._leaves
+        ]
+        return tuple(fresh)
+
+    # --- what happens ---
+
+    def start(self, *, incarnation: int, contacts: Sequence[PeerId], capacity: Capacity, now: float) -> None:
+        """Begin a life. `contacts` are peers to talk to before any roster is known."""
+        self._beat = incarnation * BEATS_PER_INCARNATION
+        self._capacity = capacity
+        self._next_beat = now
+        self._last_call = now
+        for peer in sorted(contacts):
+            self._remember(peer)
+
+    def set_roster(self, digest: Digest, peers: Sequence[PeerId], now: float) -> None:
+        """A plan counts these peers from now on. Newcomers, and everybody after a start, begin with a full lease."""
+        self._roster, self._roster_digest = tuple(sorted(peers)), digest
+        self._members = frozenset(peers)
+        self.learn_roster(digest, peers)
+        self.lease_seconds = self.timing.lease(len(self._roster))
+        self._lives = {peer: known for peer, known in self._lives.items() if peer in self._members}
+        for peer in self._roster:
+            self._remember(peer)
+            self._renewed.setdefault(peer, now)
+
+    def learn_roster(self, digest: Digest, peers: Sequence[PeerId]) -> None:
+        """Heartbeats of peers whose newest plan is this one can be understood."""
+        for peer in peers:
+            self._ever.pop(peer, None)
+            self._ever[peer] = None
+        while len(self._ever) > MAX_KNOWN:
+            self._forget(next(iter(self._ever)))
+        self._rosters.pop(digest, None)
+        self._rosters[digest] = tuple(sorted(peers))
+        while len(self._rosters) > ROSTERS_KEPT:
+            del self._rosters[next(iter(self._rosters))]
+
+    def offer(self, capacity: Capacity) -> None:
+        """What we bring when we ask to join."""
+        self._capacity = capacity
+
+    def leave(self, now: float) -> list[Effect]:
+        """Say goodbye: the others stop counting us at once."""
+        self.observe(now)
+        self.is_passive = True
+        self._beat += 1
+        unsigned = Leave(peer=self.me, run=self._run, beat=self._beat, signature="")
+        return [Broadcast(message=replace(unsigned, signature=self._sign(unsigned.payload)))]
+
+    def rejoin(self, now: float) -> None:
+        """Take the goodbye back: the next beats are news to everybody. The others begin with a full lease, as after a start:
+        nobody told us of their beats meanwhile."""
+        self.observe(now)
+        self._renewed.update(dict.fromkeys(self._roster, now))
+        self.is_passive = False
+        self._next_beat = now
+
+    def observe(self, now: float) -> None:
+        """Every entry point calls this first: a gap in our own life is nobody else's silence."""
+        gap = now - self._last_call
+        assert gap >= 0, "the monotonic clock went back"
+        self._last_call = now
+        if gap > self.timing.stall_seconds:
+            for peer in self._renewed:
+                self._renewed[peer] += gap
+            self._joins = {peer: (request, at + gap) for peer, (request, at) in self._joins.items()}
+
+    def handle(self, sender: PeerId, message: Heartbeat | Ping | Leave, now: float) -> list[Effect]:
+        self.observe(now)
+        match message:
+            case Heartbeat():
+                return self._on_heartbeat(sender, message, now)
+            case Ping():
+                return self._on_ping(sender, message)
+            case Leave():
+                self._on_leave(message)
+                return []
+
+    def hear(self, peer: PeerId, beat: int, now: float) -> None:
+        """Another member knows of this beat of the peer; renews the lease if it is news.
+
+        Only beats of the incarnation that the owner made known count. Nobody can lift a beat out of the owner's reach: it
+        hears of the higher one too, goes on from there, and if that uses up the incarnation it signs the next one.
+        """
+        is_same_life = beat // BEATS_PER_INCARNATION == self.beat_of(peer) // BEATS_PER_INCARNATION
+        if peer == self.me:
+            self._beat = max(self._beat, beat if is_same_life else 0)
+        elif is_same_life or peer not in self._proven:
+            self._renew(peer, beat, now)
+
+    def _hear_owner(self, peer: PeerId, beat: int, now: float) -> None:
+        """The peer itself named this beat, over a connection that proves who it is or with its signature."""
+        known = self._heard.get(peer, 0)
+        if peer not in self._proven and beat // BEATS_PER_INCARNATION < known // BEATS_PER_INCARNATION:
+            self._heard[peer] = 0  # what others had said of it
+        self._proven[peer] = None
+        self._renew(peer, beat, now)
+
+    def _renew(self, peer: PeerId, beat: int, now: float) -> None:
+        if beat > self._heard.get(peer, 0):
+            self._heard[peer] = beat
+            self._renewed[peer] = now
+            left = self._leaves.get(peer)
+            if left is not None and beat > left.beat:
+                del self._leaves[peer]
+
+    def tick(self, now: float) -> list[Effect]:
+        """The period's heartbeats and probes."""
+        self.observe(now)
+        if now < self._next_beat:
+            return []
+        self._next_beat = now + self.timing.heartbeat_seconds
+        if self.head is None:
+            return []
+        self._asked.clear()
+        if self.is_passive:
+            targets = self._sample([peer for peer in self._known if peer != self.me], PASSIVE_FANOUT)
+            return [Send(peer=peer, message=self.heartbeat(now)) for peer in targets]
+        self._beat += 1
+        message = self.heartbeat(now)
+        others = [peer for peer in self._roster if peer != self.me]
+        live = [peer for peer in others if self.lease_valid(peer, now)]
+        # Who said goodbye may be back without our having heard of it; that is worth a try where nobody else is left.
+        others_known = [peer for peer in self._known if peer not in live and peer != self.me]
+        elsewhere = [peer for peer in others_known if not live or peer not in self._leaves]
+        targets = self._sample(live, self.timing.fanout) + self._sample(elsewhere, 1 if live else self.timing.fanout)
+        effects: list[Effect] = [Send(peer=peer, message=message) for peer in targets]
+        suspects = [peer for peer in live if self.is_suspect(peer, now)]
+        for suspect in self._sample(suspects, self.timing.num_pings):
+            effects.append(Send(peer=suspect, message=Ping(target=suspect, is_relayed=False)))
+            num_ping_relays = self._sample([peer for peer in live if peer not in suspects], self.timing.num_ping_relays)
+            effects += [Send(peer=relay, message=Ping(target=suspect, is_relayed=True)) for relay in num_ping_relays]
+        return effects
+
+    def heartbeat(self, now: float, *, about: PeerId | None = None) -> Heartbeat:
+        """`about`: a member whose newest life is to be passed on for certain."""
+        assert self.head is not None
+        joins = [request for request in self.candidates(now) if request.peer != self.me]
+        if self.me not in self._roster and not self.is_passive:
+            joins = [self.join_request(), *joins]
+        leaves = [leave for peer, leave in sorted(self._leaves.items()) if peer in self._roster]
+        return Heartbeat(
+            beat=self._beat,
+            roster=self._roster_digest,
+            heard=tuple(self.beat_of(peer) for peer in self._roster),
+            head=self.head,
+            have=self.have,
+            joins=tuple(joins[:1] + self._sample(joins[1:], MAX_PASSED_ON - 1)),
+            leaves=tuple(self._sample(leaves, MAX_PASSED_ON)),
+            lives=self._told_lives(now, about),
+        )
+
+    def _told_lives(self, now: float, about: PeerId | None) -> tuple[Life, ...]:
+        certain = [self._own_life()] if self.me in self._members else []
+        certain += [self._lives[about][0]] if about in self._lives else []
+        recent = [life for peer, (life, at) in sorted(self._lives.items()) if peer != about and now - at <= self.lease_seconds]
+        return tuple(certain + self._sample(recent, MAX_PASSED_ON - len(certain)))
+
+    def _own_life(self) -> Life:
+        incarnation = self._beat // BEATS_PER_INCARNATION
+        if self._life is None or self._life.incarnation != incarnation:
+            unsigned = Life(peer=self.me, run=self._run, incarnation=incarnation, signature="")
+            self._life = replace(unsigned, signature=self._sign(unsigned.payload))
+        return self._life
+
+    def sample_live(self, count: int, now: float, *, without: Sequence[PeerId] = ()) -> list[PeerId]:
+        """Some members that count, ourselves and `without` excepted."""
+        return self._sample([p for p in self._roster if p != self.me and p not in without and self.lease_valid(p, now)], count)
+
+    # --- inside ---
+
+    def _on_heartbeat(self, sender: PeerId, message: Heartbeat, now: float) -> list[Effect]:
+        """Of a stranger only the requests count; the consensus looks at its head."""
+        self._remember(sender)
+        for request in message.joins:
+            self._on_join(request, now)
+        if sender not in self._members:
+            return []
+        for life in message.lives:
+            self._on_life(life, now)
+        self._hear_owner(sender, message.beat, now)
+        for peer, beat in zip(self._rosters.get(message.roster, ()), message.heard, strict=False):
+            if peer in self._members:
+                self.hear(peer, beat, now)
+        for leave in message.leaves:
+            self._on_leave(leave)
+        if self.head is None:
+            return []
+        effects: list[Effect] = [Send(peer=peer, message=self.heartbeat(now)) for peer in self._asked.pop(sender, [])]
+        if sender in self._lives and self._lives[sender][0].incarnation > message.beat // BEATS_PER_INCARNATION:
+            effects.append(Send(peer=sender, message=self.heartbeat(now, about=sender)))  # it has forgotten its past
+        return effects
+
+    def _on_life(self, life: Life, now: float) -> None:
+        """Learn a member's newest life, from whomever. Of our own, from before our journal was lost, we begin the next one."""
+        known = self._lives.get(life.peer)
+        is_news = known is None or life.incarnation > known[0].incarnation
+        if life.run != self._run or life.peer not in self._members or life.incarnation >= LARGEST_INCARNATION:
+            return
+        if life.peer == self.me:
+            is_of_the_past = life.incarnation <= self._beat // BEATS_PER_INCARNATION
+            if not is_of_the_past and self._verify(life.peer, life.payload, life.signature):
+                self._beat = (life.incarnation + 1) * BEATS_PER_INCARNATION
+        elif is_news and self._verify(life.peer, life.payload, life.signature):
+            self._lives[life.peer] = life, now
+            self._hear_owner(life.peer, life.incarnation * BEATS_PER_INCARNATION, now)
+
+    def _on_ping(self, sender: PeerId, message: Ping) -> list[Effect]:
+        if self.head is None or self.is_passive:
+            return []
+        if message.target == self.me:
+            self._beat += 1  # news, whatever the asker has heard before
+            return [Send(peer=sender, message=self.heartbeat(self._last_call))]
+        if not message.is_relayed or message.target not in self._roster:
+            return []
+        askers = self._asked.setdefault(message.target, [])
+        if sender not in askers:
+            askers.append(sender)
+        return [Send(peer=message.target, message=Ping(target=message.target, is_relayed=False))]
+
+    def _on_join(self, request: JoinRequest, now: float) -> None:
+        known = self._joins.get(request.peer)
+        is_news = known is None or request.beat > known[0].beat
+        if request.run != self._run or request.peer == self.me or not is_news:
+            return
+        if self._verify(request.peer, request.payload, request.signature):
+            self._joins.pop(request.peer, None)
+            self._joins[request.peer] = (request, now)  # also of a member: others may have left it out already
+            self._forget_requests(now)
+            self._remember(request.peer)
+            self._hear_owner(request.peer, request.beat, now)
+
+    def _forget_requests(self, now: float) -> None:
+        """Those of long ago, and the stalest where there are too many: the dictionary is in the order of their coming."""
+        while self._joins:
+            peer, (_, received_at) = next(iter(self._joins.items()))
+            if len(self._joins) <= MAX_KNOWN and now - received_at <= LEASES_REMEMBERED * self.lease_seconds:
+                return
+            del self._joins[peer]
+            if peer not in self._ever:
+                self._forget(peer)
+
+    def _forget(self, peer: PeerId) -> None:
+        """Nothing is kept of who is of no interest any more."""
+        for table in (self._heard, self._renewed, self._proven, self._ever, self._leaves):
+            table.pop(peer, None)
+
+    def _on_leave(self, leave: Leave) -> None:
+        is_known = leave.peer in self._ever or leave.peer in self._joins
+        is_news = leave.peer not in self._leaves and leave.beat >= self._heard.get(leave.peer, 0)
+        if not is_known or not is_news or leave.run != self._run or leave.peer == self.me:
+            return
+        if self._verify(leave.peer, leave.payload, leave.signature):
+            self._leaves[leave.peer] = leave
+            self._proven[leave.peer] = None
+            self._heard[leave.peer] = leave.beat
+
+    def join_request(self) -> JoinRequest:
+        """Our own, of this moment."""
+        assert self._capacity is not None
+        unsigned = JoinRequest(peer=self.me, run=self._run, capacity=self._capacity, beat=self._beat, signature="")
+        return replace(unsigned, signature=self._sign(unsigned.payload))
+
+    def _remember(self, peer: PeerId) -> None:
+        if peer != self.me:
+            self._known.pop(peer, None)
+            self._known[peer] = None
+            while len(self._known) > MAX_KNOWN:
+                del self._known[next(iter(self._known))]
+
+    def _sample(self, items: Sequence[T], count: int) -> list[T]:
+        """`count` of the items without replacement, by our own draws."""
+        pool = list(items)
+        chosen: list[T] = []
+        while pool and len(chosen) < count:
+            chosen.append(pool.pop(int(self._draw() * len(pool))))
+        return chosen

@@ -1,0 +1,53 @@
+"""What the records of earlier lives come to, in one pass over the journal, however long it is."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from adloco_p2p.core.ledger.ledger import Ledger, Recall
+from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.messages import Accepted, Incarnation, Promised, Voted
+from adloco_p2p.core.model.types import Digest, RoundPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveredState:
+    incarnation: int
+    """Of the last life; 0 for a newcomer."""
+    ledger: Ledger
+    promised: Promised | None
+    accepted: Accepted | None
+    voted: Voted | None
+    """The last of each that was said about the successor of the ledger's end."""
+
+
+def recover(records: Iterable[object], genesis: RoundPlan, *, recall: Recall) -> RecoveredState:
+    """Of all entries those count that `ledger.chain` gives; `recall` must know each as soon as it was in `records`."""
+    incarnation, ledger = 0, Ledger(genesis, recall=recall)
+    promised: dict[Digest, Promised] = {}
+    accepted: dict[Digest, Accepted] = {}
+    voted: dict[Digest, Voted] = {}
+    for record in records:
+        match record:
+            case LedgerEntry(value=value) if value.parent in ledger.position:
+                if value.parent != ledger.digests[-1]:
+                    ledger = ledger.truncated(value.parent)
+                ledger.append(record)
+                ledger.forget_old()
+                promised.pop(value.parent, None)  # the slot is settled
+                accepted.pop(value.parent, None)
+            case Incarnation(number=number):
+                incarnation = max(incarnation, number)
+            case Promised(parent=parent):
+                promised[parent] = record
+            case Accepted(value=value):
+                accepted[value.parent] = record
+            case Voted(parent=parent):
+                voted[parent] = record
+    slot = ledger.digests[-1]
+    return RecoveredState(
+        incarnation=incarnation,
+        ledger=ledger,
+        promised=promised.get(slot),
+        accepted=accepted.get(slot),
+        voted=voted.get(slot),
+    )

@@ -1,0 +1,63 @@
+"""The reports that a peer holds for the next few plans: signed by their authors, of members, and not too many."""
+
+from collections.abc import Iterable, Sequence
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import SignedReport, Verify
+from adloco_p2p.core.model.report_form import is_short
+from adloco_p2p.core.model.types import Digest, PeerId
+
+MAX_VERSIONS = 4
+"""Different reports of one peer and round that are kept: it may have done a round again on another history, and a liar may tell
+two stories, so that a value with either can be checked."""
+
+
+class ReportPool:
+    """Reports by digest, and by round and peer in the order in which they came."""
+
+    def __init__(self, verify: Verify) -> None:
+        self._verify = verify
+        self._by_digest: dict[Digest, SignedReport] = {}
+        self._rounds: dict[int, dict[PeerId, list[Digest]]] = {}
+        self._window = range(0)
+        self._members: frozenset[PeerId] = frozenset()
+
+    def move(self, window: range, members: Iterable[PeerId]) -> None:
+        """From now on reports of these rounds and peers are of interest; older ones are forgotten."""
+        self._window, self._members = window, frozenset(members)
+        for round in sorted(self._rounds):
+            if round < window.start:
+                for digests in self._rounds.pop(round).values():
+                    for digest in digests:
+                        self._by_digest.pop(digest, None)
+
+    def keep(self, signed: SignedReport) -> bool:
+        """Whether the report was news."""
+        report = signed.report
+        if report.round not in self._window or report.peer not in self._members:
+            return False
+        digest = canonical.digest_once(signed)
+        digests = self._rounds.setdefault(report.round, {}).setdefault(report.peer, [])
+        if digest in self._by_digest or len(digests) >= MAX_VERSIONS:
+            return False
+        if not is_short(signed) or not self._verify(report.peer, signed.payload, signed.signature):
+            return False
+        digests.append(digest)
+        self._by_digest[digest] = signed
+        return True
+
+    def __contains__(self, digest: Digest) -> bool:
+        return digest in self._by_digest
+
+    def get(self, digests: Sequence[Digest]) -> tuple[SignedReport, ...]:
+        """Those of them that are here, in order."""
+        return tuple(self._by_digest[digest] for digest in digests if digest in self._by_digest)
+
+    def about(self, round: int, plan: Digest) -> dict[PeerId, Digest]:
+        """One report per peer on the round of this plan, the first that came; sorted by peer."""
+        found: dict[PeerId, Digest] = {}
+        for peer, digests in sorted(self._rounds.get(round, {}).items()):
+            for digest in digests:
+                if self._by_digest[digest].report.plan == plan:
+                    found.setdefault(peer, digest)
+        return found

@@ -1,0 +1,131 @@
+"""The chain of final plans: what makes an entry valid, how two histories compare, and the check that anybody can repeat.
+
+Pure functions of values. An entry is valid after its parent when its reports and join requests are signed by their authors
+and belong to the right round, the rule makes exactly this plan of them, and more than half of those who counted voted for it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry
+from adloco_p2p.core.model.run_progress import proven_samples
+from adloco_p2p.core.model.types import REPORT_LAG, Digest, PeerId, RoundPlan, roster_of
+
+Recall = Callable[[Digest], LedgerEntry]
+"""Digest of a plan -> its entry, which was persisted."""
+ENTRIES_KEPT = 32
+"""The newest entries stay in memory, for peers that are a little behind."""
+
+
+def chain(records: Sequence[object], genesis: RoundPlan) -> list[LedgerEntry]:
+    """The ledger that a journal ends with. An entry whose parent is not the end of the chain cuts it back to that parent:
+    that is how a switch to another history is written down, and it may have been cut short by a crash."""
+    entries: list[LedgerEntry] = []
+    position = {canonical.digest_once(genesis): 0}
+    for record in records:
+        if isinstance(record, LedgerEntry) and record.value.parent in position:
+            length = position[record.value.parent]
+            for cut in entries[length:]:
+                position.pop(cut.value.plan, None)
+            entries = [*entries[:length], record]
+            position[record.value.plan] = length + 1
+    return entries
+
+
+def unconnected(records: Sequence[object], genesis: RoundPlan) -> list[LedgerEntry]:
+    """Entries of a journal that follow no plan written down before them: `chain` leaves them out, an honest peer has none."""
+    known = {canonical.digest_once(genesis): None}
+    loose: list[LedgerEntry] = []
+    for record in records:
+        if isinstance(record, LedgerEntry):
+            if record.value.parent in known:
+                known[record.value.plan] = None
+            else:
+                loose.append(record)
+    return loose
+
+
+class Ledger:
+    """Genesis and what follows. In memory are the digests and the running count of proven samples of all of it, and the newest
+    `plans` and `entries`; an older entry is asked of `recall`, which reads what was persisted."""
+
+    def __init__(self, genesis: RoundPlan, *, recall: Recall) -> None:
+        self.plans: list[RoundPlan] = [genesis]
+        self.entries: list[LedgerEntry] = []
+        self.digests: list[Digest] = [canonical.digest_once(genesis)]
+        self.samples: list[int] = [0]
+        self.position: dict[Digest, int] = {self.digests[0]: 0}
+        self._members: dict[PeerId, int] = dict.fromkeys(roster_of(genesis), 0)
+        """Everybody who ever was on a roster -> the position of the first one."""
+        self._genesis = genesis
+        self._recall = recall
+
+    @property
+    def head(self) -> Head:
+        return Head(round=self.plans[-1].round, digest=self.digests[-1], samples=self.samples[-1])
+
+    @property
+    def reported(self) -> RoundPlan | None:
+        """The plan whose reports the next entry uses."""
+        return self.plans[-REPORT_LAG] if len(self.plans) >= REPORT_LAG else None
+
+    def append(self, entry: LedgerEntry) -> None:
+        assert entry.value.parent == self.digests[-1]
+        self.samples.append(self.samples[-1] + proven_samples(self.reported, entry.reports))
+        self.entries.append(entry)
+        self.plans.append(entry.plan)
+        self.digests.append(entry.value.plan)
+        self.position[entry.value.plan] = len(self.digests) - 1
+        for peer in roster_of(entry.plan):
+            self._members.setdefault(peer, len(self.digests) - 1)
+
+    def forget_old(self) -> None:
+        """Keep the newest entries only. To be called when everything that was appended is persisted."""
+        if len(self.entries) >= 2 * ENTRIES_KEPT:  # not one by one: a list is cut at its front
+            del self.entries[:-ENTRIES_KEPT], self.plans[:-ENTRIES_KEPT]
+
+    def entry(self, position: int) -> LedgerEntry:
+        """The one that made the plan at this position, from 1 on."""
+        from_end = len(self.digests) - position
+        return self.entries[-from_end] if from_end <= len(self.entries) else self._recall(self.digests[position])
+
+    def plan(self, position: int) -> RoundPlan:
+        return self.entry(position).plan if position else self._genesis
+
+    def between(self, first: int, end: int) -> Iterator[LedgerEntry]:
+        """The entries at positions `first` to `end - 1`."""
+        return (self.entry(position) for position in range(first, min(end, len(self.digests))))
+
+    def after(self, digest: Digest, limit: int) -> tuple[LedgerEntry, ...]:
+        first = self.position[digest] + 1
+        return tuple(self.between(first, first + limit))
+
+    def since(self, round: int) -> Iterator[LedgerEntry]:
+        """The entries of the plans of this round and later ones."""
+        return self.between(max(1, round - self._genesis.round), len(self.digests))
+
+    def truncated(self, digest: Digest) -> "Ledger":
+        """A copy that ends with this plan."""
+        length = self.position[digest] + 1
+        copy = Ledger(self._genesis, recall=self._recall)
+        copy.digests, copy.samples = self.digests[:length], self.samples[:length]
+        copy.position = {digest: position for position, digest in enumerate(copy.digests)}
+        copy._members = {peer: first for peer, first in self._members.items() if first < length}
+        first = max(1, min(len(self.digests) - len(self.entries), length - REPORT_LAG))
+        copy.entries = list(self.between(first, length))
+        copy.plans = [*([self._genesis] if first == 1 else []), *(entry.plan for entry in copy.entries)]
+        return copy
+
+    def members(self) -> frozenset[PeerId]:
+        """Everybody who ever was on a roster."""
+        return frozenset(self._members)
+
+    def locator(self) -> tuple[Digest, ...]:
+        """Digests from the head backwards, ever farther apart, ending with the first plan."""
+        steps, position = [], len(self.digests) - 1
+        stride = 1
+        while position > 0:
+            steps.append(self.digests[position])
+            position -= stride
+            stride *= 1 if len(steps) < 4 else 2
+        return (*steps, self.digests[0])

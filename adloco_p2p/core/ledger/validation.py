@@ -1,0 +1,179 @@
+"""Whether a ledger entry is valid: its reports, its roster change, its plan and its certificate; and the check of a whole ledger."""
+
+from collections.abc import Collection, Sequence
+
+from adloco_p2p.core.ledger.branch_claims import believed
+from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.electorate import electorate, electors, is_emergency, is_majority
+from adloco_p2p.core.model.ledger_entry import Certificate, LedgerEntry, SignedReport, Value, Verify, Vote
+from adloco_p2p.core.model.report_form import usable
+from adloco_p2p.core.model.types import (
+    MAX_ROSTER,
+    REPORT_LAG,
+    Decide,
+    Digest,
+    PeerId,
+    Report,
+    RosterChange,
+    RoundPlan,
+    roster_of,
+)
+
+
+def num_emergencies(genesis: RoundPlan, entries: Sequence[LedgerEntry]) -> int:
+    """Entries of a ledger that rest on less than a majority of the full electorate."""
+    parents = [genesis, *(entry.plan for entry in entries)]
+    return sum(is_emergency(entry.certificate, parent) for entry, parent in zip(entries, parents, strict=False))
+
+
+def change_of(value: Value, reports: Sequence[Report], ledger: "Ledger") -> RosterChange:
+    """What the rule is told beside the reports; the ledger ends with the value's parent."""
+    joined = tuple((join.peer, join.capacity) for join in value.joined)
+    return RosterChange(joined=joined, departed=value.departed, branches=believed(ledger, reports))
+
+
+def check_value(
+    value: Value,
+    reports: Sequence[SignedReport],
+    *,
+    ledger: "Ledger",
+    decide: Decide,
+    verify: Verify,
+    are_verified: bool = False,
+) -> RoundPlan | str:
+    """The plan that the value stands for, or what is wrong with it. The ledger ends with the value's parent. Signatures of
+    `reports` are checked here unless they were before, their digests by the caller."""
+    parent = ledger.plans[-1]
+    wrong = _check_reports(value, reports, ledger.reported, None if are_verified else verify)
+    wrong = wrong or _check_change(value, parent, verify)
+    if wrong:
+        return wrong
+    told = tuple(signed.report for signed in reports)
+    plan = decide(parent, told, change_of(value, told, ledger))
+    if canonical.digest_once(plan) != value.plan:
+        return "the rule makes another plan of these reports"
+    return plan
+
+
+def _check_reports(value: Value, reports: Sequence[SignedReport], reported: RoundPlan | None, verify: Verify | None) -> str:
+    peers = [signed.report.peer for signed in reports]
+    if peers != sorted(set(peers)):
+        return "reports are not sorted by peer, one each"
+    if reports and reported is None:
+        return "there is no round that could be reported"
+    if reported is None:
+        return ""
+    digest, members = canonical.digest_once(reported), frozenset(roster_of(reported))
+    for signed in reports:
+        report = signed.report
+        if report.round != value.round - REPORT_LAG or report.plan != digest or report.peer not in members:
+            return f"the report of {report.peer} is not about round {value.round - REPORT_LAG} of this run"
+        if verify is not None and not verify(report.peer, signed.payload, signed.signature):
+            return f"the report of {report.peer} is not signed by that peer"
+    if len(usable(reports, reported)) < len(reports):
+        return "a report is too large, or names hosts that its plan does not have"
+    return ""
+
+
+def _check_change(value: Value, parent: RoundPlan, verify: Verify) -> str:
+    roster = roster_of(parent)
+    joined = [join.peer for join in value.joined]
+    if joined != sorted(set(joined)) or any(peer in roster for peer in joined):
+        return "newcomers are not new, or not sorted"
+    if list(value.departed) != sorted(set(value.departed)) or any(peer not in roster for peer in value.departed):
+        return "somebody departs who is not there"
+    if not 1 <= len(roster) + len(joined) - len(value.departed) <= MAX_ROSTER:
+        return "the roster would be empty or too large"
+    for join in value.joined:
+        if join.run != parent.run or not verify(join.peer, join.payload, join.signature):
+            return f"the join request of {join.peer} is not signed by that peer for this run"
+    return ""
+
+
+def vote_of(
+    cast_by: PeerId, *, parent: Digest, value: Digest, certificate: Certificate, abstains: bool, signature: str
+) -> Vote:
+    return Vote(
+        peer=cast_by,
+        parent=parent,
+        ballot=certificate.ballot,
+        absent=certificate.absent,
+        value=value,
+        abstains=abstains,
+        signature=signature,
+    )
+
+
+def check_certificate(
+    certificate: Certificate,
+    *,
+    value: Digest,
+    parent: RoundPlan,
+    parent_digest: Digest,
+    verify: Verify,
+    heirs: Collection[PeerId] = (),
+) -> str:
+    """Empty where the votes make the value final; otherwise what is missing. Where nobody of the roster is left, the vote of
+    one of the `heirs` is enough, who made the value: of those who join with it, the ones that had a seat before."""
+    counted = electors(electorate(parent), roster_of(parent), certificate.absent)
+    if not counted and certificate.ballot.peer in heirs:
+        counted = [certificate.ballot.peer]
+    members = frozenset(counted)
+    peers = [vote.peer for vote in certificate.votes]
+    if peers != sorted(set(peers)) or any(peer not in members for peer in peers):
+        return "votes are not by distinct members that count"
+    for cast in certificate.votes:
+        vote = vote_of(
+            cast.peer,
+            parent=parent_digest,
+            value=value,
+            certificate=certificate,
+            abstains=cast.abstains,
+            signature=cast.signature,
+        )
+        if not verify(cast.peer, vote.payload, cast.signature):
+            return f"the vote of {cast.peer} is not signed by that peer"
+    abstained = sum(cast.abstains for cast in certificate.votes)
+    votes = len(certificate.votes) - abstained
+    if not is_majority(votes, len(counted) - abstained):
+        return f"{votes} votes of {len(counted) - abstained} are no majority"
+    return ""
+
+
+def check_entry(entry: LedgerEntry, *, ledger: "Ledger", decide: Decide, verify: Verify) -> str:
+    """Empty where the entry is a valid next one of the ledger; otherwise what is wrong."""
+    parent = ledger.plans[-1]
+    if entry.value.parent != canonical.digest_once(parent) or entry.value.round != parent.round + 1 or parent.is_last:
+        return "it does not follow its parent"
+    if tuple(canonical.digest_once(signed) for signed in entry.reports) != entry.value.reports:
+        return "the reports are not those that were voted on"
+    plan = check_value(entry.value, entry.reports, ledger=ledger, decide=decide, verify=verify)
+    if isinstance(plan, str):
+        return plan
+    if plan != entry.plan:
+        return "the plan is not the one that was voted on"
+    value = canonical.digest_once(entry.value)
+    return check_certificate(
+        entry.certificate,
+        value=value,
+        parent=parent,
+        parent_digest=entry.value.parent,
+        verify=verify,
+        heirs=[join.peer for join in entry.value.joined if join.peer in ledger.members()],
+    )
+
+
+def verify_ledger(genesis: RoundPlan, entries: Sequence[LedgerEntry], decide: Decide, verify: Verify) -> list[str]:
+    """Recompute every decision and check every signature; the problems found, none for a sound ledger."""
+    problems: list[str] = []
+    known = {entry.value.plan: entry for entry in entries}
+    ledger = Ledger(genesis, recall=known.__getitem__)
+    for entry in entries:
+        wrong = check_entry(entry, ledger=ledger, decide=decide, verify=verify)
+        if wrong:
+            problems.append(f"round {entry.plan.round}: {wrong}")
+        if entry.value.parent != ledger.digests[-1]:
+            break  # there is nothing that the rest could be checked against
+        ledger.append(entry)
+    return problems

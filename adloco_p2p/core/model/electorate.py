@@ -1,0 +1,50 @@
+"""Whose votes count after a plan: founders, and members past their probation that report. Pure functions of the plan."""
+
+from collections.abc import Sequence
+
+from adloco_p2p.core.model.ledger_entry import Certificate
+from adloco_p2p.core.model.types import REPORT_LAG, PeerId, RosterEntry, RoundPlan
+
+PROBATION_ROUNDS = 8
+"""A newcomer has a say after so many rounds: names are free, rounds of work are not."""
+SILENT_ROUNDS = 4
+"""A member that did not report so many rounds running has no say until it reports again."""
+DEPARTS_AFTER = 16
+"""A member that did not report so many rounds running loses its seat. Long enough for a newcomer to fetch a large state, and
+for one that goes to hand over what it has; a peer that lives asks to join again."""
+
+
+def is_majority(count: int, electors: int) -> bool:
+    return count >= 1 and 2 * count > electors
+
+
+def silent_rounds(roster_entry: RosterEntry, round: int) -> int:
+    """How many rounds running the peer did not report, of those whose reports the plan of this round could have used."""
+    since = roster_entry.joined_round - 1 if roster_entry.last_report is None else roster_entry.last_report
+    return max(0, round - REPORT_LAG - since)
+
+
+def electorate(plan: RoundPlan) -> tuple[PeerId, ...]:
+    """The members that decide on the successor of the plan, sorted: those that were there from the first plan on, or have
+    been for `PROBATION_ROUNDS`, and report. Where there is none, those that reported lately; else all."""
+    heard = [roster_entry for roster_entry in plan.roster if silent_rounds(roster_entry, plan.round) < SILENT_ROUNDS]
+    seasoned = [
+        roster_entry
+        for roster_entry in heard
+        if not roster_entry.joined_round or plan.round - roster_entry.joined_round >= PROBATION_ROUNDS
+    ]
+    chosen = seasoned or [roster_entry for roster_entry in heard if roster_entry.last_report is not None] or plan.roster
+    return tuple(roster_entry.peer for roster_entry in chosen)
+
+
+def electors(electorate: Sequence[PeerId], roster: Sequence[PeerId], absent: Sequence[PeerId]) -> list[PeerId]:
+    """Those who count in a ballot: of the electorate, or, where all of it is absent, of the other members."""
+    gone = frozenset(absent)
+    return [peer for peer in electorate if peer not in gone] or [peer for peer in roster if peer not in gone]
+
+
+def is_emergency(certificate: Certificate, parent: RoundPlan) -> bool:
+    """Whether the votes are not of more than half of the full electorate: somebody went on without the others."""
+    full = electorate(parent)
+    voters = [cast.peer for cast in certificate.votes if not cast.abstains and cast.peer in full]
+    return not is_majority(len(voters), len(full))

@@ -1,0 +1,467 @@
+"""Everything that can happen to a peer, and everything a peer may ask its shell to do.
+
+`Peer.handle(event, now)` returns effects, which the shell performs IN ORDER. Short ones (Persist, Send, Broadcast, Log) end
+before the next begins, so Persist before Send is a guarantee. Long ones are handed over; their end comes back as an event.
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Literal
+
+from adloco_p2p.core.model.ledger_entry import Reorg
+from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.types import (
+    Capacity,
+    Digest,
+    Fork,
+    HalfBatchStatistics,
+    HostShare,
+    InstanceId,
+    InstancePlan,
+    Merge,
+    PeerId,
+    ProbeVerdict,
+    PseudoGradientStatistics,
+    Report,
+    RoundPlan,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What this peer has done since it first joined the run."""
+
+    samples: int = 0
+    tokens: int = 0
+    """Predicted tokens."""
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    seconds: float = 0.0
+    """Wall time in which the peer ran."""
+
+    def __add__(self, other: "Totals") -> "Totals":
+        return Totals(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)})
+
+    def __sub__(self, other: "Totals") -> "Totals":
+        return Totals(**{item.name: getattr(self, item.name) - getattr(other, item.name) for item in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durable:
+    """What a checkpoint at the boundary before `round` says of decisions: enough to go on with the same ones."""
+
+    round: int
+    """The first round that is not done."""
+    plans: tuple[RoundPlan, ...]
+    """Known plans from `round - 1` on, in order."""
+    reports: tuple[Report, ...] = ()
+    """Known reports that no known plan has used yet."""
+    held: tuple[InstanceId, ...] = ()
+    """Instances whose state lies beside it, at the boundary before `round`."""
+    totals: Totals = field(default_factory=Totals)
+    is_finished: bool = False
+    """The last plan is carried out: nothing is left to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InnerResult:
+    """What the inner steps of one round of one instance came to on this host."""
+
+    samples: int
+    tokens: int
+    """Predicted tokens."""
+    inner_steps: int
+    batch_samples: int
+    """Effective batch per inner step."""
+    accumulation_steps: int
+    loss: float
+    """Mean over the round, nats per predicted token."""
+    seconds: float
+    half_batch: HalfBatchStatistics | None
+    micro_batch_limit: int
+    """What the device holds now; smaller than before after an out-of-memory."""
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """First event. The shell has restored (or freshly built) the instances that `durable` holds."""
+
+    durable: Durable
+    capacity: Capacity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """A checked message from an authenticated peer."""
+
+    sender: PeerId
+    message: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked:
+    """`next_deadline` has passed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransitionApplied:
+    """Forks and merges before `round` are done."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InnerFinished:
+    instance: InstanceId
+    round: int
+    result: InnerResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AverageFinished:
+    """The average lies in a scratch buffer; nothing was applied."""
+
+    instance: InstanceId
+    round: int
+    attempt: int
+    digest: Digest
+    contributors: tuple[PeerId, ...]
+    statistics: PseudoGradientStatistics | None
+    """None where the average was fetched from others, and nothing of this peer is in it."""
+    is_repair: bool = False
+    """The end of a `RepairAverage`."""
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    upload_bytes_per_second: float = 0.0
+    """What the own uplink carried, as the receivers saw it; 0 where it was not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AverageFailed:
+    instance: InstanceId
+    round: int
+    attempt: int
+    reason: str
+    suspects: tuple[PeerId, ...] = ()
+    is_repair: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterApplied:
+    instance: InstanceId
+    round: int
+    digest: Digest
+    state_digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    instance: InstanceId
+    round: int
+    heldout_loss: float
+    """Nats per predicted token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    round: int
+    verdict: ProbeVerdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateFetched:
+    instance: InstanceId
+    round: int
+    """The instance's state at the boundary before this round."""
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateKept:
+    """A copy was made, and is served."""
+
+    instance: InstanceId
+    """What the copy is called."""
+    round: int
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchFailed:
+    instance: InstanceId
+    round: int
+    reason: str
+
+
+Command = Literal["pause", "resume", "drain", "leave", "checkpoint"]
+"""pause: end the round, say goodbye, stay and follow. resume: take part again. drain: end the round, save, say goodbye, stop.
+leave: the same at once, without the round under way. checkpoint: save at the next boundary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commanded:
+    """The user asks."""
+
+    command: Command
+    reason: str = "asked"
+    """Who asks, or why, for the event file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateServed:
+    """Another peer has fetched the instance's state at the boundary before `round` from this one."""
+
+    instance: InstanceId
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportHeard:
+    """A signed report of another peer has come in."""
+
+    report: Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerGone:
+    """Membership holds the peer for dead, or it said goodbye."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerBack:
+    peer: PeerId
+
+
+Event = (
+    Started
+    | Received
+    | Ticked
+    | TransitionApplied
+    | InnerFinished
+    | AverageFinished
+    | AverageFailed
+    | OuterApplied
+    | Evaluated
+    | Probed
+    | StateFetched
+    | StateKept
+    | FetchFailed
+    | Commanded
+    | StateServed
+    | PeerGone
+    | PeerBack
+)
+
+
+# --- effects ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    peer: PeerId
+    message: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broadcast:
+    """To every peer of the roster that the shell can reach; gossip, not a promise."""
+
+    message: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Persist:
+    """Append to the journal and sync before the next effect."""
+
+    record: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """Apply forks, then merges, at the boundary before `round`. Sources that are merged away are dropped."""
+
+    round: int
+    forks: tuple[Fork, ...]
+    merges: tuple[Merge, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropInstance:
+    """This peer hosts the instance no longer: free its memory, if it is still there."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscardRound:
+    """Forget unfinished work: local parameters return to the outer parameters, if the instance is here."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunInner:
+    """Train: H inner steps of one instance from its outer parameters, as they are when it begins."""
+
+    round: int
+    plan: InstancePlan
+    share: HostShare
+    progress_start: float
+    """Part of the run behind the first inner step, in [0, 1]."""
+    progress_end: float
+    is_ahead: bool = False
+    """The outer step of the round before is still to come, and leaves the local parameters alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Average:
+    """Average the pseudo-gradient over the named peers into a scratch buffer. Weights are samples."""
+
+    instance: InstanceId
+    round: int
+    attempt: int
+    key: Digest
+    """Digest of run, instance, round, plan, attempt and members: peers that disagree cannot meet."""
+    weights: tuple[tuple[PeerId, int], ...]
+    """Sorted by peer; every weight is positive."""
+    timeout_seconds: float
+    shares: tuple[float, ...] = ()
+    """How much of the vector each of them reduces; empty: equally much."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelAverage:
+    """Give the attempt, or the repair of it, up; its end is not reported."""
+
+    instance: InstanceId
+    round: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairAverage:
+    """Fetch the committed average, which others hold, into the scratch buffer; ends like an `Average`."""
+
+    instance: InstanceId
+    round: int
+    attempt: int
+    key: Digest
+    """Key of the attempt that made it."""
+    digest: Digest
+    contributors: tuple[PeerId, ...]
+    from_peers: tuple[PeerId, ...]
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyOuter:
+    """Apply the outer step with the committed average."""
+
+    instance: InstanceId
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluate:
+    """Held-out loss of the outer parameters after `round`."""
+
+    instance: InstanceId
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Measure the held-out loss of the sources and of the would-be merge, at the boundary after `round`."""
+
+    round: int
+    merge: Merge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchState:
+    instance: InstanceId
+    round: int
+    digest: Digest
+    from_peers: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotState:
+    """Copy the instance's outer parameters and momentum to `copy`, if that is another name, and serve them under it as the
+    state at the boundary before `round`, until `ReleaseState`."""
+
+    instance: InstanceId
+    copy: InstanceId
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseState:
+    """Serve the copy no longer, and free its memory if it is still here."""
+
+    instance: InstanceId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveInstance:
+    """Write the instance's state at the boundary before `round` into the checkpoint that is being made."""
+
+    instance: InstanceId
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveCheckpoint:
+    """Complete the checkpoint at the boundary before `durable.round`: all of `durable.held` were saved before."""
+
+    durable: Durable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    reason: str
+    is_finished: bool
+    """The run is complete; otherwise it can be resumed."""
+    is_urgent: bool = False
+    """Work on the device is given up; what is to be saved is saved all the same."""
+
+
+Effect = (
+    Send
+    | Broadcast
+    | Persist
+    | Transition
+    | DropInstance
+    | DiscardRound
+    | RunInner
+    | Average
+    | CancelAverage
+    | RepairAverage
+    | ApplyOuter
+    | Evaluate
+    | SaveInstance
+    | Probe
+    | FetchState
+    | SnapshotState
+    | ReleaseState
+    | SaveCheckpoint
+    | Log
+    | Stop
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """A plan is final."""
+
+    plan: RoundPlan
+    reports: tuple[Report, ...] = ()
+    """Those it was decided from, where they are known."""
+
+
+Outcome = Decided | Reorg | PeerGone | PeerBack | ReportHeard | Effect
+"""What agreeing leads to: facts for the peer, and effects that keep their place among them."""

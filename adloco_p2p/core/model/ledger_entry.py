@@ -1,0 +1,160 @@
+"""What a ledger is made of: signed reports, proposed values, votes, certificates, and the entries that they make final."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import MaxLen
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import MAX_ROSTER, Capacity, Count, Digest, PeerId, Report, RoundPlan
+
+# --- one slot: the successor of one plan -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Ballot:
+    """One attempt of one proposer to settle a slot. Attempt 0 belongs to the first peer of the slot's order alone."""
+
+    attempt: Count
+    peer: PeerId
+
+
+Signature = Annotated[str, MaxLen(1024)]
+"""Hexadecimal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastVote:
+    """One vote of a certificate: what differs from voter to voter."""
+
+    peer: PeerId
+    abstains: bool
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """The votes that made a value final: more than half of the roster without `absent` and without those who abstain."""
+
+    ballot: Ballot
+    absent: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
+    votes: Annotated[tuple[CastVote, ...], MaxLen(MAX_ROSTER)]
+    """Sorted by peer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class SignedReport:
+    report: Report
+    signature: Signature
+
+    @property
+    def payload(self) -> bytes:
+        return payload("report", canonical.digest_once(self.report))
+
+
+# --- acquaintance ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequest:
+    """A peer that is not on the roster asks to be; repeated with every heartbeat until it is."""
+
+    peer: PeerId
+    run: Digest
+    capacity: Capacity
+    beat: Count
+    """The peer's heartbeat count; a request with a higher count replaces one with a lower."""
+    signature: Signature
+
+    @property
+    def payload(self) -> bytes:
+        return payload("join", self.peer, self.run, self.capacity, self.beat)
+
+
+MAX_JOINS = 64
+"""Newcomers that one plan admits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class Value:
+    """What a plan is made from, and the plan that the rule makes of it."""
+
+    round: Count
+    """Of the resulting plan; the reports are of `round - 2`."""
+    parent: Digest
+    reports: Annotated[tuple[Digest, ...], MaxLen(MAX_ROSTER)]
+    """Digests of signed reports, in the order of the reporters."""
+    joined: Annotated[tuple[JoinRequest, ...], MaxLen(MAX_JOINS)]
+    """Sorted by peer."""
+    departed: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
+    """Sorted."""
+    plan: Digest
+
+
+# --- the ledger ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class LedgerEntry:
+    """One plan, everything it was made from, and the votes that made it final."""
+
+    plan: RoundPlan
+    value: Value
+    reports: Annotated[tuple[SignedReport, ...], MaxLen(MAX_ROSTER)]
+    """In the order of `value.reports`."""
+    certificate: Certificate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reorg:
+    """Two histories met, and the other one counts. What was trained since the fork is merged in, see `core/planning/branch_merge.py`."""
+
+    fork: RoundPlan
+    """The last plan that both have."""
+    lost: tuple[LedgerEntry, ...]
+    won: tuple[LedgerEntry, ...]
+
+
+MAX_ENTRIES = 128
+"""Ledger entries in one message."""
+Sign = Callable[[bytes], str]
+Verify = Callable[[PeerId, bytes, str], bool]
+
+
+def payload(kind: str, *parts: object) -> bytes:
+    """The bytes that are signed: what it is, then what it says."""
+    return canonical.encode((kind, *parts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The end of a peer's ledger."""
+
+    round: Count
+    digest: Digest
+    samples: Count
+    """Samples that the ledger proves, over all its rounds."""
+
+    @property
+    def rank(self) -> tuple[int, int, str]:
+        """Of two histories the higher rank wins: more proven samples, then more rounds, then the digest."""
+        return self.samples, self.round, self.digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """`The successor of this parent is this value.` A peer says so of one value per parent, in its whole life."""
+
+    peer: PeerId
+    parent: Digest
+    ballot: Ballot
+    absent: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
+    value: Digest
+    abstains: bool
+    """The peer gave its vote to another value before a partition; it stands aside and is not counted."""
+    signature: Signature
+
+    @property
+    def payload(self) -> bytes:
+        return payload("vote", self.peer, self.parent, self.ballot, self.absent, self.value, self.abstains)

@@ -1,0 +1,284 @@
+"""What peers say to each other to stay acquainted and to agree, and what they write down on the way.
+
+The shell proves who the SENDER of a message is. What is passed on by others (reports, join requests, farewells, proposals,
+votes) carries the signature of its author as well. All values are frozen and have one canonical form.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Lt, MaxLen
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import (
+    MAX_ENTRIES,
+    Ballot,
+    Certificate,
+    Head,
+    JoinRequest,
+    LedgerEntry,
+    Signature,
+    SignedReport,
+    Value,
+    Vote,
+    payload,
+)
+from adloco_p2p.core.model.types import MAX_HOSTS, MAX_ROSTER, Count, Digest, HexDigest, InstanceId, PeerId
+
+MAX_PASSED_ON = 16
+"""Join requests, farewells, and lives that one heartbeat passes on, each."""
+MAX_ENTRY_BYTES = 48 << 20
+"""Canonical bytes of a ledger entry: more than the largest that can be valid, of 4,096 seats with 256 hosts of each of 64
+instances."""
+MAX_MESSAGE_BYTES = MAX_ENTRY_BYTES + (64 << 10)
+"""Canonical bytes of any message: one that holds the largest entry."""
+MAX_LOCATOR = 80
+"""Digests by which two peers find where their ledgers part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """`This is my newest life`: others may say that they heard of beats of this incarnation, and of no other."""
+
+    peer: PeerId
+    run: Digest
+    incarnation: Count
+    signature: Signature
+
+    @property
+    def payload(self) -> bytes:
+        return payload("life", self.peer, self.run, self.incarnation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """A peer goes, and means it. A higher beat of the same peer takes it back."""
+
+    peer: PeerId
+    run: Digest
+    beat: Count
+    signature: Signature
+
+    @property
+    def payload(self) -> bytes:
+        return payload("leave", self.peer, self.run, self.beat)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """`I am alive, and this is whom I heard of.` Sent to a few peers per period, whatever the size of the swarm."""
+
+    beat: Count
+    roster: Digest
+    """The plan whose roster gives the order of `heard`."""
+    heard: Annotated[tuple[Count, ...], MaxLen(MAX_ROSTER)]
+    """Highest beat known of every peer of that roster; 0 where none."""
+    head: Head
+    have: Annotated[int, Ge(0), Lt(1 << MAX_ROSTER)]
+    """Whose reports for the next plan the sender holds: one bit per peer of the roster of their round, lowest first."""
+    joins: Annotated[tuple[JoinRequest, ...], MaxLen(MAX_PASSED_ON)] = ()
+    leaves: Annotated[tuple[Leave, ...], MaxLen(MAX_PASSED_ON)] = ()
+    lives: Annotated[tuple[Life, ...], MaxLen(MAX_PASSED_ON)] = ()
+    """Of members: the sender's own first, then such as it heard of lately."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ping:
+    """`Does the target live?` The target answers with a heartbeat; others ask it and pass the answer on."""
+
+    target: PeerId
+    is_relayed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    """`Promise me to heed no lower ballot, and tell me what you accepted.` `absent` do not count in this ballot."""
+
+    parent: Digest
+    ballot: Ballot
+    absent: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    parent: Digest
+    ballot: Ballot
+    accepted: tuple[Ballot, Digest] | None
+    """The highest ballot whose value the sender accepted, and that value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a ballot got nothing from the sender: it promised a higher one, or it knows that `alive` are not absent."""
+
+    parent: Digest
+    ballot: Ballot
+    promised: Ballot | None
+    alive: Annotated[tuple[tuple[PeerId, Count], ...], MaxLen(MAX_ROSTER)]
+    """Peers and the beats by which they are known to live."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """The value that the proposer asks everybody to accept, as it did itself."""
+
+    ballot: Ballot
+    absent: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
+    value: Value
+    signature: Signature
+
+    @property
+    def parent(self) -> Digest:
+        return self.value.parent
+
+    @property
+    def payload(self) -> bytes:
+        return payload("proposal", self.ballot, self.absent, canonical.digest_once(self.value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ack:
+    """`I accepted this value in this ballot.` Acks of a majority choose the value; none of them is a vote yet."""
+
+    parent: Digest
+    ballot: Ballot
+    value: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The proposer of a large swarm says that a majority accepted; small swarms hear the acks themselves."""
+
+    parent: Digest
+    ballot: Ballot
+    value: Digest
+    signature: Signature
+
+    @property
+    def payload(self) -> bytes:
+        return payload("chosen", self.parent, self.ballot, self.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Final:
+    """The proposer of a large swarm passes on the certificate; small swarms hear the votes themselves."""
+
+    parent: Digest
+    value: Digest
+    certificate: Certificate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pull:
+    """`Give me what I lack in this slot`: a value, reports by digest, reports by peer."""
+
+    parent: Digest
+    value: Digest | None = None
+    reports: Annotated[tuple[Digest, ...], MaxLen(MAX_ROSTER)] = ()
+    reporters: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """Reports as they come in, or the answer to a `Pull`."""
+
+    parent: Digest
+    value: Value | None = None
+    reports: Annotated[tuple[SignedReport, ...], MaxLen(MAX_ROSTER)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullEntries:
+    """`Give me what follows the first of these that you have.` Newest first, thinning out towards the first plan."""
+
+    locator: Annotated[tuple[Digest, ...], MaxLen(MAX_LOCATOR)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entries:
+    entries: Annotated[tuple[LedgerEntry, ...], MaxLen(MAX_ENTRIES)]
+
+
+SlotMessage = Prepare | Promise | Refusal | Proposal | Ack | Chosen | Vote | Final | Pull | Supply
+Message = Heartbeat | Ping | Leave | SlotMessage | PullEntries | Entries
+
+
+# --- what is written down before it is said --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incarnation:
+    """How often this peer has been started; its beats begin above all earlier ones."""
+
+    number: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promised:
+    parent: Digest
+    ballot: Ballot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """With the reports, so that the value can be proposed again when nobody else has them."""
+
+    ballot: Ballot
+    value: Value
+    reports: Annotated[tuple[SignedReport, ...], MaxLen(MAX_ROSTER)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voted:
+    parent: Digest
+    value: Digest
+
+
+JournalRecord = Incarnation | Promised | Accepted | Voted | LedgerEntry
+Members = Annotated[tuple[PeerId, ...], MaxLen(MAX_HOSTS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AverageDigest:
+    """'I hold a complete average.' The sender's one vote of this round."""
+
+    instance: InstanceId
+    round: Count
+    attempt: Count
+    contributors: Members
+    digest: HexDigest
+    is_answer: bool = False
+    """Said because the receiver showed that it does not know it; asks for nothing itself."""
+    relayed_for: Members = ()
+    """Contributors in client mode who told the sender that they hold the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFailed:
+    """'My attempt ended without a result; these I waited for in vain.' A sender that names itself will not contribute."""
+
+    instance: InstanceId
+    round: Count
+    attempt: Count
+    suspects: Members
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStart:
+    """'Average again, with these.' Members that wait in the attempt say it, too: whoever has voted already answers."""
+
+    instance: InstanceId
+    round: Count
+    attempt: Count
+    members: Members
+
+
+AveragingMessage = AverageDigest | AttemptFailed | AttemptStart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunComplete:
+    """'I have carried out the last plan.'"""
+
+    is_answer: bool = False
+    """Said because the receiver told the same; asks for nothing itself."""

@@ -1,0 +1,82 @@
+"""The form of a report: how it names hosts, and how large it may be.
+
+A report names the hosts that are in an average by one bit each, so its size does not grow with the swarm's. The plan that the
+report carries by its digest gives the bits their meaning: bit 0 is the first host of the instance, in the plan's order.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import SignedReport
+from adloco_p2p.core.model.types import InstanceId, InstancePlan, PeerId, Report, RoundPlan
+
+MAX_REPORT_BYTES = 8 << 10
+"""Canonical bytes of a report without its signature, of a peer that hosts up to INSTANCES_INCLUDED instances."""
+INSTANCES_INCLUDED = 4
+MAX_INSTANCE_BYTES = 1 << 10
+"""Added for each further instance that the plan gives the peer."""
+MAX_REPORTS_BYTES = 20 << 20
+"""Of all reports that one plan is made from; 256 hosts of each of 64 instances stay below it."""
+
+
+# --- hosts as bits ---------------------------------------------------------------------------------------------------
+
+
+def bits_of(named: Iterable[PeerId], hosts: Sequence[PeerId]) -> int:
+    """One bit for each of `named`, at its place among the hosts of the plan. All of them are hosts."""
+    places = {peer: place for place, peer in enumerate(hosts)}
+    return sum(1 << places[peer] for peer in dict.fromkeys(named))
+
+
+def named_by(bits: int, plan: InstancePlan) -> tuple[PeerId, ...]:
+    """The hosts of the plan whose bits are set, sorted. A bit beyond the last host names nobody."""
+    return tuple(share.peer for place, share in enumerate(plan.hosts) if bits >> place & 1)
+
+
+# --- size ------------------------------------------------------------------------------------------------------------
+
+
+def max_bytes(num_instances: int) -> int:
+    """What a report of a peer that hosts so many instances may take."""
+    return MAX_REPORT_BYTES + MAX_INSTANCE_BYTES * max(0, num_instances - INSTANCES_INCLUDED)
+
+
+def fitted(report: Report) -> Report:
+    """A peer's own report, cut to what others accept. Strays go first, the last ones before the others; then statistics."""
+    limit = max_bytes(len(report.instances))
+    while report.branches and canonical.size(report) > limit:
+        report = replace(report, branches=report.branches[:-1])
+    for place in reversed(range(len(report.instances))):
+        if canonical.size(report) <= limit:
+            break
+        bare = replace(report.instances[place], pseudo_gradient=None, half_batch=None)
+        report = replace(report, instances=(*report.instances[:place], bare, *report.instances[place + 1 :]))
+    return report
+
+
+def is_short(signed: SignedReport) -> bool:
+    """Whether a plan could give its peer so many instances that the report is not too large."""
+    return canonical.size_once(signed.report) <= max_bytes(len(signed.report.instances))
+
+
+def usable(reports: Iterable[SignedReport], reported: RoundPlan) -> list[SignedReport]:
+    """Those of the reports on this plan that a next plan may be made from, in their order: none that is larger than what the
+    plan gives its peer to report, none that names hosts that the plan does not have, and not more than MAX_REPORTS_BYTES."""
+    num_hosts = {plan.instance: len(plan.hosts) for plan in reported.instances}
+    num_hosted: dict[PeerId, int] = {}
+    for plan in reported.instances:
+        for share in plan.hosts:
+            num_hosted[share.peer] = num_hosted.get(share.peer, 0) + 1
+    chosen, total = [], 0
+    for signed in reports:
+        size = canonical.size_once(signed.report)
+        fits = size <= max_bytes(num_hosted.get(signed.report.peer, 0)) and total + size <= MAX_REPORTS_BYTES
+        if fits and _names_hosts_only(signed.report, num_hosts):
+            chosen.append(signed)
+            total += size
+    return chosen
+
+
+def _names_hosts_only(report: Report, num_hosts: Mapping[InstanceId, int]) -> bool:
+    return all(item.contributors.bit_length() <= num_hosts.get(item.instance, 0) for item in report.instances)

@@ -1,0 +1,133 @@
+"""The rules of a run, as far as decisions depend on them: one frozen dataclass per decision.
+
+They are part of the run manifest, so they are equal on every peer and enter the run's digest. The constraints beside the
+types are data (`annotated_types`); the configuration loader checks them and names every violation.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt
+
+from adloco_p2p.core.model.types import Fraction
+
+PositiveInt = Annotated[int, Ge(1)]
+NaturalInt = Annotated[int, Ge(0)]
+PositiveFloat = Annotated[float, Gt(0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRules:
+    """How the global batch of an instance is chosen (method sections 3 and 4)."""
+
+    test: Literal["constant", "norm", "inner_product", "augmented"] = "norm"
+    """Which condition the batch must satisfy; `constant` never changes the batch."""
+    statistic: Literal["pseudo_gradient", "micro_batch"] = "pseudo_gradient"
+    """Where the noise is measured. Rounds that cannot give the first (one host, unequal steps) use the second."""
+    level: Literal["outer", "inner"] = "outer"
+    """For the pseudo-gradient statistic: noise of the averaged outer update, or of one inner step (H times larger)."""
+    initial_batch: PositiveInt = 4
+    """Global batch of an instance at the start, in samples."""
+    max_batch: PositiveInt = 4096
+    """The global batch never grows beyond this, in samples."""
+    eta: PositiveFloat = 1.3
+    """Constant of the norm test; smaller asks for larger batches. At level outer eta / sqrt(H) asks what eta asks at level
+    inner."""
+    theta: PositiveFloat = 0.9
+    """Constant of the inner-product test."""
+    nu: PositiveFloat = 5.84
+    """Constant of the orthogonality test; 5.84 is about tan 80 degrees."""
+    denominator: Literal["unbiased", "naive"] = "unbiased"
+    """Squared norm of the true gradient: estimated without bias, or that of the mean gradient (biased upwards)."""
+    pooling: Literal["window", "median"] = "window"
+    """Over rounds: ratio of sums over the window, or median of the ratios in it."""
+    window_rounds: PositiveInt = 5
+    """How many rounds are pooled."""
+    floor_fraction: Fraction = 0.25
+    """The unbiased denominator is never below this fraction of the naive one."""
+    growth_cap: Annotated[float, Ge(1)] = 1.5
+    """The batch grows at most by this factor per round."""
+    may_shrink: bool = False
+    """After five rounds that ask for less than half the batch, shrink it by a tenth. Off: the batch is a ratchet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchRules:
+    """When gradient accumulation switches on (method section 5)."""
+
+    policy: Literal["exact", "paper", "always", "never"] = "exact"
+    """`paper` and `exact`: three regions; `always`: accumulate as soon as the request does not fit; `never`: one pass only."""
+    multiple: Annotated[float, Ge(1)] = 2.0
+    """Accumulate only when the request exceeds this multiple of what the device holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeRules:
+    """When and how instances become one (method section 6)."""
+
+    policy: Literal["none", "worst_with_worst", "best_with_worst", "worst_group"] = "worst_with_worst"
+    """Which instances merge: the two smallest requests, the smallest into the largest, or the `group_size` smallest."""
+    period_rounds: PositiveInt = 4
+    """Merges are considered every so many rounds."""
+    first_round: NaturalInt = 0
+    """No merge before this round."""
+    group_size: Annotated[int, Ge(2)] = 2
+    """How many instances `worst_group` folds into one."""
+    weights: Literal["batch", "hosts_times_batch"] = "batch"
+    """Weight of a source: its request per host (the paper), or its global request (the public code)."""
+    batch_after: Literal["max", "survivor", "sum"] = "max"
+    """Global request of the merged instance, from the global requests of its sources."""
+    outer_momentum: Literal["mean", "zero"] = "mean"
+    """Outer momentum of the merged instance: the same weighted mean, or zero."""
+    inner_state: Literal["keep", "reset"] = "keep"
+    """AdamW moments of the survivor's hosts; hosts that adopt foreign parameters always start from zero moments."""
+    guard: bool = True
+    """Measure the merged point on held-out text first; refuse it when it is worse than the worse source."""
+    guard_tolerance: Annotated[float, Ge(0)] = 0.02
+    """Nats per token by which the merged point may be worse than the worse source."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceRules:
+    """Multi-instance training (method sections 2 and 18)."""
+
+    count: PositiveInt = 3
+    """Number of instances k after the start or the fork."""
+    start: Literal["fork", "same", "different"] = "fork"
+    """`fork`: one instance warms up and is then copied; `same`: k copies from the start; `different`: k random starts."""
+    fork_round: PositiveInt = 4
+    """The round before which the warmed-up instance is copied."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkRules:
+    """How the work of a round is cut (design section 4)."""
+
+    inner_steps: PositiveInt = 32
+    """H: optimizer steps per outer round, never micro-batches."""
+    rounds: PositiveInt | None = 40
+    """The run ends after this many outer rounds; null where it ends by `samples`."""
+    samples: PositiveInt | None = None
+    """Instead of `rounds`: the run ends once its plans have given out this many rows of the data; the last round is cut."""
+    share: Literal["speed", "equal"] = "speed"
+    """Share a batch over hosts by measured samples per second, or equally."""
+    max_step_ratio: Annotated[float, Ge(1)] = 4.0
+    """A fast host never does more than this many times H inner steps."""
+    step_tolerance: Fraction = 0.25
+    """Hosts whose ideal number of steps is within this fraction of H do exactly H, so that pseudo-gradients compare."""
+
+    @property
+    def length(self) -> str:
+        """How long the run is, in words."""
+        return f"{self.samples:,} samples" if self.samples is not None else f"{self.rounds} rounds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Everything that the core needs to know of a run."""
+
+    work: WorkRules = field(default_factory=WorkRules)
+    instances: InstanceRules = field(default_factory=InstanceRules)
+    batch: BatchRules = field(default_factory=BatchRules)
+    switch: SwitchRules = field(default_factory=SwitchRules)
+    merge: MergeRules = field(default_factory=MergeRules)

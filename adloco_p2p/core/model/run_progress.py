@@ -1,0 +1,100 @@
+"""When a run ends: after so many rounds, or once its plans have given out so many samples (`WorkRules`).
+
+With a batch that grows nobody knows the rounds beforehand, so runs of one number of rounds do not train on the same amount of
+text. Counted are the samples of the agreed plans, not what hosts report: every peer counts alike, and a host that fails
+cannot make a run longer.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+
+from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport
+from adloco_p2p.core.model.rules import WorkRules
+from adloco_p2p.core.model.types import InstanceId, Merge, PeerId, RoundPlan
+
+
+def planned_samples(plan: RoundPlan) -> int:
+    """Samples that all hosts of all instances train in the round."""
+    return 0 if plan.is_last else sum(share.samples for item in plan.instances for share in item.hosts)
+
+
+def samples_after(plan: RoundPlan) -> int:
+    """Samples that the run was given by the end of the plan's round."""
+    return plan.samples_before + planned_samples(plan)
+
+
+def progress_at(round: int, samples_before: int, work: WorkRules) -> float:
+    """Part of the run that lies behind when the round begins."""
+    done, whole = (samples_before, work.samples) if work.samples is not None else (round, work.rounds)
+    assert whole is not None
+    return min(1.0, done / whole)
+
+
+def progress_after(plan: RoundPlan, work: WorkRules) -> float:
+    """Part of the run that lies behind when the plan's round has ended."""
+    return progress_at(plan.round + 1, samples_after(plan), work)
+
+
+def end_after(plan: RoundPlan, work: WorkRules) -> int:
+    """The number that the plan with `is_last` will have, as far as the plan tells: by samples, if all rounds to come are like
+    its own. The next round's number where nothing is left."""
+    if work.samples is None:
+        assert work.rounds is not None
+        return work.rounds
+    left = max(0, work.samples - samples_after(plan))
+    return plan.round + 1 + ceil(left / max(1, planned_samples(plan)))
+
+
+def steps_within(plan: RoundPlan, work: WorkRules) -> int:
+    """Whole inner steps of the plan's round that the run still has samples for, at most those of the plan."""
+    planned = planned_samples(plan)
+    if work.samples is None or plan.samples_before + planned <= work.samples:
+        return plan.inner_steps
+    return (work.samples - plan.samples_before) * plan.inner_steps // planned
+
+
+def proven_samples(reported: RoundPlan | None, reports: Sequence[SignedReport]) -> int:
+    """Samples that signed reports prove, each host's claim capped at what the plan gave it and counted once."""
+    if reported is None:
+        return 0
+    given = {(plan.instance, share.peer): share.samples for plan in reported.instances for share in plan.hosts}
+    claimed: dict[tuple[InstanceId, PeerId], int] = {}
+    for signed in reports:
+        for item in signed.report.instances:
+            claimed.setdefault((item.instance, signed.report.peer), item.samples)
+    return sum(min(samples, given.get(key, 0)) for key, samples in claimed.items())
+
+
+# --- counting --------------------------------------------------------------------------------------------------------
+
+
+def given_samples(plan: RoundPlan, instance: InstanceId) -> int:
+    """What the plan tells the hosts to train."""
+    return sum(share.samples for item in plan.instances if item.instance == instance for share in item.hosts)
+
+
+def trained_samples(fork: RoundPlan, entries: Sequence[LedgerEntry], instance: InstanceId, *, end: int) -> int:
+    """Samples that went into the instance's state at the boundary before round `end`, from the round of `fork` on, along with
+    what was merged into it. `entries` follow `fork`. Rounds that they have reports of count as these say, each host at
+    most what it was given; the last ones, which nobody could report yet, as planned."""
+    plans = {plan.round: plan for plan in (fork, *(entry.plan for entry in entries)) if plan.round < end}
+    reports = {entry.plan.round - 2: entry.reports for entry in entries}
+    total, names = 0, {instance}
+    for round in sorted(plans, reverse=True):
+        plan = plans[round]
+        given = {(item.instance, share.peer): share.samples for item in plan.instances for share in item.hosts}
+        if round in reports:
+            claims = {(i.instance, s.report.peer): i.samples for s in reports[round] for i in s.report.instances}
+            total += sum(min(claims.get(key, 0), samples) for key, samples in given.items() if key[0] in names)
+        else:
+            total += sum(samples for key, samples in given.items() if key[0] in names)
+        names |= {source for merge in plan.merges if merge.target in names for source in merge.sources}
+        names |= {copied.source for copied in plan.forks if names.intersection(copied.targets)}
+    return total
+
+
+def _moved(instance: InstanceId, merges: Sequence[Merge]) -> InstanceId:
+    for merge in merges:
+        if instance in merge.sources:
+            instance = merge.target
+    return instance

@@ -1,0 +1,399 @@
+"""The values that decisions are made of. All are frozen, comparable and printable; scalars are Python floats (fp64).
+
+Conventions: batches and samples count sequences; an instance's batch is GLOBAL (over all its hosts); a host's batch is what
+that host does per inner step. Digests are lower-case hex SHA-256.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import fsum, isnan
+from typing import Annotated, Literal, NewType
+
+from annotated_types import Ge, Le, Lt, MaxLen, Predicate
+
+PeerId = NewType("PeerId", str)
+InstanceId = NewType("InstanceId", int)
+Digest = NewType("Digest", str)
+MAX_HOSTS = 256
+"""Hosts of one instance that a plan may name."""
+MAX_ROSTER = 4096
+"""Peers that a plan may count."""
+MAX_INSTANCES = 64
+"""Live instances of a run."""
+FIRST_BRANCH_ID = 1_000_000
+"""Strays are called by numbers from here on, which no instance has."""
+MAX_BRANCHES = 64
+"""States of lost histories that a report or a plan may name."""
+MAX_BALLOT_JUMP = 1 << 20
+"""Nobody comes so many attempts ahead of others in one step; who says so would use up the numbers that others can name."""
+MAX_HISTORY = 32
+"""Rounds of statistics that a plan carries per instance."""
+
+
+def is_digest(text: str) -> bool:
+    return len(text) == 64 and all(char in "0123456789abcdef" for char in text)
+
+
+HexDigest = Annotated[Digest, Predicate(is_digest)]
+"""In what others send: not just any text."""
+LARGEST_COUNT = 1 << 62
+Count = Annotated[int, Ge(0), Le(LARGEST_COUNT)]
+PositiveCount = Annotated[int, Ge(1), Le(LARGEST_COUNT)]
+"""In what others send: so much that sums of them can still be written. Settings have `NaturalInt` and `PositiveInt`."""
+Text = Annotated[str, MaxLen(400)]
+LARGEST_SCALAR = 1e30
+NonNegative = Annotated[float, Ge(0), Le(LARGEST_SCALAR)]
+Finite = Annotated[float, Ge(-LARGEST_SCALAR), Le(LARGEST_SCALAR)]
+
+
+def within_scalars(measured: float) -> float:
+    """The nearest number that others accept in a report; of what is not a number, the largest one."""
+    return LARGEST_SCALAR if isnan(measured) else min(max(measured, -LARGEST_SCALAR), LARGEST_SCALAR)
+
+
+HostBits = Annotated[int, Ge(0), Lt(1 << MAX_HOSTS)]
+"""A set of hosts of one instance, lowest bit first, in the order in which a plan names them."""
+GENESIS_PARENT = Digest("0" * 64)
+"""Parent of the first plan."""
+SwitchMode = Literal["single", "capped", "accumulate"]
+"""single: one pass holds the batch. capped: the request is not honoured, one pass of what fits. accumulate: several passes."""
+
+
+# --- measured: what a host says of one round -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalfBatchStatistics:
+    """Gradient noise measured inside one host, from two halves of an inner step's batch (method section 4.2), averaged
+    over the `num_steps` inner steps that were measured. `batch_samples` is this host's batch per inner step."""
+
+    num_steps: PositiveCount
+    batch_samples: PositiveCount
+    covariance_trace: Finite
+    """Unbiased estimate of the trace of the per-sample gradient covariance."""
+    true_sqnorm: Finite
+    """Unbiased estimate of the squared norm of the true gradient; may be negative."""
+    mean_sqnorm: NonNegative
+    """Squared norm of the batch gradient (biased upwards by the noise)."""
+    inner_variance: NonNegative
+    """Per-sample variance of the inner product with the batch gradient."""
+    orthogonal_trace: NonNegative
+    """Per-sample trace of the covariance orthogonal to the batch gradient."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PseudoGradientStatistics:
+    """Three scalars of one host about the vector it transmitted and the average it received (method section 4.3)."""
+
+    own_sqnorm: NonNegative
+    """norm2(Delta_m) of the transmitted vector."""
+    inner_product: Finite
+    """<Delta_m, Delta>."""
+    averaged_sqnorm: NonNegative
+    """norm2(Delta) of the committed average."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceReport:
+    """What one host did for one instance in one round."""
+
+    instance: InstanceId
+    samples: Count
+    """n_m: samples whose gradient entered the pseudo-gradient; 0 for a host that only received."""
+    tokens: Count
+    """Predicted tokens."""
+    inner_steps: Count
+    """h_m: optimizer steps."""
+    batch_samples: Count
+    """b_m: effective batch per inner step of this host."""
+    accumulation_steps: Count
+    train_seconds: NonNegative
+    loss: NonNegative | None
+    """Mean training loss over the round, nats per predicted token."""
+    heldout_loss: NonNegative | None
+    """Held-out loss of the outer parameters after the round, nats per predicted token; none where not evaluated."""
+    contributors: HostBits
+    """The hosts whose pseudo-gradients are in the committed average; see `core/model/report_form.py`."""
+    pseudo_gradient: PseudoGradientStatistics | None
+    half_batch: HalfBatchStatistics | None
+    digest: HexDigest
+    """Outer parameters after the round."""
+    state_digest: HexDigest
+    """Root of outer parameters and outer momentum after the round: what a joiner verifies against."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeVerdict:
+    """Held-out losses of the sources of a possible merge and of the merged point, nats per token."""
+
+    sources: Annotated[tuple[InstanceId, ...], MaxLen(MAX_INSTANCES)]
+    target: InstanceId
+    source_losses: Annotated[tuple[NonNegative, ...], MaxLen(MAX_INSTANCES)]
+    merged_loss: NonNegative
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What a peer offers for the coming rounds."""
+
+    samples_per_second: NonNegative
+    """Measured speed over the last round, all hosted instances together; 0 where nothing was measured yet."""
+    micro_batch_limit: PositiveCount
+    """b_max,m: largest micro-batch that fits, in samples."""
+    max_instances: PositiveCount
+    """How many instances the peer's memory holds."""
+    is_leaving: bool = False
+    """The peer finishes this round and goes."""
+    upload_bytes_per_second: NonNegative = 0.0
+    """What its uplink carried in its last averages, as the receivers saw it; 0 where nothing was measured yet."""
+    is_reachable: bool = True
+    """Others can open connections to it. Who is in client mode only has those that it opens itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchState:
+    """What one side of a partition made of an instance: its state at the end of a history that lost."""
+
+    fork: HexDigest
+    """The last plan that the lost history and the winning one share, ..."""
+    fork_round: Count
+    """... and its round: what was trained from this round on was trained apart."""
+    branch: HexDigest
+    """The first plan of the lost history after it."""
+    instance: InstanceId
+    round: Count
+    """The state is that of the boundary before this round of the lost history."""
+    state: HexDigest
+    samples: Count
+    """Trained apart."""
+
+    @property
+    def key(self) -> InstanceId:
+        """What the state is called where it lies beside instances. A branch has one state per instance."""
+        named = hashlib.sha256(f"{self.branch}:{self.instance}".encode("ascii")).digest()
+        return InstanceId(FIRST_BRANCH_ID + int.from_bytes(named[:8]) % FIRST_BRANCH_ID)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class Report:
+    """Everything a peer says of one round. `round` is the round that ended. A newcomer's first report names no instance.
+    `core/model/report_form.py` bounds its size."""
+
+    peer: PeerId
+    round: Count
+    plan: HexDigest
+    """The plan that was carried out."""
+    capacity: Capacity
+    instances: Annotated[tuple[InstanceReport, ...], MaxLen(MAX_INSTANCES)] = ()
+    verdict: ProbeVerdict | None = None
+    branches: Annotated[tuple[BranchState, ...], MaxLen(MAX_BRANCHES)] = ()
+    """States of lost histories that the peer holds: trained there itself, or fetched for a merge."""
+
+
+# --- decided: the round plan -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseSample:
+    """Gradient noise of one instance in one round, pooled over its hosts. Every field is about the mean over the whole
+    effective batch `batch_samples`, so that a request is `batch_samples` times a ratio of these fields."""
+
+    round: Count
+    source: Literal["pseudo_gradient", "micro_batch"]
+    batch_samples: PositiveCount
+    mean_sqnorm: NonNegative
+    """V: squared norm of the mean."""
+    noise: NonNegative
+    """Variance of the mean: s2/M, or trSigma/B."""
+    signal: Finite
+    """V minus noise: squared norm of the true vector, unbiased; may be negative."""
+    inner_variance: NonNegative
+    """Variance of the inner product with the mean, divided by the number of contributions."""
+    orthogonal_noise: NonNegative
+    """The part of `noise` that is orthogonal to the mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostShare:
+    """What one host does for one instance in one round. `batch_samples` 0: it only receives the average (a joiner, or a host
+    that averages left out)."""
+
+    peer: PeerId
+    batch_samples: Count
+    inner_steps: Count
+    micro_batch_size: Count
+    accumulation_steps: Count
+    first_sample: Count
+    """Where this host's samples begin in the instance's sample order."""
+    missed_averages: Count = 0
+    """Rounds running in which it had work and was in no committed average, as far as reports tell."""
+    works_from: Count = 0
+    """It has work from this round on; a later round than the plan's: not yet."""
+    place_before: Annotated[int, Ge(0), Lt(MAX_HOSTS)] | None = None
+    """Its place among the instance's hosts in the plan before; none where it was not there. Reports on that plan, from which
+    the next one is made, name hosts by these places."""
+
+    @property
+    def effective_batch(self) -> int:
+        """Samples per inner step that are really used; less than `batch_samples` only where the device caps it."""
+        return min(self.batch_samples, self.micro_batch_size * self.accumulation_steps)
+
+    @property
+    def samples(self) -> int:
+        return self.effective_batch * self.inner_steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstancePlan:
+    """One live instance in one round."""
+
+    instance: InstanceId
+    requested_batch: PositiveCount
+    """B: what the batch test asks, global."""
+    effective_batch: PositiveCount
+    """Sum over hosts of what one inner step really uses."""
+    mode: SwitchMode
+    reason: Text
+    hosts: Annotated[tuple[HostShare, ...], MaxLen(MAX_HOSTS)]
+    """Sorted by peer."""
+    first_sample: Count
+    """Samples of this instance's order that earlier rounds were given."""
+    inner_steps_before: Count
+    """Optimizer steps of H per round that this lineage has behind it; places the learning-rate schedule."""
+    shrink_streak: Count = 0
+    """Rounds in a row whose test asked for less than half the batch."""
+    orphaned_rounds: Count = 0
+    """Rounds in a row of which all hosts reported, and none of them had the instance."""
+    history: Annotated[tuple[NoiseSample, ...], MaxLen(MAX_HISTORY)] = ()
+    """Statistics of past rounds, oldest first; at most `BatchRules.window_rounds`."""
+    state_digest: HexDigest | None = None
+    """State after round `round - 2`, as the reports of that round agree on it; none before the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """Copies of a warmed-up instance, made before the round."""
+
+    source: InstanceId
+    targets: Annotated[tuple[InstanceId, ...], MaxLen(MAX_INSTANCES)]
+
+
+Fraction = Annotated[float, Ge(0), Le(1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """Instances that become one. The target is one of the sources and keeps its id; a weight of 0 ends a source without
+    taking anything from it. A source may be a stray, by its key. A probe has the same form and only measures."""
+
+    sources: Annotated[tuple[InstanceId, ...], MaxLen(MAX_INSTANCES)]
+    target: InstanceId
+    weights: Annotated[tuple[Fraction, ...], MaxLen(MAX_INSTANCES)]
+    """One per source, summing to one."""
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingBranch:
+    """A stray that the swarm knows of. Once all hosts of the target hold it, it is merged into the target."""
+
+    branch_state: BranchState
+    target: InstanceId
+    """What the instance has become in the winning history."""
+    won_samples: Count
+    """What the target was trained with since the fork, up to the round of the plan."""
+    claimants: Annotated[tuple[PeerId, ...], MaxLen(MAX_HOSTS)]
+    """Who brought it, sorted."""
+    holders: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
+    """Who said in its last report that it holds the state, sorted."""
+    since: Count
+    """Round of the first plan that names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RosterEntry:
+    """A peer that the plan counts."""
+
+    peer: PeerId
+    joined_round: Count
+    capacity: Capacity
+    speeds: Annotated[tuple[NonNegative, ...], MaxLen(8)] = ()
+    """The last measured speeds, oldest first; their median shares the work."""
+    last_report: Count | None = None
+    """The last round this peer reported."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class RoundPlan:
+    """The agreed decision for one round: a value that can be printed, hashed, stored, voted on and replayed.
+
+    `forks` and `merges` are applied before the round. `probe` is measured after it. The plan after the last round has
+    `is_last`: its merges are applied and nothing is trained.
+    """
+
+    run: HexDigest
+    round: Count
+    parent: HexDigest
+    inner_steps: PositiveCount
+    instances: Annotated[tuple[InstancePlan, ...], MaxLen(MAX_INSTANCES)]
+    """Sorted by id."""
+    roster: Annotated[tuple[RosterEntry, ...], MaxLen(MAX_ROSTER)]
+    """Sorted by peer."""
+    forks: Annotated[tuple[Fork, ...], MaxLen(MAX_INSTANCES)] = ()
+    merges: Annotated[tuple[Merge, ...], MaxLen(MAX_INSTANCES)] = ()
+    probe: Merge | None = None
+    pending: Merge | None = None
+    """The probe of the plan before this one: its verdicts are in the reports that decide the next plan."""
+    branches: Annotated[tuple[PendingBranch, ...], MaxLen(MAX_BRANCHES)] = ()
+    """By key. Hosts of the targets fetch them."""
+    is_last: bool = False
+    expected_seconds: NonNegative = 0.0
+    """Computing time of the slowest host, from measured speeds; 0 where unknown."""
+    progress: Fraction = 0.0
+    """Part of the run that lies behind; places the cosine of the learning rate."""
+    samples_before: Count = 0
+    """Samples that the plans of the rounds before gave out, over all instances."""
+    reason: Text = ""
+
+    def instance(self, instance: InstanceId) -> InstancePlan:
+        return next(plan for plan in self.instances if plan.instance == instance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RosterChange:
+    """Who comes and who goes with the next plan, and what the comers bring. A peer in both lists starts again as a newcomer."""
+
+    joined: Annotated[tuple[tuple[PeerId, Capacity], ...], MaxLen(MAX_ROSTER)] = ()
+    departed: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)] = ()
+    branches: Annotated[tuple[PendingBranch, ...], MaxLen(MAX_BRANCHES)] = ()
+    """Believed for the first time."""
+
+
+ROUNDS_KEPT = 2
+"""Finished rounds whose averages this peer still vouches for, so that a late host can catch up."""
+Decide = Callable[[RoundPlan, Sequence[Report], RosterChange], RoundPlan]
+"""parent, reports sorted by peer, change of the roster -> the next plan."""
+REPORT_LAG = 2
+"""plan(r) is made from the reports of round r - 2: it is decided while round r - 1 computes."""
+
+
+def roster_of(plan: RoundPlan) -> tuple[PeerId, ...]:
+    return tuple(roster_entry.peer for roster_entry in plan.roster)
+
+
+def normalized(amounts: Sequence[float], *, survivor: int) -> tuple[float, ...]:
+    """Weights that sum to one; where all amounts are zero, the survivor (an index) as it is."""
+    total = fsum(amounts)
+    if total <= 0.0:
+        return tuple(1.0 if index == survivor else 0.0 for index in range(len(amounts)))
+    return tuple(amount / total for amount in amounts)
+
+
+def shortened(text: str, *, limit: int = 400) -> str:
+    """At most `limit` characters: what a plan's texts may have."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+ROUNDS_OPEN = 16
+"""A stray that not all hosts of its target hold by then is dropped."""

@@ -1,0 +1,32 @@
+"""What a peer needs of the agreement: the port that gossip and a fixed roster implement."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from adloco_p2p.core.model.events import Outcome
+from adloco_p2p.core.model.types import Capacity, PeerId, Report, RoundPlan
+
+
+class Agreement(Protocol):
+    """Called by `Peer` only, never blocks."""
+
+    @property
+    def next_deadline(self) -> float | None:
+        """The instant at which `tick` wants to be called, or none."""
+
+    def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
+        """Begin after `plans`, the last of which is the newest known; `reports` are those it has not used."""
+
+    def submit(self, report: Report, now: float) -> list[Outcome]:
+        """This peer's own report of a round."""
+
+    def receive(self, sender: PeerId, message: object, now: float) -> list[Outcome]:
+        """A message that is not about averaging."""
+
+    def tick(self, now: float) -> list[Outcome]: ...
+
+    def leave(self, now: float) -> list[Outcome]:
+        """Say goodbye: nobody waits for this peer any more. It goes on following what others agree on, if it lives."""
+
+    def rejoin(self, capacity: Capacity, now: float) -> list[Outcome]:
+        """Take part again after a goodbye, with what this peer offers now."""

@@ -1,0 +1,164 @@
+"""The strays on one peer: states of lost histories that it set aside or fetched, until the plans have settled them."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import Effect, ReleaseState, SnapshotState, StateKept
+from adloco_p2p.core.model.ledger_entry import Reorg
+from adloco_p2p.core.model.run_progress import trained_samples
+from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.types import (
+    FIRST_BRANCH_ID,
+    MAX_BRANCHES,
+    ROUNDS_OPEN,
+    BranchState,
+    Digest,
+    InstanceId,
+    Merge,
+    PendingBranch,
+    RoundPlan,
+    normalized,
+)
+
+ROUNDS_SERVED = 3
+"""After its merge, or its end, a stray is served for so many rounds: some host may be late."""
+
+
+class BranchStore:
+    """`set_aside` when the history changes, `note` every plan, `fetched` what was `missing`, `tidy` now and then."""
+
+    def __init__(self) -> None:
+        self._pending: dict[InstanceId, PendingBranch] = {}
+        """As the newest plan that named it says."""
+        self._settled: dict[InstanceId, int] = {}
+        """Merged, or dropped, by the plan of this round."""
+        self._copying: dict[InstanceId, BranchState] = {}
+        """The device makes or serves them; then they are held."""
+        self._held: dict[InstanceId, BranchState] = {}
+        self._told: Counter[InstanceId] = Counter()
+        """In how many reports this peer named what no plan has named yet."""
+        self._given_up: dict[InstanceId, None] = {}
+
+    def tell(self) -> tuple[BranchState, ...]:
+        """What this peer says of them in a report, by key."""
+        told = [key for key in sorted(self._held) if key not in self._settled][:MAX_BRANCHES]
+        self._told.update(key for key in told if key not in self._pending)
+        return tuple(self._held[key] for key in told)
+
+    def stands(self, key: InstanceId) -> bool:
+        """Whether a merge that takes it need not wait: it is here, or never comes."""
+        return key in self._held or key in self._given_up
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def set_aside(self, switched: Reorg, instance: InstanceId, boundary: int) -> list[Effect]:
+        """Keep a copy of the instance, which stands at this boundary of the lost history, if it was trained apart there."""
+        fork = switched.fork
+        if not switched.lost or boundary <= fork.round:
+            return []
+        branch_state = BranchState(
+            fork=canonical.digest_once(fork),
+            fork_round=fork.round,
+            branch=switched.lost[0].value.plan,
+            instance=instance,
+            round=boundary,
+            state=Digest(""),  # the device says which
+            samples=trained_samples(fork, switched.lost, instance, end=boundary),
+        )
+        self._copying[branch_state.key] = branch_state
+        return [SnapshotState(instance=instance, copy=branch_state.key, round=boundary)]
+
+    def on_reorg(self, switched: Reorg) -> None:
+        """What the lost history said of strays means nothing any more; those that it had not merged are claimed again."""
+        fork = switched.fork
+        self._settled = {key: round for key, round in self._settled.items() if round <= fork.round}
+        self._pending = {item.branch_state.key: item for item in fork.branches}
+        self._given_up = {}
+        for branches in (self._copying, self._held):
+            for key, branch_state in branches.items():
+                if branch_state.fork_round > fork.round:
+                    branches[key] = replace(branch_state, fork=canonical.digest_once(fork), fork_round=fork.round)
+        self._told.clear()
+
+    def kept(self, event: StateKept) -> None:
+        branch_state = self._copying.pop(event.instance, None)
+        if branch_state is not None:
+            self._held[event.instance] = replace(branch_state, state=event.digest)
+
+    def fetched(self, key: InstanceId) -> list[Effect]:
+        """It is here; serve it on."""
+        item = self._pending.get(key)
+        if item is None:
+            return []
+        self._copying[key] = item.branch_state
+        return [SnapshotState(instance=key, copy=key, round=item.branch_state.round)]
+
+    def note(self, plan: RoundPlan) -> None:
+        """A plan is final."""
+        named = {item.branch_state.key: item for item in plan.branches}
+        for key in self._pending:
+            if key not in named:
+                self._settled.setdefault(key, plan.round)
+        self._pending.update(named)
+
+    def merged(self, plan: RoundPlan, mine: Sequence[InstanceId]) -> None:
+        """The transition before the plan was carried out here: what it merged is gone."""
+        for merge in plan.merges:
+            for source in merge.sources:
+                if merge.target in mine:
+                    self._held.pop(source, None)
+                self._given_up.pop(source, None)
+
+    def tidy(self, opened: int) -> list[Effect]:
+        """Forget what is settled, or what nobody took up; `opened`: the round that this peer has come to."""
+        over = [key for key, round in self._settled.items() if opened >= round + ROUNDS_SERVED]
+        refused = [key for key, times in self._told.items() if key not in self._pending and times >= ROUNDS_OPEN]
+        displaced = [
+            key
+            for key, branch_state in self._held.items()
+            if key in self._pending and (branch_state.round, branch_state.state) != _named(self._pending[key])
+        ]
+        effects: list[Effect] = []
+        for key in refused:
+            message = f"what was trained apart is in no plan after {ROUNDS_OPEN} reports that name it, and forgotten"
+            effects.append(Log(name="warning", fields={"key": f"stray {key}", "message": message, "active": True}))
+        for key in sorted({*over, *refused, *displaced}):
+            effects.append(ReleaseState(instance=key))
+            self._held.pop(key, None)
+            self._copying.pop(key, None)
+            self._told.pop(key, None)
+        for key in over:
+            del self._settled[key]
+            self._pending.pop(key, None)
+        return effects
+
+    # --- what is asked -----------------------------------------------------------------------------------------------
+
+    def missing(self, targets: Sequence[InstanceId], needed: Sequence[InstanceId]) -> list[InstanceId]:
+        """Strays that this peer should have and has not: those for the instances that it hosts, and those that the next
+        transition needs."""
+        for_mine = [key for key, item in self._pending.items() if item.target in targets and key not in self._settled]
+        wanted = {*for_mine, *(key for key in needed if key >= FIRST_BRANCH_ID)}
+        return sorted(key for key in wanted if not self.stands(key) and key not in self._copying)
+
+    def pending(self, key: InstanceId) -> PendingBranch | None:
+        return self._pending.get(key)
+
+    def give_up(self, key: InstanceId) -> None:
+        """Nobody has it any more: the merge is done without it. Should others have done it with it, their state counts."""
+        self._given_up[key] = None
+
+    def doable(self, merge: Merge, lost: Collection[InstanceId]) -> Merge:
+        """The merge without what was given up, and without instances that are lost."""
+        missing = {source for source in merge.sources if source in self._given_up or source in lost} - {merge.target}
+        if not missing:
+            return merge
+        weighed = zip(merge.sources, merge.weights, strict=True)
+        sources, weights = zip(*((s, w) for s, w in weighed if s not in missing), strict=True)
+        return replace(merge, sources=sources, weights=normalized(weights, survivor=sources.index(merge.target)))
+
+
+def _named(item: PendingBranch) -> tuple[int, Digest]:
+    return item.branch_state.round, item.branch_state.state

@@ -1,0 +1,178 @@
+"""How a peer that was away, or on another history, comes back to the round that the others compute now."""
+
+from collections import Counter
+
+from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.model.events import (
+    DiscardRound,
+    Effect,
+    Evaluated,
+    Event,
+    InnerFinished,
+    OuterApplied,
+    Probed,
+    TransitionApplied,
+)
+from adloco_p2p.core.model.ledger_entry import Reorg
+from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, RoundPlan
+from adloco_p2p.core.peer.fetching import Fetching
+from adloco_p2p.core.peer.reporting import Reporting
+from adloco_p2p.core.peer.saving import Checkpoints
+from adloco_p2p.core.peer.state import PeerState
+
+
+class CatchingUp:
+    """Jumps: when `catch_up` finds that it is time, `rewrite` changes the history, or `check_own_state` finds a difference."""
+
+    def __init__(
+        self,
+        at: PeerState,
+        *,
+        fetching: Fetching,
+        reporting: Reporting,
+        checkpoints: Checkpoints,
+        adaptive_timeout: AdaptiveTimeout,
+    ) -> None:
+        self.untrained: dict[tuple[int, InstanceId], None] = {}
+        """Rounds that others were to train and left to nobody: the state here went through them as it was."""
+        self._state = at
+        self._book = at.book
+        self._branches = at.branches
+        self._fetching = fetching
+        self._reporting = reporting
+        self._checkpoints = checkpoints
+        self._adaptive_timeout = adaptive_timeout
+        self._waiting: tuple[int, int, float] | None = None
+        """Boundary, number of rounds done, since when this peer waits in a round that is over for the others."""
+        self._void: Counter[tuple[type, int, InstanceId | None]] = Counter()
+        """Ends of work on the device that was given up while under way: they come, and mean nothing any more."""
+
+    @property
+    def next_deadline(self) -> float | None:
+        return self._waiting[2] + self._patience_seconds if self._waiting is not None else None
+
+    def wait_anew(self) -> None:
+        self._waiting = None
+
+    def forget(self, *, before: int) -> None:
+        self.untrained = {key: None for key in self.untrained if key[0] >= before}
+
+    def is_void(self, event: Event) -> bool:
+        """The end of something that was given up. Work on the device ends in the order in which it was asked for."""
+        match event:
+            case InnerFinished() | OuterApplied() | Evaluated():
+                key: tuple[type, int, InstanceId | None] = (type(event), event.round, event.instance)
+            case TransitionApplied() | Probed():
+                key = (type(event), event.round, None)
+            case _:
+                return False
+        if not self._void[key]:
+            return False
+        self._void[key] -= 1
+        return True
+
+    def catch_up(self, now: float, *, is_donor: bool) -> list[Effect]:
+        """Where the swarm is far ahead, or a little and we get nowhere, jump to the round that computes now.
+
+        A donor stays where it is, for others to fetch what stands here.
+        """
+        newest = self._book.newest
+        present = newest.round - 1
+        waiting_in = [key[0] for key, outer in self._state.rounds.items() if outer.is_waiting]
+        behind = present - min(waiting_in, default=self._state.opened + 1)
+        hosted = self._state.mine_of(self._state.opened) if 0 <= self._state.opened < present else []
+        lacking = [instance for instance in hosted if instance not in self._state.held and instance not in self._state.lost]
+        is_waiting = bool(lacking) or any(number < present for number in waiting_in)
+        if not is_waiting:
+            self._waiting = None
+        num_done = sum(outer.is_done for outer in self._state.rounds.values())
+        if is_waiting and (self._waiting is None or self._waiting[:2] != (self._state.opened, num_done)):
+            self._waiting = (self._state.opened, num_done, now)
+        is_stuck = self._waiting is not None and now >= self._waiting[2] + self._patience_seconds
+        is_stuck = is_stuck or any(self._fetching.has_failed(i) for i in lacking)  # nobody may hold what is so old
+        if self._state.opening is not None or is_donor or not (behind > ROUNDS_KEPT or is_stuck):
+            return []
+        self._waiting = None
+        if not self._book.has_others(newest, self._state.gone):
+            return []  # nobody is ahead of us: the plans are of rounds that only we know, and we do them again
+        if any(self._state.is_alone_with(instance, present) for instance in self._state.held):
+            return []  # nobody could give us what we would leave behind
+        return self._fast_forward(present)
+
+    def _fast_forward(self, present: int) -> list[Effect]:
+        """Give up what is under way and go on at the boundary before `present`, with state from others."""
+        effects: list[Effect] = []
+        if self._state.opening is not None:
+            self._void[TransitionApplied, self._state.opening, None] += 1
+            opening = self._book.plans[self._state.opening]
+            self._branches.merged(opening, self._book.mine(opening))
+        for number in self._reporting.probing:
+            if number not in self._reporting.verdicts:
+                self._void[Probed, number, None] += 1
+        for key, outer in sorted(self._state.rounds.items()):
+            if not outer.is_done:
+                end = outer.device_end
+                if end is not None:
+                    self._void[end, key[0], key[1]] += 1
+                effects += [*outer.abandon(), DiscardRound(instance=key[1])]
+        effects += self._fetching.give_up()
+        self._state.rounds = {key: outer for key, outer in self._state.rounds.items() if outer.is_done}
+        self._state.held, self._reporting.probing, self._state.opening, self._waiting = {}, {}, None, None
+        fields: dict[str, object] = {"from_round": self._state.opened + 1, "to_round": present}
+        self._state.opened = self._state.skipped = present - 1
+        return [*effects, Log(name="fast_forwarded", fields=fields)]
+
+    def rewrite(self, switched: Reorg) -> list[Effect]:
+        """Take the other history over, and its state; what was trained here since the fork is set aside, to be merged in."""
+        plans = [entry.plan for entry in switched.won]
+        first = plans[0].round
+        boundaries = self._boundaries()
+        effects = self._fast_forward(max(plans[-1].round - 1, min([first, *self._book.plans])))
+        self._branches.on_reorg(switched)
+        for instance, boundary in sorted(boundaries.items()):
+            effects += self._branches.set_aside(switched, instance, boundary)
+        self._book.cut(at=first)
+        self._state.own_reports = {number: report for number, report in self._state.own_reports.items() if number < first}
+        self._reporting.verdicts = {number: verdict for number, verdict in self._reporting.verdicts.items() if number < first}
+        self._state.rounds = {key: outer for key, outer in self._state.rounds.items() if key[0] < first}
+        self.untrained = {key: None for key in self.untrained if key[0] < first}
+        self._checkpoints.cut(after=first)
+        for entry in switched.won:
+            self._state.learn(entry.plan)
+            for signed in entry.reports:
+                self._book.note_states(signed.report)
+        return [*effects, *(line for plan in plans for line in self._state.plan_lines(plan))]
+
+    def _boundaries(self) -> dict[InstanceId, int]:
+        """The boundaries at which the device has the hosted instances once it has done what it was asked for."""
+        opening = self._book.get(self._state.opening) if self._state.opening is not None else None
+        if opening is not None and self._book.sources(opening):
+            here = {*self._state.held, *(target for fork in opening.forks for target in fork.targets)}
+            return {instance: opening.round for instance in self._book.mine(opening) if instance in here}
+        state = dict(self._state.held)
+        for number, instance in self._state.rounds:
+            is_applying = self._state.rounds[number, instance].device_end in (OuterApplied, Evaluated)
+            if is_applying and self._state.held.get(instance) == number:
+                state[instance] = number + 1
+        return state
+
+    def check_own_state(self, plan: RoundPlan) -> list[Effect]:
+        """Plans name the state that most hosts reported. Whoever has another one takes theirs."""
+        number = plan.round - 2
+        own = self._state.own_reports.get(number)
+        if own is None or number <= self._state.skipped or self._book.digests.get(number) != own.plan:
+            return []
+        agreed = {item.instance: item.state_digest for item in plan.instances}
+        for item in own.instances:
+            if agreed.get(item.instance) not in (None, item.state_digest):
+                message = (
+                    f"the state of instance {item.instance} after round {number} differs from the others'; fetching theirs"
+                )
+                log = Log(name="warning", fields={"key": f"state {item.instance}", "message": message, "active": True})
+                return [log, *self._fast_forward(max(plan.round - 1, self._state.opened))]
+        return []
+
+    @property
+    def _patience_seconds(self) -> float:
+        return self._adaptive_timeout.timeout_seconds(expected_seconds=0.0)

@@ -1,0 +1,58 @@
+"""The end of a run: who has the finished model stays until the others have it too, who may still need something of it."""
+
+from collections.abc import Collection, Sequence
+
+from adloco_p2p.core.model.events import Effect, Send
+from adloco_p2p.core.model.messages import RunComplete
+from adloco_p2p.core.model.types import PeerId
+
+RESEND_SECONDS = 2.0
+"""The news that we are done are told again after so long, to those of whom we did not hear the same."""
+COMPLETION_SECONDS = 30.0
+"""A peer that is still not done after so long, though it lives, has to go on without us."""
+
+
+class CompletionBarrier:
+    """`begin` once this peer is done; it may go when `is_over`."""
+
+    def __init__(self, me: PeerId) -> None:
+        self.me = me
+        self.next_deadline: float | None = None
+        self._ended: dict[PeerId, None] = {}
+        self._others: tuple[PeerId, ...] = ()
+        self._until: float | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        return self._until is not None
+
+    def begin(self, roster: Sequence[PeerId], now: float) -> list[Effect]:
+        """Tell everybody."""
+        self._others = tuple(peer for peer in roster if peer != self.me)
+        self._until = now + COMPLETION_SECONDS
+        self.next_deadline = now + RESEND_SECONDS
+        return [Send(peer=peer, message=RunComplete()) for peer in self._others]
+
+    def received(self, sender: PeerId, message: RunComplete) -> list[Effect]:
+        self._ended[sender] = None
+        if not self.has_begun or message.is_answer:
+            return []
+        return [Send(peer=sender, message=RunComplete(is_answer=True))]
+
+    def tick(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
+        if self.next_deadline is None or now < self.next_deadline:
+            return []
+        self.next_deadline = now + RESEND_SECONDS
+        return [Send(peer=peer, message=RunComplete()) for peer in self._missing(self._others, gone)]
+
+    def is_over(self, now: float, gone: Collection[PeerId]) -> bool:
+        """Everybody who lives is done, or had time enough."""
+        return self._until is not None and (now >= self._until or not self._missing(self._others, gone))
+
+    def are_all_done(self, roster: Sequence[PeerId], gone: Collection[PeerId]) -> bool:
+        """Of the others somebody is done, and nobody is left who is not."""
+        others = [peer for peer in roster if peer != self.me]
+        return any(peer in self._ended for peer in others) and not self._missing(others, gone)
+
+    def _missing(self, peers: Sequence[PeerId], gone: Collection[PeerId]) -> list[PeerId]:
+        return [peer for peer in peers if peer not in self._ended and peer not in gone]

@@ -1,0 +1,121 @@
+"""The plans that one peer knows, and what they mean for it: which instances are its own, what it needs, who is with it."""
+
+from collections.abc import Collection
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan
+
+PLANS_KEPT = 8
+"""Rounds whose plans stay known."""
+
+
+class PlanBook:
+    """Plans by round, and the states that were reported under them."""
+
+    def __init__(self, me: PeerId) -> None:
+        self.me = me
+        self.plans: dict[int, RoundPlan] = {}
+        self.digests: dict[int, Digest] = {}
+        self._states: dict[tuple[int, InstanceId], dict[PeerId, Digest]] = {}
+        """(Round, instance) -> the state after the round, as each peer reported it."""
+        self._reporters: dict[int, dict[PeerId, None]] = {}
+        """Round -> who reported it."""
+
+    @property
+    def newest(self) -> RoundPlan:
+        return self.plans[max(self.plans)]
+
+    def get(self, number: int) -> RoundPlan | None:
+        return self.plans.get(number)
+
+    def remember(self, plan: RoundPlan) -> None:
+        self.plans[plan.round] = plan
+        self.digests[plan.round] = canonical.digest(plan)
+
+    def note_states(self, report: Report) -> None:
+        self._reporters.setdefault(report.round, {})[report.peer] = None
+        for item in report.instances:
+            self._states.setdefault((report.round, item.instance), {})[report.peer] = item.state_digest
+
+    def forget(self, *, before: int) -> None:
+        """Plans of the last rounds stay in any case: who is behind needs them."""
+        oldest = min(before, max(self.plans) - PLANS_KEPT)
+        self.plans = {number: plan for number, plan in self.plans.items() if number >= oldest}
+        self.digests = {number: digest for number, digest in self.digests.items() if number >= oldest}
+        self._states = {key: states for key, states in self._states.items() if key[0] >= before}
+        self._reporters = {number: peers for number, peers in self._reporters.items() if number >= before}
+
+    def cut(self, *, at: int) -> None:
+        """Forget everything from this round on: another history counts."""
+        self.plans = {number: plan for number, plan in self.plans.items() if number < at}
+        self.digests = {number: digest for number, digest in self.digests.items() if number < at}
+        self._states = {key: states for key, states in self._states.items() if key[0] < at}
+        self._reporters = {number: peers for number, peers in self._reporters.items() if number < at}
+
+    # --- what a plan means for this peer -----------------------------------------------------------------------------
+
+    def mine(self, plan: RoundPlan) -> list[InstanceId]:
+        """Instances that this peer hosts."""
+        return [item.instance for item in plan.instances if any(share.peer == self.me for share in item.hosts)]
+
+    def sources(self, plan: RoundPlan) -> list[InstanceId]:
+        """Instances whose state this peer needs at the boundary before `plan` to carry its transition out."""
+        mine = self.mine(plan)
+        needed = list(mine) if plan.is_last else []
+        for merge in plan.merges:
+            if merge.target in mine:
+                weighed = zip(merge.sources, merge.weights, strict=True)
+                needed += [source for source, weight in weighed if weight > 0.0 or source == merge.target]
+        needed += [fork.source for fork in plan.forks if any(target in mine for target in fork.targets)]
+        return sorted(set(needed))
+
+    def is_on_roster(self, plan: RoundPlan) -> bool:
+        return any(roster_entry.peer == self.me for roster_entry in plan.roster)
+
+    def probes(self, plan: RoundPlan) -> bool:
+        """Hosts of the target measure a possible merge."""
+        return plan.probe is not None and plan.probe.target in self.mine(plan)
+
+    def has_work(self, plan: RoundPlan, instance: InstanceId) -> bool:
+        """This peer trains the instance in this round."""
+        return any(share.peer == self.me and share.samples > 0 for share in plan.instance(instance).hosts)
+
+    def has_company(self, plan: RoundPlan, instance: InstanceId, gone: Collection[PeerId]) -> bool:
+        """Somebody else alive trains the instance in this round."""
+        shares = plan.instance(instance).hosts
+        return any(share.samples > 0 and share.peer != self.me and share.peer not in gone for share in shares)
+
+    def successors(self, instance: InstanceId, number: int, gone: Collection[PeerId]) -> list[PeerId]:
+        """Living peers that the plan of round `number` makes hosts of the instance, this one left out."""
+        plan = self.plans.get(number)
+        hosts = [share.peer for item in (plan.instances if plan else ()) if item.instance == instance for share in item.hosts]
+        return [peer for peer in hosts if peer != self.me and peer not in gone]
+
+    def has_others(self, plan: RoundPlan, gone: Collection[PeerId]) -> bool:
+        """Somebody else on the roster is alive."""
+        return any(roster_entry.peer != self.me and roster_entry.peer not in gone for roster_entry in plan.roster)
+
+    def may_come(self, instance: InstanceId, boundary: int, gone: Collection[PeerId]) -> bool:
+        """Somebody else who lives was to train the instance up to the boundary, and has not reported the round without it."""
+        plan = self.plans.get(boundary - 1)
+        hosts = [share.peer for item in plan.instances if item.instance == instance for share in item.hosts] if plan else []
+        reporters, states = self._reporters.get(boundary - 1, {}), self._states.get((boundary - 1, instance), {})
+        return any(peer != self.me and peer not in gone and (peer in states or peer not in reporters) for peer in hosts)
+
+    def known_state(
+        self, instance: InstanceId, boundary: int, gone: Collection[PeerId]
+    ) -> tuple[Digest | None, tuple[PeerId, ...]]:
+        """Root of the instance's state at a boundary, as the agreed plan says or most hosts report, and who should have it."""
+        states = self._states.get((boundary - 1, instance), {})
+        named = sorted(states.values())
+        digest = max(sorted(set(named)), key=named.count) if named else None
+        hosts: list[PeerId] = []
+        for number in (boundary - 1, boundary, boundary + 1):
+            plan = self.plans.get(number)
+            for item in plan.instances if plan is not None else ():
+                if item.instance == instance:
+                    hosts += [share.peer for share in item.hosts if share.samples > 0]
+                    if number == boundary + 1 and item.state_digest is not None:
+                        digest = item.state_digest
+        holders = [peer for peer in hosts if states.get(peer, digest) == digest and peer != self.me and peer not in gone]
+        return digest, tuple(sorted(set(holders)))

@@ -1,0 +1,109 @@
+"""What this peer says of each round to all: its instances, its capacity, and the verdict on a possible merge."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from adloco_p2p.core.averaging.outer_round import OuterRound
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import Effect, InnerFinished, Probe, Probed
+from adloco_p2p.core.model.report_form import fitted
+from adloco_p2p.core.model.telemetry import Log, out_of_memory_line
+from adloco_p2p.core.model.types import Capacity, InstanceId, ProbeVerdict, Report, RoundPlan
+from adloco_p2p.core.peer.state import PeerState
+
+
+class Reporting:
+    """`report_rounds` whenever something happened. `submit` hands a report to the agreement."""
+
+    def __init__(self, at: PeerState, *, submit: Callable[[Report, float], list[Effect]]) -> None:
+        self.verdicts: dict[int, ProbeVerdict] = {}
+        self.probing: dict[int, None] = {}
+        self.capacity: Capacity | None = None
+        """As measured in the last rounds."""
+        self._state = at
+        self._book = at.book
+        self._branches = at.branches
+        self._submit = submit
+
+    @property
+    def is_probing(self) -> bool:
+        return any(number not in self.verdicts for number in self.probing)
+
+    def probed(self, event: Probed) -> list[Effect]:
+        self.verdicts[event.round] = event.verdict
+        return [Log(name="probe", fields={"round": event.round, **canonical.to_plain(event.verdict)})]
+
+    def trained(self, event: InnerFinished) -> list[Effect]:
+        """Take up the limit that the device came back with: a lower one means that it ran out of memory."""
+        limit = event.result.micro_batch_limit
+        assert self.capacity is not None
+        if limit >= self.capacity.micro_batch_limit:
+            return []
+        self.capacity = replace(self.capacity, micro_batch_limit=limit)
+        return [out_of_memory_line(event.instance, event.round, micro_batch_limit=limit)]
+
+    def offer(self, *, is_leaving: bool) -> Capacity:
+        """From the next report on the plans count on this peer, or do not."""
+        assert self.capacity is not None
+        self.capacity = replace(self.capacity, is_leaving=is_leaving)
+        return self.capacity
+
+    def remember(self, report: Report) -> None:
+        """This peer's own, from before it was started."""
+        self._state.own_reports[report.round] = report
+        if report.verdict is not None:
+            self.verdicts[report.round] = report.verdict
+
+    def forget(self, *, before: int) -> None:
+        self.verdicts = {number: verdict for number, verdict in self.verdicts.items() if number >= before}
+        self.probing = {number: None for number in self.probing if number >= before}
+
+    def report_rounds(self, untrained: Collection[tuple[int, InstanceId]], now: float) -> list[Effect]:
+        """Report a round once all hosted instances, and the probe if there is one, have ended it; without those of `untrained`,
+        (round, instance), which nobody trained."""
+        effects: list[Effect] = []
+        numbers = {key[0] for key in (*self._state.rounds, *untrained)}
+        current = self._book.get(self._state.opened)
+        if current is not None and not current.is_last and not self._state.here(current) and self._book.is_on_roster(current):
+            numbers.add(self._state.opened)  # a member without an instance says that it is there
+        for number in sorted(numbers):
+            plan = self._book.plans[number]
+            trained = [instance for instance in self._state.here(plan) if (number, instance) not in untrained]
+            outers = [self._state.rounds.get((number, instance)) for instance in trained]
+            done = [outer for outer in outers if outer is not None and outer.is_done]
+            if number in self._state.own_reports or len(done) < len(outers):
+                continue
+            if self._state.measures(plan) and number not in self.verdicts:
+                assert plan.probe is not None
+                is_ready = all(self._state.stands_at(source, number + 1) for source in plan.probe.sources)
+                if is_ready and number not in self.probing:
+                    self.probing[number] = None
+                    effects.append(Probe(round=number, merge=plan.probe))
+                continue
+            effects += self._report(plan, done, now)
+        return effects
+
+    def _report(self, plan: RoundPlan, done: Sequence[OuterRound], now: float) -> list[Effect]:
+        results = [outer.result for outer in done if outer.result is not None]
+        seconds = sum(result.seconds for result in results)
+        assert self.capacity is not None
+        if results and seconds > 0:
+            speed = sum(result.samples for result in results) / seconds
+            limit = min(result.micro_batch_limit for result in results)
+            self.capacity = replace(self.capacity, samples_per_second=speed, micro_batch_limit=limit)
+        uplink = max((outer.average.upload_bytes_per_second for outer in done if outer.average is not None), default=0.0)
+        if uplink > 0:
+            self.capacity = replace(self.capacity, upload_bytes_per_second=uplink)
+        made = Report(
+            peer=self._state.me,
+            round=plan.round,
+            plan=self._book.digests[plan.round],
+            capacity=self.capacity,
+            instances=tuple(outer.report() for outer in done),
+            verdict=self.verdicts.get(plan.round),
+            branches=self._branches.tell(),
+        )
+        report = fitted(made)
+        self._state.own_reports[plan.round] = report
+        self._book.note_states(report)
+        return self._submit(report, now)

@@ -1,0 +1,80 @@
+"""Where one peer stands in the run: the plans it knows, the boundaries its instances have come to, the rounds under way.
+
+The parts of a `Peer` share it.
+"""
+
+from adloco_p2p.core.averaging.outer_round import OuterRound
+from adloco_p2p.core.model.telemetry import Log, joined_lines, plan_line
+from adloco_p2p.core.model.types import InstanceId, PeerId, Report, RoundPlan
+from adloco_p2p.core.peer.branch_store import BranchStore
+from adloco_p2p.core.peer.plan_book import PlanBook
+
+
+class PeerState:
+    """Mutable; questions about it, but no decisions."""
+
+    def __init__(self, me: PeerId, *, is_delayed: bool) -> None:
+        """`is_delayed`: outer updates may come one round late."""
+        self.me = me
+        self.is_delayed = is_delayed
+        self.book = PlanBook(me)
+        self.branches = BranchStore()
+        self.rounds: dict[tuple[int, InstanceId], OuterRound] = {}
+        self.held: dict[InstanceId, int] = {}
+        """Instance -> the boundary at which its state stands."""
+        self.opened = -1
+        """The last boundary whose transition, if it had one, is applied."""
+        self.opening: int | None = None
+        """The boundary whose transition is under way."""
+        self.skipped = -1
+        """Rounds up to this one happened without this peer: it landed behind them, or started there."""
+        self.lost: dict[InstanceId, None] = {}
+        """Instances that this peer waited for in vain: it reports without them, until plans end them or somebody has them."""
+        self.own_reports: dict[int, Report] = {}
+        self.gone: dict[PeerId, None] = {}
+
+    def learn(self, plan: RoundPlan) -> None:
+        self.book.remember(plan)
+        self.branches.note(plan)
+
+    def plan_lines(self, plan: RoundPlan) -> list[Log]:
+        """The plan, and the peers that take part from it on."""
+        line = plan_line(plan, self.book.digests[plan.round])
+        return [line, *joined_lines(self.book.get(plan.round - 1), plan)]
+
+    def here(self, plan: RoundPlan) -> list[InstanceId]:
+        """Instances that this peer hosts, as far as somebody has them."""
+        return [instance for instance in self.book.mine(plan) if instance not in self.lost]
+
+    def mine_of(self, number: int) -> list[InstanceId]:
+        plan = self.book.get(number)
+        return self.book.mine(plan) if plan is not None and number > self.skipped else []
+
+    def measures(self, plan: RoundPlan) -> bool:
+        """Hosts of the target measure a possible merge, of instances that somebody has."""
+        probe = plan.probe
+        return probe is not None and self.book.probes(plan) and not any(i in self.lost for i in probe.sources)
+
+    def stands_at(self, instance: InstanceId, boundary: int) -> bool:
+        return self.held.get(instance) == boundary or self.branches.stands(instance)
+
+    def runs_ahead(self, instance: InstanceId, boundary: int) -> bool:
+        """The round after the boundary may begin while the one before it is being averaged: updates are delayed, and nothing
+        but this instance is hosted, so that the device would wait."""
+        outer, plan = self.rounds.get((boundary - 1, instance)), self.book.get(boundary)
+        if not self.is_delayed or outer is None or not outer.is_hidden or plan is None:
+            return False
+        is_next = self.held.get(instance) == boundary - 1 and self.book.newest.round < boundary + 2
+        is_only_one = self.mine_of(boundary - 1) == self.book.mine(plan) == [instance]
+        return is_next and is_only_one and self.book.has_work(plan, instance)
+
+    def is_alone_with(self, instance: InstanceId, present: int) -> bool:
+        """No living peer but this one was to train the instance in any round from where it stands here up to the present, and
+        the plans of all these rounds are known."""
+        numbers = range(self.held[instance], present + 1)
+        hosted = all(instance in self.mine_of(number) for number in numbers)
+        return hosted and not any(self.book.successors(instance, number, self.gone) for number in numbers)
+
+    def is_deserted(self, outer: OuterRound) -> bool:
+        """It waits for an average of others, and they are all gone."""
+        return outer.is_deserted and not self.book.has_company(self.book.plans[outer.round], outer.instance, self.gone)

@@ -1,0 +1,136 @@
+"""Largest remainder: hosts over instances, and a batch over the hosts of an instance (method section 7, design section 4)."""
+
+from collections.abc import Mapping, Sequence
+from math import ceil, floor, fsum
+from statistics import median_high, median_low
+
+from adloco_p2p.core.model.rules import WorkRules
+from adloco_p2p.core.model.types import MAX_HOSTS, InstanceId, PeerId
+
+MIN_HOSTS = 2
+"""Hosts that an instance gets however small its batch is: one alone has no second copy and no pseudo-gradient statistic."""
+FASTEST_CLAIM = 16.0
+"""A speed counts for at most this many times the median one: what a liar gains, and beyond which a truly fast host waits."""
+SLOWEST_CLAIM = 1 / 256
+"""A speed counts for at least this fraction of the median one, so that nobody can make the swarm expect a round of years."""
+
+
+def largest_remainder(total: int, weights: Sequence[float], *, caps: Sequence[int] | None = None) -> list[int]:
+    """Whole numbers that sum to `total`, as proportional to `weights` as can be, each at least one and at most its cap.
+
+    Ties go to the lower index. Weights that are all zero count as equal. `total` lies between the number of weights and the
+    sum of the caps.
+    """
+    limits = list(caps) if caps is not None else [total] * len(weights)
+    assert len(weights) <= total <= sum(limits) and all(limit >= 1 for limit in limits)
+    weight_sum = fsum(weights)
+    quotas = [total * (weight / weight_sum) if weight_sum > 0.0 else total / len(weights) for weight in weights]
+    shares = [min(max(1, floor(quota)), limit) for quota, limit in zip(quotas, limits, strict=True)]
+    while sum(shares) < total:
+        open_ones = [i for i, share in enumerate(shares) if share < limits[i]]
+        shares[min(open_ones, key=lambda i: (shares[i] - quotas[i], i))] += 1
+    while sum(shares) > total:
+        rich = [i for i, share in enumerate(shares) if share > 1]
+        shares[min(rich, key=lambda i: (quotas[i] - shares[i], i))] -= 1
+    return shares
+
+
+def allocate_hosts(
+    requests: Mapping[InstanceId, int],
+    max_instances: Mapping[PeerId, int],
+    previous: Mapping[InstanceId, Sequence[PeerId]],
+) -> dict[InstanceId, tuple[PeerId, ...]]:
+    """Which peers host which instance, by the requested global batches. Every instance gets a host and, as long as
+    MAX_HOSTS allows, every peer an instance.
+
+    All peers host the same number of instances, as far as their memory holds them: as many as the requests can feed, since
+    every host of an instance does at least one sample per step. Peers whose memory together holds less than all instances
+    host more than they offered, as a lone peer does: an instance without a host is lost. Who hosted an instance keeps it
+    where possible, for a move costs a state transfer.
+    """
+    assert requests and max_instances
+    instances, peers = sorted(requests), sorted(max_instances)
+    slots = [min(max_instances[peer], len(instances)) for peer in peers]
+    if sum(slots) < len(instances):
+        slots = [max(slot, ceil(len(instances) / len(peers))) for slot in slots]
+    most = min(len(peers), MAX_HOSTS)
+    caps = [min(most, max(MIN_HOSTS, requests[instance])) for instance in instances]
+    load = _common_load(slots, num_instances=len(instances), fed=sum(caps))
+    loads = dict(zip(peers, [min(load, slot) for slot in slots], strict=True))
+    if sum(loads.values()) > sum(caps):
+        caps = [most] * len(instances)
+    roster_entries = min(sum(loads.values()), sum(caps))
+    counts = largest_remainder(roster_entries, [float(requests[instance]) for instance in instances], caps=caps)
+    return _fill(dict(zip(instances, counts, strict=True)), loads, previous)
+
+
+def _common_load(slots: Sequence[int], *, num_instances: int, fed: int) -> int:
+    """Instances per peer: the most that the requests feed, but never so few that an instance or a peer is left out."""
+    load = 1
+    while sum(min(load, slot) for slot in slots) < num_instances:
+        load += 1
+    while load < num_instances and sum(min(load + 1, slot) for slot in slots) <= fed:
+        load += 1
+    return load
+
+
+def _fill(
+    counts: Mapping[InstanceId, int], loads: Mapping[PeerId, int], previous: Mapping[InstanceId, Sequence[PeerId]]
+) -> dict[InstanceId, tuple[PeerId, ...]]:
+    """Seat `counts[i]` peers at instance i, peer p at most `loads[p]` times. Instances with few hosts that know them choose
+    first among those; then the instance that lacks most takes the peers that have most room."""
+    room = dict(loads)
+    hosts: dict[InstanceId, list[PeerId]] = {instance: [] for instance in counts}
+    known = {instance: sorted({peer for peer in previous.get(instance, ()) if peer in loads}) for instance in counts}
+    for instance in sorted(counts, key=lambda i: (len(known[i]), i)):
+        for peer in known[instance]:
+            if room[peer] > 0 and len(hosts[instance]) < counts[instance]:
+                hosts[instance].append(peer)
+                room[peer] -= 1
+    for instance in sorted(counts, key=lambda i: (len(hosts[i]) - counts[i], i)):
+        lacking = counts[instance] - len(hosts[instance])
+        free = sorted((peer for peer in room if room[peer] > 0 and peer not in hosts[instance]), key=lambda p: (-room[p], p))
+        for peer in free[:lacking]:
+            hosts[instance].append(peer)
+            room[peer] -= 1
+    return {instance: tuple(sorted(hosts[instance])) for instance in sorted(counts)}
+
+
+def credible_speeds(speeds: Sequence[float]) -> list[float]:
+    """Claimed samples per second, as far as they are believed; 0 (unknown) stays 0.
+
+    As long as most of the known speeds are honest, a claim moves a share by no more than the two factors. Of two claims
+    nobody can tell which one lies: then too the larger is at most FASTEST_CLAIM times the smaller.
+    """
+    known = [speed for speed in speeds if speed > 0.0]
+    if not known:
+        return list(speeds)
+    slowest = SLOWEST_CLAIM * median_high(known)
+    fastest = FASTEST_CLAIM * median_low([max(speed, slowest) for speed in known])
+    return [min(max(speed, slowest), fastest) if speed > 0.0 else 0.0 for speed in speeds]
+
+
+def share_batch(batch: int, speeds: Sequence[float], work: WorkRules) -> list[tuple[int, int]]:
+    """(samples per inner step, inner steps) of every host of an instance, so that all end together.
+
+    `speeds` are samples per second, 0 where unknown: an unknown host is taken for a mean one. Every host does at least one
+    sample per step, so a batch smaller than the number of hosts is raised to it. The common duration is that of H steps of
+    the whole batch. A host whose share is off by more than `step_tolerance`, because samples are whole, does fewer or more
+    steps instead; otherwise exactly H, so that pseudo-gradients compare. Equal sharing and wholly unknown speeds give H.
+    """
+    assert batch >= 1 and speeds
+    total = max(batch, len(speeds))
+    known = [speed for speed in speeds if speed > 0.0]
+    if work.share == "equal" or not known:
+        return [(samples, work.inner_steps) for samples in largest_remainder(total, [1.0] * len(speeds))]
+    mean = fsum(known) / len(known)
+    filled = [speed if speed > 0.0 else mean for speed in speeds]
+    speed_sum = fsum(filled)
+    most_steps = floor(work.max_step_ratio * work.inner_steps)
+    shares = []
+    for samples, speed in zip(largest_remainder(total, filled), filled, strict=True):
+        ratio = total * (speed / speed_sum) / samples  # ideal samples of the round over samples of H steps
+        is_close = abs(ratio - 1.0) <= work.step_tolerance
+        steps = work.inner_steps if is_close else min(max(1, round(ratio * work.inner_steps)), most_steps)
+        shares.append((samples, steps))
+    return shares

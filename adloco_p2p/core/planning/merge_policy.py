@@ -1,0 +1,92 @@
+"""Which instances become one, with which weights, and whether the measured result is good enough (method section 6).
+
+A merge is a value. A probe has the same form and is only measured; `judge` turns the measurements into the merge that is done.
+"""
+
+from collections.abc import Sequence
+from statistics import median
+
+from adloco_p2p.core.model.rules import MergeRules
+from adloco_p2p.core.model.types import InstanceId, InstancePlan, Merge, ProbeVerdict, normalized, shortened
+
+
+def choose_merge(instances: Sequence[InstancePlan], *, round: int, rules: MergeRules) -> tuple[Merge | None, str]:
+    """The merge that is due before round `round`, or none, and why. Ties go by instance id."""
+    if rules.policy == "none":
+        return None, "merging is off"
+    if len(instances) < 2:
+        return None, "a single instance"
+    if round < max(1, rules.first_round) or round % rules.period_rounds != 0:
+        return None, f"no merge is due before round {round}"
+    ranked = _ranked(instances)
+    groups = {
+        "worst_with_worst": ranked[:2],
+        "best_with_worst": [ranked[0], ranked[-1]],
+        "worst_group": ranked[: rules.group_size],
+    }
+    requests = ", ".join(f"{plan.instance}: {plan.requested_batch}" for plan in ranked[:8])
+    reason = f"{rules.policy} of requests {requests}{', ...' if len(ranked) > 8 else ''}"
+    return _merge_of(groups[rules.policy], rules=rules, reason=reason), reason
+
+
+def final_merge(instances: Sequence[InstancePlan], *, rules: MergeRules) -> Merge:
+    """All that is left, at least two, into the instance with the largest request."""
+    return _merge_of(_ranked(instances), rules=rules, reason=f"end of the run: all {len(instances)} instances become one")
+
+
+def keep_only(survivor: InstanceId, instances: Sequence[InstanceId], *, reason: str) -> Merge:
+    """End all instances but one, taking nothing from them."""
+    assert survivor in instances
+    sources = tuple(sorted(instances))
+    return Merge(sources=sources, target=survivor, weights=tuple(1.0 if i == survivor else 0.0 for i in sources), reason=reason)
+
+
+def judge(probe: Merge, verdicts: Sequence[ProbeVerdict], *, rules: MergeRules) -> Merge | None:
+    """The merge to do after a probe; none where no verdict is about it.
+
+    Losses are medians over the verdicts, one per peer, so fewer than half of them cannot decide alone. A merged point that is
+    worse than the worst source by more than the tolerance is refused: the best source stays as it is, the others end.
+    """
+    wanted = (probe.sources, probe.target, len(probe.sources))
+    valid = [verdict for verdict in verdicts if (verdict.sources, verdict.target, len(verdict.source_losses)) == wanted]
+    if not valid:
+        return None
+    losses = [median(column) for column in zip(*(verdict.source_losses for verdict in valid), strict=True)]
+    merged, worst = median(verdict.merged_loss for verdict in valid), max(losses)
+    numbers = f"merged {merged:.4f}, worst source {worst:.4f}, tolerance {rules.guard_tolerance:g}, {len(valid)} verdicts"
+    if merged <= worst + rules.guard_tolerance:
+        reason = f"{probe.reason}; accepted: {numbers}"
+        return Merge(sources=probe.sources, target=probe.target, weights=probe.weights, reason=shortened(reason))
+    ranked = sorted(zip(losses, probe.sources, strict=True), key=lambda pair: (pair[0], pair[1] != probe.target, pair[1]))
+    best = ranked[0][1]
+    return keep_only(best, probe.sources, reason=shortened(f"refused: {numbers}; {best} has the lowest loss, the others end"))
+
+
+def merged_batch(merge: Merge, instances: Sequence[InstancePlan], *, rules: MergeRules, max_batch: int) -> int:
+    """Global request of the merged instance. Sources that end without a weight have no say."""
+    requests = {plan.instance: plan.requested_batch for plan in instances}
+    taken = [requests[i] for i, weight in zip(merge.sources, merge.weights, strict=True) if weight > 0.0]
+    after = {"survivor": requests[merge.target], "max": max(taken), "sum": min(sum(taken), max_batch)}
+    return after[rules.batch_after]
+
+
+def _ranked(instances: Sequence[InstancePlan]) -> list[InstancePlan]:
+    """Smallest request first."""
+    return sorted(instances, key=lambda plan: (plan.requested_batch, plan.instance))
+
+
+def _merge_of(ranked: Sequence[InstancePlan], *, rules: MergeRules, reason: str) -> Merge:
+    """Everything into the last of `ranked`."""
+    target = ranked[-1].instance
+    group = sorted(ranked, key=lambda plan: plan.instance)
+    sources = tuple(plan.instance for plan in group)
+    weights = normalized([_amount(plan, rules) for plan in group], survivor=sources.index(target))
+    return Merge(sources=sources, target=target, weights=weights, reason=reason)
+
+
+def _amount(plan: InstancePlan, rules: MergeRules) -> float:
+    """The paper weighs by the request per worker, b = B / M; the public code by workers times that, B."""
+    if rules.weights == "hosts_times_batch":
+        return float(plan.requested_batch)
+    num_hosts = sum(1 for host in plan.hosts if host.batch_samples > 0)
+    return plan.requested_batch / max(1, num_hosts)

@@ -1,0 +1,125 @@
+"""Who hosts what in the next plan, and how an instance's batch is cut over its hosts and into passes."""
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import fsum
+from statistics import median
+
+from adloco_p2p.core.model.rules import Rules
+from adloco_p2p.core.model.types import HostShare, InstancePlan, PeerId, RosterEntry, SwitchMode, shortened
+from adloco_p2p.core.planning.apportionment import allocate_hosts, credible_speeds, share_batch
+from adloco_p2p.core.planning.host_backoff import backed_off, describe_backoff
+from adloco_p2p.core.planning.switch_mode import granted_batch, plan_batch
+
+MAX_SECONDS = 1e30
+
+_MODES: tuple[SwitchMode, ...] = ("single", "capped", "accumulate")
+"""From the first region of the switch to the last: an instance's mode is that of its host that went furthest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceDraft:
+    """An instance on its way into the next plan. `plan` still has the hosts of the previous plan."""
+
+    plan: InstancePlan
+    holders: tuple[PeerId, ...]
+    """Who holds its state, or a part of what it is made from: preferred as hosts."""
+    ready: tuple[PeerId, ...]
+    """Who holds all of it and can train at once; empty: nobody, or everybody can make it from the run's seed."""
+
+
+def place_hosts(
+    drafts: Sequence[InstanceDraft], roster: Sequence[RosterEntry], round: int, rules: Rules
+) -> tuple[tuple[InstancePlan, ...], float]:
+    """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless everybody leaves.
+
+    A host that is new to an instance has to fetch its state first, so it only receives the first average, and so does a host
+    that averages left out (`host_backoff.py`), as long as somebody else is there who can train. A peer's speed is split over its
+    instances by their requests.
+    """
+    staying = [roster_entry for roster_entry in roster if not roster_entry.capacity.is_leaving] or list(roster)
+    limits = {roster_entry.peer: roster_entry.capacity.micro_batch_limit for roster_entry in staying}
+    claimed = [float(median(roster_entry.speeds)) if roster_entry.speeds else 0.0 for roster_entry in staying]
+    speeds = dict(zip([roster_entry.peer for roster_entry in staying], credible_speeds(claimed), strict=True))
+    hosts = allocate_hosts(
+        {draft.plan.instance: draft.plan.requested_batch for draft in drafts},
+        {roster_entry.peer: roster_entry.capacity.max_instances for roster_entry in staying},
+        {draft.plan.instance: draft.holders for draft in drafts},
+    )
+    trainers = {}
+    for draft in drafts:
+        there = hosts[draft.plan.instance]
+        trainers[draft.plan.instance] = backed_off([p for p in there if p in draft.ready] or there, draft.plan.hosts, round)
+    loads = dict.fromkeys(speeds, 0)
+    for draft in drafts:
+        for peer in trainers[draft.plan.instance]:
+            loads[peer] += draft.plan.requested_batch
+    place_hosts = []
+    seconds: dict[PeerId, list[float]] = {peer: [] for peer in speeds}
+    for draft in drafts:
+        instance, requested = draft.plan.instance, draft.plan.requested_batch
+        parts = {peer: speeds[peer] * (requested / loads[peer]) for peer in trainers[instance]}
+        plan = _shared(draft.plan, _records(draft.plan, hosts[instance], parts, round), parts, limits, rules)
+        place_hosts.append(plan)
+        for share in plan.hosts:
+            if speeds[share.peer] > 0.0:
+                seconds[share.peer].append(min(share.samples / speeds[share.peer], MAX_SECONDS))
+    return tuple(place_hosts), min(max(fsum(times) for times in seconds.values()), MAX_SECONDS)
+
+
+def _records(plan: InstancePlan, hosts: Sequence[PeerId], working: Container[PeerId], round: int) -> list[HostShare]:
+    """Empty shares: only what the plan before remembers of each host, and from when on it works."""
+    known = {share.peer: share for share in plan.hosts}
+    places = {share.peer: place for place, share in enumerate(plan.hosts)}
+    records = []
+    for peer in hosts:
+        before = known.get(peer)
+        works_from = before.works_from if before else round
+        records.append(
+            HostShare(
+                peer=peer,
+                batch_samples=0,
+                inner_steps=0,
+                micro_batch_size=0,
+                accumulation_steps=0,
+                first_sample=0,
+                missed_averages=before.missed_averages if before else 0,
+                works_from=min(works_from, round) if peer in working else max(works_from, round + 1),
+                place_before=places.get(peer),
+            )
+        )
+    return records
+
+
+def _shared(
+    plan: InstancePlan,
+    records: Sequence[HostShare],
+    speeds: Mapping[PeerId, float],
+    limits: Mapping[PeerId, int],
+    rules: Rules,
+) -> InstancePlan:
+    """The instance with its batch cut over the hosts that have a speed here, and each part cut into passes."""
+    cuts = dict(zip(speeds, share_batch(plan.requested_batch, list(speeds.values()), rules.work), strict=True))
+    shares: list[HostShare] = []
+    modes: dict[SwitchMode, str] = {}
+    first_sample = plan.first_sample
+    for record in records:
+        share = replace(record, first_sample=first_sample)
+        if record.peer in cuts:
+            batch, steps = cuts[record.peer]
+            passes, why = plan_batch(batch, micro_batch_limit=limits[record.peer], rules=rules.switch)
+            modes.setdefault(passes.mode, f"{record.peer} {why}")
+            share = replace(
+                share,
+                batch_samples=granted_batch(batch, passes, rules=rules.switch),
+                inner_steps=steps,
+                micro_batch_size=passes.micro_batch_size,
+                accumulation_steps=passes.accumulation_steps,
+            )
+        first_sample += share.samples
+        shares.append(share)
+    mode = max(modes, key=_MODES.index)
+    reasons = [describe_backoff(shares), "" if mode == "single" else modes[mode], plan.reason]
+    reason = "; ".join(text for text in reasons if text)
+    effective = sum(share.effective_batch for share in shares)
+    return replace(plan, effective_batch=effective, mode=mode, reason=shortened(reason), hosts=tuple(shares))

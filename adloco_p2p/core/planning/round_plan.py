@@ -1,0 +1,387 @@
+"""Previous plan + the reports of a round -> next plan (design section 4, method sections 2 and 6).
+
+plan(r + 1) is decided while round r computes, from the reports of round r - 1. It is a pure function of those values: whoever
+holds the same plan and the same set of reports gets the same bytes, in whatever order the reports came. Reports are claims of
+strangers: those of another round, of peers outside the roster, and about instances that the peer does not host are passed
+over, and nothing in a report can make a plan that `tests/core/plan_check.py` objects to.
+
+A guarded merge takes three plans: plan(r) carries the probe, which is measured after round r; plan(r + 1) carries it on as
+`pending`; plan(r + 2) finds the verdicts in the reports of round r and does what they say.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.electorate import DEPARTS_AFTER, silent_rounds
+from adloco_p2p.core.model.rules import Rules
+from adloco_p2p.core.model.run_progress import end_after, progress_at, samples_after, steps_within
+from adloco_p2p.core.model.types import (
+    GENESIS_PARENT,
+    MAX_INSTANCES,
+    MAX_ROSTER,
+    Capacity,
+    Digest,
+    Fork,
+    InstanceId,
+    InstancePlan,
+    InstanceReport,
+    Merge,
+    PeerId,
+    Report,
+    RosterChange,
+    RosterEntry,
+    RoundPlan,
+    shortened,
+)
+from adloco_p2p.core.planning.batch_sizing import is_untestable, next_request, pool_round, window_length
+from adloco_p2p.core.planning.branch_merge import settle
+from adloco_p2p.core.planning.host_backoff import update_miss_counts
+from adloco_p2p.core.planning.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch
+from adloco_p2p.core.planning.placement import InstanceDraft, place_hosts
+
+ORPHANED_ROUNDS = 3
+"""An instance whose state nobody has any more, as all its hosts report so many times, ends."""
+SPEEDS_KEPT = 5
+"""Measured speeds that a seat remembers; their median shares the work."""
+
+
+Claims = Mapping[PeerId, InstanceReport]
+
+
+def genesis(run: Digest, roster: Sequence[tuple[PeerId, Capacity]], rules: Rules) -> RoundPlan:
+    """The plan of round 0. Every host makes the initial state by itself, so all train at once."""
+    assert roster
+    roster_entries = tuple(
+        RosterEntry(peer=peer, joined_round=0, capacity=capacity) for peer, capacity in sorted(dict(roster).items())
+    )
+    count = min(rules.instances.count, MAX_INSTANCES)
+    warms_up = rules.instances.start == "fork" and count > 1
+    requested = min(rules.batch.initial_batch, rules.batch.max_batch)
+    drafts = [
+        InstanceDraft(
+            plan=InstancePlan(
+                instance=InstanceId(instance),
+                requested_batch=requested,
+                effective_batch=requested,
+                mode="single",
+                reason=f"the run starts with {requested}",
+                hosts=(),
+                first_sample=0,
+                inner_steps_before=0,
+            ),
+            holders=(),
+            ready=(),
+        )
+        for instance in range(1 if warms_up else count)
+    ]
+    instances, seconds = place_hosts(drafts, roster_entries[:MAX_ROSTER], 0, rules)
+    what = f"warm-up of one instance, {count} from round {rules.instances.fork_round} on" if warms_up else f"{count} instances"
+    plan = RoundPlan(
+        run=run,
+        round=0,
+        parent=GENESIS_PARENT,
+        inner_steps=rules.work.inner_steps,
+        instances=instances,
+        roster=roster_entries[:MAX_ROSTER],
+        expected_seconds=seconds,
+        progress=0.0,
+        reason=f"start with {what} on {len(roster_entries)} peers",
+    )
+    if not _is_probed_for_the_end(0, len(drafts), end_after(plan, rules.work), rules):
+        return plan
+    return replace(plan, probe=final_merge(instances, rules=rules.merge))
+
+
+def next_plan(previous: RoundPlan, reports: Sequence[Report], rules: Rules, *, roster: RosterChange | None = None) -> RoundPlan:
+    """The plan after `previous`, from the reports of the round before it. The new roster must not be empty.
+
+    Of a run that counts samples, the round that would take too many is cut to the inner steps that are left; where not one
+    is left, the run is over.
+    """
+    assert not previous.is_last, "the run is over"
+    change, end = roster or RosterChange(), end_after(previous, rules.work)
+    plan = _planned(previous, reports, rules, change, end=end)
+    steps = plan.inner_steps if plan.is_last else steps_within(plan, rules.work)
+    if steps == plan.inner_steps:
+        return plan
+    if steps == 0:
+        return _planned(previous, reports, rules, change, end=plan.round)
+    cut = replace(rules, work=replace(rules.work, inner_steps=steps))
+    return _planned(previous, reports, cut, change, end=plan.round + 1)
+
+
+def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, change: RosterChange, *, end: int) -> RoundPlan:
+    """The next plan of a run whose plan `end` is the last."""
+    round = previous.round + 1
+    is_last = round >= end
+    heard = _heard(previous, reports)
+    roster_entries = _next_roster(previous, heard, change)
+    claims = _claims(previous, heard)
+    places = _places(previous)
+    drafts = [
+        _carried(plan, previous, heard, claims[plan.instance], rules, places=places[plan.instance])
+        for plan in previous.instances
+    ]
+    drafts, forks = _forked(drafts, round, end, rules)
+    merges, probe, why = _merges(previous, drafts, heard, claims, is_forking=bool(forks), end=end, rules=rules)
+    drafts = _merged(drafts, merges, rules)
+    branches, healing, branch_reasons = settle(
+        previous, heard, merges, [roster_entry.peer for roster_entry in roster_entries], change.branches, is_last=is_last
+    )
+    instances, seconds = place_hosts(drafts, roster_entries, round, rules)
+    reasons = [f"reports of {len(heard)} of {len(previous.roster)} peers"] if previous.round > 0 else ["no reports yet"]
+    reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
+    reasons += branch_reasons
+    return RoundPlan(
+        run=previous.run,
+        round=round,
+        parent=canonical.digest(previous),
+        inner_steps=rules.work.inner_steps,
+        instances=instances,
+        roster=roster_entries,
+        forks=forks,
+        merges=(*merges, *healing),
+        probe=probe,
+        pending=None if previous.probe and _ended(merges) & set(previous.probe.sources) else previous.probe,
+        branches=branches,
+        is_last=is_last,
+        expected_seconds=0.0 if is_last else seconds,
+        progress=progress_at(round, samples_after(previous), rules.work),
+        samples_before=samples_after(previous),
+        reason=shortened("; ".join([*reasons, why])),
+    )
+
+
+# --- who said what ---------------------------------------------------------------------------------------------------
+
+
+def _heard(previous: RoundPlan, reports: Sequence[Report]) -> dict[PeerId, Report]:
+    """One report per peer of the roster, of the round before `previous`. Of two different ones the smaller bytes count."""
+    known = {roster_entry.peer for roster_entry in previous.roster}
+    heard: dict[PeerId, Report] = {}
+    for report in reports:
+        if report.round != previous.round - 1 or report.peer not in known:
+            continue
+        other = heard.get(report.peer)
+        if other is None or canonical.encode(report) < canonical.encode(other):
+            heard[report.peer] = report
+    return {peer: heard[peer] for peer in sorted(heard)}
+
+
+def _claims(previous: RoundPlan, heard: Mapping[PeerId, Report]) -> dict[InstanceId, dict[PeerId, InstanceReport]]:
+    """What hosts say of each instance. A fresh copy did not exist yet: what its source did speaks for it."""
+    origin = _origin(previous)
+    hosts: dict[InstanceId, dict[PeerId, None]] = {}
+    for plan in previous.instances:
+        hosts.setdefault(origin.get(plan.instance, plan.instance), {}).update(dict.fromkeys(s.peer for s in plan.hosts))
+    claims: dict[InstanceId, dict[PeerId, InstanceReport]] = {}
+    for plan in previous.instances:
+        source = origin.get(plan.instance, plan.instance)
+        claims[plan.instance] = {
+            peer: item
+            for peer in heard
+            if peer in hosts[source]
+            for item in [next((item for item in heard[peer].instances if item.instance == source), None)]
+            if item is not None
+        }
+    return claims
+
+
+def _places(previous: RoundPlan) -> dict[InstanceId, dict[PeerId, int]]:
+    """By which bit the reports on each instance name a host. Hosts of all copies were hosts of the source."""
+    origin = _origin(previous)
+    places: dict[InstanceId, dict[PeerId, int]] = {}
+    for plan in previous.instances:
+        known = {share.peer: share.place_before for share in plan.hosts if share.place_before is not None}
+        places.setdefault(origin.get(plan.instance, plan.instance), {}).update(known)
+    return {plan.instance: places[origin.get(plan.instance, plan.instance)] for plan in previous.instances}
+
+
+def _origin(plan: RoundPlan) -> dict[InstanceId, InstanceId]:
+    """Fresh copies and their sources."""
+    return {target: fork.source for fork in plan.forks for target in fork.targets}
+
+
+def _next_roster(previous: RoundPlan, heard: Mapping[PeerId, Report], change: RosterChange) -> tuple[RosterEntry, ...]:
+    roster_entries: dict[PeerId, RosterEntry] = {}
+    for roster_entry in previous.roster:
+        if roster_entry.peer in change.departed:
+            continue
+        report = heard.get(roster_entry.peer)
+        if report is not None:
+            speed = report.capacity.samples_per_second
+            speeds = (*roster_entry.speeds, speed)[-SPEEDS_KEPT:] if speed > 0 else roster_entry.speeds
+            roster_entry = replace(roster_entry, capacity=report.capacity, speeds=speeds, last_report=report.round)  # noqa: PLW2901
+        roster_entries[roster_entry.peer] = roster_entry
+    round = previous.round + 1
+    staying = {
+        peer: roster_entry
+        for peer, roster_entry in roster_entries.items()
+        if silent_rounds(roster_entry, round) < DEPARTS_AFTER
+    }
+    roster_entries = staying or roster_entries
+    for peer, capacity in sorted(dict(change.joined).items()):
+        if peer not in roster_entries and len(roster_entries) < MAX_ROSTER:
+            roster_entries[peer] = RosterEntry(peer=peer, joined_round=round, capacity=capacity)
+    assert roster_entries, "a plan needs a peer"
+    return tuple(roster_entries[peer] for peer in sorted(roster_entries))
+
+
+# --- instances: carried on, forked, merged ---------------------------------------------------------------------------
+
+
+def _carried(
+    plan: InstancePlan,
+    previous: RoundPlan,
+    heard: Mapping[PeerId, Report],
+    claims: Claims,
+    rules: Rules,
+    *,
+    places: Mapping[PeerId, int],
+) -> InstanceDraft:
+    """The instance one round later: cursors moved, statistics pooled, the batch tested."""
+    sample, basis = pool_round(plan, previous.round - 1, claims, rules.batch, places=places)
+    history = plan.history if sample is None else (*plan.history, sample)[-window_length(rules.batch) :]
+    is_futile = rules.switch.policy == "never" and plan.requested_batch > plan.effective_batch
+    requested, shrink_streak, why = next_request(
+        requested=plan.requested_batch,
+        effective=plan.effective_batch,
+        shrink_streak=plan.shrink_streak,
+        history=() if sample is None else history,  # without news the old window does not decide a second time
+        inner_steps=previous.inner_steps,
+        rules=rules.batch,
+        untestable=is_untestable(claims) and not is_futile,
+    )
+    named = Counter(claim.state_digest for claim in claims.values())
+    digest = min(named, key=lambda digest: (-named[digest], digest)) if named else None
+    is_orphaned = previous.round > 0 and not claims and all(share.peer in heard for share in plan.hosts)
+    moved = replace(
+        plan,
+        orphaned_rounds=0 if claims else plan.orphaned_rounds + is_orphaned,
+        requested_batch=requested,
+        reason=f"{why} ({basis})",
+        first_sample=plan.first_sample + sum(share.samples for share in plan.hosts),
+        inner_steps_before=plan.inner_steps_before + previous.inner_steps,
+        shrink_streak=shrink_streak,
+        history=history,
+        state_digest=digest,
+        hosts=update_miss_counts(plan.hosts, claims, round=previous.round - 1, next_round=previous.round + 1),
+    )
+    hosts = tuple(share.peer for share in plan.hosts)
+    return InstanceDraft(plan=moved, holders=hosts, ready=hosts)
+
+
+def _forked(drafts: list[InstanceDraft], round: int, end: int, rules: Rules) -> tuple[list[InstanceDraft], tuple[Fork, ...]]:
+    """Copies of the warmed-up instance. Each reads an order of its own, from its beginning."""
+    count = min(rules.instances.count, MAX_INSTANCES)
+    is_due = rules.instances.start == "fork" and round == rules.instances.fork_round and round < end
+    if not is_due or count == 1 or len(drafts) > 1:
+        return drafts, ()
+    source = drafts[0]
+    targets = tuple(InstanceId(index) for index in range(1, count))
+    copies = [replace(source, plan=replace(source.plan, instance=target, first_sample=0)) for target in targets]
+    return [source, *copies], (Fork(source=source.plan.instance, targets=targets),)
+
+
+def _merges(
+    previous: RoundPlan,
+    drafts: Sequence[InstanceDraft],
+    heard: Mapping[PeerId, Report],
+    claims: Mapping[InstanceId, Claims],
+    *,
+    is_forking: bool,
+    end: int,
+    rules: Rules,
+) -> tuple[tuple[Merge, ...], Merge | None, str]:
+    """Merges to do before the round, the probe to measure after it, and why."""
+    round = previous.round + 1
+    plans = [draft.plan for draft in drafts]
+    merges: tuple[Merge, ...] = ()
+    whys = []
+    if previous.pending is not None:
+        probed = [plan for plan in previous.instances if plan.instance in previous.pending.sources]
+        hosts = {share.peer for plan in probed for share in plan.hosts}
+        verdicts = [report.verdict for peer, report in heard.items() if report.verdict is not None and peer in hosts]
+        update_miss_counts = judge(previous.pending, verdicts, rules=rules.merge)
+        merges = (update_miss_counts,) if update_miss_counts else ()
+        whys.append(update_miss_counts.reason if update_miss_counts else "no verdict on the last probe")
+        plans = [plan for plan in plans if plan.instance not in _ended(merges)]
+    if not merges and (orphans := _end_of_orphans(plans)) is not None:
+        merges, whys = (orphans,), [*whys, orphans.reason]
+        plans = [plan for plan in plans if plan.instance not in _ended(merges)]
+        if round < end:
+            return merges, None, "; ".join(whys)
+    if len(plans) < 2:
+        return merges, None, "; ".join([*whys, "a single instance"])
+    if round >= end:
+        last = _without_verdict(plans, claims) if rules.merge.guard else final_merge(plans, rules=rules.merge)
+        return (*merges, last), None, "; ".join([*whys, last.reason])
+    # the end of a run that counts samples moves as batches grow or hosts go, so another probe may still be pending
+    if previous.probe is None and _is_probed_for_the_end(round, len(plans), end, rules):
+        return merges, final_merge(plans, rules=rules.merge), "; ".join([*whys, "probing the merge at the end of the run"])
+    if is_forking:
+        return merges, None, "; ".join([*whys, "no merge of fresh copies"])
+    if rules.merge.guard and (previous.probe is not None or round > end - 4):
+        return merges, None, "; ".join([*whys, "a probe is pending" if previous.probe else "too late to probe in pairs"])
+    chosen, why = choose_merge(plans, round=round, rules=rules.merge)
+    if chosen is None or rules.merge.guard:
+        return merges, chosen, "; ".join([*whys, f"probing {why}" if chosen else why])
+    return (*merges, chosen), None, "; ".join([*whys, why])
+
+
+def _ended(merges: Sequence[Merge]) -> set[InstanceId]:
+    """Instances that are gone after the merges."""
+    return {source for merge in merges for source in merge.sources if source != merge.target}
+
+
+def _end_of_orphans(plans: Sequence[InstancePlan]) -> Merge | None:
+    """End the instances that nobody has any more. The last one is waited for, however long that takes."""
+    orphans = [plan.instance for plan in plans if plan.orphaned_rounds >= ORPHANED_ROUNDS]
+    others = [plan for plan in plans if plan.orphaned_rounds == 0]
+    if not orphans or not others:
+        return None
+    survivor = max(others, key=lambda plan: (plan.requested_batch, plan.instance)).instance
+    names = ", ".join(map(str, orphans))
+    reason = f"instance {names} ends: all its hosts reported {ORPHANED_ROUNDS} rounds without it, nobody has its state"
+    return keep_only(survivor, [survivor, *orphans], reason=reason)
+
+
+def _is_probed_for_the_end(round: int, num_instances: int, end: int, rules: Rules) -> bool:
+    """The verdict on the last merge comes two plans after its probe."""
+    return rules.merge.guard and num_instances > 1 and round == end - 2
+
+
+def _without_verdict(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, Claims]) -> Merge:
+    """The end of a guarded run whose last probe nobody measured: never an average that was not measured."""
+    instances = [plan.instance for plan in plans]
+    heldout = {i: [c.heldout_loss for c in claims[i].values() if c.heldout_loss is not None] for i in instances}
+    training = {i: [c.loss for c in claims[i].values() if c.loss is not None] for i in instances}
+    for name, losses in (("held-out", heldout), ("training", training)):
+        if all(losses.values()):
+            medians = {instance: median(losses[instance]) for instance in instances}
+            best = min(instances, key=lambda i: (medians[i], i))
+            why = f"instance {best} stays, its {name} loss {medians[best]:.4f} is lowest"
+            return keep_only(best, instances, reason=f"end of the run without a verdict: {why}")
+    best = max(plans, key=lambda plan: (plan.requested_batch, plan.instance)).instance
+    why = f"instance {best} stays, its request is largest"
+    return keep_only(best, instances, reason=f"end of the run without a verdict or losses: {why}")
+
+
+def _merged(drafts: Sequence[InstanceDraft], merges: Sequence[Merge], rules: Rules) -> list[InstanceDraft]:
+    """Targets take the merged request; the other sources are gone. The target's own order of samples goes on."""
+    current = {draft.plan.instance: draft for draft in drafts}
+    for merge in merges:
+        sources = [current[source] for source in merge.sources]
+        requested = merged_batch(merge, [draft.plan for draft in sources], rules=rules.merge, max_batch=rules.batch.max_batch)
+        everywhere = [peer for peer in sources[0].ready if all(peer in draft.ready for draft in sources)]
+        anywhere = sorted({peer for draft in sources for peer in draft.holders})
+        target = current[merge.target]
+        others = ", ".join(str(source) for source in merge.sources if source != merge.target)
+        reason = f"{requested} after taking in {others}; {target.plan.reason}"
+        plan = replace(target.plan, requested_batch=requested, shrink_streak=0, reason=reason)
+        current = {i: draft for i, draft in current.items() if i not in merge.sources}
+        current[merge.target] = InstanceDraft(plan=plan, holders=tuple(anywhere), ready=tuple(everywhere or anywhere))
+    return [current[instance] for instance in sorted(current)]

@@ -1,0 +1,123 @@
+"""Weighted means of flat buffers: of pseudo-gradients in a round (method section 2), of instances in a merge (section 6)."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from adloco_p2p.core.model.types import PseudoGradientStatistics, within_scalars
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.numerics.codecs import Buffer, TensorCodec, fits
+from adloco_p2p.numerics.grad_stats import inner_product
+
+_CHUNK = 1 << 20
+"""Elements averaged at a time: bounds the fp64 scratch."""
+
+
+@torch.no_grad()
+def weighted_average(
+    vectors: Sequence[torch.Tensor], weights: Sequence[float], *, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """sum_m w_m v_m / sum_m w_m of fp32 CPU vectors [P], into `out` [P] (it may be one of them) or a new vector.
+
+    Summed in the order given, in fp64, and rounded to fp32 once: the same bytes on every machine, and equal vectors come out
+    as they went in, bit for bit. A weight of 0 takes nothing, not even a NaN. The weights' sum must be positive.
+    """
+    assert len(vectors) == len(weights) and all(weight >= 0 for weight in weights), weights
+    total = float(sum(weights))
+    assert total > 0, "every weight is zero"
+    taken = [(vector, float(weight)) for vector, weight in zip(vectors, weights, strict=True) if weight > 0]
+    assert all(vector.shape == taken[0][0].shape and vector.dtype == torch.float32 for vector, _ in taken)
+    result = torch.empty_like(taken[0][0]) if out is None else out
+    if len(taken) == 1:
+        return result.copy_(taken[0][0])
+    for start in range(0, result.numel(), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        summed = torch.zeros(result[part].shape, dtype=torch.float64)
+        for vector, weight in taken:
+            summed.add_(vector[part].double().mul_(weight))
+        result[part] = summed.div_(total)
+    return result
+
+
+def merge_(target: torch.Tensor, sources: Sequence[torch.Tensor], weights: Sequence[float]) -> None:
+    """target [P] <- weighted mean of the sources [P], in place; a zero total leaves the target as it is (method section 6)."""
+    if sum(weights) > 0:
+        weighted_average(sources, weights, out=target)
+
+
+def pseudo_gradient_statistics(own: torch.Tensor, averaged: torch.Tensor) -> PseudoGradientStatistics:
+    """Scalars about the transmitted vector and the average, both [P] (method section 4.3, option B), as large as a report may
+    say."""
+    return PseudoGradientStatistics(
+        own_sqnorm=within_scalars(float(inner_product(own, own))),
+        inner_product=within_scalars(float(inner_product(own, averaged))),
+        averaged_sqnorm=within_scalars(float(inner_product(averaged, averaged))),
+    )
+
+
+_STATISTICS_BLOCK = 8192  # values; stays in the cache, and is short enough that no BLAS splits it over threads
+_MEAN_BLOCK = 32768  # values; stays in the cache while the contributions are added
+
+
+class BadPart(RemoteProtocolError):
+    """A part whose values no honest peer sends. `member` is the index of its sender."""
+
+    def __init__(self, member: int, why: str) -> None:
+        super().__init__(why)
+        self.member = member
+
+
+def weighted_mean(codec: TensorCodec, contributions: Sequence[tuple[int, int, Buffer]], size: int) -> torch.Tensor:
+    """Mean of encoded parts of `size` values, each (member, weight, bytes), in the given order: [size] float32.
+
+    Raises BadPart for a contribution that is not finite, or of another size.
+    """
+    total = sum(weight for _, weight, _ in contributions)
+    factors = [np.float32(weight / total) for _, weight, _ in contributions]
+    vectors: list[np.ndarray] = []
+    for member, _, data in contributions:
+        try:
+            values = codec.decode(data)
+        except RemoteProtocolError as error:
+            raise BadPart(member, str(error)) from None
+        if len(values) != size or not fits(codec, values):
+            raise BadPart(member, "values that are not finite, or too few")
+        vectors.append(values.numpy())
+    mean = np.empty_like(vectors[0])
+    product = np.empty(_MEAN_BLOCK, dtype=np.float32)
+    for first in range(0, len(mean), _MEAN_BLOCK):
+        block = mean[first : first + _MEAN_BLOCK]
+        np.multiply(vectors[0][first : first + _MEAN_BLOCK], factors[0], out=block)
+        for vector, factor in zip(vectors[1:], factors[1:], strict=True):
+            block += np.multiply(vector[first : first + _MEAN_BLOCK], factor, out=product[: len(block)])
+    return torch.from_numpy(mean)
+
+
+def part_statistics(own: torch.Tensor | None, averaged: torch.Tensor) -> tuple[float, float, float]:
+    """norm2(own), <own, averaged> and norm2(averaged) of one part, in float64; zeros where nothing was transmitted."""
+    sums = np.zeros(3)
+    for first in range(0, averaged.numel(), _STATISTICS_BLOCK):
+        mean = averaged[first : first + _STATISTICS_BLOCK].numpy().astype(np.float64)
+        sums[2] += mean @ mean
+        if own is not None:
+            mine = own[first : first + _STATISTICS_BLOCK].numpy().astype(np.float64)
+            sums[0] += mine @ mine
+            sums[1] += mine @ mean
+    return float(sums[0]), float(sums[1]), float(sums[2])
+
+
+def statistics_of(parts: Sequence[tuple[float, float, float]]) -> PseudoGradientStatistics:
+    """The three scalars of the whole vector from those of its parts (method section 4.3), as large as a report may say: a
+    host whose training diverges still reports."""
+    own, inner, averaged = (within_scalars(_sum(column)) for column in zip(*parts, strict=True))
+    return PseudoGradientStatistics(own_sqnorm=own, inner_product=inner, averaged_sqnorm=averaged)
+
+
+def _sum(numbers: Sequence[float]) -> float:
+    """Exact where all are finite; `fsum` raises where a sum overflows or infinities meet."""
+    try:
+        return math.fsum(numbers)
+    except (OverflowError, ValueError):
+        return math.inf

@@ -1,0 +1,112 @@
+"""When the node may work and how much it may send: quiet hours and the day's budget. Local time.
+
+Acts only when something changes, so that what the user asks in between stands, and resumes only what it paused itself. In quiet
+hours the lower of their cap and the user's holds; what the user set, before or meanwhile, holds alone again when they end.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.quiet_hours import quiet_until
+from adloco_p2p.core.model.events import Command
+from adloco_p2p.storage.disk import replace_file
+from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
+
+LOOK_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permission:
+    """What holds now."""
+
+    pause: str | None = None
+    """Why the node should pause; none: it may work."""
+    is_quiet: bool = False
+    """The caps of the quiet hours hold."""
+
+
+def permission(config: PeerConfig, now: datetime, *, used_bytes: int) -> Permission:
+    """`used_bytes` is the traffic of the day that `now` is in."""
+    if config.daily_budget_bytes and used_bytes >= config.daily_budget_bytes:
+        budget = config.daily_budget_bytes / 1e9
+        return Permission(pause=f"the day's budget of {budget:g} GB is used up; goes on after midnight")
+    until = quiet_until(config.quiet_hours, now)
+    if until is None:
+        return Permission()
+    if config.quiet_upload_bytes_per_second or config.quiet_download_bytes_per_second:
+        return Permission(is_quiet=True)
+    return Permission(pause=f"quiet hours until {until:%H:%M}")
+
+
+class DayBook:
+    """Traffic of the current day, kept in a file so that a restart does not forget it. A broken file counts as none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._day, self._bytes, self._last_total = "", 0, 0
+        try:
+            kept = json.loads(path.read_bytes())
+            self._day, self._bytes = str(kept["day"]), int(kept["bytes"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+
+    def used(self, now: datetime, total: int) -> int:
+        """Bytes of today; `total` is that of this process. Saves what is new."""
+        day = f"{now:%Y-%m-%d}"
+        if day != self._day:
+            self._day, self._bytes = day, 0
+        if total != self._last_total:
+            self._bytes += total - self._last_total
+            self._last_total = total
+            replace_file(self._path, json.dumps({"day": self._day, "bytes": self._bytes}).encode())
+        return self._bytes
+
+
+class Schedule:
+    """Looks at the clock every few seconds. `command` is the node's, `is_paused` says whether somebody has paused it."""
+
+    def __init__(
+        self,
+        config: PeerConfig,
+        rate_limiter: RateLimiter,
+        *,
+        book: DayBook,
+        command: Callable[[Command, str], None],
+        is_paused: Callable[[], bool],
+        now: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self._config, self._rate_limiter, self._book = config, rate_limiter, book
+        self._command, self._is_paused, self._now = command, is_paused, now
+        self._current = Permission()
+        self._has_paused = False
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            self.look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def look(self) -> None:
+        """Do what has become due."""
+        config, now, traffic = self._config, self._now(), self._rate_limiter.traffic()
+        total = int((traffic["sent_bytes"] or 0) + (traffic["received_bytes"] or 0))
+        used = self._book.used(now, total) if config.daily_budget_bytes else 0
+        self._rate_limiter.set_budget(config.daily_budget_bytes, config.daily_budget_bytes - used)
+        permitted = permission(config, now, used_bytes=used)
+        if permitted == self._current:
+            return
+        if permitted.is_quiet != self._current.is_quiet:
+            quiet = config.quiet_upload_bytes_per_second, config.quiet_download_bytes_per_second
+            self._rate_limiter.set_quiet_caps(quiet if permitted.is_quiet else None)
+        if permitted.pause is not None and self._current.pause is None and not self._is_paused():
+            self._command("pause", permitted.pause)
+            self._has_paused = True
+        elif permitted.pause is None and self._has_paused:
+            self._command("resume", "the time or the budget allows it again")
+            self._has_paused = False
+        self._current = permitted

@@ -1,0 +1,90 @@
+"""The consensus' memory on the disk: what must not be forgotten by a crash, and the ledger, too long for the memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from adloco_p2p import decode
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.messages import Accepted, Incarnation, Promised, Voted
+from adloco_p2p.core.model.types import Digest
+from adloco_p2p.errors import StorageError
+from adloco_p2p.storage.journal import MAX_RECORD_BYTES, Journal, read_records
+
+RECORDS: dict[str, type] = {kind.__name__: kind for kind in (Incarnation, Promised, Accepted, Voted, LedgerEntry)}
+"""Records by their names in the journal."""
+MAX_KIND_BYTES = 32
+LEAST_BYTES = 1 << 20
+"""A shorter journal is not worth rewriting."""
+
+
+class NetworkJournal:
+    """Appends records, finds ledger entries again, and drops what later records made void.
+
+    Kept are the ledger entries and the votes (one per slot in a peer's whole life), the last incarnation, and of each slot
+    that is not settled the last promise and the last acceptance. Rewritten when the file has doubled, so that on average every
+    record is copied once.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._places: dict[tuple[type, Digest | None], int] = {}
+        """Kind and what it is about -> where the last such record lies."""
+        self._compact_at = LEAST_BYTES
+
+    def records(self) -> Iterator[object]:
+        """Everything that earlier lives wrote down, oldest first, to be read once before anything is appended. Raises
+        StorageError."""
+        for place, data in self._journal.read():
+            record = _record(data, where=str(self._journal.path))
+            self._note(record, place)
+            yield record
+
+    def append(self, record: object) -> None:
+        """Raises StorageError."""
+        kind = type(record).__name__.encode("ascii")
+        self._note(record, self._journal.append(kind + b" " + canonical.encode(record)))
+        if self._journal.size_bytes >= self._compact_at:
+            self._compact()
+
+    def recall(self, plan: Digest) -> LedgerEntry:
+        """The ledger entry of this plan. Raises StorageError."""
+        place = self._places[LedgerEntry, plan]
+        record = _record(self._journal.read_at(place), where=str(self._journal.path))
+        assert isinstance(record, LedgerEntry)
+        return record
+
+    def _note(self, record: object, place: int) -> None:
+        match record:
+            case LedgerEntry(value=value):
+                self._places[LedgerEntry, value.plan] = place
+                for kind in (Promised, Accepted):  # the slot is settled
+                    self._places.pop((kind, value.parent), None)
+            case Promised(parent=parent) | Voted(parent=parent):
+                self._places[type(record), parent] = place
+            case Accepted(value=value):
+                self._places[Accepted, value.parent] = place
+            case Incarnation():
+                self._places[Incarnation, None] = place
+
+    def _compact(self) -> None:
+        moved = self._journal.keep(sorted(self._places.values()))
+        self._places = {key: moved[place] for key, place in self._places.items()}
+        self._compact_at = max(LEAST_BYTES, 2 * self._journal.size_bytes)
+
+
+def journal_records(path: Path) -> list[object]:
+    """Every record of the journal at `path`, oldest first, which a running peer may be writing. Raises StorageError."""
+    return [_record(data, where=str(path)) for _, data in read_records(path)]
+
+
+def _record(data: bytes, *, where: str) -> object:
+    """Of the kind's name, a space, and the canonical bytes of the value."""
+    name, _, content = data.partition(b" ")
+    kind = RECORDS.get(name[:MAX_KIND_BYTES].decode("ascii", errors="replace"))
+    if kind is None:
+        raise StorageError(
+            f"{where}: a record of unknown kind {name[:MAX_KIND_BYTES]!r}; written by another version?", code="E405"
+        )
+    value: object = decode.decode(kind, content, max_bytes=MAX_RECORD_BYTES)
+    return value

@@ -1,0 +1,52 @@
+"""Ctrl-C, SIGTERM, and SIGHUP of a terminal that is closed, which is handled like SIGTERM. All let the process end in order;
+a second signal ends it at once.
+
+Ctrl-C comes from a person, who sees how long the round still takes: it is ended, saved and handed over. SIGTERM comes from a
+supervisor, which kills what is still there after a while: the round may end within a grace, then the node leaves as it stands.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from adloco_p2p.runtime.node.loop import Node
+
+EXIT_INTERRUPTED = 130
+"""Exit code after a second signal."""
+CTRL_C = "Ctrl-C (again: at once)"
+"""Why the node stops, and the way out for a user who cannot wait for the end of the round."""
+
+
+def install(loop: asyncio.AbstractEventLoop, stop: Callable[[], None], *, terminate: Callable[[], None] | None = None) -> None:
+    """Call `stop` on Ctrl-C; on SIGTERM `terminate`, where it differs. Must run after everything that sets signal handlers of
+    its own."""
+    is_asked = False
+
+    def handle(answer: Callable[[], None]) -> None:
+        nonlocal is_asked
+        if is_asked:
+            sys.stderr.write("\nstopped at once; the last checkpoint stands\n")
+            sys.stderr.flush()
+            os._exit(EXIT_INTERRUPTED)
+        is_asked = True
+        answer()
+
+    loop.add_signal_handler(signal.SIGINT, handle, stop)
+    loop.add_signal_handler(signal.SIGTERM, handle, terminate or stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # so nohup starts what outlives its terminal
+        loop.add_signal_handler(signal.SIGHUP, handle, terminate or stop)
+
+
+def install_for(node: Node, loop: asyncio.AbstractEventLoop, *, grace_seconds: float) -> None:
+    """Command the node."""
+
+    def terminate() -> None:
+        if grace_seconds == 0:
+            node.command("leave", reason="SIGTERM")
+            return
+        node.command("drain", reason=f"SIGTERM, {grace_seconds:g} s of grace")
+        loop.call_later(grace_seconds, lambda: node.command("leave", reason="the grace after SIGTERM is over"))
+
+    install(loop, lambda: node.command("drain", reason=CTRL_C), terminate=terminate)

@@ -1,0 +1,205 @@
+"""The swarm room's pieces in the shape of the runtime's ports."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import torch
+
+from adloco_p2p.core.model import messages
+from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, RoundPlan
+from adloco_p2p.core.peer import completion
+from adloco_p2p.errors import AverageFailed
+from adloco_p2p.runtime.node.ports import AveragedVector
+from adloco_p2p.swarm.allreduce.averager import Averager
+from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
+from adloco_p2p.swarm.transport.gossip import GossipWire
+
+KINDS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        messages.Heartbeat,
+        messages.Ping,
+        messages.Leave,
+        messages.Prepare,
+        messages.Promise,
+        messages.Refusal,
+        messages.Proposal,
+        messages.Ack,
+        messages.Chosen,
+        messages.Vote,
+        messages.Final,
+        messages.Pull,
+        messages.Supply,
+        messages.PullEntries,
+        messages.Entries,
+        messages.AverageDigest,
+        messages.AttemptFailed,
+        messages.AttemptStart,
+        completion.RunComplete,
+    )
+}
+"""Messages by their names on the wire."""
+STRANGER_KINDS: dict[str, float] = {
+    messages.Heartbeat.__name__: 5.0,
+    messages.Ping.__name__: 2.0,
+    messages.Leave.__name__: 1.0,
+    messages.Pull.__name__: 5.0,
+    messages.PullEntries.__name__: 20.0,
+    messages.Entries.__name__: 5.0,
+}
+"""What a peer without a seat may send: it asks to join, takes its leave, reads the ledger, or shows the history of its side of
+a partition. Everything else is a matter of members. With the price of each, in messages of the strangers' budget: to find,
+decode and encode the ledger entries that are an answer takes some 50 ms."""
+PRICES: dict[str, float] = {messages.PullEntries.__name__: 20.0}
+"""The same for members; what is not named costs one."""
+PLANS_WITH_SEATS = 4
+"""Newest plans whose rosters count as members: averages and reports of a round go on while the next two plans are made."""
+MAX_SENDS = 256
+"""Messages on their way; further ones are dropped, as a full network would."""
+FETCH_SECONDS = 600.0
+"""For one attempt to fetch an instance's state; what arrived is kept for the next one."""
+DRAIN_SECONDS = 3.0
+
+
+class Members:
+    """Who has a seat in one of the newest plans, as the network asks it for every message and stream."""
+
+    def __init__(self, plans: Callable[[], Sequence[RoundPlan]]) -> None:
+        """`plans`: those of the ledger, oldest first."""
+        self._plans = plans
+        self._newest: RoundPlan | None = None
+        self._members: frozenset[PeerId] = frozenset()
+
+    def __call__(self) -> frozenset[PeerId]:
+        plans = self._plans()
+        if plans[-1] is not self._newest:
+            self._newest = plans[-1]
+            self._members = frozenset(roster_entry.peer for plan in plans[-PLANS_WITH_SEATS:] for roster_entry in plan.roster)
+        return self._members
+
+
+class NetworkMessenger:
+    """Sends in the background, each message once. A task that fails is a bug: its exception goes to `fail`."""
+
+    def __init__(
+        self, wire: GossipWire, *, roster: Callable[[], Sequence[PeerId]], fail: Callable[[BaseException], None]
+    ) -> None:
+        self._wire = wire
+        self._roster = roster
+        self._fail = fail
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    def send(self, peer: PeerId, message: object) -> None:
+        self._begin(self._wire.send(peer, message))
+
+    def broadcast(self, message: object) -> None:
+        self._begin(self._wire.broadcast(self._roster(), message))
+
+    async def drain(self) -> None:
+        """Give what is on its way a moment to arrive."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=DRAIN_SECONDS)
+
+    def _begin(self, work) -> None:  # type: ignore[no-untyped-def]
+        if len(self._tasks) >= MAX_SENDS:
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._reap)
+
+    def _reap(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+
+class NetworkAveraging:
+    """Also for a host that is alone: what it keeps is what a joiner fetches to catch up."""
+
+    def __init__(
+        self,
+        averager: Averager,
+        *,
+        size: Callable[[int], int],
+        out_of_reach: Callable[[Sequence[PeerId]], Awaitable[tuple[PeerId, ...]]],
+    ) -> None:
+        """`size`: how many values a round averages. `out_of_reach`: which of these peers are known not to be reached from here,
+        behind their NAT or gone."""
+        self._averager = averager
+        self._size = size
+        self._out_of_reach = out_of_reach
+
+    async def average(
+        self,
+        *,
+        round: int,
+        key: Digest,
+        weights: tuple[tuple[PeerId, int], ...],
+        vector: torch.Tensor,
+        timeout_seconds: float,
+        shares: tuple[float, ...] = (),
+    ) -> AveragedVector:
+        reducers = [peer for (peer, _), share in zip(weights, shares or [1.0] * len(weights), strict=True) if share > 0]
+        missing = await self._out_of_reach(reducers)
+        if missing:  # dialling them once more would hold up the whole round
+            raise AverageFailed(f"no way from here to {', '.join(missing)}", suspects=missing)
+        return await self._averager.average(
+            round=round, key=key, weights=weights, vector=vector, timeout_seconds=timeout_seconds, shares=shares or None
+        )
+
+    async def repair(
+        self,
+        *,
+        round: int,
+        key: Digest,
+        digest: Digest,
+        contributors: tuple[PeerId, ...],
+        from_peers: tuple[PeerId, ...],
+        timeout_seconds: float,
+        vector: torch.Tensor | None = None,
+    ) -> AveragedVector:
+        return await self._averager.repair(
+            round=round,
+            key=key,
+            digest=digest,
+            from_peers=from_peers,
+            size=self._size(round),
+            contributors=contributors,
+            timeout_seconds=timeout_seconds,
+            vector=vector,
+        )
+
+
+class NetworkStates:
+    """Serves copies, so that training never waits for a download."""
+
+    def __init__(self, server: StateServer, fetcher: StateFetcher, *, num_parameters: int) -> None:
+        self._server = server
+        self._fetcher = fetcher
+        self._num_parameters = num_parameters
+        self._loop = asyncio.get_running_loop()
+        self._partial: dict[InstanceId, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[torch.Tensor]) -> None:
+        outer, momentum = (vector.clone() for vector in state)
+        self._loop.call_soon_threadsafe(self._server.offer, instance, round, digest, outer, momentum)
+
+    def retire(self, instance: InstanceId) -> None:
+        self._loop.call_soon_threadsafe(self._server.retire, instance)
+        self._loop.call_soon_threadsafe(self._partial.pop, instance, None)
+
+    def withdraw(self, instance: InstanceId) -> None:
+        self._loop.call_soon_threadsafe(self._server.withdraw, instance)
+        self._loop.call_soon_threadsafe(self._partial.pop, instance, None)
+
+    async def fetch(
+        self, *, instance: InstanceId, round: int, digest: Digest, from_peers: tuple[PeerId, ...]
+    ) -> Sequence[torch.Tensor]:
+        size = self._num_parameters
+        outer, momentum = self._partial.setdefault(instance, (torch.zeros(size), torch.zeros(size)))
+        await self._fetcher.fetch(
+            instance, round, digest, from_peers, outer=outer, momentum=momentum, timeout_seconds=FETCH_SECONDS
+        )
+        self._partial.pop(instance, None)
+        return outer, momentum

@@ -1,0 +1,167 @@
+"""The doctor's look at this machine: nothing is downloaded, nothing is changed, nobody is asked."""
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import torch
+from packaging.requirements import Requirement
+
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.errors import ConfigError, StorageError
+from adloco_p2p.storage.workdir import Holder, holder_of
+from adloco_p2p.swarm.p2p.identity import Identity
+from adloco_p2p.swarm.p2p.listening import check_config, has_open_port, is_free
+from adloco_p2p.training.device import select_device
+from adloco_p2p.views.check_report import CheckResult
+
+DISTRIBUTION = "adloco-peer"
+LEAST_PYTHON = (3, 11)
+LEAST_DISK_BYTES, GOOD_DISK_BYTES = 1 << 30, 5 << 30
+LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = 1 << 29, 3 << 29
+DRIVER_SECONDS = 5.0
+MEMORY_INFO = Path("/proc/meminfo")
+CONTAINER_LIMIT, CONTAINER_USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+NVIDIA = Path("/proc/driver/nvidia/version")
+
+
+def check_machine(config: PeerConfig, workdir: Path | None) -> Iterator[CheckResult]:
+    """One finding after the other, in a second or two."""
+    yield check_python(sys.version_info[:3])
+    yield check_packages()
+    yield check_gpu(config)
+    yield check_memory(available_memory_bytes())
+    yield check_disk(workdir or Path.cwd())
+    holder = holder_of(workdir) if workdir is not None else None
+    if workdir is not None:
+        yield check_workdir(workdir, holder)
+    yield check_ports(config, is_running=holder is not None)
+
+
+def check_python(version: tuple[int, ...]) -> CheckResult:
+    found = ".".join(map(str, version))
+    if version < LEAST_PYTHON:
+        return CheckResult(check="Python", outcome="failed", found=found, code="E520")
+    return CheckResult(check="Python", outcome="ok", found=found)
+
+
+def check_packages() -> CheckResult:
+    """What the installed node says that it needs, against what is installed."""
+    problems, count = [], 0
+    for text in metadata.requires(DISTRIBUTION) or ():
+        requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        count += 1
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            problems.append(f"{requirement.name} is missing")
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            problems.append(f"{requirement.name} is {version}, wanted {requirement.specifier}")
+    if problems:
+        return CheckResult(check="packages", outcome="failed", found="; ".join(problems), code="E521")
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in (DISTRIBUTION, "torch", "hivemind"))
+    return CheckResult(check="packages", outcome="ok", found=f"{versions}; all {count} as required")
+
+
+def check_gpu(config: PeerConfig) -> CheckResult:
+    try:
+        select_device(config)
+    except ConfigError as error:
+        return CheckResult(check="GPU", outcome="failed", found=str(error), code=error.code)
+    if not torch.cuda.is_available():
+        if NVIDIA.exists():
+            found = f"the driver is there (version {driver_version() or 'unknown'}), torch {torch.__version__} sees no GPU"
+            return CheckResult(check="GPU", outcome="warning", found=found, code="E522")
+        return CheckResult(check="GPU", outcome="ok", found="none; the node trains on the CPU")
+    cards = []
+    for index in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(index)
+        cards.append(f"{torch.cuda.get_device_name(index)}, {_gib(free)} of {_gib(total)} free")
+    driver = driver_version()
+    versions = f"CUDA {torch.version.cuda}" + (f", driver {driver}" if driver else "")
+    return CheckResult(check="GPU", outcome="ok", found=f"{'; '.join(cards)} ({versions})")
+
+
+def check_memory(available_bytes: int | None) -> CheckResult:
+    if available_bytes is None:
+        return CheckResult(check="memory", outcome="skipped", found="this system does not tell")
+    found = f"{_gib(available_bytes)} available"
+    if available_bytes < GOOD_MEMORY_BYTES:
+        outcome = "failed" if available_bytes < LEAST_MEMORY_BYTES else "warning"
+        return CheckResult(check="memory", outcome=outcome, found=found, code="E523")  # type: ignore[arg-type]
+    return CheckResult(check="memory", outcome="ok", found=found)
+
+
+def check_disk(folder: Path) -> CheckResult:
+    while not folder.exists():
+        folder = folder.absolute().parent
+    free = shutil.disk_usage(folder).free
+    found = f"{_gib(free)} free at {folder}"
+    if free < GOOD_DISK_BYTES:
+        outcome = "failed" if free < LEAST_DISK_BYTES else "warning"
+        return CheckResult(check="disk", outcome=outcome, found=found, code="E420")  # type: ignore[arg-type]
+    return CheckResult(check="disk", outcome="ok", found=found)
+
+
+def check_workdir(workdir: Path, holder: Holder | None) -> CheckResult:
+    """The identity in it, and whether a node runs there."""
+    key, events = workdir / "identity.key", workdir / "events.jsonl"
+    try:
+        who = f"peer {Identity.load_or_create(key).peer_id}" if key.exists() else "no identity yet"
+    except StorageError as error:
+        return CheckResult(check="workdir", outcome="failed", found=str(error), code=error.code)
+    if holder is None:
+        return CheckResult(check="workdir", outcome="ok", found=f"{who}; no node runs there")
+    told = f", last event {max(0.0, time.time() - events.stat().st_mtime):.0f} s ago" if events.exists() else ""
+    return CheckResult(check="workdir", outcome="ok", found=f"{who}; a node runs there (process {holder.pid}{told})")
+
+
+def check_ports(config: PeerConfig, *, is_running: bool) -> CheckResult:
+    try:
+        check_config(config)
+    except ConfigError as error:
+        return CheckResult(check="ports", outcome="failed", found=str(error), code=error.code)
+    if config.client_mode:
+        return CheckResult(check="ports", outcome="ok", found="client mode: listens nowhere")
+    named = [maddr for maddr in config.host_maddrs if not has_open_port(maddr)]
+    if not named:
+        return CheckResult(check="ports", outcome="ok", found="any free one")
+    if is_running:
+        return CheckResult(check="ports", outcome="skipped", found=f"{', '.join(named)}: the running node has them")
+    taken = [maddr for maddr in named if not is_free(maddr)]
+    if taken:
+        return CheckResult(check="ports", outcome="failed", found=f"cannot listen on {', '.join(taken)}", code="E307")
+    return CheckResult(check="ports", outcome="ok", found=f"{', '.join(named)}: free")
+
+
+def available_memory_bytes() -> int | None:
+    """What this process may still take: of the machine, or of its container where that is less."""
+    if not MEMORY_INFO.exists():
+        return None
+    lines = dict(line.split(":", 1) for line in MEMORY_INFO.read_text().splitlines())
+    available = int(lines["MemAvailable"].split()[0]) * 1024
+    limit = CONTAINER_LIMIT.read_text().strip() if CONTAINER_LIMIT.exists() else "max"
+    if limit != "max" and CONTAINER_USED.exists():
+        available = min(available, max(0, int(limit) - int(CONTAINER_USED.read_text())))
+    return available
+
+
+def driver_version() -> str | None:
+    """As nvidia-smi says; none where it cannot."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=DRIVER_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return told.stdout.splitlines()[0].strip() if told.stdout.strip() else None
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / (1 << 30):.1f} GiB"

@@ -1,0 +1,160 @@
+"""The doctor's look at the network: as a stranger with a throwaway identity, so that a running node is not disturbed."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import PROTOCOL_VERSION
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.errors import SwarmError
+from adloco_p2p.swarm.discovery.clock_survey import survey
+from adloco_p2p.swarm.discovery.join import connect_to_run
+from adloco_p2p.swarm.discovery.join_link import split_initial_peers
+from adloco_p2p.swarm.discovery.reachability import ClockReading, Speed, ask_to_dial_back, measure_speed, ping
+from adloco_p2p.swarm.discovery.run_records import Discovery
+from adloco_p2p.swarm.p2p.daemon import outgoing_address
+from adloco_p2p.swarm.p2p.host import Host
+from adloco_p2p.swarm.p2p.listening import has_open_port, is_free
+from adloco_p2p.views.check_report import CheckResult
+
+MAX_ASKED = 2
+"""Peers that are asked to dial back, and with whom speed is measured: every one of them has other things to do."""
+MAX_PINGED = 5
+JOIN_SECONDS = 5.0
+"""How long initial peers that do not answer are tried again."""
+SLOW_BYTES_PER_SECOND = 125_000.0
+
+
+async def check_network(config: PeerConfig, initial_peers: Sequence[str]) -> AsyncIterator[CheckResult]:
+    """One finding after the other, in some ten seconds. Raises ConfigError for what is no address."""
+    linked, addresses = split_initial_peers(initial_peers)
+    with tempfile.TemporaryDirectory(prefix="adloco-doctor-") as folder:
+        try:
+            host = await Host.start(
+                workdir=Path(folder),
+                config=_beside_a_node(config),
+                initial_peers=[str(a) for a in addresses],
+                join_timeout_seconds=JOIN_SECONDS,
+            )
+        except SwarmError as error:
+            yield CheckResult(check="initial peers", outcome="failed", found=str(error), code=error.code)
+            return
+        try:
+            yield _initial_peers(host, len({address.peer for address in addresses}))
+            discovery = Discovery(host.dht, host.identity, wall_clock=host.clock)
+            runs = [record.run for record in await discovery.list_runs()]
+            for run in [linked] if linked else runs[:1]:
+                await connect_to_run(host, discovery, run, is_patient=False)
+            yield CheckResult(check="runs", outcome="ok", found=f"{len(runs)} announced" if runs else "none announced yet")
+            readings = await _pinged(host)
+            yield _protocol(readings)
+            yield _clock(readings)
+            yield await _dial_back(host, readings)
+            yield await _speed(host, readings)
+        finally:
+            await host.stop()
+
+
+def _beside_a_node(config: PeerConfig) -> PeerConfig:
+    """The machine's own addresses while nobody listens there, so that a forwarded port is tried; beside a running node any
+    other ports, to which nothing that is announced leads."""
+    if all(has_open_port(maddr) or is_free(maddr) for maddr in config.host_maddrs):
+        return config
+    return replace(config, host_maddrs=tuple(map(_open_port, config.host_maddrs)), announce_maddrs=())
+
+
+def _open_port(maddr: str) -> str:
+    """The same address with any port."""
+    if has_open_port(maddr):
+        return maddr
+    head, protocol, rest = maddr.rpartition("/tcp/") if "/tcp/" in maddr else maddr.rpartition("/udp/")
+    _, separator, tail = rest.partition("/")
+    return f"{head}{protocol}0{separator}{tail}"
+
+
+def _initial_peers(host: Host, num_given: int) -> CheckResult:
+    missing = "; ".join(f"{unreached.peer}: {unreached.reason}" for unreached in host.unreached)
+    if missing:
+        found = f"{num_given - len(host.unreached)} of {num_given} answer; {missing}"
+        return CheckResult(check="initial peers", outcome="warning", found=found, code="E320")
+    return CheckResult(check="initial peers", outcome="ok", found=f"{num_given} of {num_given} answer")
+
+
+async def _pinged(host: Host) -> Mapping[PeerId, ClockReading]:
+    """Those of the connected peers that speak our protocol of reachability."""
+    peers = (await host.peers_connected())[:MAX_PINGED]
+    answers = await asyncio.gather(*(ping(host.p2p, peer) for peer in peers), return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, SwarmError):
+            raise answer
+    return {peer: answer for peer, answer in zip(peers, answers, strict=True) if isinstance(answer, ClockReading)}
+
+
+def _protocol(readings: Mapping[PeerId, ClockReading]) -> CheckResult:
+    others = sorted({reading.protocol for reading in readings.values()} - {PROTOCOL_VERSION})
+    if others:
+        found = f"version {PROTOCOL_VERSION} here, {', '.join(map(str, others))} there"
+        return CheckResult(check="protocol", outcome="warning", found=found, code="E324")
+    return CheckResult(check="protocol", outcome="ok", found=f"version {PROTOCOL_VERSION}, {len(readings)} peers asked")
+
+
+def _clock(readings: Mapping[PeerId, ClockReading]) -> CheckResult:
+    if not readings:
+        return CheckResult(check="clock", outcome="skipped", found="nobody to compare with")
+    found = survey(readings)
+    if found.is_off:
+        return CheckResult(check="clock", outcome="warning", found=found.in_words, code="E321")
+    return CheckResult(check="clock", outcome="ok", found=found.in_words)
+
+
+async def _dial_back(host: Host, readings: Mapping[PeerId, ClockReading]) -> CheckResult:
+    """Whether others can connect, and what stands between."""
+    own = await host.addresses()
+    if not own:
+        return CheckResult(check="dial back", outcome="skipped", found="client mode: nobody is meant to connect")
+    seen = sorted({reading.observed.split("/")[2] for reading in readings.values() if reading.observed.count("/") >= 2})
+    nat = f"others see {', '.join(seen) or 'nothing'}, this machine has {outgoing_address()}"
+    is_translated = bool(seen) and outgoing_address() not in seen and not all(host.startswith("127.") for host in seen)
+    outcome = "behind a NAT" if is_translated else "no NAT in between"
+    ports = {"/".join(address.split("/")[3:]) for address in own if "/p2p-circuit" not in address}
+    wanted = [*own, *(f"/ip4/{address}/{rest}" for address in seen for rest in sorted(ports) if ":" not in address)]
+    refusals, tried = [], 0
+    for peer in sorted(readings):
+        if tried == MAX_ASKED:
+            break
+        try:
+            answers = await ask_to_dial_back(host.p2p, peer, list(dict.fromkeys(wanted)))
+        except SwarmError as error:
+            refusals.append(str(error))
+            continue
+        tried += 1
+        reached = [address for address, problem in answers.items() if problem is None]
+        if reached:
+            return CheckResult(check="dial back", outcome="ok", found=f"reached from outside at {reached[0]} ({outcome})")
+    if not tried:
+        return CheckResult(check="dial back", outcome="skipped", found="; ".join(refusals) or "nobody to ask")
+    found = f"{tried} peers tried in vain; {outcome}: {nat}"
+    return CheckResult(check="dial back", outcome="warning", found=found, code="E322")
+
+
+async def _speed(host: Host, readings: Mapping[PeerId, ClockReading]) -> CheckResult:
+    speeds: dict[PeerId, Speed] = {}
+    refusals = []
+    for peer in sorted(readings, key=lambda peer: readings[peer].round_trip_seconds):
+        if len(speeds) == MAX_ASKED:
+            break
+        try:
+            speeds[peer] = await measure_speed(host.p2p, peer)
+        except SwarmError as error:
+            refusals.append(str(error))
+    if not speeds:
+        return CheckResult(check="speed", outcome="skipped", found="; ".join(refusals) or "nobody to ask")
+    up = max(speed.up_bytes_per_second for speed in speeds.values())
+    down = max(speed.down_bytes_per_second for speed in speeds.values())
+    found = f"at least {up * 8 / 1e6:.1f} Mbit/s up, {down * 8 / 1e6:.1f} Mbit/s down ({len(speeds)} peers)"
+    if min(up, down) < SLOW_BYTES_PER_SECOND:
+        return CheckResult(check="speed", outcome="warning", found=found, code="E323")
+    return CheckResult(check="speed", outcome="ok", found=found)

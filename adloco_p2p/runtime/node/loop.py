@@ -1,0 +1,330 @@
+"""The event loop of one peer: feeds events to the core, performs its effects in order. The only reader of the clock.
+
+The one handler of unexpected exceptions is here: it stops the node with the error; what was journaled and checkpointed makes
+a restart safe.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import dataclass
+
+from adloco_p2p.core.model.events import (
+    ApplyOuter,
+    Average,
+    AverageFinished,
+    Broadcast,
+    CancelAverage,
+    Command,
+    Commanded,
+    DiscardRound,
+    DropInstance,
+    Effect,
+    Evaluate,
+    Event,
+    FetchState,
+    Persist,
+    Probe,
+    Received,
+    ReleaseState,
+    RepairAverage,
+    RunInner,
+    SaveCheckpoint,
+    SaveInstance,
+    Send,
+    SnapshotState,
+    Started,
+    StateFetched,
+    Stop,
+    Ticked,
+    Transition,
+)
+from adloco_p2p.core.model.events import AverageFailed as AverageFailedEvent
+from adloco_p2p.core.model.events import FetchFailed as FetchFailedEvent
+from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.peer.peer import Peer
+from adloco_p2p.errors import AverageFailed, StateTransferFailed
+from adloco_p2p.runtime.node.device_worker import DeviceWorker
+from adloco_p2p.runtime.node.ports import (
+    AveragedVector,
+    Averaging,
+    Checkpoints,
+    Engine,
+    EventSink,
+    Journal,
+    Messenger,
+    StateExchange,
+)
+
+STOOD_STILL_SECONDS = 10.0
+"""Nothing in the event loop takes so long: the process was suspended, the machine slept, or its clock was set."""
+WORKER_STOP_SECONDS = 600.0
+"""The device worker may still have a checkpoint to write when the core stops."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Everything outside that the loop talks to."""
+
+    engine: Engine
+    checkpoints: Checkpoints
+    averaging: Averaging
+    messenger: Messenger
+    states: StateExchange
+    journal: Journal
+    events: EventSink
+
+
+class _Inbox:
+    """Events that wait for the core: what happens on this machine, which is bounded by what the core asked for, and one
+    message of a remote peer."""
+
+    def __init__(self) -> None:
+        self.local: deque[Event | BaseException] = deque()
+        self._remote: asyncio.Queue[Received] = asyncio.Queue(1)
+        self._arrived = asyncio.Event()
+
+    def put_local(self, event: Event | BaseException) -> None:
+        self.local.append(event)
+        self._arrived.set()
+
+    async def put_remote(self, event: Received) -> None:
+        await self._remote.put(event)
+        self._arrived.set()
+
+    async def get(self) -> Event | BaseException:
+        while True:
+            if self.local:
+                return self.local.popleft()
+            if not self._remote.empty():
+                return self._remote.get_nowait()
+            self._arrived.clear()
+            await self._arrived.wait()
+
+
+class Node:
+    """One peer, running. `run` returns the core's Stop; `post` may be called from any thread once it runs."""
+
+    def __init__(self, *, peer: Peer, ports: Ports) -> None:
+        self.peer = peer
+        self._ports = ports
+        self._inbox = _Inbox()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._averagings: dict[tuple[InstanceId, int, int], asyncio.Task[None]] = {}
+        self._fetches: dict[InstanceId, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._worker = DeviceWorker(
+            engine=ports.engine,
+            checkpoints=ports.checkpoints,
+            states=ports.states,
+            post=self.post,
+            progress=lambda fields: self._call_soon(ports.events.write, "progress", fields),
+            fail=self.post,
+        )
+
+    def post(self, event: Event | BaseException) -> None:
+        """Hand an event to the core, or an exception that ends the node."""
+        self._call_soon(self._inbox.put_local, event)
+
+    async def deliver(self, event: Received) -> None:
+        """Hand over what a remote peer sent; returns when there is room for the next one. What happens here comes first, so
+        remote peers, however much they send, hold up neither device nor user."""
+        await self._inbox.put_remote(event)
+
+    def command(self, command: Command, *, reason: str = "asked") -> None:
+        """What the user asks. May be called from any thread once the node runs."""
+        self.post(Commanded(command=command, reason=reason))
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on `post` is allowed: events wait until `run` takes them."""
+        self._loop = loop
+
+    async def run(self, started: Started) -> Stop:
+        """Run until the core stops. Raises what ended the node otherwise; the device thread never outlives it."""
+        self.attach(asyncio.get_running_loop())
+        self._worker.start()
+        event: Event | BaseException = started
+        try:
+            while True:
+                if isinstance(event, BaseException):
+                    raise event
+                stop = self._perform_all(self.peer.handle(event, time.monotonic()))
+                if stop is not None:
+                    if stop.is_urgent:
+                        self._worker.interrupt()
+                    await asyncio.to_thread(self._worker.stop, timeout_seconds=WORKER_STOP_SECONDS)
+                    self._raise_worker_failure()
+                    return stop
+                event = await self._next_event()
+        finally:
+            self._worker.abort()
+            for task in [*self._tasks]:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.to_thread(self._worker.stop, timeout_seconds=WORKER_STOP_SECONDS)
+
+    async def _next_event(self) -> Event | BaseException:
+        deadline = self.peer.next_deadline
+        if deadline is None:
+            return await self._inbox.get()
+        begun, seconds = time.time(), max(0.0, deadline - time.monotonic())
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._inbox.get()
+        except TimeoutError:
+            return Ticked()
+        finally:
+            self._note_sleep(time.time() - begun - seconds)
+
+    def _note_sleep(self, late_seconds: float) -> None:
+        """Tell the user that this process stood still. By the wall clock: the other one may stop while a laptop sleeps."""
+        if late_seconds > STOOD_STILL_SECONDS:
+            self._ports.events.write("stood_still", {"seconds": late_seconds})
+
+    def _raise_worker_failure(self) -> None:
+        for event in self._inbox.local:
+            if isinstance(event, BaseException):
+                raise event
+
+    def _call_soon(self, function, *args) -> None:  # type: ignore[no-untyped-def]
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *args)
+
+    # --- effects -----------------------------------------------------------------------------------------------------
+
+    def _perform_all(self, effects: list[Effect]) -> Stop | None:
+        for effect in effects:
+            if isinstance(effect, Stop):
+                self._ports.events.write("stopped", {"reason": effect.reason, "is_finished": effect.is_finished})
+                return effect
+            self._perform(effect)
+        return None
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Log():
+                self._ports.events.write(effect.name, effect.fields)
+            case Persist():
+                self._ports.journal.append(effect.record)
+            case Send():
+                self._ports.messenger.send(effect.peer, effect.message)
+            case Broadcast():
+                self._ports.messenger.broadcast(effect.message)
+            case (
+                RunInner()
+                | ApplyOuter()
+                | Transition()
+                | DropInstance()
+                | DiscardRound()
+                | Probe()
+                | Evaluate()
+                | SnapshotState()
+                | ReleaseState()
+                | SaveInstance()
+                | SaveCheckpoint()
+            ):
+                if isinstance(effect, DiscardRound):
+                    self._cancel_fetch(effect.instance)
+                self._worker.submit(effect)
+            case Average() | RepairAverage():
+                key = (effect.instance, effect.round, effect.attempt)
+                self._averagings[key] = self._spawn(self._average(effect))
+            case CancelAverage():
+                task = self._averagings.pop((effect.instance, effect.round, effect.attempt), None)
+                if task is not None:
+                    task.cancel()
+            case FetchState():
+                self._cancel_fetch(effect.instance)
+                self._fetches[effect.instance] = self._spawn(self._fetch(effect))
+            case Stop():
+                raise AssertionError("a stop ends the list")
+
+    def _cancel_fetch(self, instance: InstanceId) -> None:
+        """State of an earlier boundary must not land after that of a later one."""
+        task = self._fetches.pop(instance, None)
+        if task is not None:
+            task.cancel()
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._reap)
+        return task
+
+    def _reap(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.post(error)
+
+    async def _average(self, effect: Average | RepairAverage) -> None:
+        try:
+            averaged = await self._averaged(effect)
+        except AverageFailed as error:
+            failed = AverageFailedEvent(
+                instance=effect.instance,
+                round=effect.round,
+                attempt=effect.attempt,
+                reason=str(error),
+                suspects=tuple(error.suspects),  # type: ignore[arg-type]
+                is_repair=isinstance(effect, RepairAverage),
+            )
+            self._inbox.put_local(failed)
+            return
+        finally:
+            key = (effect.instance, effect.round, effect.attempt)
+            if self._averagings.get(key) is asyncio.current_task():
+                del self._averagings[key]
+        self._worker.put_average(effect.instance, effect.round, averaged.vector)
+        finished = AverageFinished(
+            instance=effect.instance,
+            round=effect.round,
+            attempt=effect.attempt,
+            digest=averaged.digest,
+            contributors=averaged.contributors,
+            statistics=averaged.statistics,
+            is_repair=isinstance(effect, RepairAverage),
+            bytes_sent=averaged.bytes_sent,
+            bytes_received=averaged.bytes_received,
+            upload_bytes_per_second=averaged.upload_bytes_per_second,
+        )
+        self._inbox.put_local(finished)
+
+    async def _averaged(self, effect: Average | RepairAverage) -> AveragedVector:
+        match effect:
+            case Average():
+                return await self._ports.averaging.average(
+                    round=effect.round,
+                    key=effect.key,
+                    weights=effect.weights,
+                    vector=self._worker.pseudo_gradient(effect.instance, effect.round),
+                    timeout_seconds=effect.timeout_seconds,
+                    shares=effect.shares,
+                )
+            case RepairAverage():
+                return await self._ports.averaging.repair(
+                    round=effect.round,
+                    key=effect.key,
+                    digest=effect.digest,
+                    contributors=effect.contributors,
+                    from_peers=effect.from_peers,
+                    timeout_seconds=effect.timeout_seconds,
+                    vector=self._worker.kept_pseudo_gradient(effect.instance, effect.round),
+                )
+
+    async def _fetch(self, effect: FetchState) -> None:
+        try:
+            outer, momentum = await self._ports.states.fetch(
+                instance=effect.instance, round=effect.round, digest=effect.digest, from_peers=effect.from_peers
+            )
+        except StateTransferFailed as error:
+            self._inbox.put_local(FetchFailedEvent(instance=effect.instance, round=effect.round, reason=str(error)))
+            return
+
+        def adopt() -> None:
+            self._ports.engine.adopt(effect.instance, outer, momentum)
+            self.post(StateFetched(instance=effect.instance, round=effect.round, digest=effect.digest))
+
+        self._worker.call(adopt)

@@ -1,0 +1,167 @@
+"""What the runtime needs from the rooms, as small Protocols. Each says who calls it, from where, and what may block.
+
+A vector is a flat float32 tensor on the CPU, shape [P]; the runtime only hands it on, so that it needs no torch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, SupportsFloat
+
+from adloco_p2p.core.model.events import Durable, InnerResult, RunInner
+from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict, PseudoGradientStatistics
+
+Vector = Any
+"""torch.Tensor float32 [P], CPU."""
+
+
+class Engine(Protocol):
+    """Trains. Called only from the device worker's thread, if not said otherwise; every call blocks until it is done."""
+
+    def run_inner(
+        self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: Callable[[int, SupportsFloat, int], None]
+    ) -> InnerResult | None:
+        """H inner steps; fewer where `should_stop` ended them early. After each: steps done, its loss, its tokens.
+
+        `should_stop`, asked before each, may call `evaluate` and `snapshot` of the round before. `apply_outer`, `digests` and
+        `state` of the round before may be called beside it, from another thread.
+        """
+
+    def pseudo_gradient(self, instance: InstanceId) -> Vector:
+        """Of the last `run_inner`: what is to be averaged; a buffer that stays valid until the round's `apply_outer`."""
+
+    def apply_outer(self, instance: InstanceId, averaged: Vector, *, round: int) -> None:
+        """The local parameters follow, unless the inner steps of the next round have begun."""
+
+    def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
+        """Of the outer parameters; of outer parameters and momentum together."""
+
+    def state(self, instance: InstanceId) -> Sequence[Vector]:
+        """Outer parameters and momentum, the instance's own: valid until its next `apply_outer` or `transition`."""
+
+    def adopt(self, instance: InstanceId, outer: Vector, momentum: Vector) -> None: ...
+
+    def transition(self, forks: Sequence[Fork], merges: Sequence[Merge]) -> None: ...
+
+    def drop(self, instance: InstanceId) -> None:
+        """Forget the instance, if it is here."""
+
+    def discard(self, instance: InstanceId) -> None:
+        """Forget unfinished inner steps, if the instance is here."""
+
+    def probe_merge(self, merge: Merge) -> ProbeVerdict: ...
+
+    def evaluate(self, instance: InstanceId) -> float: ...
+
+    def snapshot(self, instance: InstanceId) -> tuple[dict[str, Vector], dict[str, object]]: ...
+
+
+class Checkpoints(Protocol):
+    """Durable state. Called only from the device worker's second thread, in the order of the effects."""
+
+    def save_instance(self, round: int, instance: InstanceId, tensors: dict[str, Vector], meta: dict[str, object]) -> None: ...
+
+    def complete(self, durable: Durable) -> None: ...
+
+
+class AveragedVector(Protocol):
+    """What an averaging gave: the same bytes on every host."""
+
+    @property
+    def vector(self) -> Vector: ...
+
+    @property
+    def digest(self) -> Digest: ...
+
+    @property
+    def contributors(self) -> tuple[PeerId, ...]: ...
+
+    @property
+    def statistics(self) -> PseudoGradientStatistics | None: ...
+
+    @property
+    def bytes_sent(self) -> int: ...
+
+    @property
+    def bytes_received(self) -> int: ...
+
+    @property
+    def upload_bytes_per_second(self) -> float:
+        """What the own uplink carried, as the receivers saw it; 0 where it was not measured."""
+
+
+class Averaging(Protocol):
+    """Averages vectors with other peers. Called from the event loop; raises AverageFailed."""
+
+    async def average(
+        self,
+        *,
+        round: int,
+        key: Digest,
+        weights: tuple[tuple[PeerId, int], ...],
+        vector: Vector,
+        timeout_seconds: float,
+        shares: tuple[float, ...] = (),
+    ) -> AveragedVector:
+        """`shares`: how much of the vector each member reduces; empty: equally much. The result is held for repairs until those
+        of later rounds are there."""
+
+    async def repair(
+        self,
+        *,
+        round: int,
+        key: Digest,
+        digest: Digest,
+        contributors: tuple[PeerId, ...],
+        from_peers: tuple[PeerId, ...],
+        timeout_seconds: float,
+        vector: Vector | None = None,
+    ) -> AveragedVector:
+        """Fetch a committed average from peers that hold it, verified against `digest`. `vector`: this peer's own of that
+        round; where it is in the average there are statistics, as of `average`."""
+
+
+class Messenger(Protocol):
+    """Carries messages to other peers, best effort. Called from the event loop, never blocks, never raises."""
+
+    def send(self, peer: PeerId, message: object) -> None: ...
+
+    def broadcast(self, message: object) -> None: ...
+
+
+class StateExchange(Protocol):
+    """State of instances between peers. `fetch` raises StateTransferFailed."""
+
+    def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[Vector]) -> None:
+        """From now on serve this state, of the boundary before `round`. Called from the device worker's thread; copies."""
+
+    def retire(self, instance: InstanceId) -> None:
+        """This peer hosts the instance no longer; who is a little behind may still fetch it. Called from the device worker's
+        thread."""
+
+    def withdraw(self, instance: InstanceId) -> None:
+        """Serve nothing of this instance any more. Called from the device worker's thread."""
+
+    async def fetch(
+        self, *, instance: InstanceId, round: int, digest: Digest, from_peers: tuple[PeerId, ...]
+    ) -> Sequence[Vector]: ...
+
+
+class Journal(Protocol):
+    """Append and sync before returning. Called from the event loop; records are small."""
+
+    def append(self, record: object) -> None: ...
+
+
+class RateLimiter(Protocol):
+    """Holds all traffic of the peer under its caps. Called from the event loop, never blocks."""
+
+    def set_caps(self, *, up_bytes_per_second: int | None, down_bytes_per_second: int | None) -> None:
+        """From now on; none: as it is, 0: no cap."""
+
+    def traffic(self) -> Mapping[str, float | None]:
+        """Totals, measured rates, caps, and the day's budget, by the names that `views.derived.bandwidth` lists."""
+
+
+class EventSink(Protocol):
+    """Takes every event of the peer: the event file and the views. Called from the event loop; must be quick."""
+
+    def write(self, name: str, fields: dict[str, object]) -> None: ...

@@ -1,0 +1,60 @@
+"""A peer alone: the same loop and the same plans as in a swarm, with nobody to ask."""
+
+import asyncio
+from collections.abc import Sequence
+
+from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
+from adloco_p2p.core.model.events import Started, Stop
+from adloco_p2p.core.model.types import Report, RoundPlan
+from adloco_p2p.core.peer.peer import Peer
+from adloco_p2p.core.planning.round_plan import next_plan
+from adloco_p2p.runtime.adapters import signals
+from adloco_p2p.runtime.adapters.metrics_endpoint import MetricsEndpoint
+from adloco_p2p.runtime.node.loop import Node, Ports
+from adloco_p2p.runtime.services import LocalPeer, control_server
+from adloco_p2p.swarm.in_memory import MemorySwarm
+
+
+class NothingToJournal:
+    """A peer alone can disagree with nobody: its checkpoints are all the memory it needs."""
+
+    def append(self, record: object) -> None:
+        raise AssertionError(f"a peer alone journals nothing: {record}")
+
+
+async def train_alone(local: LocalPeer) -> Stop:
+    """Train the run to its end, or until the user stops it."""
+    rules = local.run.rules
+
+    def decide(plan: RoundPlan, reports: Sequence[Report]) -> RoundPlan:
+        return next_plan(plan, reports, rules)
+
+    durable = local.durable if local.durable is not None else local.begin()
+    port = MemorySwarm().port(local.me)
+    node = Node(
+        peer=Peer(me=local.me, cadence=local.cadence, agreement=FixedRosterAgreement(decide=decide)),
+        ports=Ports(
+            engine=local.engine,
+            checkpoints=local.checkpoints,
+            averaging=port,
+            messenger=port,
+            states=port,
+            journal=NothingToJournal(),
+            events=local.sink,
+        ),
+    )
+    control = control_server(node, local, None)
+    metrics = MetricsEndpoint(local.peer_config, local.view)
+    signals.install_for(node, asyncio.get_running_loop(), grace_seconds=local.peer_config.grace_seconds)
+    local.view.start()
+    try:
+        local.sink.write("started", local.started_fields)
+        node.attach(asyncio.get_running_loop())
+        await control.start()
+        local.workdir.enter(None)
+        await metrics.start()
+        return await node.run(Started(durable=durable, capacity=local.capacity))
+    finally:
+        await metrics.stop()
+        await control.stop()
+        local.view.stop()

@@ -1,0 +1,154 @@
+"""Part of the composition root: what one peer has on its own machine, with or without a network.
+
+Nothing here decides anything about training.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.control.endpoint import parse_listen
+from adloco_p2p.control.server import ControlServer
+from adloco_p2p.core.model.events import Durable
+from adloco_p2p.core.model.types import Capacity, PeerId
+from adloco_p2p.core.peer.peer import Cadence
+from adloco_p2p.data.feed import IndexedFeed, open_feed
+from adloco_p2p.runtime.adapters.control_adapter import ControlAdapter
+from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
+from adloco_p2p.runtime.adapters.plan_rule import genesis_of
+from adloco_p2p.runtime.node.event_sink import Sink, View
+from adloco_p2p.runtime.node.loop import Node
+from adloco_p2p.runtime.node.ports import RateLimiter
+from adloco_p2p.storage.checkpoint import CheckpointStore
+from adloco_p2p.storage.event_log import EventLog, read_events
+from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.swarm.p2p.identity import Identity
+from adloco_p2p.training.device import select_device
+from adloco_p2p.training.hosting import Hosting
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalPeer:
+    """What one peer has on its own machine: its directory, its engine and what it remembers."""
+
+    me: PeerId
+    run: RunConfig
+    workdir: Workdir
+    engine: Hosting
+    checkpoints: CheckpointStore
+    event_log: EventLog
+    sink: Sink
+    durable: Durable | None
+    """What the last checkpoint remembers; none in a fresh directory."""
+    capacity: Capacity
+    view: EventBroadcaster
+    peer_config: PeerConfig
+    started_fields: dict[str, Any]
+    """What the first event says of the run and the machine."""
+
+    @property
+    def cadence(self) -> Cadence:
+        return Cadence(
+            work=self.run.work,
+            evaluation_period=self.run.evaluation.period_rounds,
+            checkpoint_period=self.peer_config.checkpoint_period_rounds,
+            is_delayed=self.run.outer.overlap != "none",
+        )
+
+    def begin(self) -> Durable:
+        """Begin with the genesis plan; the author of the run makes the fresh instances, others fetch theirs."""
+        plan = genesis_of(self.run)
+        held = tuple(item.instance for item in plan.instances) if self.me == self.run.author else ()
+        self.engine.start(held)
+        return Durable(round=0, plans=(plan,), held=held)
+
+    def close(self) -> None:
+        self.event_log.close()
+        self.workdir.close()
+
+
+def open_local(
+    *, workdir: Workdir, run: RunConfig, peer_config: PeerConfig, view: View, say: Callable[[str], None]
+) -> LocalPeer:
+    """Build data, model and storage of one peer; restore the last checkpoint where there is one.
+
+    Raises ConfigError, StorageError and DeviceError. `say` tells the user what takes time.
+    """
+
+    def enter(phase: str) -> None:
+        workdir.enter(phase)
+        say(phase)
+
+    workdir.adopt(run)
+    select_device(peer_config)  # a device that is not there is noticed before the text is read
+    me = Identity.load_or_create(workdir.identity_path).peer_id
+    store = CheckpointStore.open(workdir.checkpoints_path, run=run.digest, kept=peer_config.checkpoints_kept)
+    latest = store.latest()
+    event_log = EventLog.open(workdir.events_path)
+    broadcaster = EventBroadcaster(view, events_path=workdir.events_path)
+    enter("reading the text")
+    feed = open_feed(run, cache_dir=workdir.path / "data")
+    enter("building the model")
+    engine = Hosting(run, peer_config, me, feed)
+    if latest is not None:
+        for instance in latest.instances:
+            tensors, meta = store.load_instance(latest.round, instance)
+            engine.restore(instance, tensors, meta)
+        if not latest.durable.is_finished:
+            event_log.rewind(latest.round)
+        broadcaster.recall(list(read_events(workdir.events_path)))
+    return LocalPeer(
+        me=me,
+        run=run,
+        workdir=workdir,
+        engine=engine,
+        checkpoints=store,
+        event_log=event_log,
+        sink=Sink(log=event_log, view=broadcaster),
+        view=broadcaster,
+        peer_config=peer_config,
+        durable=latest.durable if latest else None,
+        capacity=Capacity(
+            samples_per_second=0.0,
+            micro_batch_limit=engine.micro_batch_limit,
+            max_instances=peer_config.max_instances,
+            is_reachable=not peer_config.client_mode,
+        ),
+        started_fields={
+            "run": run.digest,
+            "name": run.name,
+            "peer": me,
+            "mode": run.mode,
+            "rounds": run.work.rounds,
+            "samples": run.work.samples,
+            "inner_steps": run.work.inner_steps,
+            "parameters": engine.num_parameters,
+            "device": str(engine.device),
+            "micro_batch_limit": engine.micro_batch_limit,
+            "unigram_entropy": feed.unigram_entropy(run.evaluation.rows) if isinstance(feed, IndexedFeed) else None,
+            "resumed_round": latest.round if latest else None,
+        },
+    )
+
+
+BANDWIDTH_SECONDS = 2.0
+"""How often the views are told of rates."""
+
+
+def control_server(node: Node, local: LocalPeer, rate_limiter: RateLimiter | None) -> ControlServer:
+    """The control API of a node, to be started and stopped with it."""
+    return ControlServer(
+        ControlAdapter(node, local.view, rate_limiter),
+        workdir=local.workdir.path,
+        listen=parse_listen(local.peer_config.control_address),
+    )
+
+
+async def show_bandwidth(local: LocalPeer, rate_limiter: RateLimiter) -> None:
+    """Tell the views what passes, for ever."""
+    while True:
+        await asyncio.sleep(BANDWIDTH_SECONDS)
+        local.sink.write("bandwidth", dict(rate_limiter.traffic()))

@@ -1,0 +1,215 @@
+"""Runs of simulated swarms from seeds: what `adloco-peer simulate` and the tests call. Results are plain data."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean, median
+
+from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
+from adloco_p2p.core.agreement.membership import Timing
+from adloco_p2p.sim.checkers import Violation
+from adloco_p2p.sim.faults import Faults, random_faults
+from adloco_p2p.sim.world import AgreementFactory, World, short
+
+TRACE_LINES = 200
+"""Last lines of the trace of a failing run that are shown."""
+BAR_WIDTH = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """One plan: seconds from the last report that it could use until peers had it. Negative cannot be."""
+
+    round: int
+    first_seconds: float
+    median_seconds: float
+    last_seconds: float
+    """Peers that were cut off or restarted hear of it later."""
+    peers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One seed."""
+
+    seed: int
+    peers: int
+    """At the start."""
+    violation: str | None
+    """What went wrong; none: every invariant held and the run came to its end."""
+    rounds: tuple[RoundResult, ...]
+    virtual_seconds: float
+    events: int
+    peers_seen: int
+    """All that ever took part."""
+    messages_per_peer_and_second: float
+    bytes_per_peer_and_second: float
+    messages_per_peer: float
+    bytes_per_peer: float
+    reorgs: int
+    trace: tuple[str, ...] = ()
+    """The end of the story, for a run that failed."""
+
+
+def simulate(
+    *,
+    peers: int,
+    rounds: int,
+    seeds: Iterable[int],
+    loss: float = 0.0,
+    churn: float = 0.0,
+    partition_seconds: float = 0.0,
+    liars: float = 0.0,
+    round_seconds: float = 10.0,
+    timing: Timing | None = None,
+) -> Iterator[Result]:
+    """One result per seed, as it is ready. `churn`: joiners, and as many leavers, per peer and minute. The partition cuts the
+    swarm in two halves after one round. Loss and churn end when the run would end without them; then it must finish."""
+    faults = Faults(
+        loss=loss,
+        churn=churn,
+        partition_at=round_seconds if partition_seconds else None,
+        partition_seconds=partition_seconds,
+        liars=liars,
+        calm_at=rounds * round_seconds + partition_seconds if loss or churn or partition_seconds else 0.0,
+    )
+    for seed in seeds:
+        yield run_seed(seed, peers=peers, rounds=rounds, faults=faults, round_seconds=round_seconds, timing=timing)
+
+
+def random_seed(seed: int, *, factory: AgreementFactory = GossipAgreement) -> Result:
+    """A small swarm with the random faults of this seed."""
+    random = Random(f"scenario {seed}")
+    faults = random_faults(random)
+    peers, rounds = random.randint(4, 7), random.randint(3, 5)
+    return run_seed(seed, peers=peers, rounds=rounds, faults=faults, round_seconds=2.0, measures_bytes=False, factory=factory)
+
+
+def run_seed(
+    seed: int,
+    *,
+    peers: int,
+    rounds: int,
+    faults: Faults,
+    round_seconds: float,
+    timing: Timing | None = None,
+    measures_bytes: bool = True,
+    factory: AgreementFactory = GossipAgreement,
+) -> Result:
+    """Play one seed; a failing one is played again to tell its story."""
+
+    def world(*, is_traced: bool) -> World:
+        return World(
+            seed,
+            peers=peers,
+            rounds=rounds,
+            faults=faults,
+            round_seconds=round_seconds,
+            timing=timing,
+            measures_bytes=measures_bytes,
+            factory=factory,
+            is_traced=is_traced,
+        )
+
+    played = world(is_traced=False)
+    violation = _play(played)
+    if violation is None:
+        return _result(seed, played, None, ())
+    traced = world(is_traced=True)
+    violation = _play(traced)
+    assert violation is not None and traced.trace is not None, "a seed does not repeat itself"
+    return _result(seed, traced, violation, traced.trace[-TRACE_LINES:])
+
+
+def _play(world: World) -> str | None:
+    try:
+        world.run()
+    except Violation as violation:
+        return short(str(violation))
+    return None
+
+
+def _result(seed: int, world: World, violation: str | None, trace: Sequence[str]) -> Result:
+    machines = list(world.machines.values())
+    count, seconds = len(machines), max(world.time, 1e-9)
+    messages = sum(machine.messages for machine in machines) / count
+    size = sum(machine.bytes for machine in machines) / count
+    return Result(
+        seed=seed,
+        peers=len(world.genesis.roster),
+        violation=violation,
+        rounds=tuple(_round_result(round, times, world) for round, times in sorted(world.decided.items())),
+        virtual_seconds=world.time,
+        events=world.events,
+        peers_seen=count,
+        messages_per_peer_and_second=messages / seconds,
+        bytes_per_peer_and_second=size / seconds,
+        messages_per_peer=messages,
+        bytes_per_peer=size,
+        reorgs=world.switches,
+        trace=tuple(trace),
+    )
+
+
+def _round_result(round: int, times: Sequence[float], world: World) -> RoundResult:
+    before = [at for at in world.reported.get(round - 2, ()) if at <= times[0]]
+    start = max(before, default=0.0)
+    return RoundResult(
+        round=round,
+        first_seconds=times[0] - start,
+        median_seconds=median(times) - start,
+        last_seconds=max(times) - start,
+        peers=len(times),
+    )
+
+
+def summary(results: Sequence[Result]) -> str:
+    """For a terminal: a line per swarm size, the rounds where there is one size, and the story of the first run that failed."""
+    failed = [result for result in results if result.violation is not None]
+    lines = [f"{len(results) - len(failed)} of {len(results)} runs kept every promise"]
+    sizes = sorted({result.peers for result in results})
+    if any(result.rounds for result in results):
+        lines += ["", "seconds from the last report that a plan could use until peers had it (medians over plans)"]
+        lines.append(
+            f"{'peers':>6}{'plans':>8}{'half':>8}{'all':>8}{'slowest':>10}{'messages/s':>13}{'kB/s':>9}{'switches':>11}"
+        )
+        lines += [_size_line(peers, [result for result in results if result.peers == peers]) for peers in sizes]
+        lines.append("messages and kB sent per peer and second; switches: peers that changed to another history")
+    if len(sizes) == 1:
+        lines += _round_lines([item for result in results for item in result.rounds])
+    if failed:
+        first, others = failed[0], ", ".join(str(result.seed) for result in failed[1:])
+        lines += ["", f"seed {first.seed} with {first.peers} peers FAILED: {first.violation}", *first.trace]
+        lines += [f"seeds that failed too: {others}"] if others else []
+    return "\n".join(lines)
+
+
+def _size_line(peers: int, results: Sequence[Result]) -> str:
+    rounds = [item for result in results for item in result.rounds]
+    if not rounds:
+        return f"{peers:>6}{0:>8}"
+    half, last = median(item.median_seconds for item in rounds), median(item.last_seconds for item in rounds)
+    slowest = max(item.last_seconds for item in rounds)
+    messages = fmean(result.messages_per_peer_and_second for result in results)
+    size = fmean(result.bytes_per_peer_and_second for result in results) / 1000
+    switches = sum(result.reorgs for result in results)
+    return f"{peers:>6}{len(rounds):>8}{half:>8.2f}{last:>8.2f}{slowest:>10.2f}{messages:>13.1f}{size:>9.1f}{switches:>11}"
+
+
+def _round_lines(items: Sequence[RoundResult]) -> list[str]:
+    """One line per round, with a bar from the first peer that had the plan to the last."""
+    if not items:
+        return []
+    lines = ["", f"{'round':>6}{'peers':>8}{'half':>8}{'all':>8}   first peer to last (medians over seeds)"]
+    rounds = sorted({item.round for item in items})
+    same = {round: [item for item in items if item.round == round] for round in rounds}
+    longest = max(median(item.last_seconds for item in same[round]) for round in rounds)
+    for round in rounds:
+        first, half, last = (
+            median(getattr(item, name) for item in same[round]) for name in ("first_seconds", "median_seconds", "last_seconds")
+        )
+        scale = BAR_WIDTH / longest if longest > 0 else 0.0
+        bar = " " * int(first * scale) + "#" * max(1, int(last * scale) - int(first * scale))
+        peers = median(item.peers for item in same[round])
+        lines.append(f"{round:>6}{peers:>8g}{half:>8.2f}{last:>8.2f}   {bar}")
+    return lines

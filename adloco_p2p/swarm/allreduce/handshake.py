@@ -1,0 +1,113 @@
+"""The messages of an average besides its data. Every one is checked here, and every length has a limit."""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Annotated, Literal
+
+from annotated_types import MaxLen
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import Digest, PeerId, Text
+from adloco_p2p.decode import decode
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES
+
+HANDLER = "adloco.average.2"
+"""Name of the binary stream handler; ends in the version, so that other versions cannot meet."""
+MAX_SUSPECTS = 16
+"""Suspects that one note names."""
+
+_HELLO = struct.Struct("<4sBBBB32s32sQI")
+THROUGHPUT = struct.Struct("<Qd")  # bytes, seconds: how fast a member's first parts came, as the reducer saw it
+_MAGIC = b"ADLO"
+_VERSION = 2
+_PART = struct.Struct("<I32s")  # bytes, SHA-256
+
+
+class Purpose(IntEnum):
+    AVERAGE = 1
+    REPAIR = 2
+    ABORT = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """What a stream is for: its first frame, and that of every further average on it. 84 bytes."""
+
+    purpose: Purpose
+    key: Digest
+    """Key of the average; for a repair, the digest of the wanted result."""
+    spec: bytes = bytes(32)
+    codec: int = 0
+    lane: int = 0
+    """Which of the streams between the member and the reducer this is."""
+    size: int = 0
+    """Values of the vector."""
+    part_bytes: int = 0
+
+    def encode(self) -> bytes:
+        fields = (self.purpose, self.codec, self.lane, bytes.fromhex(self.key), self.spec, self.size, self.part_bytes)
+        return _HELLO.pack(_MAGIC, _VERSION, *fields)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Hello":
+        if len(data) != _HELLO.size:
+            raise RemoteProtocolError(f"hello of {len(data)} bytes")
+        magic, version, purpose, codec, lane, key, spec, size, part_bytes = _HELLO.unpack(data)
+        if magic != _MAGIC or version != _VERSION or purpose not in tuple(Purpose):
+            raise RemoteProtocolError("hello of another protocol or version")
+        return cls(
+            purpose=Purpose(purpose),
+            key=Digest(key.hex()),
+            spec=spec,
+            codec=codec,
+            lane=lane,
+            size=size,
+            part_bytes=part_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelloReply:
+    """Answer to a hello, and the content of an abort."""
+
+    status: Literal["go", "refused", "failed"]
+    """refused: this stream has no business here; failed: the average has failed, and why."""
+    reason: Text = ""
+    suspects: Annotated[tuple[Annotated[PeerId, MaxLen(100)], ...], MaxLen(MAX_SUSPECTS)] = ()
+
+    def encode(self) -> bytes:
+        return canonical.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "HelloReply":
+        return decode(cls, data, max_bytes=CONTROL_BYTES)
+
+
+GO = HelloReply(status="go")
+
+
+def refusal(reason: str) -> HelloReply:
+    return HelloReply(status="refused", reason=_short(reason))
+
+
+def failure(reason: str, suspects: tuple[str, ...]) -> HelloReply:
+    """What the other members are told; the reason is cut to what one frame holds."""
+    named = tuple(PeerId(peer) for peer in suspects[:MAX_SUSPECTS])
+    return HelloReply(status="failed", reason=_short(reason), suspects=named)
+
+
+def _short(text: str) -> str:
+    return text.encode("ascii", "replace").decode("ascii")[:400]
+
+
+def encode_table(parts: list[tuple[int, bytes]]) -> bytes:
+    """Length in bytes and SHA-256 of every encoded part, in order."""
+    return b"".join(_PART.pack(num_bytes, digest) for num_bytes, digest in parts)
+
+
+def decode_table(data: bytes) -> list[tuple[int, bytes]]:
+    if len(data) % _PART.size:
+        raise RemoteProtocolError(f"table of {len(data)} bytes")
+    return list(_PART.iter_unpack(data))

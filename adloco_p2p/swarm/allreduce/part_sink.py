@@ -1,0 +1,62 @@
+"""Where the parts go that arrive on one stream."""
+
+import asyncio
+from collections.abc import Callable
+
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.swarm.allreduce.allreduce_spec import Part
+
+
+class PartSink:
+    """Parts in order, each into its own room. `permitted` says how many may have been begun by now."""
+
+    def __init__(
+        self,
+        sender: PeerId,
+        parts: tuple[Part, ...],
+        *,
+        room: Callable[[Part], memoryview],
+        on_part: Callable[[Part], None],
+        permitted: Callable[[], int],
+    ) -> None:
+        self.num_arrived = 0
+        self._sender = sender
+        self._parts = parts
+        self._room, self._on_part, self._permitted = room, on_part, permitted
+        self._view = memoryview(b"")
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+
+    def target(self, num_bytes: int) -> memoryview:
+        if not len(self._view):
+            if self.num_arrived == len(self._parts) or self.num_arrived >= self._permitted():
+                raise RemoteProtocolError(f"{self._sender} sends more than was asked")
+            self._view = self._room(self._parts[self.num_arrived])
+        if num_bytes > len(self._view):
+            raise RemoteProtocolError(f"{self._sender} sends a part that is too long")
+        return self._view[:num_bytes]
+
+    def arrived(self, num_bytes: int) -> None:
+        self._view = self._view[num_bytes:]
+        if len(self._view):
+            return
+        self._view = memoryview(b"")  # an empty view of the room would keep all of it in memory
+        self.num_arrived += 1
+        for count, waiter in self._waiters:
+            if self.num_arrived >= count and not waiter.done():
+                waiter.set_result(None)
+        self._on_part(self._parts[self.num_arrived - 1])
+
+    @property
+    def is_complete(self) -> bool:
+        return self.num_arrived == len(self._parts)
+
+    async def wait_for(self, count: int) -> None:
+        """Until so many parts are here. The caller bounds the waiting."""
+        if self.num_arrived < count:
+            entry = (count, asyncio.get_running_loop().create_future())
+            self._waiters.append(entry)
+            try:
+                await entry[1]
+            finally:
+                self._waiters.remove(entry)

@@ -1,0 +1,49 @@
+"""Whether this machine's clock agrees with those of other peers. Nothing in a run depends on it; readers of logs do. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.swarm.discovery.reachability import ClockReading
+
+MAX_OFFSET_SECONDS = 60.0
+"""Further off, and the user is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockSurvey:
+    """The clocks of others against ours: positive where theirs are ahead."""
+
+    offset_seconds: float
+    """Their median."""
+    uncertainty_seconds: float
+    """Half the round trip to the slowest of them: the true offset lies within."""
+    peers: tuple[PeerId, ...]
+    offsets_seconds: tuple[float, ...]
+    """By peer."""
+
+    @property
+    def is_off(self) -> bool:
+        """Beyond doubt further off than MAX_OFFSET_SECONDS."""
+        return abs(self.offset_seconds) - self.uncertainty_seconds > MAX_OFFSET_SECONDS
+
+    @property
+    def in_words(self) -> str:
+        side = "behind" if self.offset_seconds > 0 else "ahead of"
+        whose = f"the median of {len(self.peers)} others" if len(self.peers) > 1 else "the clock of the one other that answered"
+        seconds = f"{abs(self.offset_seconds):.1f} s (give or take {self.uncertainty_seconds:.2f} s)"
+        return f"this machine's clock is {seconds} {side} {whose}"
+
+
+def survey(readings: Mapping[PeerId, ClockReading]) -> ClockSurvey:
+    """At least one reading."""
+    assert readings
+    peers: Sequence[PeerId] = sorted(readings)
+    offsets = tuple(readings[peer].offset_seconds for peer in peers)
+    return ClockSurvey(
+        offset_seconds=median(offsets),
+        uncertainty_seconds=max(readings[peer].round_trip_seconds for peer in peers) / 2,
+        peers=tuple(peers),
+        offsets_seconds=offsets,
+    )

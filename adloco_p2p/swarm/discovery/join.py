@@ -1,0 +1,73 @@
+"""How a process gets to its run: which one it is, and who takes part."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.swarm.discovery.run_records import Discovery, RunRecord
+from adloco_p2p.swarm.p2p.addresses import leads_out
+from adloco_p2p.swarm.p2p.host import Host
+
+DISCOVERY_SECONDS = 30.0
+"""How long a joiner looks for a run before it gives up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinTarget:
+    """What the user says about the way to the run."""
+
+    initial_peers: tuple[str, ...]
+    """Addresses and join links; none for the first peer of a run."""
+    run: str | None
+    """Digest, or the beginning of one, where the DHT holds several runs."""
+
+
+async def choose_run(discovery: Discovery, *, wanted: str | None) -> Digest:
+    """The run to join. A digest of full length needs no directory. Raises ConfigError and SwarmError."""
+    if wanted is not None and len(wanted) == 64:
+        return Digest(wanted)
+    deadline = time.monotonic() + DISCOVERY_SECONDS
+    while True:
+        records = [r for r in await discovery.list_runs() if wanted is None or r.run.startswith(wanted)]
+        if len(records) == 1:
+            return records[0].run
+        if len(records) > 1:
+            raise ConfigError("several runs are known here; choose one with --run ID:", *map(_describe, records), code="E205")
+        if time.monotonic() > deadline:
+            named = f"no run {wanted}" if wanted is not None else "no run"
+            raise SwarmError(f"{named} is announced by the peers that were reached; is its first peer up?", code="E303")
+        await asyncio.sleep(1.0)
+
+
+def _describe(record: RunRecord) -> str:
+    return f"  --run {record.run[:16]}   {record.name}, {record.num_peers} peers, by {record.author}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConnections:
+    """The announced peers of a run, this one left out."""
+
+    connected: tuple[PeerId, ...]
+    """Sorted."""
+    unreached: Mapping[PeerId, str]
+    """Why not, in words."""
+
+
+async def connect_to_run(host: Host, discovery: Discovery, run: Digest, *, is_patient: bool) -> RunConnections:
+    """Connect to the announced peers of the run and remember those that this peer has a connection with: anybody can announce
+    addresses that lead nowhere. Addresses of networks that this machine is not in are not dialled (`leads_out`). Without
+    `is_patient` each peer is dialled once."""
+    records = await discovery.find_peers(run)
+    connected, own = set(await host.peers_connected()), await host.addresses()
+    addresses = {record.peer: [text for text in record.addresses if leads_out(text, own)] for record in records}
+    new = [address for peer, known in addresses.items() if peer not in connected for address in known]
+    dialled = await host.connect(new, is_patient=is_patient) if new else {}
+    connected |= {peer for peer, problem in dialled.items() if problem is None}
+    host.remember(address for peer, known in addresses.items() if peer in connected for address in known)
+    return RunConnections(
+        connected=tuple(sorted(connected & {record.peer for record in records})),
+        unreached={peer: problem for peer, problem in dialled.items() if problem is not None},
+    )

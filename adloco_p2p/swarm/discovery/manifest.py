@@ -1,0 +1,94 @@
+"""The signed configuration of a run: made by its author, served and fetched by every peer."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+from hivemind.p2p import P2P
+
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.decode import decode
+from adloco_p2p.errors import RemoteProtocolError, SwarmError
+from adloco_p2p.swarm.p2p.identity import Identity, verify
+from adloco_p2p.swarm.transport.gossip import _NETWORK_ERRORS, SEND_TIMEOUT_SECONDS, AdlocoGossip, _hivemind_id
+from adloco_p2p.v1 import gossip_pb2
+
+MAX_MANIFEST_BYTES = 64 * 1024
+_MANIFEST_CONTEXT = "manifest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedManifest:
+    """The configuration of a run as its author signed it: what a joiner fetches first, from anybody."""
+
+    manifest: bytes
+    """Canonical form of the RunConfig; its digest is the run."""
+    author: PeerId
+    signature: bytes
+
+    @classmethod
+    def sign(cls, config: RunConfig, author: Identity) -> "SignedManifest":
+        manifest = canonical.encode(config)
+        return cls(manifest=manifest, author=author.peer_id, signature=author.sign(_MANIFEST_CONTEXT, manifest))
+
+    @property
+    def run(self) -> Digest:
+        """The digest that this manifest really has."""
+        return Digest(hashlib.sha256(self.manifest).hexdigest())
+
+    def verified(self, run: Digest) -> RunConfig:
+        """The configuration, if this is the manifest of `run` and its author signed it. Raises RemoteProtocolError."""
+        if len(self.manifest) > MAX_MANIFEST_BYTES:
+            raise RemoteProtocolError(f"manifest of {len(self.manifest)} bytes, at most {MAX_MANIFEST_BYTES} accepted")
+        if self.run != run:
+            raise RemoteProtocolError(f"the manifest has digest {self.run}, not that of run {run}")
+        if not verify(self.author, _MANIFEST_CONTEXT, self.manifest, self.signature):
+            raise RemoteProtocolError(f"the manifest of run {run} is not signed by its author {self.author}")
+        config: RunConfig = decode(RunConfig, self.manifest, max_bytes=MAX_MANIFEST_BYTES)
+        if config.author != self.author:
+            raise RemoteProtocolError(
+                f"the manifest of run {run} is signed by {self.author}, its author is {config.author[:64]}"
+            )
+        return config
+
+    def to_proto(self) -> gossip_pb2.SignedManifest:
+        return gossip_pb2.SignedManifest(manifest=self.manifest, author=self.author, signature=self.signature)
+
+    @classmethod
+    def from_proto(cls, message: gossip_pb2.SignedManifest) -> "SignedManifest":
+        return cls(manifest=message.manifest, author=PeerId(message.author), signature=message.signature)
+
+    def to_bytes(self) -> bytes:
+        """For the disk."""
+        return bytes(self.to_proto().SerializeToString(deterministic=True))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "SignedManifest":
+        """Raises RemoteProtocolError."""
+        try:
+            return cls.from_proto(gossip_pb2.SignedManifest.FromString(data))
+        except DecodeError:
+            raise RemoteProtocolError("not a signed manifest") from None
+
+
+async def fetch_manifest(p2p: P2P, peers: Iterable[PeerId], run: Digest) -> SignedManifest:
+    """The manifest of `run` from the first of `peers` that has it. Its digest and signature are verified; raises SwarmError."""
+    problems = []
+    for peer in peers:
+        request = gossip_pb2.ManifestRequest(run=bytes.fromhex(run))
+        try:
+            reply = await AdlocoGossip.get_stub(p2p, _hivemind_id(peer)).rpc_manifest(request, timeout=SEND_TIMEOUT_SECONDS)
+            if not reply.HasField("manifest"):
+                raise RemoteProtocolError("does not hold it")
+            manifest = SignedManifest.from_proto(reply.manifest)
+            manifest.verified(run)
+        except (RemoteProtocolError, *_NETWORK_ERRORS) as error:
+            problems.append(f"  {peer}: {error or 'no answer'}")
+        else:
+            return manifest
+    raise SwarmError(
+        f"nobody could give the manifest of run {run}:\n" + "\n".join(problems or ["  no peer is known"]), code="E304"
+    )

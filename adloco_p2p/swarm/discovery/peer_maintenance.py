@@ -1,0 +1,118 @@
+"""What a peer does beside training to be found and to find others: announces itself, gets acquainted, compares clocks."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.errors import SwarmError
+from adloco_p2p.swarm.discovery.clock_survey import survey
+from adloco_p2p.swarm.discovery.join import connect_to_run
+from adloco_p2p.swarm.discovery.reachability import ping
+from adloco_p2p.swarm.discovery.run_records import Discovery
+from adloco_p2p.swarm.p2p.host import Host
+
+ANNOUNCE_SECONDS = 40.0
+"""A third of a record's lifetime."""
+ADDRESS_CHECK_SECONDS = 5.0
+"""An address that came or went, such as that of a relay, is announced at once."""
+RECONNECT_SECONDS = 10.0
+"""How often newly announced peers are looked for; at first more often, while those who came at the same time announce
+themselves."""
+FIRST_CLOCKS_SECONDS = 10.0
+CLOCKS_SECONDS = 600.0
+MAX_CLOCKS = 5
+"""Peers whose clocks are asked for."""
+
+CLOCK = "clock"
+"""The key of the warning about it."""
+
+Write = Callable[[str, dict[str, Any]], None]
+
+
+class Neighbourhood:
+    """Run its three coroutines beside the loop, for ever."""
+
+    def __init__(
+        self, host: Host, discovery: Discovery, *, run: Digest, roster: Callable[[], Sequence[PeerId]], write: Write
+    ) -> None:
+        """`write` takes events: `clock`, and `warning` where a condition begins and ends."""
+        self._host = host
+        self._discovery = discovery
+        self._run = run
+        self._roster = roster
+        self._write = write
+        self._warned: set[str] = set()
+        self._unreached: frozenset[PeerId] = frozenset()
+        self._random = random.SystemRandom()
+
+    async def announce(self, *, name: str, author: PeerId) -> None:
+        """This peer and the run, again before the records end."""
+        told: tuple[str, ...] | None = None
+        told_at = 0.0
+        while True:
+            addresses = await self._host.addresses()
+            if addresses != told or time.monotonic() - told_at > ANNOUNCE_SECONDS:
+                await self._discovery.announce_peer(self._run, addresses)
+                await self._discovery.announce_run(self._run, name=name, author=author, num_peers=len(self._roster()))
+                told, told_at = addresses, time.monotonic()
+            await asyncio.sleep(ADDRESS_CHECK_SECONDS)
+
+    async def refresh_connections(self) -> None:
+        """Keep connected with the others of the run."""
+        pause = RECONNECT_SECONDS / 8
+        while True:
+            await asyncio.sleep(pause)
+            known = await connect_to_run(self._host, self._discovery, self._run, is_patient=True)
+            self._unreached = frozenset(known.unreached)
+            roster = set(self._roster())
+            missed = {f"connection to {peer}": why for peer, why in known.unreached.items() if peer in roster}
+            for key in [key for key in self._warned - {CLOCK} if key not in missed]:
+                self._warn(key, "connected, or gone", is_active=False)
+            for key, why in missed.items():
+                self._warn(key, f"cannot be reached from here: {why}", is_active=True)
+            pause = min(2 * pause, RECONNECT_SECONDS)
+
+    async def out_of_reach(self, peers: Sequence[PeerId]) -> tuple[PeerId, ...]:
+        """Those that could not be reached when last tried, and have not connected by themselves since."""
+        doubtful = [peer for peer in peers if peer in self._unreached]
+        connected = await self._host.peers_connected() if doubtful else ()
+        return tuple(peer for peer in doubtful if peer not in connected)
+
+    async def compare_clocks(self) -> None:
+        """Ask some peers now and then, and write down what they say. One warning where this machine's clock is off."""
+        await asyncio.sleep(FIRST_CLOCKS_SECONDS)
+        while True:
+            connected = set(await self._host.peers_connected())
+            others = [peer for peer in self._roster() if peer in connected]
+            asked = self._random.sample(others, min(MAX_CLOCKS, len(others)))
+            answers = await asyncio.gather(*(ping(self._host.p2p, peer) for peer in asked), return_exceptions=True)
+            readings = {}
+            for peer, answer in zip(asked, answers, strict=True):
+                if isinstance(answer, SwarmError):
+                    continue
+                if isinstance(answer, BaseException):
+                    raise answer
+                readings[peer] = answer
+            if readings:
+                found = survey(readings)
+                self._write(
+                    "clock",
+                    {
+                        "offset_seconds": round(found.offset_seconds, 3),
+                        "uncertainty_seconds": round(found.uncertainty_seconds, 3),
+                        "peers": list(found.peers),
+                        "offsets_seconds": [round(seconds, 3) for seconds in found.offsets_seconds],
+                    },
+                )
+                self._warn(CLOCK, found.in_words, is_active=found.is_off)
+            await asyncio.sleep(CLOCKS_SECONDS if readings else FIRST_CLOCKS_SECONDS)
+
+    def _warn(self, key: str, message: str, *, is_active: bool) -> None:
+        """When it begins and when it ends, not in between."""
+        if is_active == (key in self._warned):
+            return
+        (self._warned.add if is_active else self._warned.discard)(key)
+        self._write("warning", {"key": key, "message": message, "active": is_active})

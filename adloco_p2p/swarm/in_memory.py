@@ -1,0 +1,171 @@
+"""The swarm's ports inside one process, without a network: for a peer alone, for simulated hosts, and as the fake that the
+conformance suite holds against the real transport.
+
+Everything happens in one event loop. Messages arrive in order and are never lost, unless `cut` says so.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, PseudoGradientStatistics
+from adloco_p2p.errors import AverageFailed, StateTransferFailed
+from adloco_p2p.numerics.digest import tensor_digest
+from adloco_p2p.numerics.reduction import pseudo_gradient_statistics, weighted_average
+
+STATES_KEPT = 2
+"""Boundaries per instance whose state can still be fetched."""
+AVERAGES_KEPT = 64
+"""Averages that can still be fetched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryAverage:
+    """One averaged vector as a member received it; shaped like `runtime.ports.AveragedVector`."""
+
+    vector: torch.Tensor
+    digest: Digest
+    contributors: tuple[PeerId, ...]
+    statistics: PseudoGradientStatistics | None
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    upload_bytes_per_second: float = 0.0
+
+
+@dataclass(slots=True)
+class _Rendezvous:
+    """One averaging under way: who has brought a vector."""
+
+    weights: tuple[tuple[PeerId, int], ...]
+    vectors: dict[PeerId, torch.Tensor] = field(default_factory=dict)
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    average: torch.Tensor | None = None
+
+
+@dataclass(slots=True)
+class MemorySwarm:
+    """What the peers of one process share. `cut` holds peers that nobody can reach, to test departures."""
+
+    inboxes: dict[PeerId, Callable[[PeerId, object], None]] = field(default_factory=dict)
+    rendezvous: dict[Digest, _Rendezvous] = field(default_factory=dict)
+    averages: dict[Digest, torch.Tensor] = field(default_factory=dict)
+    states: dict[tuple[PeerId, InstanceId], dict[Digest, Sequence[torch.Tensor]]] = field(default_factory=dict)
+    cut: dict[PeerId, None] = field(default_factory=dict)
+
+    def port(self, me: PeerId) -> "MemoryPort":
+        return MemoryPort(me=me, swarm=self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPort:
+    """One peer's averaging, messenger and state exchange."""
+
+    me: PeerId
+    swarm: MemorySwarm
+
+    def listen(self, inbox: Callable[[PeerId, object], None]) -> None:
+        """`inbox(sender, message)` is called for every message to this peer."""
+        self.swarm.inboxes[self.me] = inbox
+
+    def send(self, peer: PeerId, message: object) -> None:
+        inbox = self.swarm.inboxes.get(peer)
+        if inbox is not None and peer not in self.swarm.cut and self.me not in self.swarm.cut:
+            inbox(self.me, message)
+
+    def broadcast(self, message: object) -> None:
+        for peer in sorted(self.swarm.inboxes):
+            if peer != self.me:
+                self.send(peer, message)
+
+    async def average(
+        self,
+        *,
+        round: int,
+        key: Digest,
+        weights: tuple[tuple[PeerId, int], ...],
+        vector: torch.Tensor,
+        timeout_seconds: float,
+        shares: tuple[float, ...] = (),
+    ) -> MemoryAverage:
+        """Wait for all members, then take the weighted mean; all members receive the same tensor values."""
+        del round, shares  # nobody reduces here, and everything is kept
+        rendezvous = self.swarm.rendezvous.setdefault(key, _Rendezvous(weights=weights))
+        assert rendezvous.weights == weights, "the key binds the members"
+        members = tuple(peer for peer, _ in weights)
+        if self.me not in self.swarm.cut:
+            rendezvous.vectors[self.me] = vector
+        if len(rendezvous.vectors) == len(members):
+            rendezvous.average = weighted_average(
+                [rendezvous.vectors[peer] for peer in members], [weight for _, weight in weights]
+            )
+            self.swarm.averages[tensor_digest(rendezvous.average)] = rendezvous.average
+            for old in list(self.swarm.averages)[:-AVERAGES_KEPT]:
+                del self.swarm.averages[old]
+            rendezvous.done.set()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await rendezvous.done.wait()
+        except TimeoutError:
+            missing = tuple(peer for peer in members if peer not in rendezvous.vectors)
+            raise AverageFailed(f"waited {timeout_seconds:.1f} s for {', '.join(missing)}", suspects=missing) from None
+        finally:
+            self.swarm.rendezvous.pop(key, None)
+        assert rendezvous.average is not None
+        size = 4 * vector.numel() * (len(members) - 1) * 2 // len(members)  # what a butterfly all-reduce moves per member
+        return MemoryAverage(
+            vector=rendezvous.average,
+            digest=tensor_digest(rendezvous.average),
+            contributors=members,
+            statistics=pseudo_gradient_statistics(vector, rendezvous.average),
+            bytes_sent=size,
+            bytes_received=size,
+        )
+
+    async def repair(
+        self,
+        *,
+        round: int,
+        key: Digest,
+        digest: Digest,
+        contributors: tuple[PeerId, ...],
+        from_peers: tuple[PeerId, ...],
+        timeout_seconds: float,
+        vector: torch.Tensor | None = None,
+    ) -> MemoryAverage:
+        del round, key, timeout_seconds
+        average = self.swarm.averages.get(digest)
+        if average is None or all(peer in self.swarm.cut for peer in from_peers):
+            raise AverageFailed("nobody holds the average", suspects=from_peers)
+        return MemoryAverage(
+            vector=average,
+            digest=digest,
+            contributors=contributors,
+            statistics=None if vector is None or self.me not in contributors else pseudo_gradient_statistics(vector, average),
+            bytes_received=4 * average.numel(),
+        )
+
+    def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[torch.Tensor]) -> None:
+        del round
+        if len(self.swarm.inboxes) < 2:
+            return  # nobody to fetch it
+        offers = self.swarm.states.setdefault((self.me, instance), {})
+        offers[digest] = tuple(vector.clone() for vector in state)
+        for old in list(offers)[:-STATES_KEPT]:
+            del offers[old]
+
+    def retire(self, instance: InstanceId) -> None:
+        """What is there stays until `withdraw`; it is little."""
+
+    def withdraw(self, instance: InstanceId) -> None:
+        self.swarm.states.pop((self.me, instance), None)
+
+    async def fetch(
+        self, *, instance: InstanceId, round: int, digest: Digest, from_peers: tuple[PeerId, ...]
+    ) -> Sequence[torch.Tensor]:
+        for donor in from_peers:
+            state = self.swarm.states.get((donor, instance), {}).get(digest)
+            if state is not None and donor not in self.swarm.cut:
+                return state
+        raise StateTransferFailed(f"no donor holds instance {instance} before round {round}")

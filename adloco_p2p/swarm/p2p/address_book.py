@@ -1,0 +1,88 @@
+"""What a peer remembers of the network between two lives: addresses of others, and its own ports. One small JSON file.
+
+The book is a cache: where it cannot be read it is started anew, and the peer needs its bootstrap again.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, Le, MaxLen
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.decode import decode
+from adloco_p2p.errors import ConfigError, RemoteProtocolError, StorageError
+from adloco_p2p.swarm.p2p.addresses import MAX_ADDRESS_CHARS, MAX_ADDRESSES, PeerAddress, parse_peer_address
+
+MAX_PEERS = 64
+"""The ones heard of last are kept."""
+_MAX_FILE_BYTES = MAX_PEERS * MAX_ADDRESSES * (MAX_ADDRESS_CHARS + 100)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenPort:
+    """The port that was taken for a listening address which leaves the port open."""
+
+    maddr: Annotated[str, MaxLen(MAX_ADDRESS_CHARS)]
+    port: Annotated[int, Ge(1), Le(65535)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    peers: Annotated[tuple[str, ...], MaxLen(MAX_PEERS * MAX_ADDRESSES)] = ()
+    """Full addresses, those heard of last come first; the addresses of one peer side by side."""
+    ports: Annotated[tuple[ListenPort, ...], MaxLen(MAX_ADDRESSES)] = ()
+
+
+class AddressBook:
+    """The book in the file at `path`. Every change is written at once, aside and renamed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._pages = Pages()
+        with contextlib.suppress(OSError, RemoteProtocolError):  # none yet, or not one of ours: the next change replaces it
+            self._pages = decode(Pages, path.read_bytes(), max_bytes=_MAX_FILE_BYTES)
+
+    @property
+    def peers(self) -> tuple[PeerAddress, ...]:
+        addresses = []
+        for text in self._pages.peers:
+            try:
+                addresses.append(parse_peer_address(text))
+            except ConfigError:  # written by another version; a cache may forget
+                continue
+        return tuple(addresses)
+
+    def port(self, maddr: str) -> int | None:
+        """The port that `maddr` had in the last life."""
+        return next((listen.port for listen in self._pages.ports if listen.maddr == maddr), None)
+
+    def add_peers(self, addresses: Iterable[PeerAddress]) -> None:
+        """Put these in front; what was known of the same peers before is dropped. Raises StorageError."""
+        by_peer: dict[str, list[str]] = {}
+        for address in addresses:
+            by_peer.setdefault(address.peer, []).append(str(address))
+        new = dict(by_peer)
+        for address in self.peers:
+            if address.peer not in new:
+                by_peer.setdefault(address.peer, []).append(str(address))
+        kept = list(by_peer.values())[:MAX_PEERS]
+        self._write(replace(self._pages, peers=tuple(text for texts in kept for text in texts[:MAX_ADDRESSES])))
+
+    def set_ports(self, ports: Iterable[ListenPort]) -> None:
+        """Raises StorageError."""
+        self._write(replace(self._pages, ports=tuple(ports)))
+
+    def _write(self, pages: Pages) -> None:
+        if pages == self._pages:
+            return
+        aside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            aside.write_bytes(canonical.encode(pages))
+            aside.replace(self._path)
+        except OSError as error:
+            raise StorageError(f"{self._path}: {error.strerror}") from error
+        self._pages = pages

@@ -1,0 +1,157 @@
+"""Multiaddresses as text: what a user may write, whom an address leads to and from where it can be reached. Pure.
+
+Form: /ip4/1.2.3.4/tcp/4001/p2p/12D3KooW...; through a relay: /ip4/.../p2p/RELAY/p2p-circuit/p2p/12D3KooW...
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.errors import ConfigError
+
+MAX_ADDRESS_CHARS = 400
+MAX_ADDRESSES = 16
+"""Addresses that one peer may announce."""
+
+Reach = Literal["relay", "public", "private", "loopback"]
+
+_HOST_PROTOCOLS = ("ip4", "ip6", "dns", "dns4", "dns6")
+_PORT_PROTOCOLS = ("tcp", "udp")
+_BARE_PROTOCOLS = ("quic-v1", "ws", "wss", "tls", "p2p-circuit")
+_PEER_ID = re.compile(r"(12D3KooW|Qm|16Uiu2HA)[1-9A-HJ-NP-Za-km-z]{40,60}")
+_DNS_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerAddress:
+    """One way to one peer."""
+
+    transport: str
+    """Everything before the last /p2p/."""
+    peer: PeerId
+
+    def __str__(self) -> str:
+        return f"{self.transport}/p2p/{self.peer}"
+
+
+def parse_peer_address(text: str) -> PeerAddress:
+    """The address of a peer, as users and join links give it. Raises ConfigError."""
+    transport, separator, peer = text.strip().rpartition("/p2p/")
+    if not separator:
+        raise ConfigError(f"{text!r}: ends without /p2p/PEER-ID; copy the whole line that the other peer printed", code="E206")
+    if not _PEER_ID.fullmatch(peer):
+        raise ConfigError(f"{text!r}: {peer!r} is not a PeerID", code="E206")
+    if not transport or transport.endswith("/p2p"):
+        raise ConfigError(f"{text!r}: there is no address before /p2p/", code="E206")
+    check_address(transport)
+    return PeerAddress(transport=transport, peer=PeerId(peer))
+
+
+def parse_peer_addresses(texts: Iterable[str]) -> tuple[PeerAddress, ...]:
+    """All of them, without doubles, or ConfigError with every problem."""
+    addresses: dict[PeerAddress, None] = {}
+    problems: list[str] = []
+    for text in texts:
+        try:
+            addresses[parse_peer_address(text)] = None
+        except ConfigError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise ConfigError(*problems, code="E206")
+    return tuple(addresses)
+
+
+def check_address(text: str) -> None:
+    """Raises ConfigError unless `text` is an address to listen on, to announce or to dial, without a last /p2p/."""
+    problem = _problem(text)
+    if problem is not None:
+        raise ConfigError(f"{text!r}: {problem}; an address looks like /ip4/203.0.113.7/tcp/4001", code="E206")
+
+
+def reach(address: str) -> Reach:
+    """From where an address can be reached, judged by its form. A DNS name counts as public."""
+    if "/p2p-circuit" in address:
+        return "relay"
+    parts = address.split("/")
+    if parts[1] not in ("ip4", "ip6"):
+        return "public"
+    host = ipaddress.ip_address(parts[2])
+    if host.is_loopback:
+        return "loopback"
+    return "public" if host.is_global else "private"
+
+
+def shareable(addresses: Sequence[str]) -> tuple[str, ...]:
+    """Those that others can use: loopback only where there is nothing else. The widest reach comes first."""
+    order: tuple[Reach, ...] = ("public", "relay", "private", "loopback")
+    ranked = sorted(dict.fromkeys(addresses), key=lambda address: order.index(reach(address)))
+    useful = [address for address in ranked if reach(address) != "loopback"]
+    return tuple((useful or ranked)[:MAX_ADDRESSES])
+
+
+def leads_out(address: str, own: Sequence[str]) -> bool:
+    """Whether to dial an address that anybody may have announced, given the `own` ones that this peer can be reached under. An
+    announced address of this machine or its network is tried only where this peer can itself be reached in such a one: others
+    must not choose what is knocked at here. Without addresses of its own (client mode) a peer cannot tell, and tries."""
+    if _is_never_announced(address):
+        return False
+    kinds = {reach(mine) for mine in own}
+    match reach(address):
+        case "loopback":
+            return not kinds or "loopback" in kinds
+        case "private":
+            return not kinds or bool(kinds & {"private", "loopback"})
+        case _:
+            return True
+
+
+def _is_never_announced(address: str) -> bool:
+    """Link-local, multicast or no address at all: nobody is reached there from another machine."""
+    parts = address.split("/")
+    if parts[1] not in ("ip4", "ip6"):
+        return False
+    host = ipaddress.ip_address(parts[2])
+    return host.is_link_local or host.is_multicast or host.is_unspecified
+
+
+def _problem(text: str) -> str | None:
+    if len(text) > MAX_ADDRESS_CHARS:
+        return f"longer than {MAX_ADDRESS_CHARS} characters"
+    if not text.startswith("/"):
+        return "does not begin with /"
+    parts = iter(text[1:].split("/"))
+    protocols = []
+    for protocol in parts:
+        protocols.append(protocol)
+        if protocol in _BARE_PROTOCOLS:
+            continue
+        if protocol not in (*_HOST_PROTOCOLS, *_PORT_PROTOCOLS, "p2p"):
+            return f"{protocol!r} is not a protocol that is spoken here"
+        value = next(parts, None)
+        if value is None:
+            return f"nothing after /{protocol}"
+        problem = _value_problem(protocol, value)
+        if problem is not None:
+            return problem
+    if protocols[0] not in _HOST_PROTOCOLS or len(protocols) < 2 or protocols[1] not in _PORT_PROTOCOLS:
+        return "needs a host and a port"
+    return None
+
+
+def _value_problem(protocol: str, value: str) -> str | None:
+    if protocol in _PORT_PROTOCOLS:
+        is_port = value.isascii() and value.isdecimal() and int(value) <= 65535
+        return None if is_port else f"{value!r} is not a port"
+    if protocol == "p2p":
+        return None if _PEER_ID.fullmatch(value) else f"{value!r} is not a PeerID"
+    if protocol.startswith("dns"):
+        return None if _DNS_NAME.fullmatch(value) else f"{value!r} is not a host name"
+    parse = ipaddress.IPv4Address if protocol == "ip4" else ipaddress.IPv6Address
+    try:
+        parse(value)
+    except ValueError:
+        return f"{value!r} is not an {protocol} address"
+    return None

@@ -1,0 +1,350 @@
+"""A peer's place in the network: the p2p daemon, the DHT node, the addresses. All in the node's own event loop.
+
+hivemind's own DHT object would fork a process for the DHT; here `DHTNode` runs in this loop, on this daemon. One daemon, one
+loop: RPCs of all rooms go through `Host.p2p`, and nothing is left over when the process dies.
+
+Two processes with one identity would confuse everybody who talks to them. In one workdir the workdir's lock prevents it. For a
+key that was copied elsewhere, `start` asks the swarm: an anonymous daemon dials our PeerID through the peers we are about to
+join; if somebody answers with our key, we refuse. That costs about 0.2 s, and only where the key is not new. A first process
+that listens nowhere (client mode) is not found this way.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from hivemind.dht.node import DHTNode
+from hivemind.dht.protocol import ValidationError
+from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError, P2PHandlerError
+from hivemind.proto import dht_pb2
+from hivemind.utils.logging import use_hivemind_log_handler
+
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.swarm.p2p.address_book import AddressBook
+from adloco_p2p.swarm.p2p.addresses import PeerAddress, parse_peer_address, parse_peer_addresses, reach, shareable
+from adloco_p2p.swarm.p2p.daemon import (
+    STOP_TIMEOUT_SECONDS,
+    daemon_class,
+    has_public_address,
+    make_socket_directory,
+    remove_socket_directory,
+    start_anonymous,
+    start_daemon,
+    stop_daemon,
+)
+from adloco_p2p.swarm.p2p.dht_clock import DhtClock
+from adloco_p2p.swarm.p2p.dialling import dial, dial_patiently
+from adloco_p2p.swarm.p2p.hivemind_patches import TolerantReader, connect, daemon_process, reading_task, set_dht_clock
+from adloco_p2p.swarm.p2p.identity import Identity
+from adloco_p2p.swarm.p2p.listening import check_config
+
+JOIN_TIMEOUT_SECONDS = 20.0
+"""How long unreachable initial peers are tried again and again: everybody may be starting at the same moment."""
+CLOCK_TOLERANCE_SECONDS = 1.0
+"""What a long round trip alone may look like; hivemind tolerates three."""
+DHT_TIMEOUT_SECONDS = 3.0
+"""A DHT request that is not answered by then is lost."""
+REDIAL_SECONDS = 1.0
+MAX_ROUTING_CHECKS = 50
+ROUTING_CHECK_SECONDS = 0.02
+CLOCK_ADVICE = "set this machine's clock (NTP)"
+NETWORK_ERRORS = (TimeoutError, P2PDaemonError, P2PHandlerError, OSError, asyncio.IncompleteReadError)
+_NO_ROUTERS_YET = "failed to find any peer in table"
+"""What libp2p's routing says before it knows anybody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreached:
+    """A peer that could not be used at the start, and why, in words."""
+
+    peer: PeerId
+    addresses: tuple[str, ...]
+    reason: str
+
+
+class Host:
+    """A started peer of the network. Made by `start`, ended by `stop`."""
+
+    def __init__(
+        self,
+        *,
+        p2p: P2P,
+        dht: DHTNode,
+        clock: DhtClock,
+        identity: Identity,
+        book: AddressBook,
+        sockets: Path,
+        config: PeerConfig,
+    ) -> None:
+        self.p2p = p2p
+        self.dht = dht
+        self.clock = clock
+        self.identity = identity
+        self.me = identity.peer_id
+        self.unreached: tuple[Unreached, ...] = ()
+        """Initial peers that did not answer at the start."""
+        self._book = book
+        self._sockets = sockets
+        self._config = config
+
+    @classmethod
+    async def start(
+        cls,
+        *,
+        workdir: Path,
+        config: PeerConfig,
+        initial_peers: Sequence[str] = (),
+        join_timeout_seconds: float = JOIN_TIMEOUT_SECONDS,
+        is_helper: bool = False,
+    ) -> "Host":
+        """Listen, and join the DHT through `initial_peers` and the peers of the last life.
+
+        A helper is there for others to be reached: where its address is a public one it relays from the first moment.
+        `workdir` exists and is locked by the caller; it holds identity.key and peers.json. With initial peers the start fails
+        only if nobody at all can be reached, cached peers included; without, the peer begins alone if it has to.
+        Raises ConfigError (an address), StorageError (the workdir), SwarmError (nobody there, the clock is off, the daemon
+        does not start, or the identity is in use elsewhere).
+        """
+        use_hivemind_log_handler("nowhere")  # its messages go where ours go, and not in colour over the view
+        logging.getLogger("asyncio").addFilter(_is_worth_saying)
+        given = parse_peer_addresses(initial_peers)
+        check_config(config)
+        is_new_identity = not (workdir / "identity.key").exists()
+        identity = Identity.load_or_create(workdir / "identity.key")
+        book = AddressBook(workdir / "peers.json")
+        others = [address for address in dict.fromkeys([*given, *book.peers]) if address.peer != identity.peer_id]
+        sockets = make_socket_directory(workdir)
+        daemon = daemon_class(sockets)
+        async with contextlib.AsyncExitStack() as undo:
+            undo.callback(remove_socket_directory, sockets)
+            if others and not is_new_identity:
+                await _refuse_second_life(daemon, identity.peer_id, others, config.daemon_start_seconds)
+            p2p = await start_daemon(
+                daemon, config, workdir / "identity.key", book, others, is_public=is_helper and has_public_address(config)
+            )
+            undo.push_async_callback(stop_daemon, p2p)
+            assert str(p2p.peer_id) == identity.peer_id
+            clock = DhtClock()
+            set_dht_clock(clock)
+            dht = await DHTNode.create(
+                p2p, client_mode=config.client_mode, record_validator=TolerantReader(), wait_timeout=DHT_TIMEOUT_SECONDS
+            )
+            host = cls(p2p=p2p, dht=dht, clock=clock, identity=identity, book=book, sockets=sockets, config=config)
+            await host._join(given, others, join_timeout_seconds)
+            undo.pop_all()
+        return host
+
+    async def stop(self) -> None:
+        """Leave the network. The daemon is gone when this returns."""
+        if daemon_process(self.p2p).returncode is None:  # a dead daemon would not answer
+            with contextlib.suppress(P2PDaemonError, OSError, asyncio.IncompleteReadError, TimeoutError):
+                async with asyncio.timeout(STOP_TIMEOUT_SECONDS):
+                    await self.dht.shutdown()
+        await stop_daemon(self.p2p)
+        remove_socket_directory(self._sockets)
+
+    async def wait_until_dead(self) -> None:
+        """Returns when the daemon, or the connection to it, has ended without being asked to: nothing works any more then."""
+        ends = [asyncio.ensure_future(daemon_process(self.p2p).wait()), reading_task(self.p2p)]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ends[0].cancel()
+
+    async def addresses(self) -> tuple[str, ...]:
+        """Full addresses under which others may reach this peer, the widest reach first. Loopback only if there is no other."""
+        try:
+            maddrs = await self.p2p.get_visible_maddrs(latest=True)
+        except ValueError:  # hivemind's way to say that there are none: client mode without a relay
+            return ()
+        return shareable([str(maddr) for maddr in maddrs])
+
+    async def describe_reachability(self) -> str:
+        """For the user: who can reach this peer, and what to do where that is too few."""
+        addresses = await self.addresses()
+        reaches = {reach(address) for address in addresses}
+        if self._config.client_mode:
+            return "client mode: nobody can connect to this peer; it averages through peers that it can connect to"
+        if not addresses:
+            return "not listening on any address: nobody can connect to this peer"
+        if self._config.announce_maddrs:
+            return (
+                f"announced to others as {', '.join(self._config.announce_maddrs)}; whether that leads here only they can tell"
+            )
+        if "public" in reaches:
+            return f"reachable from the internet, if no firewall is in between, at {addresses[0]}"
+        if "relay" in reaches:
+            return f"behind a NAT, reachable through a relay at {addresses[0]}"
+        if "private" in reaches:
+            return (
+                f"reachable in the local network at {addresses[0]}; from elsewhere where the router lets it through (UPnP), "
+                "with port forwarding and --announce-maddrs, or through a relay once one is found"
+            )
+        return f"reachable from this machine only, at {addresses[0]}; listen on /ip4/0.0.0.0/tcp/PORT for others"
+
+    async def peers_connected(self) -> tuple[PeerId, ...]:
+        """Whom the daemon has an open connection with, sorted. Raises SwarmError if the daemon is gone."""
+        try:
+            infos = await self.p2p.list_peers()
+        except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
+            raise SwarmError(f"the p2p daemon does not answer: {error}", code="E306") from error
+        return tuple(sorted(PeerId(str(info.peer_id)) for info in infos))
+
+    async def connect(self, addresses: Iterable[str], *, is_patient: bool = True) -> Mapping[PeerId, str | None]:
+        """Open connections to the peers at these full addresses, all at once. Returns what went wrong with whom, in words, or
+        none; whoever is patient tries three times, which takes up to half a minute where nobody answers.
+
+        Worth doing before a round: a stream to an unknown peer first has to look for it. Addresses come from others, so
+        those that cannot be parsed are passed over.
+        """
+        return await (dial_patiently if is_patient else dial)(self.p2p, self._others(addresses))
+
+    async def dial_from_outside(self, addresses: Sequence[PeerAddress]) -> Mapping[str, str | None]:
+        """Dial one peer's addresses as a stranger would, by a daemon that knows nobody, up to the first one that leads there:
+        after that the daemon would know a way. What went wrong with which, or none. Raises SwarmError."""
+        problems: dict[str, str | None] = {}
+        sockets = Path(tempfile.mkdtemp(prefix="adloco-", dir=self._sockets.parent))
+        try:
+            stranger = await start_anonymous(daemon_class(sockets), start_seconds=self._config.daemon_start_seconds)
+            try:
+                for address in addresses:
+                    problem = (await dial(stranger, [address]))[address.peer]
+                    problems[str(address)] = problem
+                    if problem is None:
+                        break
+            finally:
+                await stop_daemon(stranger)
+        finally:
+            remove_socket_directory(sockets)
+        return problems
+
+    def remember(self, addresses: Iterable[str]) -> None:
+        """Keep these addresses of living peers for the next start, when the bootstrap may be gone. Raises StorageError."""
+        self._book.add_peers(self._others(addresses))
+
+    def _others(self, addresses: Iterable[str]) -> list[PeerAddress]:
+        """Those that can be parsed and are not ours."""
+        known: list[PeerAddress] = []
+        for address in addresses:
+            with contextlib.suppress(ConfigError):
+                known.append(parse_peer_address(address))
+        return [address for address in known if address.peer != self.me]
+
+    async def _join(self, given: Sequence[PeerAddress], others: Sequence[PeerAddress], timeout_seconds: float) -> None:
+        """Connect to the others and become a member of their DHT. Raises SwarmError where `given` asks for others in vain."""
+        deadline = time.monotonic() + timeout_seconds
+        problems: dict[PeerId, str] = {}
+        while others:
+            dialled = await dial(self.p2p, others)
+            # libp2p refuses to dial a peer again for some seconds; then the earlier reason is the one to tell
+            problems = {peer: problems.get(peer, problem) for peer, problem in dialled.items() if problem is not None}
+            reached = [peer for peer in dialled if peer not in problems]
+            problems |= await self._enter_dht(reached)
+            members = [peer for peer in reached if peer not in problems]
+            if members:
+                self._book.add_peers(address for address in others if address.peer in members)
+                break
+            if not given or time.monotonic() + REDIAL_SECONDS > deadline:
+                break
+            await asyncio.sleep(REDIAL_SECONDS)
+        self.unreached = tuple(
+            Unreached(peer=peer, addresses=tuple(a.transport for a in others if a.peer == peer), reason=reason)
+            for peer, reason in problems.items()
+        )
+        asked = {address.peer for address in others}
+        if given and asked and asked <= set(problems):
+            lines = [f"  {', '.join(u.addresses)} ({u.peer}): {u.reason}" for u in self.unreached]
+            is_clock = all(CLOCK_ADVICE in unreached.reason for unreached in self.unreached)
+            raise SwarmError("none of the known peers can be used:\n" + "\n".join(lines), code="E308" if is_clock else "E302")
+
+    async def _enter_dht(self, reached: Sequence[PeerId]) -> dict[PeerId, str]:
+        """Ping the reached peers' DHT nodes and look for our neighbours; returns what was wrong with whom."""
+        problems: dict[PeerId, str] = {}
+        await self._set_clock(reached)
+
+        async def ping(peer: PeerId) -> None:
+            try:
+                node = await self.dht.protocol.call_ping(PeerID.from_base58(peer), validate=True, strict=True)
+            except ValidationError as error:
+                problems[peer] = f"{error}; {CLOCK_ADVICE}" if "time" in str(error) else str(error)
+            else:
+                if node is None:
+                    problems[peer] = "connected, but there is no DHT behind it"
+
+        await asyncio.gather(*(ping(peer) for peer in reached))
+        if len(problems) < len(reached):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DHT_TIMEOUT_SECONDS):
+                    await self.dht.find_nearest_nodes([self.dht.node_id])
+        return problems
+
+    async def _set_clock(self, reached: Sequence[PeerId]) -> None:
+        """Go by the clock of those whom we join; see `dht_clock.py`."""
+
+        async def offset_seconds(peer: PeerId) -> float | None:
+            asked = self.clock()
+            stub = self.dht.protocol.get_stub(PeerID.from_base58(peer))
+            try:
+                reply = await stub.rpc_ping(dht_pb2.PingRequest(), timeout=DHT_TIMEOUT_SECONDS)
+            except NETWORK_ERRORS:
+                return None  # the ping that follows says so
+            return float(reply.dht_time) - (asked + self.clock()) / 2 if reply.dht_time else None
+
+        measured = await asyncio.gather(*(offset_seconds(peer) for peer in reached))
+        offsets = [seconds for seconds in measured if seconds is not None and math.isfinite(seconds)]
+        if offsets and abs(median(offsets)) > CLOCK_TOLERANCE_SECONDS:
+            self.clock.shift(median(offsets))
+
+
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    """Not so: that a step of hivemind's DHT search forgot the task that waited for the search's end (`dht/traverse.py`)."""
+    said = record.getMessage()
+    return not ("Task was destroyed" in said and "Event.wait()" in said)
+
+
+async def _refuse_second_life(daemon: type[P2P], me: PeerId, others: Sequence[PeerAddress], start_seconds: float) -> None:
+    """Raises SwarmError if somebody in the swarm answers with our key."""
+    anonymous = await start_anonymous(daemon, start_seconds=start_seconds)
+    try:
+        dialled = await dial(anonymous, others)
+        if all(problem is not None for problem in dialled.values()):
+            return  # joining will say so
+        try:
+            async with asyncio.timeout(DHT_TIMEOUT_SECONDS):
+                for _ in range(MAX_ROUTING_CHECKS):
+                    if await _is_routed(anonymous, me):
+                        break
+                    await asyncio.sleep(ROUTING_CHECK_SECONDS)
+                else:
+                    return
+        except (TimeoutError, P2PDaemonError, OSError, asyncio.IncompleteReadError):
+            return
+    finally:
+        await stop_daemon(anonymous)
+    raise SwarmError(
+        f"another process takes part with this peer's identity ({me}). Stop it, or give each process a workdir of its own; "
+        "identity.key must not be copied",
+        code="E309",
+    )
+
+
+async def _is_routed(p2p: P2P, peer: PeerId) -> bool:
+    """Connect to a peer that the others know. False while the daemon does not yet know that the others do such work: it learns
+    that a moment after the connection to them stands."""
+    try:
+        await connect(p2p, peer, [])
+    except P2PDaemonError as error:
+        if _NO_ROUTERS_YET in str(error):
+            return False
+        raise
+    return True

@@ -1,0 +1,409 @@
+"""Framed binary streams between peers, over the streams of hivemind's network daemon.
+
+A stream is a protocol on the transport itself, not a reader and a writer: bytes go from the socket straight to where they
+belong, and the end of a stream is noticed at once, also while nobody reads. Nothing here waits for a remote peer without
+the caller being able to cancel it.
+
+The daemon knows no half-closed stream: when one end closes, both directions end, and bytes on their way to it are lost. So
+only the end that has all it wants may close.
+
+Nothing is read after a hello until `resume`: data may follow it at once, and waits where flow control holds it until the
+other end knows where it belongs.
+"""
+
+import asyncio
+import contextlib
+import struct
+from collections import deque
+from collections.abc import Callable
+from copy import copy
+from enum import IntEnum
+from math import ceil
+from typing import Protocol, cast
+
+from hivemind.p2p import P2P, PeerID
+from hivemind.p2p.p2p_daemon_bindings.control import DaemonConnector
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError, raise_if_failed, read_pbmsg_safe, write_pbmsg
+from hivemind.proto import p2pd_pb2
+
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.errors import RemoteProtocolError, SwarmError
+from adloco_p2p.swarm.transport.traffic import Meter
+
+
+class Pacing(Protocol):
+    """Where a governor of bandwidth sits; see `rate_limiter.RateLimiter`."""
+
+    @property
+    def up_piece_bytes(self) -> int: ...
+    @property
+    def down_piece_bytes(self) -> int: ...
+    async def sending(self, num_bytes: int) -> None: ...
+    def received(self, num_bytes: int) -> float: ...
+
+
+FRAME_BYTES = 1 << 18
+"""Largest data frame; a sign of life or another stream may go between two."""
+CONTROL_BYTES = 4096
+"""Largest control frame, unless the caller expects a longer one."""
+_CONTROL_FRAMES = 64  # unread control frames; an honest peer sends a few
+_HIGH_WATER = 1 << 19
+_LEAST_REST_SECONDS = 0.01
+_FRAME = struct.Struct("<BBHI")  # marker, kind, zero, payload bytes
+_MARKER = 0xAD
+
+
+class FrameKind(IntEnum):
+    HELLO = 1
+    HELLO_REPLY = 2
+    DATA = 3
+    ALIVE = 4
+    TABLE = 5
+    WANT = 6
+    NOTE = 7
+    THROUGHPUT = 8
+
+
+_KINDS = frozenset(int(kind) for kind in FrameKind)
+
+
+class StreamLost(SwarmError):
+    """The stream could not be opened, or has ended before its time."""
+
+
+class StreamSilent(StreamLost):
+    """The other end showed no sign of life for too long."""
+
+
+class DataSink(Protocol):
+    """Where data frames go. Called from the event loop; must not block. Raises RemoteProtocolError to end the stream."""
+
+    def target(self, num_bytes: int) -> memoryview:
+        """Room for exactly this many bytes."""
+        ...
+
+    def arrived(self, num_bytes: int) -> None:
+        """The room is filled."""
+        ...
+
+
+class _Drain:
+    """Forgets what it is given."""
+
+    def __init__(self) -> None:
+        self._room = memoryview(bytearray(FRAME_BYTES))
+
+    def target(self, num_bytes: int) -> memoryview:
+        return self._room[:num_bytes]
+
+    def arrived(self, num_bytes: int) -> None:
+        pass
+
+
+class FramedStream(asyncio.BufferedProtocol):
+    """One end of a stream to an authenticated peer."""
+
+    def __init__(self, peer: PeerId, writer: asyncio.StreamWriter, loop: asyncio.AbstractEventLoop) -> None:
+        self.peer = peer
+        self.sink: DataSink | None = None
+        self.on_lost: Callable[[Exception], None] | None = None
+        """Called once when the stream ends other than by `close` or `abort`."""
+        self.awaited_members: tuple[int, ...] = ()
+        """Whom the other end waits for, as its last sign of life says."""
+        self.max_control_bytes = CONTROL_BYTES
+        self.pace: Pacing | None = None
+        """What holds back the reading of data, if anything does."""
+        self.bytes_sent = self.bytes_received = 0
+        self._meter = Meter()
+        self.last_sent = self.last_received = loop.time()
+        self._loop = loop
+        self._writer = writer  # newer Pythons close the transport when the writer is collected
+        self._transport = cast(asyncio.Transport, writer.transport)  # a socket's transport goes both ways
+        self._header = memoryview(bytearray(_FRAME.size))
+        self._view, self._filled, self._kind = self._header, 0, 0
+        self._control: deque[tuple[FrameKind, bytes]] = deque()
+        self._is_held = self._is_paced = False
+        self._held = memoryview(b"")
+        self._reader_waiter: asyncio.Future[None] | None = None
+        self._is_full = False
+        self._writer_waiters: list[asyncio.Future[None]] = []
+        self._lost: Exception | None = None
+
+    @classmethod
+    async def take_over(cls, peer: PeerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> "FramedStream":
+        """Continue a stream that was begun with a reader and a writer. Raises StreamLost if it has already ended."""
+        stream = cls(peer, writer, asyncio.get_running_loop())
+        transport = stream._transport
+        has_ended = reader.at_eof() or transport.is_closing()
+        if not has_ended:
+            transport.pause_reading()
+            transport.set_write_buffer_limits(high=_HIGH_WATER)
+            transport.set_protocol(stream)
+        reader.feed_eof()  # the reader gets nothing more; what it holds comes out without waiting
+        try:
+            rest = memoryview(await reader.read())
+        except OSError as error:
+            raise StreamLost(f"stream to {peer}: {error}") from None
+        stream._feed(rest)
+        if has_ended:
+            stream.end(StreamLost(f"stream to {peer} has ended"))
+        stream._read_on()
+        return stream
+
+    def _feed(self, data: memoryview) -> None:
+        """Take bytes that did not come from the transport; what follows a hello waits for `resume`."""
+        while len(data) and self._lost is None and not self._is_held:
+            room = self.get_buffer(-1)[: len(data)]
+            room[:] = data[: len(room)]
+            data = data[len(room) :]
+            self.buffer_updated(len(room))
+        self._held = data
+
+    def resume(self) -> None:
+        """Take what comes after the hello: somebody knows now what to do with it."""
+        self._is_held = False
+        self.last_received = self._loop.time()
+        self._feed(self._held)
+        self._read_on()
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether it is this end that does not read, for the sake of its own cap."""
+        return self._is_paced
+
+    def _rest(self, num_bytes: int) -> None:
+        """Data has come: read no more until the cap allows it."""
+        assert self.pace is not None
+        seconds = self.pace.received(num_bytes)
+        if seconds >= _LEAST_REST_SECONDS and self._lost is None and not self._is_paced:
+            self._is_paced = True
+            self._transport.pause_reading()
+            self._loop.call_later(seconds, self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._is_paced = False
+        self.last_received = self._loop.time()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not self._is_held and not self._is_paced and self._lost is None:
+            self._transport.resume_reading()
+
+    def count_into(self, meter: Meter) -> None:
+        """Add what went through this stream, and what will, to the meter."""
+        meter.sent_bytes += self.bytes_sent
+        meter.received_bytes += self.bytes_received
+        self._meter = meter
+
+    # --- called by the transport ---
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        if self.pace is not None:
+            return self._view[self._filled : self._filled + self.pace.down_piece_bytes]
+        return self._view[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_received = self._loop.time()
+        self.bytes_received += nbytes
+        self._meter.received_bytes += nbytes
+        self._filled += nbytes
+        if self.pace is not None and self._kind == FrameKind.DATA:
+            self._rest(nbytes)
+        if self._filled < len(self._view):
+            return
+        try:
+            self._advance()
+        except RemoteProtocolError as error:
+            self.end(error)
+
+    def eof_received(self) -> bool:
+        self.end(StreamLost(f"{self.peer} ended the stream"))
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end(StreamLost(f"{self.peer} ended the stream" + (f": {exc}" if exc else "")))
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._wake_writers()
+
+    # --- reading ---
+
+    def _advance(self) -> None:
+        """A header or a payload is complete."""
+        if self._view is not self._header:
+            self._finish_frame()
+        else:
+            marker, kind, zero, length = _FRAME.unpack(self._header)
+            if marker != _MARKER or zero or kind not in _KINDS:
+                raise RemoteProtocolError(f"{self.peer} does not speak this protocol")
+            self._kind = kind
+            if kind == FrameKind.DATA:
+                if self.sink is None or not 0 < length <= FRAME_BYTES:
+                    raise RemoteProtocolError(f"{self.peer} sent {length} bytes of data, unexpected here")
+                self._view = self.sink.target(length)
+            elif length > self.max_control_bytes or len(self._control) >= _CONTROL_FRAMES:
+                raise RemoteProtocolError(f"{self.peer} sent a control frame of {length} bytes or too many of them")
+            else:
+                self._view = memoryview(bytearray(length))
+            if length == 0:
+                self._finish_frame()
+        self._filled = 0
+
+    def _finish_frame(self) -> None:
+        payload, self._view = self._view, self._header
+        if self._kind == FrameKind.DATA:
+            assert self.sink is not None
+            self.sink.arrived(len(payload))
+        elif self._kind == FrameKind.ALIVE:
+            if len(payload) % 2:
+                raise RemoteProtocolError(f"{self.peer} sent a malformed sign of life")
+            self.awaited_members = struct.unpack(f"<{len(payload) // 2}H", payload)
+        else:
+            if self._kind == FrameKind.HELLO:
+                self._is_held = True
+                self._transport.pause_reading()
+            self._control.append((FrameKind(self._kind), bytes(payload)))
+            if self._reader_waiter and not self._reader_waiter.done():
+                self._reader_waiter.set_result(None)
+
+    async def receive(self, expected: FrameKind) -> bytes:
+        """The next control frame. Raises RemoteProtocolError for another kind, StreamLost when the stream ends."""
+        while not self._control:
+            if self._lost is not None:
+                raise self._why_lost()
+            self._reader_waiter = self._loop.create_future()
+            await self._reader_waiter
+        kind, payload = self._control.popleft()
+        if kind != expected:
+            raise RemoteProtocolError(f"{self.peer} sent {kind.name} where {expected.name} belongs")
+        return payload
+
+    # --- writing ---
+
+    def send(self, kind: FrameKind, payload: bytes | memoryview = b"") -> None:
+        """Queue one frame. Raises StreamLost."""
+        if self._lost is not None:
+            raise self._why_lost()
+        self._transport.writelines([_FRAME.pack(_MARKER, kind, 0, len(payload)), payload])
+        self.bytes_sent += _FRAME.size + len(payload)
+        self._meter.sent_bytes += _FRAME.size + len(payload)
+        self.last_sent = self._loop.time()
+
+    async def send_data(self, data: memoryview, pace: Pacing | None) -> None:
+        """Send one part as data frames, as fast as the peer and `pace` allow. Raises StreamLost."""
+        while len(data):
+            piece = data[: FRAME_BYTES if pace is None else pace.up_piece_bytes]
+            data = data[len(piece) :]
+            if pace is not None:
+                await pace.sending(len(piece))
+            self.send(FrameKind.DATA, piece)
+            await self.drain()
+
+    async def drain(self) -> None:
+        """Wait until there is room for more. Raises StreamLost."""
+        while self._is_full and self._lost is None:
+            waiter = self._loop.create_future()
+            self._writer_waiters.append(waiter)
+            await waiter
+        if self._lost is not None:
+            raise self._why_lost()
+
+    async def flushed(self) -> None:
+        """Wait until the daemon has taken every byte. Raises StreamLost."""
+        self._transport.set_write_buffer_limits(high=0)
+        await self.drain()
+
+    def show_life(self, awaited_members: tuple[int, ...], *, quiet_seconds: float) -> None:
+        """Send a sign of life if nothing was sent for so long and nothing is queued."""
+        is_idle = self._transport.get_write_buffer_size() == 0 and self._loop.time() - self.last_sent >= quiet_seconds
+        if self._lost is None and is_idle:
+            self.send(FrameKind.ALIVE, struct.pack(f"<{len(awaited_members)}H", *awaited_members))
+
+    # --- ending ---
+
+    async def until_closed(self, timeout_seconds: float) -> None:
+        """Read and forget whatever comes, so that what was sent last is not lost with it, until the other end closes."""
+        self.on_lost = None
+        self.sink = _Drain()
+        if self._is_held:
+            self.resume()
+        with contextlib.suppress(StreamLost, RemoteProtocolError, TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                while True:
+                    await self.receive(FrameKind.NOTE)
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost is not None
+
+    def close(self) -> None:
+        """End the stream after what is queued was handed to the daemon."""
+        self.on_lost = None
+        self._end_quietly(StreamLost(f"stream to {self.peer} is closed"))
+        self._transport.close()
+
+    def abort(self) -> None:
+        """End the stream now; what is queued is dropped."""
+        self.on_lost = None
+        self._end_quietly(StreamLost(f"stream to {self.peer} is closed"))
+        self._transport.abort()
+
+    def end(self, reason: Exception) -> None:
+        """End the stream now because of what the other end did or did not do; `on_lost` hears of it."""
+        if self._lost is None:
+            self._end_quietly(reason)
+            self._transport.abort()
+            on_lost, self.on_lost = self.on_lost, None  # it leads to what this stream was for
+            if on_lost is not None:
+                on_lost(reason)
+
+    def _end_quietly(self, reason: Exception) -> None:
+        if self._lost is None:
+            self._lost = reason
+        self.sink = None
+        if self._reader_waiter and not self._reader_waiter.done():
+            self._reader_waiter.set_result(None)
+        self._wake_writers()
+
+    def _why_lost(self) -> Exception:
+        """A copy to raise: what was raised leads to its frames, and they lead to this stream and its buffers."""
+        assert self._lost is not None
+        return copy(self._lost)
+
+    def _wake_writers(self) -> None:
+        waiters, self._writer_waiters = self._writer_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+async def open_stream(p2p: P2P, peer: PeerId, handler: str, *, timeout_seconds: float) -> FramedStream:
+    """A new stream to the peer's handler. Raises StreamLost.
+
+    The request is made here and not by `P2P.call_binary_stream_handler`, which never closes the socket of a request that
+    failed or was given up, and lets the daemon dial for a minute whatever the caller's deadline.
+    """
+    target = PeerID.from_base58(peer).to_bytes()
+    stream_open = p2pd_pb2.StreamOpenRequest(peer=target, proto=[handler], timeout=max(1, ceil(timeout_seconds)))
+    request = p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=stream_open)
+    writer = stream = None
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            reader, writer = await DaemonConnector(p2p.daemon_listen_maddr).open_connection()
+            await write_pbmsg(writer, request)
+            response = p2pd_pb2.Response()
+            await read_pbmsg_safe(reader, response)
+            raise_if_failed(response)
+            stream = await FramedStream.take_over(peer, reader, writer)
+            return stream
+    except TimeoutError:
+        raise StreamLost(f"{peer} was not reached in {timeout_seconds:.1f} s") from None
+    except (OSError, asyncio.IncompleteReadError, P2PDaemonError) as error:
+        raise StreamLost(f"{peer} cannot be reached: {error}") from None
+    finally:
+        if stream is None and writer is not None:
+            writer.transport.abort()

@@ -1,0 +1,331 @@
+"""Messages between peers: one envelope for every kind, checked here and nowhere else before the core sees the value.
+
+Who sent a message is known from the connection (libp2p proves the PeerID of the other end), so an envelope carries no
+signature; what is passed on from third parties is signed inside the message, and checked by whoever reads it.
+A refusal travels back as `Ack.reason`: the user at the other end learns why nobody answers.
+
+Wire names: hivemind builds them from the servicer's class name, so `AdlocoGossip` is part of the protocol.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from google.protobuf.message import DecodeError
+from hivemind.p2p import P2P, P2PContext, PeerID, ServicerBase
+from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError, P2PHandlerError
+
+from adloco_p2p.config.run_config import PROTOCOL_VERSION
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES
+from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.decode import decode
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.swarm.discovery.manifest import SignedManifest
+from adloco_p2p.swarm.transport.inbox import Inbox
+from adloco_p2p.swarm.transport.pieces import MAX_PAYLOAD_BYTES, Assembly, in_pieces
+from adloco_p2p.swarm.transport.token_bucket import TokenBucket, try_take_all
+from adloco_p2p.swarm.transport.traffic import Meter
+from adloco_p2p.v1 import gossip_pb2
+
+MAX_CONCURRENT_SENDS = 32
+"""Of one broadcast."""
+SEND_TIMEOUT_SECONDS = 5.0
+MESSAGES_PER_SECOND = 200.0
+MESSAGE_BURST = 400.0
+BYTES_PER_SECOND = 8.0 * (1 << 20)
+BYTES_BURST = 16.0 * (1 << 20)
+"""What one remote peer may send; the rest is refused."""
+STRANGER_MESSAGES_PER_SECOND = 100.0
+STRANGER_MESSAGE_BURST = 400.0
+STRANGER_BYTES_PER_SECOND = 4.0 * (1 << 20)
+STRANGER_BYTES_BURST = 16.0 * (1 << 20)
+"""What all strangers together may send: identities cost nothing, so a rate for each of them would be no limit."""
+STRANGER_SENT_BYTES_PER_SECOND = 2.0 * (1 << 20)
+STRANGER_SENT_BYTES_BURST = 16.0 * (1 << 20)
+"""What all strangers together may make us send."""
+SENT_BYTES_PER_SECOND = 0.5 * (1 << 20)
+SENT_BYTES_BURST = 8.0 * (1 << 20)
+"""What one remote peer may make us send, however often it asks; the rest is lost, as on a bad link. The pieces of one message
+wait for it instead."""
+MAX_REMOTES = 8192
+"""Remote peers whose rates are remembered; the ones not heard of for longest are forgotten."""
+MAX_REASON_CHARS = 300
+_NETWORK_ERRORS = (TimeoutError, P2PDaemonError, P2PHandlerError, DecodeError, OSError, asyncio.IncompleteReadError)
+_log = logging.getLogger(__name__)
+OnMessage = Callable[[PeerId, object], Awaitable[None]]
+OnRefused = Callable[[PeerId, str], None]
+
+
+class AdlocoGossip(ServicerBase):  # type: ignore[misc]  # hivemind is not typed
+    """The RPCs that a peer serves. The names of class and methods are the wire's."""
+
+    def __init__(self, wire: "GossipWire") -> None:
+        self._wire = wire
+
+    async def rpc_gossip(self, request: gossip_pb2.Envelope, context: P2PContext) -> gossip_pb2.Ack:
+        reason = self._wire.accept(PeerId(str(context.remote_id)), request)
+        return gossip_pb2.Ack(accepted=reason is None, reason=(reason or "")[:MAX_REASON_CHARS])
+
+    async def rpc_manifest(self, request: gossip_pb2.ManifestRequest, context: P2PContext) -> gossip_pb2.ManifestReply:
+        manifest = self._wire.manifest
+        if manifest is None or request.run.hex() != self._wire.run or not self._wire.may_ask(context.remote_id):
+            return gossip_pb2.ManifestReply()
+        return gossip_pb2.ManifestReply(manifest=manifest.to_proto())
+
+
+class GossipWire:
+    """Sends and receives the messages of one run. `start`, then run `pump` in the node's task group, then `stop`."""
+
+    def __init__(
+        self,
+        p2p: P2P,
+        *,
+        run: Digest,
+        me: PeerId,
+        kinds: Mapping[str, type],
+        on_message: OnMessage,
+        on_refused: OnRefused,
+        manifest: SignedManifest | None = None,
+        meter: Meter | None = None,
+        members: Callable[[], Collection[PeerId]] = frozenset,
+        stranger_kinds: Mapping[str, float] = MappingProxyType({}),
+        prices: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        """`kinds` are the message types by their names on the wire. `on_message` is awaited for one message after the other;
+        while it waits the inbox fills, and then senders are refused. `on_refused` is called with what other peers refuse, and
+        why.
+
+        `members` gives the peers that have a seat now; every other one is a stranger, may send `stranger_kinds` only, and
+        shares one budget with all other strangers. Where this peer has no seat itself it does not know who has one, and
+        treats all alike. What a message costs, in messages, stands in `stranger_kinds` and, for the budget that
+        each peer has, in `prices`; 1 where nothing is named. Messages in pieces are taken from members, and from
+        peers that this one has sent something.
+        """
+        self.run = run
+        self.manifest = manifest
+        self._p2p = p2p
+        self._me = me
+        self._kinds = dict(kinds)
+        self._names = {kind: name for name, kind in kinds.items()}
+        assert len(self._names) == len(self._kinds)
+        self._on_message = on_message
+        self._on_refused = on_refused
+        self._servicer = AdlocoGossip(self)
+        self._inbox = Inbox()
+        self._members = members
+        self._stranger_kinds = dict(stranger_kinds)
+        self._prices = dict(prices)
+        self._assembly = Assembly()
+        self._in_pieces: dict[PeerId, None] = {}
+        """Who is being sent a message in pieces."""
+        self.num_too_large = 0
+        """Messages that were not sent because nobody would take them: each is a bug here."""
+        self._meter = meter or Meter()
+        self._from_remote = _Rates((MESSAGES_PER_SECOND, MESSAGE_BURST), (BYTES_PER_SECOND, BYTES_BURST))
+        self._to_remote = _Rates((SENT_BYTES_PER_SECOND, SENT_BYTES_BURST))
+        self._from_strangers = (
+            TokenBucket(STRANGER_MESSAGES_PER_SECOND, burst=STRANGER_MESSAGE_BURST),
+            TokenBucket(STRANGER_BYTES_PER_SECOND, burst=STRANGER_BYTES_BURST),
+        )
+        self._to_strangers = TokenBucket(STRANGER_SENT_BYTES_PER_SECOND, burst=STRANGER_SENT_BYTES_BURST)
+
+    async def start(self) -> None:
+        """From now on others can send to this peer."""
+        await self._servicer.add_p2p_handlers(self._p2p)
+
+    async def stop(self) -> None:
+        """Accept nothing more. What lies in the inbox is dropped."""
+        if not self._p2p.is_alive:
+            return
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_SECONDS):
+                await self._servicer.remove_p2p_handlers(self._p2p)
+        except _NETWORK_ERRORS as error:  # the daemon died
+            _log.debug("gossip handlers not removed: %r", error)
+
+    async def pump(self) -> None:
+        """Hands the received messages to `on_message`, for ever. Raises what that raises."""
+        while True:
+            sender, message = await self._inbox.get()
+            await self._on_message(sender, message)
+
+    async def send(self, peer: PeerId, message: object) -> bool:
+        """Whether the peer took the message. Gossip: no second try, and no error for anything that the network does."""
+        if not self._to_remote.has_any(peer):
+            _log.debug("%s to %s was not sent: it has had too much", type(message).__name__, peer)
+            return False
+        return await self._send_envelopes(peer, self._envelopes(message))
+
+    async def broadcast(self, peers: Iterable[PeerId], message: object) -> int:
+        """Send to all of them, this peer left out; returns how many took it."""
+        envelopes = self._envelopes(message)
+        slots = asyncio.Semaphore(MAX_CONCURRENT_SENDS)
+
+        async def send(peer: PeerId) -> bool:
+            async with slots:
+                return await self._send_envelopes(peer, envelopes)
+
+        return sum(await asyncio.gather(*(send(peer) for peer in dict.fromkeys(peers) if peer != self._me)))
+
+    def accept(self, remote: PeerId, envelope: gossip_pb2.Envelope) -> str | None:
+        """Check an envelope that came from `remote` and put its message into the inbox, once it is whole; or the reason why
+        not."""
+        self._meter.received_bytes += envelope.ByteSize()
+        self._assembly.drop_stale()
+        if not self._from_remote.try_take(remote, self._prices.get(envelope.kind, 1.0), envelope.ByteSize()):
+            return "too many messages"
+        if envelope.protocol_version != PROTOCOL_VERSION:
+            return f"protocol version {envelope.protocol_version} is not spoken here, but version {PROTOCOL_VERSION}"
+        if envelope.run.hex() != self.run:
+            return f"this peer takes part in run {self.run}, the message belongs to run {envelope.run.hex()[:64]}"
+        if envelope.sender != remote:
+            return f"the envelope names another sender than {remote}"
+        if envelope.kind not in self._kinds:
+            return "unknown kind of message"
+        is_stranger = self._is_stranger(remote)
+        if is_stranger and envelope.kind not in self._stranger_kinds:
+            return f"only members send {envelope.kind}, and the newest plan that is known here gives no seat to the sender"
+        if not self._has_room(remote, len(envelope.payload), is_stranger=is_stranger):
+            return "the inbox is full"
+        if is_stranger and not self._pay_as_stranger(self._stranger_kinds[envelope.kind], envelope.ByteSize()):
+            return "too many messages of peers without a seat"
+        return self._take(remote, envelope, is_stranger=is_stranger)
+
+    def _take(self, remote: PeerId, envelope: gossip_pb2.Envelope, *, is_stranger: bool) -> str | None:
+        """Decode the message into the inbox, once it is whole; or the reason why not."""
+        try:
+            payload = self._whole(remote, envelope) if envelope.num_pieces else envelope.payload
+            if payload is None:
+                return None
+            if not self._has_room(remote, len(payload), is_stranger=is_stranger):
+                return "the inbox is full"
+            max_bytes = MAX_MESSAGE_BYTES if envelope.num_pieces else MAX_PAYLOAD_BYTES
+            message: object = decode(self._kinds[envelope.kind], payload, max_bytes=max_bytes)
+        except RemoteProtocolError as error:
+            return str(error)
+        self._inbox.put(remote, message, len(payload), is_stranger=is_stranger)
+        return None
+
+    def _has_room(self, remote: PeerId, num_bytes: int, *, is_stranger: bool) -> bool:
+        return self._inbox.has_room(remote, num_bytes, is_stranger=is_stranger, num_members=len(self._members()))
+
+    def _whole(self, remote: PeerId, envelope: gossip_pb2.Envelope) -> bytes | None:
+        """The message of which this is the last piece; none before. Raises RemoteProtocolError."""
+        is_member = remote in self._members()
+        if not is_member and remote not in self._to_remote:
+            raise RemoteProtocolError("messages in pieces are taken from members, and from peers that were asked")
+        return self._assembly.take(remote, envelope, is_member=is_member)
+
+    def may_ask(self, remote: object) -> bool:
+        """Whether this remote peer may have the manifest now: it keeps to its rate, and strangers to theirs."""
+        peer = PeerId(str(remote))
+        return self._from_remote.try_take(peer, 1.0, 0.0) and (not self._is_stranger(peer) or self._pay_as_stranger(1.0, 0.0))
+
+    def _is_stranger(self, peer: PeerId) -> bool:
+        members = self._members()
+        return self._me in members and peer not in members
+
+    def _pay_as_stranger(self, price: float, num_bytes: float) -> bool:
+        """Take from what all strangers have together. Nothing is left to take where the answers to them used up their share of
+        the uplink: the work would be for nothing."""
+        can_answer = self._to_strangers.has(MAX_PAYLOAD_BYTES)
+        return can_answer and try_take_all(self._from_strangers, (price, num_bytes))
+
+    def _envelopes(self, message: object) -> list[gossip_pb2.Envelope]:
+        """One, or one for each piece; none for a message that nobody would take."""
+        payload = canonical.encode(message)
+        if len(payload) > MAX_MESSAGE_BYTES:
+            self.num_too_large += 1
+            _log.error("%s of %d bytes is too large to be sent", type(message).__name__, len(payload))
+            return []
+        head = gossip_pb2.Envelope(
+            protocol_version=PROTOCOL_VERSION,
+            run=bytes.fromhex(self.run),
+            sender=self._me,
+            kind=self._names[type(message)],
+        )
+        pieces = in_pieces(payload)
+        if len(pieces) > 1:
+            head.num_pieces, head.digest = len(pieces), hashlib.sha256(payload).digest()
+        envelopes = []
+        for number, piece in enumerate(pieces):
+            envelope = gossip_pb2.Envelope()
+            envelope.CopyFrom(head)
+            envelope.piece, envelope.payload = number, piece
+            envelopes.append(envelope)
+        return envelopes
+
+    async def _send_envelopes(self, peer: PeerId, envelopes: Sequence[gossip_pb2.Envelope]) -> bool:
+        """Whether the peer took all of them. A peer gets one message in pieces at a time; another one is lost."""
+        if len(envelopes) == 1:
+            (envelope,) = envelopes
+            is_within = self._to_remote.try_take(peer, envelope.ByteSize())
+            if is_within and (not self._is_stranger(peer) or self._to_strangers.try_take(envelope.ByteSize())):
+                return await self._send_envelope(peer, envelope)
+            _log.debug("%s to %s was not sent: it has had too much", envelope.kind, peer)
+            return False
+        if not envelopes or peer in self._in_pieces:
+            return False
+        self._in_pieces[peer] = None
+        try:
+            for envelope in envelopes:
+                await self._to_remote.take(peer, envelope.ByteSize())
+                if self._is_stranger(peer):
+                    await self._to_strangers.take(envelope.ByteSize())
+                if not await self._send_envelope(peer, envelope):
+                    return False
+        finally:
+            del self._in_pieces[peer]
+        return True
+
+    async def _send_envelope(self, peer: PeerId, envelope: gossip_pb2.Envelope) -> bool:
+        self._meter.sent_bytes += envelope.ByteSize()
+        try:
+            ack = await AdlocoGossip.get_stub(self._p2p, _hivemind_id(peer)).rpc_gossip(envelope, timeout=SEND_TIMEOUT_SECONDS)
+        except _NETWORK_ERRORS as error:
+            _log.debug("%s to %s was lost: %r", envelope.kind, peer, error)
+            return False
+        if not ack.accepted:
+            self._on_refused(peer, ack.reason[:MAX_REASON_CHARS])
+        return bool(ack.accepted)
+
+
+class _Rates:
+    """Token buckets of every remote peer, one for each limit (rate, burst)."""
+
+    def __init__(self, *limits: tuple[float, float]) -> None:
+        self._limits = limits
+        self._buckets: OrderedDict[PeerId, tuple[TokenBucket, ...]] = OrderedDict()
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._buckets
+
+    def try_take(self, peer: PeerId, *amounts: float) -> bool:
+        """Take from every bucket, or from none where one of them has too little."""
+        return try_take_all(self._of(peer), amounts)
+
+    def has_any(self, peer: PeerId) -> bool:
+        """Whether every bucket has something left."""
+        return all(bucket.has(1.0) for bucket in self._of(peer))
+
+    async def take(self, peer: PeerId, *amounts: float) -> None:
+        """Take from each bucket, waiting where it has too little."""
+        for bucket, amount in zip(self._of(peer), amounts, strict=True):
+            await bucket.take(amount)
+
+    def _of(self, peer: PeerId) -> tuple[TokenBucket, ...]:
+        buckets = self._buckets.pop(peer, None)
+        if buckets is None:
+            buckets = tuple(TokenBucket(rate, burst=burst) for rate, burst in self._limits)
+        self._buckets[peer] = buckets
+        if len(self._buckets) > MAX_REMOTES:
+            self._buckets.popitem(last=False)
+        return buckets
+
+
+def _hivemind_id(peer: PeerId) -> PeerID:
+    return PeerID.from_base58(peer)

@@ -1,0 +1,65 @@
+"""Streams to other peers that are kept open between averages.
+
+Not for the sake of opening, which is quick, but because the daemon's flow control begins with a small window on every new
+stream and lets it grow while data flows: on a link of 100 Mbit/s and 50 ms a new stream is slow for its first megabytes.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.swarm.transport.framed_stream import FramedStream
+
+IDLE_SECONDS = 900.0
+"""A stream that was not used for so long is closed; longer than most rounds last. Its other end waits twice as long."""
+MAX_IDLE = 256
+"""Idle streams, in all; the oldest go first."""
+
+
+class StreamPool:
+    """For one event loop. Whoever takes a stream owns it until it gives it back, in a state in which the next hello fits."""
+
+    def __init__(self, open_stream: Callable[[PeerId, float], Awaitable[FramedStream]]) -> None:
+        self._open_stream = open_stream
+        self._idle: dict[FramedStream, float] = {}
+        """And since when, oldest first."""
+
+    async def take(self, peer: PeerId, timeout_seconds: float) -> FramedStream:
+        """An idle stream to the peer, the one used last; else a new one. Raises StreamLost."""
+        self._drop_old()
+        for stream in reversed(self._idle):
+            if stream.peer == peer and not stream.is_lost:
+                del self._idle[stream]
+                stream.on_lost = None
+                return stream
+        return await self.open(peer, timeout_seconds)
+
+    async def open(self, peer: PeerId, timeout_seconds: float) -> FramedStream:
+        """A new stream to the peer. Raises StreamLost."""
+        return await self._open_stream(peer, timeout_seconds)
+
+    def give_back(self, stream: FramedStream) -> None:
+        """Keep the stream for the next average; nothing may be under way on it."""
+        stream.sink = None
+        stream.on_lost = lambda _: self._forget(stream)
+        if stream.is_lost:
+            stream.abort()
+            return
+        self._idle[stream] = asyncio.get_running_loop().time()
+        self._drop_old()
+
+    def close(self) -> None:
+        """Close every idle stream."""
+        for stream in tuple(self._idle):
+            stream.close()
+        self._idle.clear()
+
+    def _forget(self, stream: FramedStream) -> None:
+        self._idle.pop(stream, None)
+
+    def _drop_old(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for stream, since in tuple(self._idle.items()):
+            if now - since > IDLE_SECONDS or len(self._idle) > MAX_IDLE or stream.is_lost:
+                del self._idle[stream]
+                stream.close()

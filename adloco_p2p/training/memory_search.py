@@ -1,0 +1,118 @@
+"""The largest micro-batch that a device holds (method section 8)."""
+
+from collections.abc import Callable
+
+import torch
+
+from adloco_p2p.config.run_config import InnerConfig
+from adloco_p2p.errors import DeviceError
+from adloco_p2p.numerics.batch import Batch
+from adloco_p2p.numerics.grad_stats import half_products
+from adloco_p2p.training.inner_loop import accumulate_gradient
+from adloco_p2p.training.instance import Instance
+from adloco_p2p.training.shell import ModelShell
+
+
+def largest_fitting(fits: Callable[[int], bool], *, limit: int) -> int:
+    """The largest size up to `limit` that fits, where smaller ones fit too; 0 where none does. Doubles, then bisects."""
+    assert limit >= 1
+    good, size = 0, 1
+    while size <= limit and fits(size):
+        good, size = size, size * 2
+    bad = min(size, limit + 1)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if fits(middle):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def search_cpu(shell: ModelShell, *, sequence_length: int, vocab_size: int, budget_bytes: int, limit: int) -> int:
+    """From a budget for activations and gradients, by counting what autograd saves for one sample and for two.
+
+    The machine has no hard limit to run into, and the count is the same every time. Raises DeviceError where the budget does
+    not hold one sample.
+    """
+    shell.module.train()
+    one, two = (_step_bytes(shell, _synthetic_rows(n, sequence_length, vocab_size)) for n in (1, 2))
+    per_sample = two - one
+    assert per_sample > 0, (one, two)
+    fixed = one - per_sample + shell.gradient.nbytes
+    fitting = (budget_bytes - fixed) // per_sample
+    if fitting < 1:
+        raise DeviceError(f"memory_budget_bytes: {budget_bytes} given, one sample needs {fixed + per_sample}", code="E502")
+    return min(limit, fitting)
+
+
+def _step_bytes(shell: ModelShell, rows: Batch) -> int:
+    """Bytes of a forward and backward beside parameters and gradients.
+
+    What autograd saves, and as a guess twice the largest saved tensor again: backward makes the logits' gradient beside them.
+    """
+    own = {parameter.untyped_storage().data_ptr() for parameter in shell.parameters}
+    saved: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        losses = shell.token_losses(rows)  # held until counted, so that no address is used twice
+        total = sum(saved.values()) + 2 * max(saved.values())
+    del losses
+    return total
+
+
+def search_cuda(
+    shell: ModelShell, *, sequence_length: int, vocab_size: int, inner: InnerConfig, num_instances: int, limit: int
+) -> int:
+    """By trying: a measured inner step, twice per size, beside as much memory as `num_instances` instances keep.
+
+    The process's memory limit (`training.device`) leaves the margin. Raises DeviceError where one sample does not fit.
+    """
+    num_parameters = shell.layout.num_parameters
+    try:
+        others = torch.empty(3 * num_parameters * (num_instances - 1), device=shell.device)  # parameters and moments
+        instance = Instance(torch.zeros(num_parameters), momentum=None, inner=inner, device=shell.device)
+    except torch.OutOfMemoryError as error:
+        raise DeviceError(
+            f"max_instances: {num_instances} instances do not fit {shell.device}; host fewer", code="E502"
+        ) from error
+
+    def fits(num_samples: int) -> bool:
+        rows = _synthetic_rows(num_samples, sequence_length, vocab_size)
+        try:
+            for _ in range(2):  # the second time the allocator holds what the first one left
+                accumulate_gradient(shell, rows, micro_batch=num_samples, is_measured=False)
+                half_products(shell.half, shell.gradient).tolist()
+                torch.nn.utils.clip_grad_norm_(shell.parameters, inner.clip_norm)
+                instance.inner_step(shell.gradient, 0.0)
+                torch.cuda.synchronize(shell.device)
+        except torch.OutOfMemoryError:
+            return False
+        finally:
+            shell.free_cache()
+        return True
+
+    shell.bind(instance.local)
+    shell.module.train()
+    fitting = largest_fitting(fits, limit=limit)
+    del others
+    shell.free_cache()
+    if fitting < 1:
+        raise DeviceError(
+            f"one sample of {sequence_length} tokens does not fit {shell.device} beside {num_instances} instances;"
+            " raise memory_fraction or lower max_instances",
+            code="E502",
+        )
+    return fitting
+
+
+def _synthetic_rows(num_samples: int, sequence_length: int, vocab_size: int) -> Batch:
+    """Rows of different tokens, full length."""
+    ids = torch.arange(num_samples * sequence_length).remainder(vocab_size).view(num_samples, sequence_length)
+    return Batch(input_ids=ids, labels=ids)

@@ -1,0 +1,95 @@
+"""The doctor's report: what was found, and for everything that is not well its cause and what mends it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from adloco_p2p.error_codes import ERROR_CODES
+
+_STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "skipped": "dim"}
+_WORDS = {"ok": "ok", "warning": "warn", "failed": "FAIL", "skipped": "-"}
+Outcome = Literal["ok", "warning", "failed", "skipped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """One line of the doctor's report."""
+
+    check: str
+    """What was looked at, in a word or two."""
+    outcome: Outcome
+    """A warning: it works, but not well. Failed: the node cannot take part."""
+    found: str
+    code: str | None = None
+    """Entry of the table of errors, with cause and remedy; where the verdict is a warning or worse."""
+
+    def __post_init__(self) -> None:
+        assert (self.code is not None) == (self.outcome in ("warning", "failed")), self
+
+
+def render(results: Sequence[CheckResult]) -> RenderableType:
+    """A table, then one paragraph per trouble, then one line."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for result in results:
+        outcome = Text(_WORDS[result.outcome], style=_STYLES[result.outcome])
+        table.add_row(outcome, result.check, Text(result.found, style="dim" if result.outcome == "skipped" else ""))
+    troubles = [result for result in results if result.code is not None]
+    return Group(table, *(_trouble(result) for result in troubles), Text(), _summary(results))
+
+
+def _trouble(result: CheckResult) -> RenderableType:
+    assert result.code is not None
+    entry = ERROR_CODES[result.code]
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(no_wrap=True)
+    lines.add_column(overflow="fold")
+    lines.add_row(Text("cause", style="dim"), entry.cause)
+    lines.add_row(Text("do", style="dim"), Text(entry.remedy, style="bold"))
+    head = Text(f"{result.code}  {result.check}: {entry.title}", style=_STYLES[result.outcome])
+    return Group(Text(), head, Padding(lines, (0, 0, 0, 6)))
+
+
+def _summary(results: Sequence[CheckResult]) -> Text:
+    failed = sum(result.outcome == "failed" for result in results)
+    warned = sum(result.outcome == "warning" for result in results)
+    if failed:
+        return Text(f"{failed} of {len(results)} checks failed: the node cannot take part like this", style=_STYLES["failed"])
+    if warned:
+        return Text(f"the node can take part; {warned} of {len(results)} checks could be better", style=_STYLES["warning"])
+    return Text("all is well", style=_STYLES["ok"])
+
+
+def show(results: Sequence[CheckResult]) -> None:
+    """To the terminal, or plain where there is none."""
+    Console(highlight=False, soft_wrap=False).print(render(results))
+
+
+def document(results: Sequence[CheckResult], *, exit_code: int) -> dict[str, object]:
+    """For programs; keys are kept over versions."""
+    return {
+        "exit_code": exit_code,
+        "results": [
+            {
+                "check": result.check,
+                "outcome": result.outcome,
+                "found": result.found,
+                "code": result.code,
+                "cause": ERROR_CODES[result.code].cause if result.code else None,
+                "remedy": ERROR_CODES[result.code].remedy if result.code else None,
+            }
+            for result in results
+        ],
+    }
+
+
+def exit_code(results: Sequence[CheckResult]) -> int:
+    """That of the first failure; 0 where there is none."""
+    return next((int(result.code[1]) for result in results if result.outcome == "failed" and result.code), 0)

@@ -1,0 +1,116 @@
+"""The story of a run as its ledger tells it: the same events that a peer writes, of nobody in particular. Pure.
+
+So whoever holds the ledger sees a run in the views that a peer has of its own: what was planned and why, and what the signed
+reports say of every round. The ledger knows no clock and no single peer's traffic, so these events carry none; a round that
+has no receipts yet is not told.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from adloco_p2p.core.ledger.contributions import CreditedSamples, credited_in
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.report_form import named_by
+from adloco_p2p.core.model.telemetry import plan_line
+from adloco_p2p.core.model.types import REPORT_LAG, RoundPlan
+from adloco_p2p.views.records import Event
+from adloco_p2p.views.status import Status, apply
+
+
+class Story:
+    """The story of a ledger, told up to where it has come; what is told once is not told again."""
+
+    def __init__(self, genesis: RoundPlan, *, started: Mapping[str, object], sequence_length: int) -> None:
+        """`started` are the fields of the first event, as in `events.jsonl`."""
+        self._genesis = genesis
+        self._started = started
+        self._sequence_length = sequence_length
+        self._begin()
+
+    def _begin(self) -> None:
+        self.status = Status()
+        self.credited: list[CreditedSamples] = []
+        self.lines: list[Event] = []
+        """Plans, oldest first."""
+        self._plans = [self._genesis]
+        self._hear({"event": "started", "time": 0.0, **self._started})
+        for event in _planned(self._genesis, None):
+            self._hear(event)
+
+    def follow(self, entries: Sequence[LedgerEntry]) -> None:
+        """Tell what is new. A ledger that was switched to another history is told from the beginning."""
+        known = len(self._plans) - 1
+        if len(entries) < known or (known and entries[known - 1].plan != self._plans[-1]):
+            self._begin()
+        for entry in entries[len(self._plans) - 1 :]:
+            for event in _planned(entry.plan, entry):
+                self._hear(event)
+            if len(self._plans) >= REPORT_LAG:
+                self._hear_reports(self._plans[-REPORT_LAG], entry)
+            self._plans.append(entry.plan)
+
+    def _hear_reports(self, reported: RoundPlan, entry: LedgerEntry) -> None:
+        found = credited_in(reported, entry)
+        self.credited += found
+        by_instance: dict[int, list[CreditedSamples]] = {}
+        for credit in found:
+            by_instance.setdefault(credit.item.instance, []).append(credit)
+        for instance, about in sorted(by_instance.items()):
+            self._hear(_round(reported, instance, about, self._sequence_length))
+
+    def _hear(self, event: Event) -> None:
+        self.status = apply(self.status, event)
+        if event["event"] == "plan":
+            self.lines.append(event)
+
+
+def _planned(plan: RoundPlan, entry: LedgerEntry | None) -> Iterator[Event]:
+    fields = plan_line(plan, canonical.digest_once(plan)).fields
+    if entry is not None:
+        fields["votes"] = len(entry.certificate.votes)
+        fields["joined"] = [join.peer for join in entry.value.joined]
+        fields["departed"] = list(entry.value.departed)
+    yield {"event": "plan", "time": 0.0, **fields}
+    for fork in plan.forks:
+        yield {"event": "fork", "time": 0.0, "round": plan.round, "source": fork.source, "targets": list(fork.targets)}
+    for merge in plan.merges:
+        yield {
+            "event": "merge",
+            "time": 0.0,
+            "round": plan.round,
+            "sources": list(merge.sources),
+            "target": merge.target,
+            "weights": list(merge.weights),
+            "reason": merge.reason,
+        }
+
+
+def _round(plan: RoundPlan, instance: int, about: Sequence[CreditedSamples], sequence_length: int) -> Event:
+    """All hosts of one instance together: losses weighted by the samples that count, held-out losses by their median."""
+    planned = next((item for item in plan.instances if item.instance == instance), None)
+    counted = [(credit.samples, credit.item.loss) for credit in about if credit.samples and credit.item.loss is not None]
+    samples = sum(credit.samples for credit in about)
+    weight = sum(number for number, _ in counted)
+    heldout = [credit.item.heldout_loss for credit in about if credit.item.heldout_loss is not None]
+    contributors = Counter(credit.item.contributors for credit in about).most_common(1)
+    return {
+        "event": "round",
+        "time": 0.0,
+        "round": plan.round,
+        "instance": instance,
+        "loss": sum(number * loss for number, loss in counted) / weight if weight else None,
+        "heldout_loss": median(heldout) if heldout else None,
+        "requested_batch": planned.requested_batch if planned else 0,
+        "effective_batch": planned.effective_batch if planned else 0,
+        "accumulation_steps": max(credit.item.accumulation_steps for credit in about),
+        "mode": planned.mode if planned else "single",
+        "reason": planned.reason if planned else "",
+        "samples": samples,
+        "tokens": samples * sequence_length,
+        "hosts": list(named_by(contributors[0][0], planned)) if planned else [],
+        "seconds": {"training": sum(credit.item.train_seconds for credit in about)},
+        "bytes_sent": 0,
+        "bytes_received": 0,
+    }

@@ -1,0 +1,454 @@
+"""Agreeing on plans, step by step: what is said, what is written down before, and what is refused."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+
+from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
+from adloco_p2p.core.agreement.membership import Timing
+from adloco_p2p.core.ledger.ledger import Ledger, Recall
+from adloco_p2p.core.ledger.validation import check_entry, verify_ledger
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import Broadcast, Decided, Outcome, PeerGone, Persist, Send
+from adloco_p2p.core.model.ledger_entry import Ballot, LedgerEntry, Reorg, SignedReport, Vote
+from adloco_p2p.core.model.messages import (
+    Accepted,
+    Ack,
+    Chosen,
+    Entries,
+    Incarnation,
+    Prepare,
+    Promise,
+    Promised,
+    Proposal,
+    PullEntries,
+    Refusal,
+    Supply,
+    Voted,
+)
+from adloco_p2p.core.model.rules import Rules, WorkRules
+from adloco_p2p.core.model.types import Digest, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from tests.core.core_values import RUN, capacity, peer
+
+T = TypeVar("T")
+RULES = Rules(work=WorkRules(rounds=20))
+NOW = 100.0
+
+
+def decide(parent: RoundPlan, reports: Sequence[Report], change: RosterChange) -> RoundPlan:
+    return next_plan(parent, reports, RULES, roster=change)
+
+
+def sign(author: PeerId, payload: bytes) -> str:
+    return hashlib.sha256(author.encode() + payload).hexdigest()
+
+
+def verify(author: PeerId, payload: bytes, signature: str) -> bool:
+    return sign(author, payload) == signature
+
+
+def first_plan(size: int) -> RoundPlan:
+    return genesis(RUN, [(peer(index), capacity()) for index in range(size)], RULES)
+
+
+def recall_from(journal: Sequence[object]) -> Recall:
+    """Looks the entry up in what was persisted."""
+
+    def recall(digest: Digest) -> LedgerEntry:
+        return next(record for record in journal if isinstance(record, LedgerEntry) and record.value.plan == digest)
+
+    return recall
+
+
+def agreement(me: PeerId, plan: RoundPlan, *, journal: Sequence[object] = ()) -> GossipAgreement:
+    return GossipAgreement(
+        me,
+        genesis=plan,
+        records=tuple(journal),
+        recall=recall_from(journal),
+        contacts=(),
+        capacity=capacity(),
+        decide=decide,
+        sign=lambda payload: sign(me, payload),
+        verify=verify,
+        draw=lambda: 0.5,
+        timing=Timing(),
+    )
+
+
+class Swarm:
+    """Peers whose messages arrive when a test says so."""
+
+    def __init__(self, size: int) -> None:
+        self.genesis = first_plan(size)
+        self.journals: dict[PeerId, list[object]] = {roster_entry.peer: [] for roster_entry in self.genesis.roster}
+        self.peers = {name: agreement(name, self.genesis, journal=journal) for name, journal in self.journals.items()}
+        self.plans: dict[PeerId, list[RoundPlan]] = {name: [] for name in self.peers}
+        self.mail: list[tuple[PeerId, PeerId, object]] = []
+        self.switched: list[Reorg] = []
+        self.gone: list[tuple[PeerId, PeerId]] = []
+        """Who says it, and of whom."""
+        self.now = NOW
+        for name, each in self.peers.items():
+            self.take(name, each.start((self.genesis,), (), self.now))
+
+    @property
+    def order(self) -> tuple[PeerId, ...]:
+        return self.peers[peer(0)].consensus.slot.order
+
+    def take(self, name: PeerId, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            match outcome:
+                case Persist(record=record):
+                    self.journals[name].append(record)
+                case Send(peer=to, message=message):
+                    self.mail.append((name, to, message))
+                case Broadcast(message=message):
+                    self.mail += [(name, to, message) for to in self.peers if to != name]
+                case Decided(plan=plan):
+                    self.plans[name].append(plan)
+                case Reorg():
+                    self.switched.append(outcome)
+                case PeerGone(peer=peer):
+                    self.gone.append((name, peer))
+
+    def deliver(self, *, to: Sequence[PeerId] | None = None) -> None:
+        """Everything that is under way and what follows from it; what is not for these peers is lost."""
+        while self.mail:
+            sender, receiver, message = self.mail.pop(0)
+            if to is None or (receiver in to and sender in to):
+                self.take(receiver, self.peers[receiver].receive(sender, message, self.now))
+
+    def report(self, name: PeerId, round: int) -> None:
+        plan = self.peers[name].ledger.plans[round]
+        report = Report(peer=name, round=round, plan=canonical.digest(plan), capacity=capacity())
+        self.take(name, self.peers[name].submit(report, self.now))
+
+    def pass_time(self, seconds: int, *, among: Sequence[PeerId]) -> None:
+        for _ in range(seconds):
+            self.now += 1.0
+            for name in among:
+                self.take(name, self.peers[name].tick(self.now))
+            self.deliver(to=among)
+
+
+def said(swarm: Swarm, kind: type[T]) -> list[T]:
+    return [message for _, _, message in swarm.mail if isinstance(message, kind)]
+
+
+def test_a_peer_alone_decides_in_the_same_call() -> None:
+    swarm = Swarm(1)
+    assert [plan.round for plan in swarm.plans[peer(0)]] == [1]
+    for round in range(5):
+        swarm.report(peer(0), round)
+    assert [plan.round for plan in swarm.plans[peer(0)]] == [1, 2, 3, 4, 5, 6]
+    assert swarm.now == NOW
+
+
+def test_all_get_the_same_plan_and_a_certificate_that_anybody_can_check() -> None:
+    swarm = Swarm(5)
+    swarm.deliver()
+    for name in swarm.peers:
+        swarm.report(name, 0)
+    swarm.deliver()
+    heads = {each.ledger.head for each in swarm.peers.values()}
+    assert len(heads) == 1 and next(iter(heads)).round == 2
+    for each in swarm.peers.values():
+        assert verify_ledger(swarm.genesis, each.ledger.entries, decide, verify) == []
+    assert len(swarm.peers[peer(0)].ledger.entries[1].reports) == 5
+
+
+def test_what_is_said_was_written_down_before() -> None:
+    swarm = Swarm(3)
+    first = swarm.order[0]
+    records = swarm.journals[first]
+    assert [type(record) for record in records] == [Incarnation, Accepted]
+    proposal = said(swarm, Proposal)[0]
+    other = swarm.order[1]
+    outcomes = swarm.peers[other].receive(first, proposal, NOW)
+    kinds = [
+        type(o.record) if isinstance(o, Persist) else type(o.message) for o in outcomes if isinstance(o, Persist | Broadcast)
+    ]
+    assert kinds == [Accepted, Ack, Voted, Vote]
+
+
+def test_after_a_restart_no_other_value_is_accepted_in_the_ballot_and_no_other_voted_for() -> None:
+    swarm = Swarm(3)
+    first, second, _ = swarm.order
+    proposal = said(swarm, Proposal)[0]
+    swarm.take(second, swarm.peers[second].receive(first, proposal, NOW))
+    voted = [record for record in swarm.journals[second] if isinstance(record, Voted)]
+    assert len(voted) == 1
+
+    again = agreement(second, swarm.genesis, journal=swarm.journals[second])
+    again.start((), (), NOW)
+    assert again.consensus.slot.voted == voted[0].value
+    assert again.consensus.slot.accepted == (proposal.ballot, canonical.digest(proposal.value))
+    other = replace(proposal, value=replace(proposal.value, departed=(second,)), signature="")
+    forged = replace(other, signature=sign(first, other.payload))
+    outcomes = again.receive(first, forged, NOW)
+    assert not [o for o in outcomes if isinstance(o, Broadcast) and isinstance(o.message, Ack | Vote)]
+
+
+def test_a_first_proposer_that_restarts_does_not_use_its_ballot_again() -> None:
+    swarm = Swarm(3)
+    first = swarm.order[0]
+    again = agreement(first, swarm.genesis, journal=swarm.journals[first])
+    outcomes = again.start((), (), NOW)
+    assert not [o for o in outcomes if isinstance(o, Broadcast) and isinstance(o.message, Proposal)]
+
+
+def test_when_the_first_is_silent_the_next_asks_and_repeats_what_was_accepted() -> None:
+    swarm = Swarm(5)
+    first, second, third, fourth, _ = swarm.order
+    proposal = said(swarm, Proposal)[0]
+    swarm.mail.clear()
+    swarm.peers[third].receive(first, proposal, NOW)  # the only one that heard of it; its ack is lost
+    accepted = canonical.digest(proposal.value)
+    alive = [name for name in swarm.order if name != first]
+    swarm.pass_time(4, among=[second, third, fourth])
+    assert {each.ledger.head.round for name, each in swarm.peers.items() if name in (second, third, fourth)} == {1}
+    entry = swarm.peers[second].ledger.entries[0]
+    assert canonical.digest(entry.value) == accepted and entry.certificate.ballot.attempt >= 1
+    assert first not in alive
+
+
+def test_a_promise_forbids_lower_ballots() -> None:
+    swarm = Swarm(3)
+    first, second, third = swarm.order
+    proposal = said(swarm, Proposal)[0]
+    prepare = Prepare(parent=proposal.parent, ballot=Ballot(attempt=1, peer=third), absent=())
+    outcomes = swarm.peers[second].receive(third, prepare, NOW)
+    assert [type(o.record) for o in outcomes if isinstance(o, Persist)] == [Promised]
+    assert [o.message for o in outcomes if isinstance(o, Send)] == [
+        Promise(parent=proposal.parent, ballot=prepare.ballot, accepted=None)
+    ]
+    outcomes = swarm.peers[second].receive(first, proposal, NOW)
+    (refusal,) = [o.message for o in outcomes if isinstance(o, Send)]
+    assert isinstance(refusal, Refusal) and refusal.promised == prepare.ballot
+
+
+def test_a_ballot_that_leaps_is_passed_over() -> None:
+    """The next attempt after it could be one that nobody can name."""
+    swarm = Swarm(3)
+    first, second, third = swarm.order
+    proposal = said(swarm, Proposal)[0]
+    largest = Ballot(attempt=1 << 62, peer=third)
+    leaps = [
+        Prepare(parent=proposal.parent, ballot=largest, absent=()),
+        Refusal(parent=proposal.parent, ballot=proposal.ballot, promised=largest, alive=()),
+    ]
+    for message, receiver in zip(leaps, (second, first), strict=True):
+        outcomes = swarm.peers[receiver].receive(third, message, NOW)
+        assert not [o for o in outcomes if isinstance(o, Persist | Send)]
+        promised = swarm.peers[receiver].consensus.slot.promised
+        assert promised is None or promised < largest
+
+
+def test_nobody_is_left_out_who_is_heard_of() -> None:
+    swarm = Swarm(3)
+    _, second, third = swarm.order
+    parent = swarm.peers[second].consensus.slot.digest
+    prepare = Prepare(parent=parent, ballot=Ballot(attempt=1, peer=third), absent=(second, swarm.order[0]))
+    outcomes = swarm.peers[second].receive(third, prepare, NOW)
+    (refusal,) = [o.message for o in outcomes if isinstance(o, Send)]
+    assert isinstance(refusal, Refusal) and {name for name, _ in refusal.alive} == {second, swarm.order[0]}
+
+
+def test_the_dead_are_left_out_once_their_leases_have_run_out() -> None:
+    swarm = Swarm(5)
+    swarm.deliver()
+    alive = sorted(swarm.order[3:])
+    for name in alive:
+        swarm.report(name, 0)
+    swarm.mail.clear()
+    swarm.pass_time(20, among=alive)
+    for name in alive:
+        head = swarm.peers[name].ledger.plans[-1]
+        assert head.round == 2 and sorted(roster_entry.peer for roster_entry in head.roster) == alive
+
+
+def test_two_messages_of_one_peer_are_one_vote() -> None:
+    swarm = Swarm(5)
+    first, second, third, *_ = swarm.order
+    proposal = said(swarm, Proposal)[0]
+    swarm.mail.clear()
+    ack = Ack(parent=proposal.parent, ballot=proposal.ballot, value=canonical.digest(proposal.value))
+    swarm.peers[second].receive(first, proposal, NOW)
+    outcomes = [swarm.peers[second].receive(first, ack, NOW) for _ in range(3)]
+    assert outcomes == [[], [], []]
+    outcomes = [swarm.peers[second].receive(third, ack, NOW)]
+    assert [type(o.message) for o in outcomes[0] if isinstance(o, Broadcast)] == [Vote]
+
+
+def test_a_report_in_anothers_name_is_not_used() -> None:
+    swarm = Swarm(3)
+    swarm.deliver()
+    liar, victim, third = swarm.order
+    plan = swarm.genesis
+    forged = Report(peer=victim, round=0, plan=canonical.digest(plan), capacity=capacity(speed=1e9))
+    unsigned = SignedReport(report=forged, signature="")
+    supply = Supply(parent=canonical.digest(plan), reports=(replace(unsigned, signature=sign(liar, unsigned.payload)),))
+    swarm.take(third, swarm.peers[third].receive(liar, supply, NOW))
+    for name in swarm.peers:
+        swarm.report(name, 0)
+    swarm.deliver()
+    for each in swarm.peers.values():
+        reports = {signed.report.peer: signed.report for signed in each.ledger.entries[1].reports}
+        assert reports[victim].capacity.samples_per_second == 10.0
+
+
+def test_a_value_whose_plan_does_not_follow_by_the_rule_is_not_accepted() -> None:
+    swarm = Swarm(3)
+    first, second, _ = swarm.order
+    proposal = said(swarm, Proposal)[0]
+    wrong = replace(proposal, value=replace(proposal.value, plan=Digest("e" * 64)), signature="")
+    outcomes = swarm.peers[second].receive(first, replace(wrong, signature=sign(first, wrong.payload)), NOW)
+    assert not [o for o in outcomes if isinstance(o, Persist)]
+
+
+def test_a_late_peer_catches_up_from_the_ledger_of_another() -> None:
+    swarm = Swarm(3)
+    late = swarm.order[2]
+    others = [name for name in swarm.peers if name != late]
+    swarm.deliver(to=others)
+    for name in others:
+        swarm.report(name, 0)
+    swarm.deliver(to=others)
+    swarm.pass_time(8, among=others)
+    assert swarm.peers[others[0]].ledger.head.round == 2 and swarm.plans[late] == []
+    swarm.take(late, swarm.peers[others[0]].receive(late, PullEntries(locator=(canonical.digest(swarm.genesis),)), swarm.now))
+    ((_, _, entries),) = [mail for mail in swarm.mail if isinstance(mail[2], Entries)]
+    swarm.take(late, swarm.peers[late].receive(others[0], entries, swarm.now))
+    assert [plan.round for plan in swarm.plans[late]] == [1, 2]
+
+
+def test_two_histories_become_one_by_samples_then_rounds_then_digest() -> None:
+    swarm = Swarm(4)
+    swarm.deliver()
+    left, right = sorted(swarm.order[:2]), sorted(swarm.order[2:])
+    for side in (left, right):
+        for name in side:
+            swarm.report(name, 0)
+        swarm.mail.clear()
+        swarm.pass_time(20, among=side)
+    for name in right:
+        swarm.report(name, 1)
+    swarm.mail.clear()
+    swarm.pass_time(4, among=right)
+    ahead, behind = swarm.peers[right[0]].ledger.head, swarm.peers[left[0]].ledger.head
+    assert (ahead.round, behind.round) == (3, 2)
+    swarm.pass_time(4, among=sorted(swarm.peers))
+    assert {each.ledger.entries[1].value.plan for each in swarm.peers.values()} == {
+        swarm.peers[right[0]].ledger.entries[1].value.plan
+    }
+    assert len(swarm.switched) == 2
+    assert [entry.plan.round for entry in swarm.switched[0].lost] == [2]
+
+
+def ledger_of_two() -> tuple[RoundPlan, list[LedgerEntry]]:
+    swarm = Swarm(3)
+    swarm.deliver()
+    for name in swarm.peers:
+        swarm.report(name, 0)
+    swarm.deliver()
+    return swarm.genesis, swarm.peers[peer(0)].ledger.entries
+
+
+def test_a_ledger_with_one_thing_changed_does_not_verify() -> None:
+    plan, entries = ledger_of_two()
+    second = entries[1]
+    cut = replace(second, certificate=replace(second.certificate, votes=second.certificate.votes[:1]))
+    doubled = replace(second, certificate=replace(second.certificate, votes=second.certificate.votes[:1] * 2))
+    other_plan = replace(second, plan=replace(second.plan, reason="because"))
+    fewer_reports = replace(second, reports=second.reports[1:])
+    for tampered in (cut, doubled, other_plan, fewer_reports):
+        assert len(verify_ledger(plan, [entries[0], tampered], decide, verify)) == 1
+    assert verify_ledger(plan, entries, decide, lambda author, payload, signature: False)
+    empty = Ledger(plan, recall=recall_from([]))
+    assert check_entry(entries[1], ledger=empty, decide=decide, verify=verify) == "it does not follow its parent"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_the_journal_brings_back_the_ledger(size: int) -> None:
+    swarm = Swarm(size)
+    swarm.deliver()
+    for name in swarm.peers:
+        swarm.report(name, 0)
+    swarm.deliver()
+    name = peer(0)
+    again = agreement(name, swarm.genesis, journal=swarm.journals[name])
+    outcomes = again.start((swarm.genesis,), (), NOW)
+    assert again.ledger.head == swarm.peers[name].ledger.head
+    assert [o.plan.round for o in outcomes if isinstance(o, Decided)] == [1, 2]
+    assert next(o.record for o in outcomes if isinstance(o, Persist)) == Incarnation(number=2)
+
+
+def test_when_the_roster_died_a_former_member_goes_on_and_a_mere_newcomer_does_not() -> None:
+    swarm = Swarm(3)
+    former, newcomer = swarm.order[2], peer(7)
+    others = [name for name in swarm.peers if name != former]
+    swarm.deliver(to=others)
+    swarm.pass_time(15, among=others)
+    for name in others:
+        swarm.report(name, 0)
+    swarm.pass_time(3, among=others)
+    told = Entries(entries=tuple(swarm.peers[others[0]].ledger.entries))
+    swarm.take(former, swarm.peers[former].receive(others[0], told, NOW))
+    assert former not in [roster_entry.peer for roster_entry in swarm.peers[former].ledger.plans[-1].roster]
+    swarm.peers[newcomer] = agreement(newcomer, swarm.genesis, journal=swarm.journals[former])
+    swarm.journals[newcomer], swarm.plans[newcomer] = [], []
+    swarm.take(newcomer, swarm.peers[newcomer].start((swarm.genesis,), (), swarm.now))
+    swarm.mail.clear()
+
+    swarm.pass_time(30, among=[newcomer])
+    assert swarm.peers[newcomer].ledger.head.round == 2
+    swarm.pass_time(30, among=[former])
+    last = swarm.peers[former].ledger.plans[-1]
+    assert last.round >= 3 and [roster_entry.peer for roster_entry in last.roster] == [former]
+    assert verify_ledger(swarm.genesis, swarm.peers[former].ledger.entries, decide, verify) == []
+
+
+def test_nobody_votes_for_a_choice_that_leaves_out_whom_it_hears() -> None:
+    """In a roster that is too large for everybody to hear the acks, a proposer only says that it has a majority."""
+    swarm = Swarm(Timing().direct_limit + 2)
+    liar, victim, *others = swarm.order
+    consensus = swarm.peers[liar].consensus
+    swarm.mail.clear()
+    consensus.slot.absent = tuple(sorted(others))
+    value = consensus._value_of(())
+    ballot = Ballot(attempt=1, peer=liar)
+    proposal = Proposal(ballot=ballot, absent=consensus.slot.absent, value=value, signature="")
+    proposal = replace(proposal, signature=sign(liar, proposal.payload))
+    chosen = Chosen(parent=value.parent, ballot=ballot, value=canonical.digest(value), signature="")
+    chosen = replace(chosen, signature=sign(liar, chosen.payload))
+    for message in (proposal, chosen):
+        swarm.take(victim, swarm.peers[victim].receive(liar, message, swarm.now))
+    assert said(swarm, Refusal)
+    assert not said(swarm, Vote) and not [record for record in swarm.journals[victim] if isinstance(record, Voted)]
+
+    for _ in range(int(Timing().lease(len(swarm.order))) + 2):  # until they really are silent
+        swarm.now += 1.0
+        swarm.take(victim, swarm.peers[victim].tick(swarm.now))
+    assert said(swarm, Vote)
+
+
+def test_a_newcomer_that_goes_before_anybody_looks_is_gone_for_those_whose_plan_counts_on_it() -> None:
+    swarm, newcomer = Swarm(2), peer(2)
+    members = tuple(swarm.peers)
+    swarm.journals[newcomer], swarm.plans[newcomer] = [], []
+    swarm.peers[newcomer] = agreement(newcomer, swarm.genesis)
+    swarm.take(newcomer, swarm.peers[newcomer].start((swarm.genesis,), (), swarm.now))
+    swarm.pass_time(3, among=tuple(swarm.peers))
+    for round in range(2):
+        for name in members:
+            swarm.report(name, round)
+        swarm.deliver()  # at one instant: nobody's clock ticks between the plan and the goodbye
+    assert all(newcomer in [roster_entry.peer for roster_entry in swarm.plans[name][-1].roster] for name in members)
+    swarm.take(newcomer, swarm.peers[newcomer].leave(swarm.now))
+    swarm.deliver()
+    assert sorted(swarm.gone) == [(name, newcomer) for name in members]

@@ -1,0 +1,101 @@
+"""Entries for others: once per peer and period, members before strangers, as many bytes as a message should have."""
+
+import pytest
+
+from adloco_p2p.core.agreement import ledger_sync
+from adloco_p2p.core.agreement.ledger_sync import MAX_REMEMBERED, STRANGERS_PER_PERIOD, LedgerExchange
+from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import Ballot, Certificate, LedgerEntry, Value
+from adloco_p2p.core.model.messages import Entries, PullEntries
+from adloco_p2p.core.model.types import Digest, PeerId, RosterChange
+from tests.core.agreement.test_consensus import decide, first_plan, verify
+from tests.core.core_values import peer
+
+MEMBER = peer(0)
+PERIOD = 1.0
+
+
+def ledger_of(length: int) -> Ledger:
+    """Nobody checks its votes here."""
+    ledger = Ledger(first_plan(3), recall={}.__getitem__)
+    for _ in range(length):
+        parent = ledger.plans[-1]
+        plan = decide(parent, (), RosterChange())
+        digest = canonical.digest(plan)
+        value = Value(round=plan.round, parent=ledger.digests[-1], reports=(), joined=(), departed=(), plan=digest)
+        certificate = Certificate(ballot=Ballot(attempt=0, peer=MEMBER), absent=(), votes=())
+        ledger.append(LedgerEntry(plan=plan, value=value, reports=(), certificate=certificate))
+    return ledger
+
+
+def exchange() -> LedgerExchange:
+    return LedgerExchange(decide, verify, period_seconds=PERIOD)
+
+
+def served(by: LedgerExchange, ledger: Ledger, name: PeerId, now: float) -> int:
+    """How many entries a peer that knows only the first plan is sent."""
+    sends = by.answer(ledger, name, PullEntries(locator=(ledger.digests[0],)), now=now)
+    return sum(len(send.message.entries) for send in sends if isinstance(send.message, Entries))
+
+
+def test_a_peer_that_asks_200_times_in_a_period_is_answered_once() -> None:
+    ledger, by = ledger_of(3), exchange()
+    assert [served(by, ledger, MEMBER, now / 200) for now in range(200)] == [3] + [0] * 199
+    assert served(by, ledger, MEMBER, PERIOD) == 3
+
+
+def test_heartbeats_and_pulls_share_the_turn() -> None:
+    ledger, by = ledger_of(3), exchange()
+    assert by.serve(ledger, MEMBER, after=ledger.digests[1], now=0.0)
+    assert served(by, ledger, MEMBER, 0.1) == 0
+
+
+def test_who_has_everything_uses_up_no_turn() -> None:
+    ledger, by = ledger_of(3), exchange()
+    assert by.serve(ledger, MEMBER, after=ledger.digests[-1], now=0.0) == []
+    assert served(by, ledger, MEMBER, 0.0) == 3
+
+
+def test_strangers_share_a_cap_and_members_are_served_beside_them() -> None:
+    ledger, by = ledger_of(2), exchange()
+    answers = [served(by, ledger, PeerId(f"stranger{number}"), 0.5) for number in range(100)]
+    assert answers == [2] * STRANGERS_PER_PERIOD + [0] * (100 - STRANGERS_PER_PERIOD)
+    assert [served(by, ledger, peer(index), 0.5) for index in range(3)] == [2, 2, 2]
+    assert served(by, ledger, PeerId("late"), 0.5 + PERIOD) == 2
+
+
+def test_a_refused_question_costs_no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, by = ledger_of(2), exchange()
+    assert served(by, ledger, MEMBER, 0.0) == 2
+
+    def between(*_: object) -> None:
+        raise AssertionError("the journal was read for an answer that is not sent")
+
+    monkeypatch.setattr(Ledger, "between", between)
+    assert served(by, ledger, MEMBER, 0.1) == 0
+
+
+def test_entries_in_one_message_are_counted_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = ledger_of(6)
+    sizes = [canonical.size(entry) for entry in ledger.entries]
+    monkeypatch.setattr(ledger_sync, "ENTRIES_BYTES", sum(sizes[:3]))
+    assert served(exchange(), ledger, MEMBER, 0.0) == 3
+    monkeypatch.setattr(ledger_sync, "ENTRIES_BYTES", sum(sizes[:3]) - 1)
+    assert served(exchange(), ledger, MEMBER, 0.0) == 2
+    monkeypatch.setattr(ledger_sync, "ENTRIES_BYTES", 1)
+    assert served(exchange(), ledger, MEMBER, 0.0) == 1, "an entry of any size is sent"
+
+
+def test_who_was_served_is_remembered_of_so_many() -> None:
+    ledger, by = ledger_of(1), exchange()
+    for number in range(MAX_REMEMBERED + 100):
+        by.serve(ledger, PeerId(f"stranger{number}"), after=ledger.digests[0], now=10.0 * number)
+        by.ask_for_help(ledger, PeerId(f"stranger{number}"), now=10.0 * number)
+    assert len(by._served) == len(by._asked) == MAX_REMEMBERED
+    assert len(by._strangers_served) <= STRANGERS_PER_PERIOD
+
+
+def test_a_peer_that_knows_nothing_of_us_gets_nothing() -> None:
+    ledger, by = ledger_of(2), exchange()
+    assert by.answer(ledger, MEMBER, PullEntries(locator=(Digest("0" * 64),)), now=0.0) == []

@@ -1,0 +1,215 @@
+"""Who counts as alive: leases at the receiver's clock, suspicion, farewell, return, and one bad link."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION, Membership, Timing
+from adloco_p2p.core.model.events import Broadcast, Effect, Send
+from adloco_p2p.core.model.ledger_entry import Head
+from adloco_p2p.core.model.messages import Heartbeat, Leave, Ping
+from adloco_p2p.core.model.types import Digest, PeerId
+from tests.core.core_values import RUN, capacity, peer
+
+ROSTER = Digest("c" * 64)
+TIMING = Timing()
+A, B, C, D = (peer(index) for index in range(4))
+
+
+def sign(author: PeerId, payload: bytes) -> str:
+    return hashlib.sha256(author.encode() + payload).hexdigest()
+
+
+def verify(author: PeerId, payload: bytes, signature: str) -> bool:
+    return sign(author, payload) == signature
+
+
+def member(me: PeerId, *, roster: Sequence[PeerId] = (A, B, C, D), now: float = 0.0, incarnation: int = 1) -> Membership:
+    made = Membership(me, run=RUN, sign=lambda payload: sign(me, payload), verify=verify, draw=lambda: 0.0, timing=TIMING)
+    made.start(incarnation=incarnation, contacts=(), capacity=capacity(), now=now)
+    made.set_roster(ROSTER, roster, now)
+    made.head = Head(round=0, digest=ROSTER, samples=0)
+    return made
+
+
+def silence(made: Membership, *, start: float, end: float) -> list[Effect]:
+    """Ticks without a word from anybody."""
+    effects: list[Effect] = []
+    for step in range(int(start), int(end) + 1):
+        effects += made.tick(float(step))
+    return effects
+
+
+def test_a_silent_peer_counts_for_its_lease_and_no_longer() -> None:
+    made = member(A)
+    lease = TIMING.lease(4)
+    silence(made, start=1, end=lease)
+    assert made.lease_valid(B, lease)
+    assert not made.lease_valid(B, lease + 0.01)
+    assert not made.is_absent(B, lease + 0.01)
+    assert made.is_absent(B, lease + TIMING.margin_seconds + 0.01)
+    assert made.view(lease + 0.01) == (A,)
+
+
+def test_a_killed_peer_is_noticed_within_ten_seconds_in_a_swarm_of_eight() -> None:
+    assert TIMING.lease(8) + TIMING.margin_seconds + TIMING.heartbeat_seconds <= 10.0
+
+
+def test_a_lease_is_renewed_by_a_rising_beat_only() -> None:
+    made, other = member(A), member(B)
+    silence(other, start=0, end=3)
+    made.handle(B, other.heartbeat(3.0), 3.0)
+    silence(made, start=4, end=8)
+    made.handle(B, other.heartbeat(3.0), 8.0)  # the same beat again, late
+    silence(made, start=9, end=11)
+    assert not made.lease_valid(B, 11.0)
+
+
+def test_nobody_can_lift_the_beats_of_another_out_of_its_reach() -> None:
+    made, owner, liar = member(A), member(C), member(B)
+    silence(owner, start=0, end=1)
+    made.handle(C, owner.heartbeat(1.0), 1.0)
+    known, own = made.beat_of(C), made.beat_of(A)
+    forged = replace(liar.heartbeat(1.0), heard=(1 << 62, 0, 1 << 62, 0))
+    made.handle(B, forged, 1.0)
+    assert (made.beat_of(A), made.beat_of(C)) == (own, known)  # another incarnation: only its owner may begin one
+
+    last_of_life = 2 * BEATS_PER_INCARNATION - 1
+    made.handle(B, replace(forged, heard=(0, 0, last_of_life, 0)), 2.0)
+    assert made.beat_of(C) == last_of_life
+    owner.handle(A, made.heartbeat(2.0), 2.0)
+    silence(made, start=3, end=13)
+    owner.tick(13.0)
+    made.handle(C, owner.heartbeat(13.0), 13.0)
+    assert owner.beat_of(C) > last_of_life and made.lease_valid(C, 13.0)
+
+
+def test_a_new_life_becomes_known_through_others() -> None:
+    made, between, restarted = member(A), member(B), member(C, incarnation=2)
+    for each, first in ((made, member(C)), (between, member(C))):
+        first.tick(0.0)
+        each.handle(C, first.heartbeat(0.0), 0.0)
+    silence(made, start=1, end=10)
+    restarted.tick(10.0)
+    between.handle(C, restarted.heartbeat(10.0), 10.0)
+    told = between.heartbeat(10.0)
+    made.handle(B, replace(told, lives=()), 10.0)
+    assert not made.lease_valid(C, 10.0)
+    made.handle(B, told, 10.0)
+    assert made.lease_valid(C, 10.0)
+
+
+def test_a_member_that_lost_its_journal_learns_its_past_from_others() -> None:
+    made, forgetful = member(A), member(B)
+    earlier = member(B, incarnation=7)
+    earlier.tick(0.0)
+    made.handle(B, earlier.heartbeat(0.0), 0.0)
+    silence(made, start=1, end=10)
+    forgetful.tick(10.0)
+    (answer,) = made.handle(B, forgetful.heartbeat(10.0), 10.0)
+    assert isinstance(answer, Send) and isinstance(answer.message, Heartbeat)
+    forgetful.handle(A, answer.message, 10.0)
+    made.handle(B, forgetful.heartbeat(10.0), 10.0)
+    assert made.lease_valid(B, 10.0)
+
+
+def test_clocks_of_two_machines_are_never_compared() -> None:
+    made, other = member(A, now=0.0), member(B, now=1e6)
+    other.tick(1e6)
+    silence(made, start=1, end=5)
+    made.handle(B, other.heartbeat(1e6), 5.0)
+    silence(made, start=6, end=12)
+    assert made.lease_valid(B, 12.0)
+
+
+def test_beats_go_around_so_that_one_bad_link_kills_nobody() -> None:
+    made, between, other = member(A), member(B), member(C)
+    for step in range(1, 20):
+        for each in (made, between, other):
+            each.tick(float(step))
+        between.handle(C, other.heartbeat(float(step)), float(step))
+        made.handle(B, between.heartbeat(float(step)), float(step))
+    assert made.lease_valid(C, 19.0) and not made.is_suspect(C, 19.0)
+    assert not made.lease_valid(D, 19.0)
+
+
+def test_a_suspect_is_probed_directly_and_through_others_and_clears_itself() -> None:
+    made, between, other = member(A), member(B), member(C)
+    silence(made, start=1, end=3)
+    between.observe(3.0)
+    between.tick(3.0)
+    made.handle(B, between.heartbeat(3.0), 3.0)
+    effects = made.tick(4.0)
+    num_pings = [(send.peer, send.message) for send in effects if isinstance(send, Send) and isinstance(send.message, Ping)]
+    assert (C, Ping(target=C, is_relayed=False)) in num_pings
+    assert (B, Ping(target=C, is_relayed=True)) in num_pings
+    assert made.is_suspect(C, 4.0) and made.lease_valid(C, 4.0)
+
+    (onward,) = between.handle(A, Ping(target=C, is_relayed=True), 4.0)
+    assert onward == Send(peer=C, message=Ping(target=C, is_relayed=False))
+    other.observe(4.0)
+    (answer,) = other.handle(B, Ping(target=C, is_relayed=False), 4.0)
+    assert isinstance(answer, Send) and isinstance(answer.message, Heartbeat)
+    (passed_on,) = between.handle(C, answer.message, 4.1)
+    assert isinstance(passed_on, Send) and passed_on.peer == A and isinstance(passed_on.message, Heartbeat)
+    made.handle(B, passed_on.message, 4.2)
+    assert not made.is_suspect(C, 4.2)
+
+
+def test_a_gap_in_ones_own_life_is_nobody_elses_silence() -> None:
+    made = member(A)
+    silence(made, start=1, end=3)
+    made.observe(33.0)
+    assert made.lease_valid(B, 33.0)
+    silence(made, start=34, end=40)
+    assert not made.lease_valid(B, 40.0)
+
+
+def test_a_farewell_counts_at_once_travels_on_and_can_be_taken_back_by_a_later_life() -> None:
+    made, between, other = member(A), member(B), member(C)
+    (goodbye,) = other.leave(1.0)
+    assert isinstance(goodbye, Broadcast) and isinstance(goodbye.message, Leave)
+    between.handle(C, goodbye.message, 1.1)
+    assert not between.lease_valid(C, 1.1)
+    made.handle(B, between.heartbeat(1.2), 1.2)
+    assert [leave.peer for leave in made.heartbeat(1.2).leaves] == [C]
+    assert made.view(1.2) == (A, B, D)
+    again = member(C, incarnation=2)
+    again.tick(1.5)
+    made.handle(C, again.heartbeat(1.5), 1.5)
+    assert made.lease_valid(C, 1.5)
+
+
+def test_a_forged_farewell_is_not_believed() -> None:
+    made, liar = member(A), member(B)
+    (goodbye,) = liar.leave(1.0)
+    assert isinstance(goodbye, Broadcast) and isinstance(goodbye.message, Leave)
+    made.handle(B, replace(goodbye.message, peer=C), 1.1)
+    assert made.lease_valid(C, 1.1)
+
+
+def test_a_newcomer_asks_with_its_heartbeats_and_only_under_its_own_name() -> None:
+    made, newcomer = member(A, roster=(A, B)), member(D, roster=(A, B))
+    newcomer.tick(1.0)
+    asking = newcomer.heartbeat(1.0)
+    made.handle(D, asking, 1.0)
+    assert [request.peer for request in made.candidates(1.0)] == [D]
+    forged = replace(asking.joins[0], peer=C)
+    made.handle(D, replace(asking, joins=(forged,)), 1.1)
+    assert [request.peer for request in made.candidates(1.1)] == [D]
+    silence(made, start=2, end=12)
+    assert made.candidates(12.0) == ()
+
+
+def test_every_life_counts_above_the_one_before() -> None:
+    second = member(A, incarnation=2)
+    second.tick(0.0)
+    assert second.beat_of(A) > 2 * BEATS_PER_INCARNATION > member(A).beat_of(A) + BEATS_PER_INCARNATION - 1
+
+
+def test_messages_per_period_do_not_grow_with_the_roster() -> None:
+    sizes = []
+    for count in (8, 64, 512):
+        made = member(A, roster=[peer(index) for index in range(count)])
+        sizes.append(len(made.tick(1.0)))
+    assert sizes == [TIMING.fanout] * 3

@@ -1,0 +1,161 @@
+"""An onlooker: it ends with the members' ledger, believes nobody, and tells nothing."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
+from adloco_p2p.core.agreement.membership import Timing
+from adloco_p2p.core.agreement.observer import Observer
+from adloco_p2p.core.ledger import fork_choice
+from adloco_p2p.core.ledger.contributions import credited, leaderboard
+from adloco_p2p.core.ledger.fork_choice import CandidateChain
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import Send
+from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.messages import Entries, Heartbeat, Ping, PullEntries
+from adloco_p2p.core.model.types import PeerId, Report
+from adloco_p2p.core.planning.round_plan import genesis
+from tests.core.agreement.test_consensus import RULES, Swarm, decide, verify
+from tests.core.core_values import RUN, capacity, instance_report, peer
+
+ME = PeerId("onlooker")
+
+
+def observer(swarm: Swarm, *contacts: PeerId) -> Observer:
+    return Observer(swarm.genesis, decide=decide, verify=verify, contacts=contacts, timing=Timing())
+
+
+def trained(size: int, rounds: int, *, boast: int = 1, speed: float = 10.0) -> Swarm:
+    """A swarm whose hosts all reported `rounds` rounds; the first of them claims `boast` times its samples, and a speed."""
+    swarm = Swarm(size)
+    swarm.deliver()
+    for round in range(rounds):
+        for name, each in swarm.peers.items():
+            plan = swarm.plans[name][round - 1] if round else swarm.genesis
+            items = tuple(
+                replace(
+                    instance_report(instance=item.instance, inner_steps=share.inner_steps),
+                    samples=share.samples * (boast if name == peer(0) else 1),
+                )
+                for item in plan.instances
+                for share in item.hosts
+                if share.peer == name
+            )
+            offered = capacity(speed=speed if name == peer(0) else 10.0)
+            report = Report(peer=name, round=round, plan=canonical.digest(plan), capacity=offered, instances=items)
+            swarm.take(name, each.submit(report, swarm.now))
+        swarm.deliver()
+    return swarm
+
+
+def converse(swarm: Swarm, reader: Observer, sends: Sequence[Send]) -> list[object]:
+    """Carry messages between the reader and the members until nobody has anything to say; what the reader said."""
+    said, queue = [], list(sends)
+    while queue:
+        send = queue.pop(0)
+        said.append(send.message)
+        member = swarm.peers[send.peer]
+        for outcome in member.receive(ME, send.message, swarm.now):
+            if isinstance(outcome, Send) and outcome.peer == ME:
+                queue += reader.receive(send.peer, outcome.message, swarm.now)
+    return said
+
+
+def members(swarm: Swarm) -> GossipAgreement:
+    return swarm.peers[peer(0)]
+
+
+def test_it_reads_the_whole_ledger_and_only_asks() -> None:
+    swarm = trained(3, rounds=6)
+    reader = observer(swarm, peer(1))
+    said = converse(swarm, reader, reader.tick(swarm.now))
+    assert reader.ledger.head == members(swarm).ledger.head and reader.ledger.head.round == 7
+    assert {type(message) for message in said} == {Ping, PullEntries}
+    assert all(ME not in [roster_entry.peer for roster_entry in each.ledger.plans[-1].roster] for each in swarm.peers.values())
+    assert all(not each.members.candidates(swarm.now) for each in swarm.peers.values()), "it asked to join"
+
+
+def test_it_asks_everybody_in_turn_and_not_more_often_than_said() -> None:
+    swarm = trained(5, rounds=1)
+    reader = observer(swarm, peer(4))
+    asked = [send.peer for tenth in range(75) for send in reader.tick(swarm.now + tenth / 10)]
+    assert len(asked) == 2 * 8 and {asked.count(name) for name in swarm.peers} == {3, 4}
+
+
+def test_who_answers_is_alive_for_a_lease() -> None:
+    swarm = trained(3, rounds=1)
+    reader = observer(swarm, peer(0))
+    assert not reader.is_alive(peer(0), swarm.now)
+    answer = members(swarm).members.heartbeat(swarm.now)
+    reader.receive(peer(0), answer, swarm.now)
+    assert reader.is_alive(peer(0), swarm.now) and reader.is_alive(peer(0), swarm.now + 5)
+    assert not reader.is_alive(peer(0), swarm.now + 60)
+    reader.receive(peer(0), answer, swarm.now + 60)
+    assert not reader.is_alive(peer(0), swarm.now + 60), "the same beat again is no sign of life"
+
+
+def test_a_forged_entry_is_not_believed() -> None:
+    swarm = trained(3, rounds=4)
+    entries = members(swarm).ledger.entries
+    for number, entry in enumerate(entries):
+        forged = replace(entry, plan=replace(entry.plan, reason="because"))
+        reader = observer(swarm, peer(0))
+        reader.receive(peer(0), Entries(entries=(*entries[:number], forged, *entries[number + 1 :])), swarm.now)
+        assert reader.ledger.entries == entries[:number]
+
+
+def test_of_two_histories_the_one_with_more_proven_samples_is_taken() -> None:
+    """Both follow from the same first plan; one swarm trained longer."""
+    short, long = trained(3, rounds=3), trained(3, rounds=6, speed=20.0)
+    assert short.genesis == long.genesis and members(short).ledger.digests[3] != members(long).ledger.digests[3]
+    for first, second in ((short, long), (long, short)):
+        reader = observer(short, peer(0))
+        converse(first, reader, reader.tick(first.now))
+        converse(second, reader, reader.tick(first.now + 10))
+        assert reader.ledger.head == members(long).ledger.head
+
+
+def test_another_history_is_collected_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that never outranks our own would otherwise grow in memory for as long as somebody sends it."""
+    short, long = trained(3, rounds=3), trained(3, rounds=6, speed=20.0)
+    ours, theirs = members(long).ledger, members(short).ledger.entries
+    other = CandidateChain(decide, verify)
+    assert [other.follow(ours, entry) is not None for entry in theirs] == [True] * len(theirs)
+    monkeypatch.setattr(fork_choice, "MAX_COLLECTED_BYTES", sum(len(canonical.encode(entry)) for entry in theirs) - 1)
+    other.forget()
+    assert [other.follow(ours, entry) is not None for entry in theirs] == [True] * (len(theirs) - 1) + [False]
+    assert not other.tip
+
+
+def test_receipts_add_up_to_what_the_head_proves_and_a_boast_does_not_count() -> None:
+    swarm = trained(3, rounds=5, boast=10)
+    entries: list[LedgerEntry] = members(swarm).ledger.entries
+    rows = leaderboard(credited(swarm.genesis, entries), sequence_length=16)
+    assert sum(row.samples for row in rows) == members(swarm).ledger.head.samples > 0
+    assert [row.samples for row in rows] == sorted((row.samples for row in rows), reverse=True)
+    planned = {
+        name: sum(
+            share.samples
+            for plan in members(swarm).ledger.plans[:5]
+            for item in plan.instances
+            for share in item.hosts
+            if share.peer == name
+        )
+        for name in swarm.peers
+    }
+    assert {row.peer: row.samples for row in rows} == {name: samples for name, samples in planned.items() if samples}
+    assert all(row.tokens == 16 * row.samples and row.last_round == 4 and row.num_rounds <= 5 for row in rows)
+
+
+def test_messages_that_are_not_for_onlookers_change_nothing() -> None:
+    swarm = trained(1, rounds=1)
+    reader = observer(swarm)
+    assert reader.tick(swarm.now) == [Send(peer=peer(0), message=Ping(target=peer(0), is_relayed=False))]
+    assert reader.receive(peer(0), Ping(target=ME, is_relayed=False), swarm.now) == []
+    assert reader.receive(peer(0), PullEntries(locator=()), swarm.now) == []
+    heartbeat = members(swarm).members.heartbeat(swarm.now)
+    assert isinstance(heartbeat, Heartbeat)
+    assert [type(send.message) for send in reader.receive(peer(0), heartbeat, swarm.now)] == [PullEntries]
+    assert genesis(RUN, [(peer(0), capacity())], RULES) == reader.ledger.plans[0]

@@ -1,0 +1,387 @@
+"""One round of one instance on one host, event by event."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.averaging.outer_round import OuterRound, Phase
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import (
+    ApplyOuter,
+    Average,
+    AverageFailed,
+    AverageFinished,
+    CancelAverage,
+    Effect,
+    InnerResult,
+    RepairAverage,
+    Send,
+)
+from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest
+from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
+from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, PseudoGradientStatistics
+from adloco_p2p.core.planning.round_plan import genesis
+
+RULES = Rules(
+    work=WorkRules(inner_steps=4, rounds=6),
+    instances=InstanceRules(count=1, start="same"),
+    batch=BatchRules(initial_batch=8),
+    merge=MergeRules(policy="none"),
+)
+CAPACITY = Capacity(samples_per_second=0.0, micro_batch_limit=8, max_instances=4)
+A, B, C, D = (PeerId(name) for name in "abcd")
+DIGEST = Digest("7" * 64)
+INSTANCE = InstanceId(0)
+
+
+def averaging(*peers: PeerId, adaptive_timeout: AdaptiveTimeout, received: Sequence[AttemptStart] = ()) -> OuterRound:
+    """The round of the first peer, its inner steps done at 10 s. What it hears before comes from the second one."""
+    plan = genesis(Digest("5" * 64), [(peer, CAPACITY) for peer in peers], RULES)
+    outer = OuterRound(
+        me=peers[0], plan=plan, plan_digest=canonical.digest(plan), instance=INSTANCE, adaptive_timeout=adaptive_timeout
+    )
+    outer.start(0.0, progress_end=0.1)
+    share = outer.share
+    result = InnerResult(
+        samples=share.samples,
+        tokens=share.samples * 7,
+        inner_steps=share.inner_steps,
+        batch_samples=share.effective_batch,
+        accumulation_steps=1,
+        loss=3.0,
+        seconds=10.0,
+        half_batch=None,
+        micro_batch_limit=8,
+    )
+    for message in received:
+        outer.received(peers[1], message, 9.0, ())
+    outer.inner_finished(result, 10.0, ())
+    assert outer.phase is Phase.AVERAGING
+    return outer
+
+
+def finished(outer: OuterRound, *peers: PeerId) -> AverageFinished:
+    return AverageFinished(
+        instance=INSTANCE,
+        round=outer.round,
+        attempt=0,
+        digest=DIGEST,
+        contributors=peers,
+        statistics=PseudoGradientStatistics(own_sqnorm=1.0, inner_product=1.0, averaged_sqnorm=1.0),
+    )
+
+
+def vote(*peers: PeerId) -> AverageDigest:
+    return AverageDigest(instance=INSTANCE, round=0, attempt=0, contributors=peers, digest=DIGEST)
+
+
+def failure(*, attempt: int, suspects: tuple[PeerId, ...]) -> AverageFailed:
+    return AverageFailed(instance=INSTANCE, round=0, attempt=attempt, reason="nothing came", suspects=suspects)
+
+
+def test_an_average_with_oneself_teaches_nothing_about_the_others() -> None:
+    adaptive_timeout = AdaptiveTimeout()
+    alone = averaging(A, adaptive_timeout=adaptive_timeout)
+    assert any(isinstance(effect, ApplyOuter) for effect in alone.average_finished(finished(alone, A), 10.01, ()))
+    assert not adaptive_timeout.waits
+    together = averaging(A, B, adaptive_timeout=adaptive_timeout)
+    together.average_finished(finished(together, A, B), 12.5, ())
+    assert list(adaptive_timeout.waits) == [2.5]
+
+
+def test_an_average_that_is_nearly_here_is_waited_for_when_a_majority_has_it() -> None:
+    outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
+    effects = [effect for peer in (B, C, D) for effect in outer.received(peer, vote(A, B, C, D), 14.0, ())]
+    assert not any(isinstance(effect, (CancelAverage, RepairAverage)) for effect in effects)
+    assert outer.next_deadline == 18.0, "as long again as it has taken"
+    effects = outer.average_finished(finished(outer, A, B, C, D), 15.0, ())
+    assert any(isinstance(effect, ApplyOuter) for effect in effects)
+    assert outer.is_averaged
+
+
+def test_an_average_that_does_not_come_is_fetched_from_those_who_have_it() -> None:
+    outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
+    for peer in (B, C, D):
+        outer.received(peer, vote(A, B, C, D), 14.0, ())
+    effects = outer.tick(18.0, ())
+    assert any(isinstance(effect, CancelAverage) for effect in effects)
+    assert [effect.from_peers for effect in effects if isinstance(effect, RepairAverage)] == [(B, C, D)]
+
+
+def test_the_average_of_another_attempt_is_not_waited_for() -> None:
+    outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
+    later = replace(vote(B, C, D), attempt=1)
+    effects = [effect for peer in (B, C, D) for effect in outer.received(peer, later, 14.0, ())]
+    assert any(isinstance(effect, RepairAverage) for effect in effects)
+
+
+@pytest.mark.parametrize(
+    ("accused", "left"), [((D,), (A, B, C)), ((C, D), (A, B, C, D)), ((B,), (A, C, D)), ((A,), (A, B, C, D))]
+)
+def test_who_fails_may_name_a_minority_but_not_half_of_the_others(
+    accused: tuple[PeerId, ...], left: tuple[PeerId, ...]
+) -> None:
+    outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
+    outer.received(B, AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=accused), 14.0, ())
+    assert outer.phase is Phase.RETRYING and outer.next_deadline is not None
+    told = outer.tick(outer.next_deadline, ())
+    assert {
+        effect.message.members for effect in told if isinstance(effect, Send) and isinstance(effect.message, AttemptStart)
+    } == {left}
+
+
+def test_who_spoiled_an_attempt_leads_none() -> None:
+    outer = averaging(B, A, C, adaptive_timeout=AdaptiveTimeout())
+    outer.average_failed(failure(attempt=0, suspects=(A,)), 14.0, ())
+    answers = outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(A, B, C)), 15.0, ())
+    accusation = AttemptFailed(instance=INSTANCE, round=0, attempt=1, suspects=(A,))
+    assert answers == [Send(peer=A, message=accusation), Send(peer=C, message=accusation)], "so that C does not follow it"
+    assert outer.phase is Phase.RETRYING
+    outer.received(C, AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(B, C)), 15.0, ())
+    assert outer.phase is Phase.AVERAGING
+
+
+def test_nobody_averages_again_with_one_who_spoiled_an_attempt_here() -> None:
+    outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
+    outer.average_failed(failure(attempt=0, suspects=(A,)), 14.0, ())
+    answers = outer.received(C, AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(A, B, C)), 15.0, ())
+    assert outer.phase is Phase.RETRYING
+    told = {effect.peer: effect.message for effect in answers if isinstance(effect, Send)}
+    assert told == dict.fromkeys((A, C, D), AttemptFailed(instance=INSTANCE, round=0, attempt=1, suspects=(A,)))
+    outer.received(C, AttemptStart(instance=INSTANCE, round=0, attempt=2, members=(B, C, D)), 16.0, ())
+    assert outer.phase is Phase.AVERAGING
+
+
+def test_pauses_grow_only_while_failures_show_nobody_to_leave_out() -> None:
+    def pause(*suspects: PeerId) -> float:
+        outer.average_failed(failure(attempt=outer._attempt, suspects=suspects), 14.0, ())
+        assert outer.next_deadline is not None
+        before = outer.next_deadline - 14.0
+        outer.received(C, AttemptStart(instance=INSTANCE, round=0, attempt=outer._attempt + 1, members=(B, C)), 15.0, ())
+        assert outer.phase is Phase.AVERAGING
+        return before
+
+    outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
+    assert [pause(A), pause(D), pause(), pause()] == [1.0, 1.0, 2.0, 4.0]
+
+
+def test_an_attempt_that_was_begun_is_not_begun_again() -> None:
+    first, second = (AttemptStart(instance=INSTANCE, round=0, attempt=attempt, members=(A, B)) for attempt in (1, 2))
+    outer = averaging(B, A, C, adaptive_timeout=AdaptiveTimeout(), received=[first])
+    assert outer.received(A, first, 11.0, ()) == []
+    assert any(isinstance(effect, Average) for effect in outer.received(A, second, 12.0, ()))
+    assert outer.received(A, second, 13.0, ()) == [], "a bad peer says everything again"
+
+
+def test_of_two_attempts_with_one_number_the_same_one_counts_everywhere() -> None:
+    of_two, of_three = (AttemptStart(instance=INSTANCE, round=0, attempt=1, members=who) for who in ((B, C), (A, B, C)))
+    for first, second in ((of_two, of_three), (of_three, of_two)):
+        outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
+        begun = []
+        for sender, start in ((C, first), (A if second is of_three else C, second)):
+            begun += [effect for effect in outer.received(sender, start, 12.0, ()) if isinstance(effect, Average)]
+        assert [peer for peer, _ in begun[-1].weights] == [A, B, C]
+        assert len(begun) == (2 if first is of_two else 1)
+
+
+def test_what_failed_before_an_attempt_teaches_no_patience() -> None:
+    adaptive_timeout = AdaptiveTimeout()
+    outer = averaging(B, A, C, adaptive_timeout=adaptive_timeout)
+    outer.average_failed(failure(attempt=0, suspects=(C,)), 70.0, ())
+    outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=1, members=(A, B)), 71.0, ())
+    outer.average_finished(replace(finished(outer, A, B), attempt=1), 73.0, ())
+    assert list(adaptive_timeout.waits) == [2.0]
+
+
+def test_nobody_waits_for_an_attempt_of_a_few_that_leaves_him_out() -> None:
+    outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
+    outer.average_failed(failure(attempt=0, suspects=(D,)), 14.0, ())
+    due = outer.next_deadline
+    for attempt in range(1, 9):
+        outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=attempt, members=(A,)), 14.5, ())
+    assert outer.next_deadline == due
+    outer.received(A, AttemptStart(instance=INSTANCE, round=0, attempt=9, members=(A, C)), 14.5, ())
+    assert outer.next_deadline is not None and due is not None and outer.next_deadline > due, "most of those who are left"
+
+
+def test_an_average_of_few_is_no_reason_not_to_average_again() -> None:
+    outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
+    outer.average_failed(failure(attempt=0, suspects=(A,)), 14.0, ())
+    alone = outer.received(A, vote(A), 14.5, ())
+    assert not any(isinstance(effect, RepairAverage) for effect in alone), "one of four"
+    of_half = outer.received(A, vote(A, B), 14.5, ())
+    assert [effect.from_peers for effect in of_half if isinstance(effect, RepairAverage)] == [(A,)]
+
+
+def test_members_of_an_attempt_that_takes_its_time_are_asked_ever_less_often() -> None:
+    outer = averaging(A, B, C, adaptive_timeout=AdaptiveTimeout())
+    asked_at: list[float] = []
+    while outer.next_deadline is not None and outer.next_deadline < 100.0:
+        asked_at.append(outer.next_deadline)
+        effects = outer.tick(outer.next_deadline, ())
+        start = AttemptStart(instance=INSTANCE, round=0, attempt=0, members=(A, B, C))
+        assert effects == [Send(peer=B, message=start), Send(peer=C, message=start)]
+    assert asked_at == [12.0, 16.0, 24.0, 40.0, 72.0]
+
+
+def test_who_is_asked_for_an_attempt_answers_once_it_has_voted_and_not_before() -> None:
+    outer = averaging(A, B, adaptive_timeout=AdaptiveTimeout())
+    ask = AttemptStart(instance=INSTANCE, round=0, attempt=0, members=(A, B))
+    assert outer.received(B, ask, 11.0, ()) == []
+    outer.average_finished(finished(outer, A, B), 12.0, ())
+    [answer] = outer.received(B, ask, 13.0, ())
+    assert isinstance(answer, Send) and isinstance(answer.message, AverageDigest) and answer.message.is_answer
+
+
+def test_an_attempt_with_a_member_that_has_voted_for_another_one_is_given_up() -> None:
+    """Such as that of a host that was restarted within the round: the other one has gone on without it."""
+    outer = averaging(B, A, adaptive_timeout=AdaptiveTimeout())
+    effects = outer.received(A, replace(vote(A), attempt=1), 12.1, ())
+    assert CancelAverage(instance=INSTANCE, round=0, attempt=0) in effects
+    assert [effect.from_peers for effect in effects if isinstance(effect, RepairAverage)] == [(A,)], "half of two"
+    assert outer.phase is Phase.REPAIRING
+
+
+def test_those_who_still_average_do_it_again_without_one_that_has_voted_alone() -> None:
+    outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
+    effects = outer.received(A, replace(vote(A), attempt=3), 12.1, ())
+    assert CancelAverage(instance=INSTANCE, round=0, attempt=0) in effects
+    assert not any(isinstance(effect, RepairAverage) for effect in effects)
+    assert outer.next_deadline is not None
+    again = outer.tick(outer.next_deadline, ())
+    starts = [effect.message for effect in again if isinstance(effect, Send) and isinstance(effect.message, AttemptStart)]
+    assert [start.members for start in starts] == [(B, C, D)] * 3
+
+
+def test_who_could_not_give_its_average_holds_nobody_up_again() -> None:
+    outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
+    outer.average_failed(failure(attempt=0, suspects=(A,)), 14.0, ())
+    asked = outer.received(A, vote(A, B), 14.5, ())
+    assert [effect.from_peers for effect in asked if isinstance(effect, RepairAverage)] == [(A,)]
+    outer.average_failed(replace(failure(attempt=0, suspects=(A,)), is_repair=True), 15.0, ())
+    assert outer.phase is Phase.RETRYING and outer.next_deadline is not None
+    again = [*outer.received(A, vote(A, B), 15.5, ()), *outer.tick(outer.next_deadline, ())]
+    assert not any(isinstance(effect, RepairAverage) for effect in again)
+    assert [effect.message.members for effect in again if isinstance(effect, Send) and isinstance(effect.message, AttemptStart)]
+
+
+def test_where_nothing_has_a_majority_the_average_of_most_hosts_wins() -> None:
+    outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
+    outer.average_finished(finished(outer, A), 14.0, ())
+    outer.received(B, replace(vote(B, C), attempt=5, digest=Digest("9" * 64)), 15.0, ())
+    outer.received(C, replace(vote(B, C), attempt=5, digest=Digest("9" * 64)), 15.0, ())
+    effects = outer.received(D, replace(vote(D), attempt=1, digest=Digest("1" * 64)), 15.0, ())
+    assert [effect.from_peers for effect in effects if isinstance(effect, RepairAverage)] == [(B, C)]
+
+
+def test_the_end_of_what_was_given_up_is_not_taken_for_that_of_the_repair() -> None:
+    outer = averaging(B, A, adaptive_timeout=AdaptiveTimeout())
+    outer.received(A, vote(A), 12.1, ())  # another average of the same attempt
+    assert outer.phase is Phase.REPAIRING
+    assert outer.average_failed(failure(attempt=0, suspects=(A,)), 12.2, ()) == []
+    assert outer.average_finished(finished(outer, A, B), 12.2, ()) == []
+    assert outer.phase is Phase.REPAIRING
+    outer.average_finished(replace(finished(outer, A), is_repair=True), 12.3, ())
+    assert outer.phase is Phase.APPLYING
+
+
+def test_a_repair_is_stopped_with_its_round() -> None:
+    outer = averaging(B, A, adaptive_timeout=AdaptiveTimeout())
+    outer.received(A, replace(vote(A), attempt=3), 12.1, ())
+    assert outer.phase is Phase.REPAIRING
+    assert outer.abandon() == [CancelAverage(instance=INSTANCE, round=0, attempt=3)]
+
+
+def test_who_holds_something_asks_again_for_what_will_win() -> None:
+    """B's average of three could not be fetched, then C's of two; C dies, and B's is the one to have."""
+    other = Digest("9" * 64)
+    outer = averaging(A, B, C, adaptive_timeout=AdaptiveTimeout())
+    outer.average_failed(failure(attempt=0, suspects=(C,)), 14.0, ())
+    outer.received(B, vote(A, B, C), 14.1, ())
+    outer.average_failed(replace(failure(attempt=0, suspects=(B,)), is_repair=True), 14.2, ())
+    outer.received(C, replace(vote(B, C), attempt=1, digest=other), 14.3, ())
+    assert outer.phase is Phase.REPAIRING
+    outer.average_finished(replace(finished(outer, B, C), attempt=1, digest=other, is_repair=True), 14.4, (C,))
+    assert outer.phase is Phase.COMMITTING
+    assert outer.next_deadline is not None
+    effects = outer.tick(outer.next_deadline, (C,))
+    assert [effect.from_peers for effect in effects if isinstance(effect, RepairAverage)] == [(B,)]
+
+
+def test_what_no_honest_host_says_changes_nothing() -> None:
+    outer = averaging(A, B, C, adaptive_timeout=AdaptiveTimeout())
+    for message in (
+        AttemptFailed(instance=INSTANCE, round=0, attempt=1 << 62, suspects=()),
+        AttemptStart(instance=INSTANCE, round=0, attempt=1 << 62, members=(A, B)),
+        vote(),
+        vote(B, B, B, B),
+        vote(A, D),
+    ):
+        assert outer.received(B, message, 12.0, ()) == []
+    assert outer.phase is Phase.AVERAGING
+    outer.average_failed(failure(attempt=0, suspects=()), 13.0, ())
+    assert outer.next_deadline is not None
+    starts = [e.message.attempt for e in outer.tick(outer.next_deadline, ()) if isinstance(e, Send)]
+    assert starts == [1, 1]
+
+
+def round_of(me: PeerId, *, clients: tuple[PeerId, ...]) -> OuterRound:
+    """The round of one of four peers, of whom some are in client mode, while it averages."""
+    plan = genesis(Digest("5" * 64), [(p, replace(CAPACITY, is_reachable=p not in clients)) for p in (A, B, C, D)], RULES)
+    outer = OuterRound(
+        me=me, plan=plan, plan_digest=canonical.digest(plan), instance=INSTANCE, adaptive_timeout=AdaptiveTimeout()
+    )
+    outer.start(0.0, progress_end=0.1)
+    result = InnerResult(
+        samples=outer.share.samples,
+        tokens=7,
+        inner_steps=4,
+        batch_samples=2,
+        accumulation_steps=1,
+        loss=3.0,
+        seconds=10.0,
+        half_batch=None,
+        micro_batch_limit=8,
+    )
+    (average,) = [effect for effect in outer.inner_finished(result, 10.0, ()) if isinstance(effect, Average)]
+    assert [share > 0 for share in average.shares or [1.0] * 4] == [p not in clients for p in (A, B, C, D)]
+    return outer
+
+
+def test_votes_of_hosts_in_client_mode_reach_each_other_through_one_that_hears_them() -> None:
+    rounds = {peer: round_of(peer, clients=(A, B, C)) for peer in (A, B, C, D)}
+    applied: set[PeerId] = set()
+
+    def perform(sender: PeerId, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, ApplyOuter):
+                applied.add(sender)
+            elif isinstance(effect, Send) and D in (sender, effect.peer):  # clients cannot reach each other
+                perform(effect.peer, rounds[effect.peer].received(sender, effect.message, 12.0, ()))
+
+    for peer in (A, D, B):
+        perform(peer, rounds[peer].average_finished(finished(rounds[peer], A, B, C, D), 12.0, ()))
+    assert applied == {A, B, D}, "three of four hold it"
+    perform(C, rounds[C].average_finished(finished(rounds[C], A, B, C, D), 12.0, ()))
+    assert applied == {A, B, C, D}
+
+
+def test_a_vote_at_second_hand_counts_for_hosts_in_client_mode_only_and_never_as_ones_own() -> None:
+    claimed = replace(vote(A, B, C, D), relayed_for=(A, B, C))
+    for me, clients in ((A, ()), (A, (A,)), (A, (B, C))):
+        outer = round_of(me, clients=clients)
+        outer.average_finished(finished(outer, A, B, C, D), 12.0, ())
+        assert not any(isinstance(effect, ApplyOuter) for effect in outer.received(D, claimed, 12.0, ()))
+    outer = round_of(A, clients=(A, B, C))
+    effects = outer.received(D, claimed, 12.0, ())
+    assert not any(isinstance(effect, ApplyOuter) for effect in effects), "it holds nothing yet"
+
+
+def test_a_host_that_everybody_hears_says_who_takes_part_in_a_retry() -> None:
+    outer = round_of(D, clients=(A, B))
+    outer.average_failed(failure(attempt=0, suspects=(C,)), 12.0, ())
+    effects = outer.tick(outer.next_deadline or 0.0, ())
+    starts = [effect.message for effect in effects if isinstance(effect, Send) and isinstance(effect.message, AttemptStart)]
+    assert {start.members for start in starts} == {(A, B, D)}

@@ -1,0 +1,143 @@
+"""What is believed of lost histories, and what it weighs."""
+
+from dataclasses import replace
+
+import pytest
+
+from adloco_p2p.core.ledger.branch_claims import believed
+from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import Ballot, Certificate, LedgerEntry, SignedReport, Value
+from adloco_p2p.core.model.run_progress import given_samples, trained_samples
+from adloco_p2p.core.model.types import (
+    ROUNDS_OPEN,
+    BranchState,
+    Digest,
+    InstanceId,
+    PendingBranch,
+    Report,
+    RosterChange,
+    RoundPlan,
+)
+from adloco_p2p.core.planning.round_plan import next_plan
+from tests.core.core_values import capacity, peer
+from tests.core.plan_check import check_plan
+from tests.core.planning.test_round_plan import ONE, honest_reports, start
+
+INSTANCE = InstanceId(0)
+
+
+def history(rounds: int) -> Ledger:
+    """Plans that follow each other, each from honest reports."""
+    ledger = Ledger(start(ONE), recall={}.__getitem__)
+    for _ in range(rounds):
+        parent, reported = ledger.plans[-1], ledger.reported
+        reports = honest_reports(reported) if reported is not None else []
+        grow(ledger, next_plan(parent, reports, ONE), reports)
+    return ledger
+
+
+def grow(ledger: Ledger, plan: RoundPlan, reports: list[Report]) -> None:
+    value = Value(round=plan.round, parent=plan.parent, reports=(), joined=(), departed=(), plan=canonical.digest(plan))
+    certificate = Certificate(ballot=Ballot(attempt=0, peer=peer(0)), absent=(), votes=())
+    signed = tuple(SignedReport(report=report, signature="") for report in reports)
+    ledger.append(LedgerEntry(plan=plan, value=value, reports=signed, certificate=certificate))
+
+
+def branch_state(ledger: Ledger, *, fork: int = 2, samples: int = 100, **changes: object) -> BranchState:
+    known = BranchState(
+        fork=ledger.digests[fork],
+        fork_round=fork,
+        branch=Digest("e" * 64),
+        instance=INSTANCE,
+        round=fork + 3,
+        state=Digest("f" * 64),
+        samples=samples,
+    )
+    return replace(known, **changes)  # type: ignore[arg-type]
+
+
+def bringing(ledger: Ledger, *claims: tuple[int, BranchState]) -> list[Report]:
+    """The reports that decide the next plan; some of them bring strays."""
+    assert ledger.reported is not None
+    brought = {peer(index): item for index, item in claims}
+    return [
+        replace(report, branches=(brought[report.peer],) if report.peer in brought else ())
+        for report in honest_reports(ledger.reported)
+    ]
+
+
+def test_a_claim_is_believed_only_of_who_was_there() -> None:
+    ledger = history(5)
+    good = branch_state(ledger)
+    (item,) = believed(ledger, bringing(ledger, (0, good)))
+    assert (item.branch_state, item.target, item.claimants, item.since) == (good, INSTANCE, (peer(0),), 6)
+    newcomer = Report(peer=peer(77), round=4, plan=ledger.digests[4], capacity=capacity(), branches=(good,))
+    own_state = ledger.entries[-1].reports[0].report.instances[0].state_digest
+    assert believed(ledger, [newcomer]) == ()
+    for wrong in (
+        branch_state(ledger, fork_round=1),
+        branch_state(ledger, round=2),
+        branch_state(ledger, branch=ledger.digests[3]),
+        replace(good, fork=Digest("9" * 64)),
+        branch_state(ledger, state=own_state),
+    ):
+        assert believed(ledger, bringing(ledger, (0, wrong))) == ()
+
+
+def test_a_branch_is_believed_once_and_of_one_peer_one_branch() -> None:
+    ledger = history(5)
+    good = branch_state(ledger)
+    reports = bringing(ledger, (0, good))
+    grow(ledger, next_plan(ledger.plans[-1], reports, ONE, roster=RosterChange(branches=believed(ledger, reports))), reports)
+    assert [item.branch_state for item in ledger.plans[-1].branches] == [good]
+    assert believed(ledger, bringing(ledger, (1, good))) == ()
+    invented = replace(good, branch=Digest("d" * 64))
+    assert believed(ledger, bringing(ledger, (0, invented))) == ()
+    assert len(believed(ledger, bringing(ledger, (1, invented)))) == 1
+
+
+def test_what_most_claim_counts_and_of_their_samples_the_fewest() -> None:
+    ledger = history(5)
+    two, lie = branch_state(ledger), branch_state(ledger, round=9, state=Digest("9" * 64))
+    (item,) = believed(ledger, bringing(ledger, (0, lie), (1, replace(two, samples=90)), (2, two)))
+    assert (item.branch_state.round, item.branch_state.samples, item.claimants) == (two.round, 90, (peer(1), peer(2)))
+
+
+def test_samples_are_those_of_reports_and_at_the_end_those_of_plans() -> None:
+    ledger = history(6)
+    fork, entries = ledger.plans[2], ledger.entries[2:]
+    rounds = {number: given_samples(ledger.plans[number], INSTANCE) for number in range(2, 7)}
+    assert trained_samples(fork, entries, INSTANCE, end=7) == sum(rounds.values())
+    assert trained_samples(fork, entries, INSTANCE, end=4) == rounds[2] + rounds[3]
+
+
+def merged(ledger: Ledger, item: PendingBranch, *, holders: range, round_later: int = 1) -> RoundPlan:
+    """The plan after one that names the stray, when these peers report that they hold it."""
+    named = replace(ledger.plans[-1], branches=(replace(item, since=ledger.plans[-1].round + 1 - round_later),))
+    reports = bringing(ledger, *((index, item.branch_state) for index in holders))
+    return next_plan(named, reports, ONE)
+
+
+@pytest.mark.parametrize(("samples", "weight"), [(100, None), (10**9, 0.5)])
+def test_the_merge_is_ordered_once_all_hosts_hold_it_and_weighs_by_samples(samples: int, weight: float | None) -> None:
+    ledger = history(5)
+    (item,) = believed(ledger, bringing(ledger, (0, branch_state(ledger, samples=samples))))
+    size = len(ledger.plans[-1].roster)
+    waiting = merged(ledger, item, holders=range(size - 1))
+    assert waiting.merges == () and len(waiting.branches) == 1
+    plan = merged(ledger, item, holders=range(size))
+    (merge,) = plan.merges
+    won = item.won_samples + given_samples(ledger.plans[-1], INSTANCE)
+    assert merge.weights[1] == pytest.approx(weight or 100 / (100 + won))
+    assert merge.sources == (INSTANCE, item.branch_state.key) and plan.branches == ()
+    assert check_plan(plan, ONE) == []
+
+
+def test_a_stray_that_nobody_holds_or_that_takes_too_long_is_dropped_with_a_reason() -> None:
+    ledger = history(5)
+    (item,) = believed(ledger, bringing(ledger, (0, branch_state(ledger))))
+    lonely = merged(ledger, item, holders=range(0))
+    assert lonely.branches == lonely.merges == () and "nobody who holds it is left" in lonely.reason
+    late = merged(ledger, item, holders=range(1), round_later=ROUNDS_OPEN + 1)
+    assert late.branches == late.merges == () and f"after {ROUNDS_OPEN} rounds" in late.reason

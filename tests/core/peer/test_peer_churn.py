@@ -1,0 +1,323 @@
+"""Peers that freeze, differ, come late, go early or learn of another history: whole peers in virtual time."""
+
+import heapq
+
+import pytest
+
+from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import (
+    ApplyOuter,
+    Average,
+    AverageFailed,
+    Broadcast,
+    Commanded,
+    Decided,
+    Durable,
+    Effect,
+    FetchState,
+    InnerFinished,
+    InnerResult,
+    Outcome,
+    PeerGone,
+    Received,
+    RepairAverage,
+    RunInner,
+    SaveCheckpoint,
+    Send,
+    Started,
+    StateFetched,
+    Stop,
+    Transition,
+    TransitionApplied,
+)
+from adloco_p2p.core.model.ledger_entry import Ballot, Certificate, LedgerEntry, Reorg, SignedReport, Value
+from adloco_p2p.core.model.messages import AverageDigest, RunComplete
+from adloco_p2p.core.model.rules import WorkRules
+from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, InstanceReport, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, RESEND_SECONDS, CompletionBarrier
+from adloco_p2p.core.peer.peer import Cadence, Peer
+from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from tests.core.peer.test_peer import PEER0, PEER1, PEER2, PEER3, finished, rules, same_states
+from tests.core.world import RUN, RefereedWorld, World, hashed
+
+CAPACITY = Capacity(samples_per_second=0.0, micro_batch_limit=8, max_instances=8)
+INSTANCE = InstanceId(0)
+
+
+# --- freezing, differing ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frozen_at", [0.3, 0.75, 1.2, 1.9])
+@pytest.mark.parametrize("seconds", [3.0, 12.0, 60.0])
+def test_a_frozen_peer_holds_nobody_up_and_ends_with_the_others(frozen_at: float, seconds: float) -> None:
+    world = RefereedWorld(rules=rules(rounds=20, count=2, period=100), num_peers=4)
+    world.at(frozen_at, lambda: world.freeze(PEER3, seconds))
+    world.run(until=300.0)
+    same_states(world)
+    assert all(finished(world.hosts[name]) for name in (PEER0, PEER1, PEER2))
+    assert world.rounds_logged(PEER0)[-1][0] == 19
+    # frozen for longer it has lost its seat, and this referee admits nobody again: how it ends is not of interest here
+    assert finished(world.hosts[PEER3]) or seconds == 60.0
+
+
+def test_a_peer_whose_state_differs_takes_that_of_the_others() -> None:
+    world = RefereedWorld(rules=rules(rounds=14), num_peers=3)
+
+    def flip(peer: PeerId, effect: Effect) -> None:
+        if peer == PEER2 and isinstance(effect, ApplyOuter) and effect.round == 3:
+            world.hosts[PEER2].states[INSTANCE] = hashed("a bit flipped")
+
+    world.on_effect = flip
+    world.run(until=300.0)
+    assert [event["to_round"] for event in world.logged(PEER2, "fast_forwarded")] == [4], (
+        "at once, and not again when it gets nowhere"
+    )
+    applied = {name: host.applied for name, host in world.hosts.items()}
+    assert applied[PEER2][3, INSTANCE] != applied[PEER0][3, INSTANCE]
+    later = [key for key in applied[PEER2] if key[0] >= 8]
+    assert later
+    assert all(applied[PEER2][key] == applied[PEER0][key] for key in later)
+    assert all(finished(host) for host in world.hosts.values())
+
+
+def test_who_cannot_contribute_says_so_and_nobody_waits_for_its_vote() -> None:
+    """Of three contributors one has no state at first: the average of the others counts without it."""
+    world = RefereedWorld(rules=rules(rounds=8), num_peers=3)
+    lacking = world.hosts[PEER1]
+    lacking.peer._state.held.clear()
+    world.queue = [item for item in world.queue if item[1] != 2]
+    world.start(PEER1, Durable(round=0, plans=(world.genesis,)))
+    world.run(until=60.0)
+    assert world.logged(PEER0, "round")[0]["hosts"] == [PEER0, PEER2]
+    assert not any(event["reason"] == "timed out" for event in world.logged(PEER0, "average_failed"))
+    assert PEER1 in world.logged(PEER0, "round")[-1]["hosts"]
+    assert all(finished(host) for host in world.hosts.values())
+
+
+# --- leaving, ending -------------------------------------------------------------------------------------------------
+
+
+class Polite(FixedRosterAgreement):
+    def leave(self, now: float) -> list[Outcome]:
+        return [Broadcast(message="goodbye")]
+
+
+class PoliteWorld(World):
+    def agreement(self) -> Polite:
+        return Polite(decide=lambda plan, reports: next_plan(plan, reports, self.rules))
+
+
+def test_who_is_asked_to_stop_says_goodbye_last_of_all() -> None:
+    world = PoliteWorld(rules=rules(rounds=8))
+    effects: list[Effect] = []
+    world.on_effect = lambda peer, effect: effects.append(effect)
+    world.deliver(PEER0, Commanded(command="drain"), 0.4)
+    world.run()
+    assert effects[-2] == Broadcast(message="goodbye")
+    assert isinstance(effects[-1], Stop)
+    assert any(isinstance(effect, SaveCheckpoint) for effect in effects)
+
+
+def test_a_newcomer_that_waits_to_be_admitted_can_be_stopped() -> None:
+    plan = genesis(RUN, [(PEER0, CAPACITY)], rules())
+    peer = Peer(me=PEER1, cadence=_cadence(), agreement=Scripted())
+    peer.handle(Started(durable=Durable(round=0, plans=(plan,)), capacity=CAPACITY), 0.0)
+    peer.handle(TransitionApplied(round=0), 0.0)
+    assert isinstance(peer.handle(Commanded(command="drain"), 1.0)[-1], Stop)
+
+
+def test_nobody_goes_before_the_slowest_has_ended_the_run() -> None:
+    world = World(rules=rules(rounds=3), num_peers=3, loss=0.3, seed=4, speeds=(100.0, 100.0, 5.0))
+    stopped_at: dict[PeerId, float] = {}
+    finished_at: dict[PeerId, float] = {}
+
+    def note(peer: PeerId, effect: Effect) -> None:
+        if isinstance(effect, Stop):
+            stopped_at[peer] = world.now
+        if getattr(effect, "name", "") == "finished":
+            finished_at[peer] = world.now
+
+    world.on_effect = note
+    world.run()
+    assert min(stopped_at.values()) >= max(finished_at.values())
+
+
+def test_a_farewell_ends_when_all_who_live_are_done_or_had_their_time() -> None:
+    completion = CompletionBarrier(PEER0)
+    assert completion.received(PEER1, RunComplete()) == []
+    told = completion.begin([PEER0, PEER1, PEER2], 10.0)
+    assert told == [Send(peer=PEER1, message=RunComplete()), Send(peer=PEER2, message=RunComplete())]
+    assert completion.received(PEER1, RunComplete()) == [Send(peer=PEER1, message=RunComplete(is_answer=True))]
+    assert completion.received(PEER1, RunComplete(is_answer=True)) == []
+    assert not completion.is_over(11.0, {})
+    assert completion.tick(10.0 + RESEND_SECONDS, {}) == [Send(peer=PEER2, message=RunComplete())]
+    assert completion.is_over(11.0, {PEER2: None})
+    assert completion.is_over(10.0 + COMPLETION_SECONDS, {})
+
+
+def test_a_member_that_is_known_to_be_gone_is_not_waited_for() -> None:
+    world = World(rules=rules(rounds=2), num_peers=3)
+    averaged: list[int] = []
+    world.on_effect = lambda peer, effect: averaged.append(len(effect.weights)) if isinstance(effect, Average) else None
+    world.hosts[PEER2].is_alive = False
+    for name in (PEER0, PEER1):
+        world.deliver(name, PeerGone(peer=PEER2), 0.01)
+    for _ in range(200):
+        if len(averaged) >= 4 or not world.queue:
+            break
+        _step(world)
+    assert world.now < 5.0
+    assert averaged[-1] == 2
+
+
+def _step(world: World) -> None:
+    world.now, _, action = heapq.heappop(world.queue)
+    action()
+
+
+# --- another history -------------------------------------------------------------------------------------------------
+
+
+class Scripted:
+    """An agreement that says what the test puts in."""
+
+    def __init__(self) -> None:
+        self.next_deadline: float | None = None
+        self.outcomes: list[Outcome] = []
+        self.submitted: list[Report] = []
+
+    def start(self, plans: object, reports: object, now: float) -> list[Outcome]:
+        return self.receive(PEER0, None, now)
+
+    def submit(self, report: Report, now: float) -> list[Outcome]:
+        self.submitted.append(report)
+        return []
+
+    def receive(self, sender: PeerId, message: object, now: float) -> list[Outcome]:
+        outcomes, self.outcomes = self.outcomes, []
+        return outcomes
+
+    def tick(self, now: float) -> list[Outcome]:
+        return []
+
+    def leave(self, now: float) -> list[Outcome]:
+        return []
+
+
+def _cadence() -> Cadence:
+    return Cadence(work=WorkRules(rounds=30), evaluation_period=0, checkpoint_period=1)
+
+
+def _result() -> InnerResult:
+    return InnerResult(
+        samples=8,
+        tokens=8,
+        inner_steps=4,
+        batch_samples=2,
+        accumulation_steps=1,
+        loss=2.0,
+        seconds=1.0,
+        half_batch=None,
+        micro_batch_limit=8,
+    )
+
+
+def _report(peer: PeerId, plan: RoundPlan, state: str) -> Report:
+    item = InstanceReport(
+        instance=INSTANCE,
+        samples=8,
+        tokens=8,
+        inner_steps=4,
+        batch_samples=2,
+        accumulation_steps=1,
+        train_seconds=1.0,
+        loss=2.0,
+        heldout_loss=None,
+        contributors=1,
+        pseudo_gradient=None,
+        half_batch=None,
+        digest=hashed(state),
+        state_digest=hashed(state),
+    )
+    return Report(peer=peer, round=plan.round, plan=canonical.digest(plan), capacity=CAPACITY, instances=(item,))
+
+
+def _entry(plan: RoundPlan, reports: tuple[Report, ...] = ()) -> LedgerEntry:
+    value = Value(round=plan.round, parent=plan.parent, reports=(), joined=(), departed=(), plan=canonical.digest(plan))
+    signed = tuple(SignedReport(report=report, signature="") for report in reports)
+    certificate = Certificate(ballot=Ballot(attempt=0, peer=PEER0), absent=(), votes=())
+    return LedgerEntry(plan=plan, value=value, reports=signed, certificate=certificate)
+
+
+def test_the_end_of_work_for_a_lost_history_means_nothing_for_the_new_one() -> None:
+    """A peer trains round 1 when it learns that the others' round 1 is another one: it fetches their state, and what its
+    device still ends of the old round is not taken for the new one."""
+    whole = rules(rounds=30)
+    plans = [genesis(RUN, [(PEER0, CAPACITY), (PEER1, CAPACITY)], whole)]
+    plans.append(next_plan(plans[0], (), whole))
+    agreement = Scripted()
+    agreement.outcomes = [Decided(plan=plans[1])]
+    peer = Peer(me=PEER0, cadence=_cadence(), agreement=agreement)
+    durable = Durable(round=1, plans=tuple(plans), held=(INSTANCE,))
+    effects = peer.handle(Started(durable=durable, capacity=CAPACITY), 0.0)
+    assert [effect.round for effect in effects if isinstance(effect, Transition)] == [1]
+    effects = peer.handle(TransitionApplied(round=1), 0.0)
+    assert [effect.round for effect in effects if isinstance(effect, RunInner)] == [1]
+
+    other = next_plan(plans[0], (), whole, roster=RosterChange(joined=((PEER2, CAPACITY),)))
+    reports = tuple(_report(name, plans[0], "after round 0") for name in (PEER0, PEER1))
+    newest = next_plan(other, reports, whole)
+    agreement.outcomes = [
+        Reorg(
+            fork=plans[0],
+            lost=(),
+            won=(_entry(other), _entry(newest, reports)),
+        )
+    ]
+    effects = peer.handle(Received(sender=PEER1, message="news"), 1.0)
+    transition = next(effect for effect in effects if isinstance(effect, Transition))
+    assert transition.round == 1
+    effects = peer.handle(TransitionApplied(round=1), 1.0)
+    fetch = next(effect for effect in effects if isinstance(effect, FetchState))
+    assert (fetch.round, fetch.digest) == (1, hashed("after round 0"))
+    assert PEER1 in fetch.from_peers
+    assert peer.handle(InnerFinished(instance=INSTANCE, round=1, result=_result()), 2.0) == []  # of the lost history
+    assert peer.handle(StateFetched(instance=INSTANCE, round=7, digest=fetch.digest), 2.0) == []  # of an older jump
+    effects = peer.handle(StateFetched(instance=INSTANCE, round=1, digest=fetch.digest), 2.0)
+    assert not any(isinstance(effect, RunInner) for effect in effects)  # the others are at it; only their average is wanted
+    vote = AverageDigest(instance=INSTANCE, round=1, attempt=0, contributors=(PEER1,), digest=hashed("average"), is_answer=True)
+    effects = peer.handle(Received(sender=PEER1, message=vote), 3.0)
+    assert [effect.digest for effect in effects if isinstance(effect, RepairAverage)] == [hashed("average")]
+
+
+# --- repairs ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_result_that_cannot_be_fetched_is_asked_for_less_and_less_often() -> None:
+    """One of three holds an average that nobody can get from it: the tries in five minutes are few."""
+    world = World(rules=rules(rounds=2), num_peers=3)
+    tries: list[float] = []
+    world.repair = lambda name, effect: (  # type: ignore[method-assign]
+        tries.append(world.now),
+        world.deliver(name, _failed(effect), 0.1),
+    )[0]
+    world.average = lambda name, effect: (  # type: ignore[method-assign]
+        world.deliver(name, _failed(effect), 0.5)
+    )
+    holder = AverageDigest(instance=INSTANCE, round=0, attempt=0, contributors=(PEER0, PEER1, PEER2), digest=Digest("a" * 64))
+    world.deliver(PEER0, Received(sender=PEER1, message=holder), 0.6)
+    with pytest.raises(AssertionError, match="not finished"):
+        world.run(until=300.0)
+    assert 1 <= len(tries) < 40
+
+
+def _failed(effect: object) -> object:
+    return AverageFailed(
+        instance=effect.instance,  # type: ignore[attr-defined]
+        round=effect.round,  # type: ignore[attr-defined]
+        attempt=effect.attempt,  # type: ignore[attr-defined]
+        reason="in vain",
+        suspects=getattr(effect, "from_peers", ()),
+        is_repair=isinstance(effect, RepairAverage),
+    )

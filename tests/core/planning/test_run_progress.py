@@ -1,0 +1,132 @@
+"""Runs that end by samples: what the plans give out, where the learning rate stands, how instances become one in time."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
+from adloco_p2p.core.model.run_progress import end_after, planned_samples, progress_after, progress_at
+from adloco_p2p.core.model.types import RoundPlan
+from adloco_p2p.core.planning.round_plan import next_plan
+from tests.core.peer.test_peer import PEER0, finished, same_states
+from tests.core.peer.test_peer import rules as peer_rules
+from tests.core.plan_check import check_plan
+from tests.core.planning.test_round_plan import honest_reports, probing, random_reports, start
+from tests.core.world import World
+
+MOST_ROUNDS = 400
+
+
+def counted(samples: int, *, inner_steps: int = 8, initial_batch: int = 4, count: int = 1, test: str = "constant") -> Rules:
+    return Rules(
+        work=WorkRules(inner_steps=inner_steps, rounds=None, samples=samples, share="equal"),
+        instances=InstanceRules(count=count, start="same"),
+        batch=BatchRules(test=test, initial_batch=initial_batch),  # type: ignore[arg-type]
+        merge=MergeRules(period_rounds=100),
+    )
+
+
+def run(rules: Rules, *, num_peers: int = 2, say=honest_reports) -> list[RoundPlan]:
+    """Every plan of the run, checked."""
+    plans = [start(rules, num_peers)]
+    while not plans[-1].is_last:
+        assert len(plans) < MOST_ROUNDS
+        plans.append(next_plan(plans[-1], say(plans[-2]) if len(plans) > 1 else [], rules))
+    for plan in plans:
+        assert check_plan(plan, rules) == []
+    return plans
+
+
+@pytest.mark.parametrize(
+    ("samples", "given_out"),
+    [
+        (96, [32, 32, 32, 0]),
+        (100, [32, 32, 32, 4, 0]),  # one step of four
+        (99, [32, 32, 32, 0]),  # three samples are no step
+        (32, [32, 0]),
+    ],
+)
+def test_the_last_round_is_cut_to_the_samples_that_are_left(samples: int, given_out: list[int]) -> None:
+    plans = run(counted(samples))
+    assert [planned_samples(plan) for plan in plans] == given_out
+    assert [plan.samples_before for plan in plans] == [sum(given_out[:number]) for number in range(len(given_out))]
+    assert [plan.inner_steps for plan in plans[:-1]] == [planned // 4 for planned in given_out[:-1]]
+
+
+def test_the_learning_rate_runs_over_samples() -> None:
+    rules = counted(100)
+    plans = run(rules)
+    assert [plan.progress for plan in plans] == [0.0, 0.32, 0.64, 0.96, 1.0]
+    assert [progress_after(plan, rules.work) for plan in plans[:-1]] == [plan.progress for plan in plans[1:]]
+
+
+def test_a_run_of_rounds_counts_rounds() -> None:
+    work = WorkRules(rounds=4)
+    assert [progress_at(number, 10**9, work) for number in range(6)] == [0.0, 0.25, 0.5, 0.75, 1.0, 1.0]
+    plan = start(counted(1000))
+    assert end_after(plan, work) == 4
+    assert end_after(plan, replace(work, rounds=None, samples=1000)) == 1 + 31  # 968 samples left, 32 a round
+
+
+def test_a_batch_that_grows_makes_fewer_rounds_of_the_same_samples() -> None:
+    constant, growing = run(counted(2000)), run(counted(2000, test="norm"))
+    assert growing[-2].instances[0].effective_batch > 4
+    assert len(growing) < len(constant)
+    for plans in (constant, growing):
+        left = 2000 - sum(map(planned_samples, plans))
+        assert 0 <= left < plans[-2].instances[0].effective_batch
+
+
+@pytest.mark.parametrize("merged_loss", [1.0, 9.0])
+def test_the_merge_at_the_end_is_measured_in_time(merged_loss: float) -> None:
+    plans = run(counted(3000, count=2), say=probing(merged_loss))
+    assert [len(plan.instances) for plan in plans[-3:]] == [2, 2, 1]
+    assert plans[-3].probe is not None
+    (merge,) = plans[-1].merges
+    assert ("accepted" in merge.reason) is (merged_loss < 2.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    samples=st.integers(1000, 6000),
+    count=st.integers(1, 4),
+    share=st.sampled_from(["speed", "equal"]),
+    test=st.sampled_from(["constant", "norm"]),
+    seed=st.integers(0, 10_000),
+)
+@example(samples=1026, count=4, share="speed", test="constant", seed=1073)  # an instance of the pending probe ends as an orphan
+@example(samples=1000, count=4, share="equal", test="constant", seed=1073)  # orphans end with the run
+def test_whatever_peers_report_the_samples_are_given_out_once(
+    samples: int, count: int, share: str, test: str, seed: int
+) -> None:
+    chance = random.Random(seed)
+    rules = counted(samples, inner_steps=4, count=count, test=test)
+    rules = replace(rules, work=replace(rules.work, share=share))
+    plans = run(rules, num_peers=4, say=lambda done: random_reports(done, chance))
+    assert len(plans[-1].instances) == 1
+    assert plans[-1].samples_before == sum(map(planned_samples, plans))
+    last = plans[-2]
+    step = sum(share.batch_samples for item in last.instances for share in item.hosts)
+    # hosts of unequal speed do unequal numbers of steps, so a round is cut to about what is left
+    most = rules.work.max_step_ratio * step
+    assert samples - most <= plans[-1].samples_before <= samples + most
+
+
+def test_no_round_begins_after_the_last_sample() -> None:
+    rules = counted(96)
+    plans = run(rules)
+    assert check_plan(replace(plans[2], samples_before=96), rules) == ["training after the last sample"]
+    assert check_plan(replace(plans[2], inner_steps=9), rules) == ["wrong number of inner steps"]
+
+
+def test_peers_end_together_where_the_samples_end() -> None:
+    rules = replace(peer_rules(count=2), work=WorkRules(inner_steps=4, rounds=None, samples=700))
+    world = World(rules=rules, num_peers=3, speeds=(100.0, 50.0, 25.0))
+    world.run()
+    same_states(world)
+    assert all(finished(host) for host in world.hosts.values())
+    last = world.logged(PEER0, "plan")[-1]
+    assert last["is_last"] and 600 < last["samples_before"] <= 700

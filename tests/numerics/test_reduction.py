@@ -1,0 +1,50 @@
+"""Weighted means: acceptance F, exactness, and order."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+
+from adloco_p2p.numerics.reduction import merge_, weighted_average
+
+
+@pytest.mark.parametrize(("weights", "expected"), [((3, 5), (3.5, -0.5)), ((6, 5), (2.818182, 0.181818))])
+def test_acceptance_f(weights: tuple[int, int], expected: tuple[float, float]) -> None:
+    """Method section 13 F, the paper's weights and those of the public code."""
+    merged = weighted_average([torch.tensor([1.0, 2.0]), torch.tensor([5.0, -2.0])], weights)
+    assert merged.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("weights", [(0.3, 0.7), (0.1, 0.2, 0.7), (7, 11, 13, 17)])
+def test_equal_vectors_come_out_bit_for_bit(weights: tuple[float, ...]) -> None:
+    generator = torch.Generator().manual_seed(2)
+    vector = torch.randn((1 << 20) + 7, generator=generator) * torch.logspace(-30, 30, (1 << 20) + 7)
+    assert torch.equal(weighted_average([vector] * len(weights), weights), vector)
+
+
+def test_the_mean_is_the_exact_one_rounded() -> None:
+    """Against rational arithmetic."""
+    generator = torch.Generator().manual_seed(3)
+    vectors = [torch.randn(50, generator=generator) for _ in range(3)]
+    averaged = weighted_average(vectors, (96, 128, 31)).tolist()
+    for index, value in enumerate(averaged):
+        exact = sum(w * Fraction(float(v[index])) for w, v in zip((96, 128, 31), vectors, strict=True)) / 255
+        assert value == float(torch.tensor(float(exact), dtype=torch.float64).float())
+
+
+def test_weight_zero_takes_nothing() -> None:
+    broken = torch.full((3,), float("nan"))
+    assert torch.equal(weighted_average([broken, torch.ones(3)], (0, 4)), torch.ones(3))
+
+
+def test_merge_into_one_of_its_sources() -> None:
+    target, other = torch.tensor([1.0, 2.0]), torch.tensor([5.0, -2.0])
+    merge_(target, [target, other], (0.375, 0.625))
+    assert target.tolist() == [3.5, -0.5]
+    assert other.tolist() == [5.0, -2.0]
+
+
+def test_zero_total_leaves_the_target_as_it_is() -> None:
+    target = torch.tensor([1.0, 2.0])
+    merge_(target, [torch.ones(2), torch.zeros(2)], (0.0, 0.0))
+    assert target.tolist() == [1.0, 2.0]

@@ -1,0 +1,248 @@
+"""Averaging between real peers on loopback: the result."""
+
+import asyncio
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from adloco_p2p.errors import AverageFailed, LocalProtocolError
+from adloco_p2p.numerics.codecs import codec_named
+from adloco_p2p.swarm.allreduce.averager import Averaged
+from adloco_p2p.swarm.allreduce.butterfly import Butterfly
+from adloco_p2p.swarm.allreduce.part_sink import PartSink
+from tests.swarm.averaging_peers import Peers, key_of, vectors_of
+
+
+@pytest.fixture(scope="module")
+def peers() -> Iterator[Peers]:
+    with Peers(4) as started:
+        yield started
+    assert started.loop_errors == []
+
+
+def dumb_mean(vectors: list[torch.Tensor], weights: tuple[int, ...]) -> torch.Tensor:
+    total = sum(weights)
+    return sum(v.double() * w for v, w in zip(vectors, weights, strict=True) if w) / total  # type: ignore[return-value]
+
+
+def assert_same_bytes(results: list[Averaged | BaseException]) -> Averaged:
+    for result in results:
+        assert isinstance(result, Averaged), result
+        assert result.digest == results[0].digest
+        assert torch.equal(result.vector.view(torch.int32), results[0].vector.view(torch.int32))
+        assert result.statistics.averaged_sqnorm == results[0].statistics.averaged_sqnorm
+    return results[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "weights"),
+    [
+        (50_000, (1, 1)),
+        (50_000, (7, 1, 2)),
+        (50_001, (3, 1, 4, 1)),
+        (1, (1, 2, 3, 4)),
+        (3, (5, 5, 5, 5)),
+        (1024, (1, 1, 1)),
+        (9_999, (1, 0, 2, 0)),
+        (5_000, (0, 0, 3)),
+    ],
+)
+def test_every_host_gets_the_same_weighted_mean(peers: Peers, size: int, weights: tuple[int, ...]) -> None:
+    vectors = vectors_of(len(weights), size)
+    given = [vector.clone() for vector in vectors]
+    results = peers.average(f"mean {size} {weights}", vectors, weights)
+    result = assert_same_bytes(results)
+    assert torch.allclose(result.vector.double(), dumb_mean(given, weights), rtol=1e-6, atol=1e-6)
+    assert all(torch.equal(vector, before) for vector, before in zip(vectors, given, strict=True))
+    assert result.contributors == tuple(sorted(peer for peer, weight in peers.weights(*weights) if weight))
+
+
+def test_a_repetition_gives_the_same_bits(peers: Peers) -> None:
+    vectors, weights = vectors_of(4, 30_000), (3, 5, 7, 11)
+    first = assert_same_bytes(peers.average("repeat 1", vectors, weights))
+    second = assert_same_bytes(peers.average("repeat 2", vectors, weights))
+    assert first.digest == second.digest
+    assert torch.equal(first.vector, second.vector)
+
+
+@pytest.mark.parametrize(("codec", "tolerance"), [("float16", 1.5e-3), ("bfloat16", 1.2e-2)])
+def test_narrow_codecs_also_give_the_same_bytes(peers: Peers, codec: str, tolerance: float) -> None:
+    vectors, weights = vectors_of(3, 20_003), (1, 2, 3)
+    results = peers.average(f"codec {codec}", vectors, weights, codec=codec)
+    result = assert_same_bytes(results)
+    expected = dumb_mean(vectors, weights)
+    assert torch.allclose(result.vector.double(), expected, rtol=tolerance, atol=tolerance)
+    assert not torch.allclose(result.vector.double(), expected, rtol=1e-6, atol=1e-6)
+    dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16}[codec]
+    for vector, each in zip(vectors, results, strict=True):
+        transmitted = vector.to(dtype).double()
+        assert each.statistics.own_sqnorm == pytest.approx(float(transmitted @ transmitted), rel=1e-12)
+        assert each.statistics.inner_product == pytest.approx(float(transmitted @ each.vector.double()), rel=1e-9)
+
+
+@pytest.mark.parametrize(("codec", "tolerance"), [("int8", 0.02), ("int4", 0.25), ("topk2", 1.01)])
+def test_lossy_codecs_give_the_same_bytes_and_their_own_statistics(peers: Peers, codec: str, tolerance: float) -> None:
+    vectors, weights = vectors_of(3, 50_003), (1, 2, 3)
+    results = peers.average(f"codec {codec}", vectors, weights, codec=codec)
+    mean = assert_same_bytes(results).vector.double()
+    coder = codec_named(codec)
+    sent = [coder.decode(coder.encode(vector)) for vector in vectors]  # cut as it may be: parts are whole groups
+    ideal = dumb_mean(sent, weights)
+    assert float((mean - ideal).abs().max()) <= float(ideal.abs().max()) / 250
+    assert float((mean - dumb_mean(vectors, weights)).norm()) <= tolerance * float(dumb_mean(vectors, weights).norm())
+    for own, result in zip(sent, results, strict=True):
+        assert result.statistics.own_sqnorm == pytest.approx(float(own.double() @ own.double()), rel=1e-12)
+        assert result.statistics.inner_product == pytest.approx(float(own.double() @ mean), rel=1e-9)
+        least = 2 / 3 * (coder.num_bytes(50_003) + coder.for_mean(3).num_bytes(50_003))
+        assert result.bytes_received <= 1.1 * least + 2000
+
+
+def test_statistics_are_those_of_the_vectors(peers: Peers) -> None:
+    vectors, weights = vectors_of(3, 12_345), (2, 0, 1)
+    results = peers.average("statistics", vectors, weights)
+    mean = assert_same_bytes(results).vector.double()
+    for vector, weight, result in zip(vectors, weights, results, strict=True):
+        own = vector.double() * bool(weight)  # a receiver transmits nothing
+        assert result.statistics.own_sqnorm == pytest.approx(float(own @ own), rel=1e-12)
+        assert result.statistics.inner_product == pytest.approx(float(own @ mean), rel=1e-9)
+        assert result.statistics.averaged_sqnorm == pytest.approx(float(mean @ mean), rel=1e-12)
+
+
+def test_traffic_is_the_least_a_butterfly_needs(peers: Peers) -> None:
+    size, n = 400_000, 4
+    for result in peers.average("traffic", vectors_of(n, size), (1,) * n):
+        least = 2 * (n - 1) / n * 4 * size
+        assert result.bytes_received == pytest.approx(least, rel=0.02)
+        assert result.bytes_sent <= 1.02 * least
+
+
+def test_shares_place_the_reduction(peers: Peers) -> None:
+    """A member with share 0 contributes and reduces nothing: it sends its vector and receives the mean, no more."""
+    vectors, weights = vectors_of(3, 300_000), (1, 1, 1)
+    results = peers.average("shares", vectors, weights, shares=(1.0, 3.0, 0.0))
+    result = assert_same_bytes(results)
+    assert torch.allclose(result.vector.double(), dumb_mean(vectors, weights), rtol=1e-6, atol=1e-6)
+    assert results[2].bytes_sent == pytest.approx(4 * 300_000, rel=0.02)
+    assert results[2].bytes_received == pytest.approx(4 * 300_000, rel=0.02)
+
+
+def test_two_averages_at_the_same_time_do_not_meet(peers: Peers) -> None:
+    async def both() -> list[Averaged]:
+        return await asyncio.gather(
+            *(
+                peers[index].averager.average(
+                    key=key_of(f"at once {average}"),
+                    weights=peers.weights(1, 1, 1),
+                    vector=torch.full((40_000,), float(10**average * (index + 1))),
+                    timeout_seconds=20,
+                )
+                for average in (0, 1)
+                for index in range(3)
+            )
+        )
+
+    results = peers.run(both())
+    assert torch.allclose(assert_same_bytes(results[:3]).vector, torch.tensor(2.0))
+    assert torch.allclose(assert_same_bytes(results[3:]).vector, torch.tensor(20.0))
+
+
+def test_a_peer_alone_gets_its_own_vector(peers: Peers) -> None:
+    vectors = vectors_of(1, 10_000)
+    (result,) = peers.average("alone", vectors, (5,))
+    assert torch.equal(result.vector, vectors[0])
+    assert (result.bytes_sent, result.bytes_received) == (0, 0)
+
+
+def test_a_late_receiver_is_still_served(peers: Peers) -> None:
+    vectors, weights = vectors_of(3, 30_000), (1, 1, 0)
+    early = peers.average("late", vectors, weights, who=(0, 1))
+    late = peers.average("late", vectors, weights, who=(2,))
+    assert_same_bytes(early + late)
+
+
+def test_a_lost_result_is_fetched_from_those_who_hold_it(peers: Peers) -> None:
+    vectors, weights = vectors_of(3, 100_000), (1, 2, 3)
+    results = peers.average("repair", vectors, weights)
+    peers[0].averager.forget(key_of("repair"))
+    contributors = results[0].contributors
+    repaired = peers.run(
+        peers[0].averager.repair(
+            key=key_of("repair"),
+            digest=results[0].digest,
+            from_peers=contributors,
+            size=100_000,
+            timeout_seconds=10,
+            vector=vectors[0],
+            contributors=contributors,
+        )
+    )
+    assert_same_bytes([results[1], repaired])
+    assert repaired.contributors == contributors
+    assert repaired.statistics.inner_product == pytest.approx(results[0].statistics.inner_product, rel=1e-12)
+    assert repaired.bytes_received == pytest.approx(400_000, rel=0.05)  # every part once, from whichever donor
+
+
+def test_a_repair_that_nobody_can_serve_fails(peers: Peers) -> None:
+    results = peers.average("forgotten", vectors_of(2, 1_000), (1, 1))
+    for index in range(2):
+        peers[index].averager.forget(key_of("forgotten"))
+    donor = peers[1].peer_id
+    with pytest.raises(AverageFailed, match="no such result") as failed:
+        peers.run(
+            peers[0].averager.repair(
+                key=key_of("forgotten"), digest=results[0].digest, from_peers=(donor,), size=1_000, timeout_seconds=10
+            )
+        )
+    assert failed.value.suspects == (donor,)
+
+
+def test_a_joiner_that_had_no_part_fetches_a_result_by_its_digest(peers: Peers) -> None:
+    results = peers.average("before the joiner", vectors_of(2, 1_000), (1, 1))
+    fetched = peers.run(
+        peers[3].averager.repair(
+            key=key_of("joiner"), digest=results[0].digest, from_peers=(peers[0].peer_id,), size=1_000, timeout_seconds=10
+        )
+    )
+    assert torch.equal(fetched.vector, results[0].vector)
+
+
+def test_wrong_arguments_are_refused(peers: Peers) -> None:
+    vector = torch.zeros(4)
+    averager, everybody = peers[0].averager, peers.weights(1, 1)
+
+    def attempt(name: str, **changes: object) -> object:
+        arguments = {"key": key_of(name), "weights": everybody, "vector": vector, "timeout_seconds": 1.0} | changes
+        return peers.run(averager.average(**arguments))  # type: ignore[arg-type]
+
+    with pytest.raises(AverageFailed, match="no member has any samples"):
+        attempt("a", weights=peers.weights(0, 0))
+    with pytest.raises(ValueError, match="float32"):
+        attempt("b", vector=vector.double())
+    with pytest.raises(ValueError, match="negative"):
+        attempt("c", weights=peers.weights(2, -1))
+    with pytest.raises(ValueError, match="distinct"):
+        attempt("d", weights=everybody + everybody)
+    with pytest.raises(ValueError, match="has a value"):
+        attempt("e", vector=torch.zeros(0))
+    with pytest.raises(LocalProtocolError, match="not a member"):
+        attempt("f", weights=everybody[1:])
+    attempt("used", weights=peers.weights(1))
+    with pytest.raises(AverageFailed, match="begun here before"):
+        attempt("used", weights=peers.weights(1))
+
+
+@pytest.mark.parametrize("who", [(0, 1, 2), (0, 1)], ids=["all", "one is missing"])
+def test_no_buffer_of_an_average_waits_for_the_garbage_collector(peers: Peers, who: tuple[int, ...]) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        vectors = vectors_of(3, 50_000)
+        peers.average(f"garbage {who}", vectors, (1, 1, 1), who=who, timeout_seconds=2.0)
+        for peer in peers.list:
+            peers.run(peer.averager.settled())
+        left = [thing for thing in gc.get_objects() if type(thing) in (Butterfly, PartSink)]
+    finally:
+        gc.enable()
+    assert left == []

@@ -1,0 +1,443 @@
+"""Averaging between real peers on loopback: everything that goes wrong ends soon, with a name, and leaves nothing behind."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from adloco_p2p.errors import AverageFailed
+from adloco_p2p.swarm.allreduce import butterfly
+from adloco_p2p.swarm.allreduce.averager import Averaged, Averager
+from adloco_p2p.swarm.allreduce.handshake import HANDLER, Hello, Purpose, failure
+from adloco_p2p.swarm.transport.framed_stream import FRAME_BYTES, FramedStream, FrameKind, StreamLost, open_stream
+from tests.swarm.averaging_peers import LIMITS, Peer, Peers, freeze, key_of, kill, thaw, vectors_of
+
+TIMEOUT_SECONDS = 20.0
+"""The default of `Peers.average`."""
+
+
+@pytest.fixture
+def peers() -> Iterator[Peers]:
+    with Peers(4) as started:
+        yield started
+    assert started.loop_errors == []
+
+
+def suspects_of(result: object) -> tuple[str, ...]:
+    assert isinstance(result, AverageFailed), result
+    return result.suspects
+
+
+def assert_still_works(peers: Peers, who: tuple[int, ...], *, name: str = "afterwards") -> None:
+    weights = tuple(int(index in who) for index in range(max(who) + 1))
+    members = tuple(pair for pair in peers.weights(*weights) if pair[1])
+
+    async def again() -> list[Averaged]:
+        return await asyncio.gather(
+            *(
+                peers[index].averager.average(
+                    key=key_of(name), weights=members, vector=torch.full((5_000,), float(index)), timeout_seconds=20
+                )
+                for index in who
+            )
+        )
+
+    results = peers.run(again())
+    assert len({result.digest for result in results}) == 1
+    assert torch.allclose(results[0].vector, torch.tensor(sum(who) / len(who)))
+
+
+def test_a_vector_that_is_not_finite_is_refused_where_it_is(peers: Peers) -> None:
+    vectors = vectors_of(3, 20_000)
+    vectors[1][12_345] = float("nan")
+    results = peers.average("nan", vectors, (1, 1, 1))
+    assert [suspects_of(result) for result in results] == [(peers[1].peer_id,)] * 3
+    assert "float32" in str(results[1])
+    assert_still_works(peers, (0, 2))
+
+
+def test_a_sender_of_nan_is_named(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reducers look for themselves: here the sender's own check is out of order."""
+
+    async def reset(_self: butterfly.Butterfly) -> None:
+        return
+
+    monkeypatch.setattr(butterfly.Butterfly, "_check_own_vector", reset)
+    vectors = vectors_of(3, 20_000)
+    vectors[2][19_999] = float("inf")  # in the shard that peer 2 reduces itself
+    vectors[2][0] = float("nan")
+    results = peers.average("bad sender", vectors, (1, 1, 1))
+    assert [suspects_of(result) for result in results] == [(peers[2].peer_id,)] * 3
+
+
+def test_a_value_too_large_for_the_codec_is_refused(peers: Peers) -> None:
+    vectors = vectors_of(2, 5_000)
+    vectors[0][77] = 70_000.0
+    results = peers.average("overflow", vectors, (1, 1), codec="float16")
+    assert [suspects_of(result) for result in results] == [(peers[0].peer_id,)] * 2
+    assert "float16" in str(results[0])
+
+
+def test_another_shape_is_named(peers: Peers) -> None:
+    vectors = vectors_of(3, 9_000)
+    vectors[1] = vectors[1][:-1].clone()
+    begun = time.monotonic()
+    results = peers.average("shape", vectors, (1, 1, 1))
+    assert time.monotonic() - begun < TIMEOUT_SECONDS, "nobody waited for the deadline"
+    assert suspects_of(results[0]) == suspects_of(results[2]) == (peers[1].peer_id,)
+    assert peers[1].peer_id not in suspects_of(results[1])
+    assert_still_works(peers, (0, 1, 2))
+
+
+def test_members_that_disagree_on_weights_do_not_average(peers: Peers) -> None:
+    async def disagree() -> list[object]:
+        calls = [
+            peers[index].averager.average(key=key_of("weights"), weights=weights, vector=torch.ones(500), timeout_seconds=10)
+            for index, weights in enumerate([peers.weights(1, 1), peers.weights(1, 1000)])
+        ]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    assert all(isinstance(result, AverageFailed) for result in peers.run(disagree()))
+
+
+@pytest.mark.parametrize("weight", [1, 3])
+def test_a_member_that_never_comes_is_named_at_the_deadline(peers: Peers, weight: int) -> None:
+    begun = time.monotonic()
+    results = peers.average("missing", vectors_of(4, 20_000), (1, 1, weight, 0), who=(0, 1, 3), timeout_seconds=2.5)
+    assert time.monotonic() - begun > 2.0
+    assert [suspects_of(result) for result in results] == [(peers[2].peer_id,)] * 3
+    assert_still_works(peers, (0, 1, 2, 3))
+
+
+def test_a_member_that_comes_late_is_waited_for(peers: Peers) -> None:
+    async def come_later() -> list[Averaged]:
+        def average(index: int) -> asyncio.Task[Averaged]:
+            call = peers[index].averager.average(
+                key=key_of("late"), weights=peers.weights(1, 1, 1), vector=torch.ones(5_000), timeout_seconds=20
+            )
+            return asyncio.create_task(call)
+
+        early = [average(0), average(1)]
+        await asyncio.wait(early, timeout=LIMITS.stall_seconds * 1.5)  # longer than a silence would be forgiven
+        assert not any(task.done() for task in early)
+        return await asyncio.gather(*early, average(2))
+
+    assert len({result.digest for result in peers.run(come_later())}) == 1
+
+
+def test_strangers_and_garbage_change_nothing(peers: Peers) -> None:
+    """A stranger knocks with the right key, with the wrong one, with noise, with lengths beyond all limits."""
+    target, stranger = peers[0], peers[3]
+
+    async def knock(payloads: list[bytes]) -> None:
+        stream = await open_stream(stranger.p2p, target.peer_id, HANDLER, timeout_seconds=5)
+        try:
+            for payload in payloads:
+                stream._transport.write(payload)
+            await asyncio.wait_for(stream.receive(FrameKind.HELLO_REPLY), 3)
+        except (StreamLost, TimeoutError):
+            pass
+        finally:
+            stream.abort()
+
+    def frame(kind: int, payload: bytes, *, length: int | None = None) -> bytes:
+        return bytes([0xAD, kind, 0, 0]) + (len(payload) if length is None else length).to_bytes(4, "little") + payload
+
+    hello = Hello(purpose=Purpose.AVERAGE, key=key_of("visited")).encode()
+    abort = Hello(purpose=Purpose.ABORT, key=key_of("visited")).encode()
+    repair = Hello(purpose=Purpose.REPAIR, key=key_of("visited")).encode()
+
+    async def everything() -> None:
+        await asyncio.gather(
+            knock([b"GET / HTTP/1.1\r\n\r\n" * 9]),
+            knock([bytes(3)]),
+            knock([frame(1, b"", length=2**32 - 1)]),
+            knock([frame(1, hello[:-1])]),
+            knock([frame(1, b"x" * len(hello))]),
+            knock([frame(1, hello)]),
+            knock([frame(1, hello), frame(3, bytes(100))]),
+            knock([frame(3, bytes(FRAME_BYTES))]),
+            knock([frame(99, b"")]),
+            knock([frame(4, b"odd")]),
+            knock([frame(1, repair)]),
+            knock([frame(1, abort), frame(7, b"{}")]),
+            knock([frame(1, abort), frame(7, b'{"reason":"no","status":"failed","suspects":[]}')]),
+            knock([frame(2, b"")] * 200),
+        )
+
+    vectors = vectors_of(3, 30_000)
+    results = peers.average("visited", vectors, (1, 1, 1), meanwhile=everything)
+    assert all(isinstance(result, Averaged) for result in results), results
+    assert torch.allclose(results[0].vector, sum(vectors) / 3, atol=1e-6)
+    unvisited = peers.average("unvisited", vectors, (1, 1, 1))
+    assert results[0].digest == unvisited[0].digest
+    assert stranger.peer_id not in target.averager._num_streams
+
+
+def test_streams_of_strangers_get_few_places_and_little_patience(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They name an average that nobody has begun. Members may do so for minutes: this peer may be late."""
+    averager, member, stranger = peers[0].averager, peers[1], peers[3]
+    limits = replace(LIMITS, stranger_seconds=0.3, max_streams_per_stranger=2, max_stranger_streams=3)
+    monkeypatch.setattr(averager, "_limits", limits)
+    monkeypatch.setattr(averager, "_members", lambda: {peers[0].peer_id, peers[1].peer_id, peers[2].peer_id})
+    hello = Hello(purpose=Purpose.AVERAGE, key=key_of("never begun")).encode()
+
+    async def knock(peer: Peer) -> FramedStream:
+        stream = await open_stream(peer.p2p, peers[0].peer_id, HANDLER, timeout_seconds=5)
+        stream.send(FrameKind.HELLO, hello)
+        return stream
+
+    async def scenario() -> None:
+        streams = [await knock(stranger) for _ in range(5)]
+        waiting = await knock(member)
+        async with asyncio.timeout(5):
+            while averager._num_streams != {member.peer_id: 1}:
+                assert averager._num_streams[stranger.peer_id] <= 2
+                await asyncio.sleep(0)
+        assert averager._num_stranger_streams == 0
+        assert not waiting.is_lost
+        for stream in (waiting, *streams):
+            stream.abort()
+
+    peers.run(scenario())
+
+
+def test_a_note_of_a_stranger_about_an_average_to_come_is_not_kept(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    averager = peers[0].averager
+    monkeypatch.setattr(averager, "_members", lambda: {peers[0].peer_id, peers[1].peer_id})
+    hello = Hello(purpose=Purpose.ABORT, key=key_of("to come"))
+    for peer in (peers[1], peers[3]):
+        averager._hear_note(peer.peer_id, hello, failure("no", ()))
+    assert [teller for _, teller in averager._early_notes] == [peers[1].peer_id]
+    averager._early_notes.clear()
+
+
+def test_a_stranger_with_the_key_is_refused_by_its_identity(peers: Peers) -> None:
+    async def intrude() -> AverageFailed:
+        inside = asyncio.create_task(
+            peers[0].averager.average(
+                key=key_of("private"), weights=peers.weights(1, 1), vector=torch.ones(100), timeout_seconds=20
+            )
+        )
+        outside = peers[3].averager.average(
+            key=key_of("private"),
+            weights=(*peers.weights(1), (peers[3].peer_id, 1)),
+            vector=torch.ones(100),
+            timeout_seconds=3,
+        )
+        with pytest.raises(AverageFailed, match="not a member") as refused:
+            await outside
+        assert not inside.done()
+        other = peers[1].averager.average(
+            key=key_of("private"), weights=peers.weights(1, 1), vector=torch.ones(100) * 3, timeout_seconds=20
+        )
+        assert torch.equal((await other).vector, torch.full((100,), 2.0))
+        await inside
+        return refused.value
+
+    assert peers.run(intrude()).suspects == (peers[0].peer_id,)
+
+
+async def wait_for_traffic(peer: Peer, name: str, num_bytes: int) -> None:
+    """Until the peer's attempt has received so much: then it is in the middle."""
+    while True:
+        attempt = peer.averager._running.get(key_of(name))
+        if attempt is not None and attempt.traffic[1] >= num_bytes:
+            return
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("blow", [kill, freeze])
+def test_a_peer_that_dies_in_the_middle_is_named_by_all_survivors(blow: object) -> None:
+    size = 6_000_000
+    with Peers(4, part_bytes=1 << 16) as peers:
+        victim = peers[1]
+
+        async def strike() -> None:
+            await wait_for_traffic(peers[0], "struck", size // 4)
+            assert callable(blow)
+            blow(victim)
+            victim_task.cancel()
+
+        vectors = vectors_of(4, size)
+
+        async def everybody() -> list[object]:
+            nonlocal victim_task
+            tasks = [
+                asyncio.create_task(
+                    peers[index].averager.average(
+                        key=key_of("struck"), weights=peers.weights(1, 1, 1, 1), vector=vectors[index], timeout_seconds=60
+                    )
+                )
+                for index in range(4)
+            ]
+            victim_task = tasks[1]
+            await strike()
+            return await asyncio.gather(tasks[0], tasks[2], tasks[3], return_exceptions=True)
+
+        victim_task: asyncio.Task[Averaged]
+        try:
+            survivors = peers.run(everybody())
+            assert all(victim.peer_id in suspects_of(result) for result in survivors), survivors
+            # kill: streams end at once. freeze: silence, then everybody is told by the first to notice.
+            assert any("silent" in str(result) for result in survivors) == (blow is freeze)
+            assert_still_works(peers, (0, 2, 3))
+        finally:
+            if blow is freeze:
+                thaw(victim)
+
+
+@pytest.mark.parametrize(
+    ("blow", "words"), [(kill, "is gone"), pytest.param(freeze, "did not answer", marks=pytest.mark.heavy)]
+)  # who notices a frozen daemon first, its own peer or another, is a matter of tenths of seconds
+def test_a_peer_whose_own_daemon_died_or_stands_still_blames_nobody(
+    peers: Peers, blow: Callable[[Peer], None], words: str
+) -> None:
+    async def lose_daemon() -> BaseException:
+        task = asyncio.create_task(
+            peers[0].averager.average(
+                key=key_of("daemon"), weights=peers.weights(1, 1, 1), vector=torch.ones(1000), timeout_seconds=30
+            )
+        )
+        other = asyncio.create_task(
+            peers[1].averager.average(
+                key=key_of("daemon"), weights=peers.weights(1, 1, 1), vector=torch.ones(1000), timeout_seconds=30
+            )
+        )
+        await wait_for_traffic(peers[0], "daemon", 1)
+        blow(peers[0])
+        result, other_result = await asyncio.gather(task, other, return_exceptions=True)
+        assert peers[0].peer_id in suspects_of(other_result)
+        return result
+
+    result = peers.run(lose_daemon())
+    assert suspects_of(result) == ()
+    assert f"own network daemon {words}" in str(result)
+    if blow is freeze:
+        thaw(peers[0])
+
+
+def test_a_daemon_that_answers_late_is_not_gone(peers: Peers) -> None:
+    async def ask_a_slow_one() -> str | None:
+        freeze(peers[0])
+        asked = asyncio.create_task(peers[0].averager._local_fault())
+        await asyncio.wait({asked}, timeout=LIMITS.stall_seconds / 4)
+        assert not asked.done()
+        thaw(peers[0])
+        return await asked
+
+    assert peers.run(ask_a_slow_one()) is None
+
+
+def test_a_stream_that_was_kept_was_silent_by_right(peers: Peers) -> None:
+    """Between two averages nobody says anything; the silence that counts begins with the second one."""
+
+    async def average_after_a_long_round() -> list[Averaged]:
+        def average(index: int) -> asyncio.Task[Averaged]:
+            call = peers[index].averager.average(
+                key=key_of("again"), weights=peers.weights(1, 1), vector=torch.ones(5_000), timeout_seconds=20
+            )
+            return asyncio.create_task(call)
+
+        await peers[0].averager.settled()
+        kept = tuple(peers[0].averager._pool._idle)
+        assert kept
+        for stream in kept:
+            stream.last_received -= 60
+        early = average(0)
+        await asyncio.wait({early}, timeout=LIMITS.stall_seconds / 2)  # it has looked for signs of life more than once
+        assert not early.done()
+        return await asyncio.gather(early, average(1))
+
+    peers.average("before", vectors_of(2, 5_000), (1, 1))
+    assert len({result.digest for result in peers.run(average_after_a_long_round())}) == 1
+
+
+@pytest.mark.parametrize("way", ["cancel", "stop"])
+def test_one_that_gives_up_tells_the_others(peers: Peers, way: str) -> None:
+    async def give_up() -> list[object]:
+        tasks = [
+            asyncio.create_task(
+                peers[index].averager.average(
+                    key=key_of("giving up"), weights=peers.weights(1, 1, 1, 1), vector=torch.ones(1000), timeout_seconds=30
+                )
+            )
+            for index in range(3)
+        ]
+        await wait_for_traffic(peers[0], "giving up", 1)
+        if way == "cancel":
+            tasks[0].cancel()
+        else:
+            await peers[0].averager.stop()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    begun = time.monotonic()
+    gave_up, *others = peers.run(give_up())
+    assert isinstance(gave_up, asyncio.CancelledError if way == "cancel" else AverageFailed)
+    to_leave_out = () if way == "cancel" else (peers[0].peer_id,)  # who only gave up this attempt takes part in the next
+    assert [suspects_of(result) for result in others] == [to_leave_out] * 2
+    assert time.monotonic() - begun < TIMEOUT_SECONDS, "nobody waited for the deadline"
+    # One that begins only now hears of it at once.
+    (late,) = peers.average("giving up", [torch.ones(1000)] * 4, (1, 1, 1, 1), who=(3,), timeout_seconds=30)
+    assert suspects_of(late) == to_leave_out
+    assert time.monotonic() - begun < TIMEOUT_SECONDS, "nor did the late one"
+
+
+def test_a_used_key_is_not_served_again(peers: Peers) -> None:
+    """Replay: a member opens a stream for an average that has ended."""
+    peers.average("replayed", vectors_of(2, 1_000), (1, 1))
+    twin = Averager(peers[1].p2p, part_bytes=4096, limits=LIMITS)
+
+    async def replay() -> None:
+        await peers[1].averager.stop()
+        await twin.start()
+        with pytest.raises(AverageFailed, match="has ended"):
+            await twin.average(key=key_of("replayed"), weights=peers.weights(1, 1), vector=torch.ones(1_000), timeout_seconds=5)
+        await twin.stop()
+        await peers[1].averager.start()
+
+    peers.run(replay())
+
+
+def test_pace_governs_every_byte(peers: Peers) -> None:
+    class Recorder:
+        up_piece_bytes = down_piece_bytes = 50_000
+
+        def __init__(self) -> None:
+            self.sent: list[int] = []
+            self.taken: list[int] = []
+
+        async def sending(self, num_bytes: int) -> None:
+            self.sent.append(num_bytes)
+
+        def received(self, num_bytes: int) -> float:
+            self.taken.append(num_bytes)
+            return 0.0
+
+    pace = Recorder()
+
+    async def paced() -> Averaged:
+        await peers[0].averager.stop()
+        averager = Averager(peers[0].p2p, part_bytes=1 << 20, limits=LIMITS, pace=pace)
+        other = Averager(peers[1].p2p, part_bytes=1 << 20, limits=LIMITS)
+        await peers[1].averager.stop()
+        await averager.start()
+        await other.start()
+        arguments = {"key": key_of("paced"), "weights": peers.weights(1, 1), "timeout_seconds": 20}
+        result, _ = await asyncio.gather(
+            averager.average(vector=torch.ones(700_000), **arguments), other.average(vector=torch.ones(700_000), **arguments)
+        )
+        await averager.stop()
+        await other.stop()
+        await peers[0].averager.start()
+        await peers[1].averager.start()
+        return result
+
+    result = peers.run(paced())
+    assert sum(pace.sent) == 4 * 700_000  # half of the vector to the other, and the mean of the other half
+    assert max(pace.sent) <= pace.up_piece_bytes
+    assert result.bytes_sent <= 1.01 * sum(pace.sent)
+    assert sum(pace.sent) <= sum(pace.taken) <= 1.01 * sum(pace.sent)  # as much comes back, in frames

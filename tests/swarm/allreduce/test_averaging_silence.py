@@ -1,0 +1,52 @@
+"""A real average learns how long its members are silent while they live."""
+
+import asyncio
+from collections.abc import Callable
+
+import torch
+
+from adloco_p2p.swarm.allreduce.averager import Averaged
+from tests.swarm.averaging_peers import LIMITS, Peers, freeze, key_of, thaw
+
+PAUSE_SECONDS = LIMITS.stall_seconds / 2
+
+
+def test_a_silence_that_ended_makes_the_peer_wait_longer_for_the_next_one() -> None:
+    with Peers(2) as peers:
+        averager, loop = peers[0].averager, peers.run(_loop())
+
+        def average(index: int) -> asyncio.Task[Averaged]:
+            call = peers[index].averager.average(
+                key=key_of("pause"), weights=peers.weights(1, 1), vector=torch.ones(5_000), timeout_seconds=60
+            )
+            return loop.create_task(call)
+
+        def silence_seconds() -> float:
+            streams = averager._running[key_of("pause")]._streams
+            return max((loop.time() - stream.last_received for stream in streams), default=0.0)
+
+        async def pause_in_the_middle() -> list[Averaged]:
+            early = average(0)
+            await until(lambda: bool(averager._running and averager._running[key_of("pause")]._streams))
+            assert averager._stall_detector.limit_seconds == LIMITS.stall_seconds
+            freeze(peers[1])
+            try:
+                await until(lambda: silence_seconds() > PAUSE_SECONDS)
+            finally:
+                thaw(peers[1])
+            await until(lambda: averager._stall_detector.limit_seconds > LIMITS.stall_seconds)
+            return await asyncio.gather(early, average(1))
+
+        assert len({result.digest for result in peers.run(pause_in_the_middle())}) == 1
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            if is_so():
+                return
+            await asyncio.sleep(0.01)
+
+
+async def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()

@@ -1,0 +1,45 @@
+"""Which of the announced peers are remembered for the next start."""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.swarm.discovery.join import connect_to_run
+from adloco_p2p.swarm.discovery.run_records import PeerRecord
+
+RUN = Digest("ab" * 32)
+KNOWN, ANSWERS, SILENT = PeerId("known"), PeerId("answers"), PeerId("silent")
+
+
+class Announced:
+    """A discovery in which three peers are announced."""
+
+    async def find_peers(self, run: Digest) -> list[PeerRecord]:
+        return [
+            PeerRecord(run=run, peer=peer, addresses=(f"address of {peer}",), protocol=1, expiration=1.0)
+            for peer in (KNOWN, ANSWERS, SILENT)
+        ]
+
+
+class Dialling:
+    """A host that is connected with one of them, and reaches one of the other two."""
+
+    def __init__(self) -> None:
+        self.book: list[str] = []
+
+    async def peers_connected(self) -> tuple[PeerId, ...]:
+        return (KNOWN,)
+
+    async def connect(self, addresses: Iterable[str], *, is_patient: bool) -> Mapping[PeerId, str | None]:
+        assert list(addresses) == [f"address of {ANSWERS}", f"address of {SILENT}"] and not is_patient
+        return {ANSWERS: None, SILENT: "no answer"}
+
+    def remember(self, addresses: Iterable[str]) -> None:
+        self.book += addresses
+
+
+def test_only_peers_that_were_reached_are_remembered() -> None:
+    host = Dialling()
+    known = asyncio.run(connect_to_run(host, Announced(), RUN, is_patient=False))  # type: ignore[arg-type]
+    assert known.connected == (ANSWERS, KNOWN) and known.unreached == {SILENT: "no answer"}
+    assert host.book == [f"address of {KNOWN}", f"address of {ANSWERS}"]

@@ -1,0 +1,94 @@
+"""Clocks are compared and told; the first counted contribution is told once."""
+
+import asyncio
+
+import pytest
+
+from adloco_p2p.core.model.types import Digest
+from adloco_p2p.errors import AverageFailed, SwarmError
+from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, process_start
+from adloco_p2p.runtime.adapters.swarm_ports import NetworkAveraging
+from adloco_p2p.swarm.discovery import peer_maintenance
+from adloco_p2p.swarm.discovery.peer_maintenance import Neighbourhood
+from adloco_p2p.swarm.discovery.reachability import ClockReading
+
+RUN = Digest("ab" * 32)
+
+
+class FakeHost:
+    p2p = None
+
+    async def peers_connected(self):
+        return ("a", "b", "mute", "bootstrap")
+
+
+def test_a_wrong_clock_is_told_once_when_it_begins_and_once_when_it_ends(monkeypatch):
+    """Four surveys: right, 100 s behind twice, right."""
+    offsets = iter([0.0, 100.0, 100.0, 0.0])
+    current = [0.0]
+    surveys, told = [], []
+
+    async def ping(p2p, peer):
+        assert peer != "bootstrap"  # not of this run
+        if peer == "mute":
+            raise SwarmError("does not answer")
+        return ClockReading(offset_seconds=current[0], round_trip_seconds=0.2, protocol=1, run=RUN, observed="")
+
+    async def pause(seconds):
+        try:
+            current[0] = next(offsets)
+        except StopIteration:
+            raise asyncio.CancelledError from None
+
+    def write(name, fields):
+        (surveys if name == "clock" else told).append(fields)
+
+    monkeypatch.setattr(peer_maintenance, "ping", ping)
+    monkeypatch.setattr(peer_maintenance.asyncio, "sleep", pause)
+    near = Neighbourhood(FakeHost(), None, run=RUN, roster=lambda: ["a", "b", "gone", "mute"], write=write)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(near.compare_clocks())
+    assert [survey["offset_seconds"] for survey in surveys] == [0.0, 100.0, 100.0, 0.0]
+    assert all(survey["peers"] == ["a", "b"] and survey["uncertainty_seconds"] == 0.1 for survey in surveys)
+    assert [(warning["key"], warning["active"]) for warning in told] == [("clock", True), ("clock", False)]
+    assert "100.0 s" in told[0]["message"] and "behind" in told[0]["message"]
+
+
+class Written(list):
+    def write(self, name, fields):
+        self.append((name, fields))
+
+
+def test_the_first_round_that_holds_our_work_is_told_once():
+    written = Written()
+    sink = ContributionSink(written, me="me", began=10.0, clock=lambda: 24.5)
+    sink.write("plan", {"round": 3})
+    sink.write("round", {"round": 3, "samples": 0, "hosts": ["other"]})  # only received
+    sink.write("round", {"round": 4, "samples": 8, "hosts": ["other"]})  # trained, and was left out
+    sink.write("round", {"round": 5, "samples": 8, "hosts": ["me", "other"]})
+    sink.write("round", {"round": 6, "samples": 8, "hosts": ["me", "other"]})
+    told = [fields for name, fields in written if name == "first_contribution"]
+    assert told == [{"round": 5, "seconds": 14.5}]
+    assert len(written) == 6
+
+
+def test_the_start_of_this_process_is_known():
+    import time
+
+    import psutil
+
+    assert time.monotonic() - process_start() == pytest.approx(time.time() - psutil.Process().create_time(), abs=1.5)
+
+
+def test_who_is_known_to_be_out_of_reach_ends_an_attempt_at_once():
+    async def scenario():
+        near = Neighbourhood(FakeHost(), None, run=RUN, roster=list, write=lambda *_: None)
+        assert await near.out_of_reach(["a", "z"]) == ()
+        near._unreached = frozenset({"a", "y", "z"})
+        assert await near.out_of_reach(["a", "b", "z"]) == ("z",)  # `a` has connected by itself since
+        averaging = NetworkAveraging(None, size=lambda round: 4, out_of_reach=near.out_of_reach)
+        with pytest.raises(AverageFailed, match="no way from here to z") as raised:
+            await averaging.average(round=0, key=RUN, weights=(("a", 3), ("z", 4)), vector=None, timeout_seconds=60.0)
+        assert raised.value.suspects == ("z",)
+
+    asyncio.run(scenario())

@@ -1,0 +1,148 @@
+import asyncio
+import dataclasses
+
+import pytest
+
+from adloco_p2p.config.run_config import PROTOCOL_VERSION, RunConfig
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import Digest
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.swarm.discovery.manifest import SignedManifest
+from adloco_p2p.swarm.discovery.run_records import MAX_RECORD_BYTES, Discovery, PeerRecord
+from adloco_p2p.swarm.p2p.identity import Identity
+from adloco_p2p.v1 import gossip_pb2
+from tests.swarm.swarm_hosts import started_hosts
+
+RUN, OTHER_RUN = Digest("ab" * 32), Digest("cd" * 32)
+FAR_FUTURE = 4e9
+
+
+@pytest.fixture
+def author(tmp_path):
+    return Identity.load_or_create(tmp_path / "author.key")
+
+
+def test_runs_and_peers_are_found(tmp_path):
+    async def scenario():
+        async with started_hosts(tmp_path, 3) as hosts:
+            first, second, third = (Discovery(host.dht, host.identity) for host in hosts)
+            assert await third.list_runs() == ()
+            assert await third.find_peers(RUN) == ()
+            assert await first.announce_run(RUN, name="one", author=hosts[0].me, num_peers=1)
+            assert await second.announce_run(OTHER_RUN, name="other", author=hosts[1].me, num_peers=5)
+            assert [(run.run, run.name, run.num_peers) for run in await third.list_runs()] == [
+                (OTHER_RUN, "other", 5),
+                (RUN, "one", 1),
+            ]
+            await first.announce_peer(RUN, await hosts[0].addresses())
+            await second.announce_peer(RUN, [])  # a client
+            await third.announce_peer(RUN, await hosts[2].addresses())
+            found = {record.peer: record.addresses for record in await third.find_peers(RUN)}
+            assert found == {hosts[0].me: await hosts[0].addresses(), hosts[1].me: ()}
+            assert await third.find_peers(OTHER_RUN) == ()
+
+    asyncio.run(scenario())
+
+
+def test_a_record_ends_unless_it_is_renewed(tmp_path):
+    async def scenario():
+        now = [1e9]  # long ago: the DHT itself would drop a record that its own clock holds for dead
+        async with started_hosts(tmp_path, 1) as (host,):
+            peer = Discovery(host.dht, Identity.load_or_create(tmp_path / "peer.key"))
+            await peer.announce_peer(RUN, [], lifetime_seconds=1000.0)
+            (record,) = await Discovery(host.dht, host.identity).find_peers(RUN)
+            reader = Discovery(host.dht, host.identity, wall_clock=lambda: now[0])
+            now[0] = record.expiration - 1
+            assert await reader.find_peers(RUN) == (record,)
+            now[0] = record.expiration
+            assert await reader.find_peers(RUN) == ()
+            now[0] = 1e9  # then the record claims to hold for decades
+            assert await reader.find_peers(RUN) == ()
+
+    asyncio.run(scenario())
+
+
+def _signed(identity, context, record):
+    payload = canonical.encode(record)
+    return gossip_pb2.SignedRecord(payload=payload, signature=identity.sign(context, payload)).SerializeToString()
+
+
+def test_records_that_are_not_what_they_claim_are_passed_over(tmp_path):
+    async def scenario():
+        async with started_hosts(tmp_path, 2) as (host, reader_host):
+            mallory = Identity.load_or_create(tmp_path / "mallory.key")
+            honest = Discovery(host.dht, host.identity)
+            await honest.announce_peer(RUN, await host.addresses())
+            (record,) = await Discovery(reader_host.dht, reader_host.identity).find_peers(RUN)
+            mine = dataclasses.replace(record, peer=mallory.peer_id, addresses=())
+            key = f"adloco/{RUN}/peers"
+            good = _signed(mallory, "peer record", mine)
+            torn = bytearray(good)
+            torn[-1] ^= 1
+            bad = {
+                "signature": bytes(torn),
+                "context": _signed(mallory, "run record", mine),
+                "other signer": _signed(mallory, "peer record", record),
+                "subkey": good,  # signed well, but filed under another name
+                "size": b"x" * (MAX_RECORD_BYTES + 1),
+                "garbage": b"garbage",
+                "type": "a string",
+                "third party": _signed(mallory, "peer record", dataclasses.replace(mine, addresses=record.addresses)),
+                "run": _signed(mallory, "peer record", dataclasses.replace(mine, run=OTHER_RUN)),
+            }
+            for number, value in enumerate(bad.values()):
+                stored = await host.dht.store(key, value, record.expiration + number, subkey=f"{mallory.peer_id}{number}")
+                assert stored
+            assert await host.dht.store(key, bad["third party"], record.expiration, subkey=mallory.peer_id)
+            reader = Discovery(reader_host.dht, reader_host.identity)
+            assert await reader.find_peers(RUN) == (record,)
+            assert await host.dht.store(key, good, record.expiration + 50, subkey=mallory.peer_id)
+            assert {found.peer for found in await reader.find_peers(RUN)} == {host.me, mallory.peer_id}
+
+    asyncio.run(scenario())
+
+
+def test_a_value_that_cannot_be_unpacked_ends_no_search(tmp_path):
+    async def scenario():
+        async with started_hosts(tmp_path, 2) as (host, reader_host):
+            await Discovery(host.dht, host.identity).announce_run(RUN, name="one", author=host.me, num_peers=1)
+            key_id = next(iter(reader_host.dht.protocol.storage.data))
+            for subkey, raw in (("a", b"\xc1"), ("b", b"\xc4\x05xx"), ("c", b""), ("d", b"\xc7\x01\x50\x00")):
+                for node in (host.dht, reader_host.dht):
+                    assert node.protocol.storage.store_subkey(key_id, subkey, raw, FAR_FUTURE)
+            runs = await Discovery(reader_host.dht, reader_host.identity).list_runs()
+            assert [run.run for run in runs] == [RUN]
+
+    asyncio.run(scenario())
+
+
+def test_a_manifest_is_that_of_its_run_and_author(author, tmp_path):
+    config = RunConfig(name="a run", seed=7, author=author.peer_id)
+    manifest = SignedManifest.sign(config, author)
+    assert manifest.run == config.digest
+    assert SignedManifest.from_bytes(manifest.to_bytes()) == manifest
+    assert manifest.verified(config.digest) == config
+    other = Identity.load_or_create(tmp_path / "other.key")
+    for bad, words in (
+        (dataclasses.replace(manifest, manifest=canonical.encode(RunConfig(name="another run"))), "digest"),
+        (dataclasses.replace(manifest, author=other.peer_id), "not signed"),
+        (dataclasses.replace(manifest, signature=other.sign("manifest", manifest.manifest)), "not signed"),
+        (dataclasses.replace(manifest, manifest=b"x" * 100_000), "bytes"),
+        (SignedManifest.sign(config, other), "its author is"),
+    ):
+        with pytest.raises(RemoteProtocolError, match=words):
+            bad.verified(config.digest)
+    with pytest.raises(RemoteProtocolError):
+        SignedManifest.from_bytes(b"\xff")
+
+
+def test_a_well_signed_manifest_must_still_be_a_configuration(author):
+    payload = b'{"protocol":1}'
+    manifest = SignedManifest(manifest=payload, author=author.peer_id, signature=author.sign("manifest", payload))
+    with pytest.raises(RemoteProtocolError, match="RunConfig"):
+        manifest.verified(manifest.run)
+
+
+def test_the_largest_records_fit_into_the_dht():
+    record = PeerRecord(run=RUN, peer="p" * 64, addresses=("a" * 400,) * 16, protocol=PROTOCOL_VERSION, expiration=1e9)
+    assert len(canonical.encode(record)) + 100 < MAX_RECORD_BYTES

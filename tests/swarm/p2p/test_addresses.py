@@ -1,0 +1,198 @@
+import json
+import shlex
+
+import pytest
+
+from adloco_p2p.core.model.types import Digest
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.swarm.discovery.join_link import format_link, parse_link, split_initial_peers
+from adloco_p2p.swarm.p2p.address_book import MAX_PEERS, AddressBook, ListenPort
+from adloco_p2p.swarm.p2p.addresses import check_address, leads_out, parse_peer_address, parse_peer_addresses, reach, shareable
+from adloco_p2p.swarm.transport.token_bucket import TokenBucket
+
+ALICE = "12D3KooWQkxwZWd7pAqo4nri2UXpypCziQafHx7YoEtdZBsauLWL"
+BOB = "12D3KooWR6YTx5UBwBLEVsoRBKFMTrzHb9jnKJf4bhuNBHYSNbJL"
+RUN = Digest("ab" * 32)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"/ip4/203.0.113.7/tcp/4001/p2p/{ALICE}",
+        f"/ip6/2001:db8::1/udp/4001/quic-v1/p2p/{ALICE}",
+        f"/dns4/peer.example.org/tcp/443/wss/p2p/{ALICE}",
+        f"/ip4/203.0.113.7/tcp/4001/p2p/{BOB}/p2p-circuit/p2p/{ALICE}",
+    ],
+)
+def test_an_address_comes_back_as_it_was_written(text):
+    address = parse_peer_address(f" {text}\n")
+    assert address.peer == ALICE
+    assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("/ip4/203.0.113.7/tcp/4001", "without /p2p/"),
+        ("203.0.113.7:4001", "without /p2p/"),
+        (f"/p2p/{ALICE}", "no address"),
+        ("/ip4/203.0.113.7/tcp/4001/p2p/me", "not a PeerID"),
+        (f"/ip4/203.0.113/tcp/4001/p2p/{ALICE}", "not an ip4 address"),
+        (f"/ip4/203.0.113.7/tcp/65536/p2p/{ALICE}", "not a port"),
+        (f"/ip4/203.0.113.7/tcp/p2p/{ALICE}", "not a port|nothing after"),
+        (f"/ip4/203.0.113.7/p2p/{ALICE}", "needs a host and a port"),
+        (f"/tcp/4001/p2p/{ALICE}", "needs a host and a port"),
+        (f"/http/x/tcp/4001/p2p/{ALICE}", "not a protocol"),
+        (f"/dns4/bad_host!/tcp/1/p2p/{ALICE}", "not a host name"),
+        (f"/ip4/203.0.113.7/tcp/4001{'/ws' * 200}/p2p/{ALICE}", "longer than"),
+    ],
+)
+def test_bad_addresses_are_refused_with_the_reason(text, words):
+    with pytest.raises(ConfigError, match=words):
+        parse_peer_address(text)
+
+
+def test_every_bad_address_is_named():
+    with pytest.raises(ConfigError) as caught:
+        parse_peer_addresses(["here", f"/ip4/203.0.113.7/tcp/1/p2p/{ALICE}", "there"])
+    assert len(caught.value.problems) == 2
+
+
+def test_a_listening_address_has_no_peer():
+    check_address("/ip4/0.0.0.0/tcp/0")
+    with pytest.raises(ConfigError, match="does not begin with /"):
+        check_address("0.0.0.0:4001")
+
+
+def test_others_get_the_widest_reach_first_and_no_loopback():
+    local, lan = "/ip4/127.0.0.1/tcp/1", "/ip4/192.168.1.4/tcp/1"
+    relayed = f"/ip4/203.0.113.9/tcp/1/p2p/{BOB}/p2p-circuit"
+    public = "/ip4/8.8.8.8/tcp/1"
+    assert [reach(address) for address in (local, lan, relayed, public)] == ["loopback", "private", "relay", "public"]
+    assert shareable([local, lan, relayed, public, lan]) == (public, relayed, lan)
+    assert shareable([local]) == (local,)
+
+
+def test_a_link_leads_where_it_was_made_for():
+    addresses = [f"/ip4/203.0.113.7/tcp/4001/p2p/{ALICE}", f"/dns4/b.example.org/tcp/1/p2p/{BOB}"]
+    text = format_link(RUN, addresses)
+    assert text == f"adloco://{RUN},{addresses[0]},{addresses[1]}"
+    assert shlex.quote(text) == text  # a shell takes it as one word
+    for form in (text, f"adloco://{RUN}?peer={addresses[0]}&peer={addresses[1]}"):
+        link = parse_link(form)
+        assert link.run == RUN
+        assert [str(peer) for peer in link.peers] == addresses
+    assert parse_link(format_link(RUN, [])).peers == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "adloco:",
+        "adloco://short",
+        f"adloco://{'AB' * 32}",
+        f"http://{RUN}",
+        f"adloco://{RUN}/path",
+        f"adloco://{RUN}?peer=nowhere",
+        f"adloco://{RUN},nowhere",
+        f"adloco://{RUN},,/ip4/203.0.113.7/tcp/1/p2p/{ALICE}",
+        f"adloco://{RUN}?host=x",
+        f"adloco://{RUN}?peer",
+        f"adloco://{RUN}#part",
+        f"adloco://{RUN}?" + "peer=x&" * 100,
+        "adloco://[",
+        "adloco://" + "a" * 9000,
+    ],
+)
+def test_bad_links_are_refused(text):
+    with pytest.raises(ConfigError):
+        parse_link(text)
+
+
+def test_links_and_addresses_mix():
+    address = f"/ip4/203.0.113.7/tcp/1/p2p/{ALICE}"
+    run, peers = split_initial_peers([address, format_link(RUN, [address, f"/ip4/203.0.113.8/tcp/1/p2p/{BOB}"])])
+    assert run == RUN
+    assert [peer.peer for peer in peers] == [ALICE, BOB]
+    assert split_initial_peers([address])[0] is None
+    with pytest.raises(ConfigError, match="different runs"):
+        split_initial_peers([f"adloco://{RUN}", f"adloco://{'cd' * 32}"])
+    assert split_initial_peers([address, f"adloco://{RUN}"])[0] == RUN
+
+
+def test_a_link_that_was_cut_before_its_addresses_is_refused_at_once():
+    with pytest.raises(ConfigError, match="no address of a peer") as refused:
+        split_initial_peers([f"adloco://{RUN}"])
+    assert refused.value.code == "E206"
+
+
+def test_the_book_keeps_the_newest_peers_and_the_ports(tmp_path):
+    path = tmp_path / "peers.json"
+    book = AddressBook(path)
+    old = parse_peer_address(f"/ip4/203.0.113.7/tcp/1/p2p/{ALICE}")
+    new = parse_peer_address(f"/ip4/203.0.113.8/tcp/2/p2p/{ALICE}")
+    bob = parse_peer_address(f"/ip4/203.0.113.9/tcp/3/p2p/{BOB}")
+    book.add_peers([old, bob])
+    book.set_ports([ListenPort(maddr="/ip4/0.0.0.0/tcp/0", port=4001)])
+    book.add_peers([new])
+    again = AddressBook(path)
+    assert again.peers == (new, bob)
+    assert again.port("/ip4/0.0.0.0/tcp/0") == 4001
+    assert again.port("/ip4/0.0.0.0/udp/0/quic-v1") is None
+
+
+def test_the_book_is_bounded(tmp_path):
+    book = AddressBook(tmp_path / "peers.json")
+    peers = [
+        parse_peer_address(f"/ip4/203.0.113.7/tcp/{n}/p2p/{ALICE[:-3]}{a}{b}{c}") for n, (a, b, c) in enumerate(_letters())
+    ]
+    book.add_peers(peers)
+    assert AddressBook(tmp_path / "peers.json").peers == tuple(peers[:MAX_PEERS])
+
+
+def _letters():
+    return [(a, b, "x") for a in "abcdefghi" for b in "ABCDEFGH"]
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", json.dumps({"peers": ["x"] * 10**5, "ports": []}).encode(), b"\xff"])
+def test_a_damaged_book_is_a_new_book(tmp_path, data):
+    path = tmp_path / "peers.json"
+    path.write_bytes(data)
+    book = AddressBook(path)
+    assert book.peers == ()
+    book.set_ports([ListenPort(maddr="/ip4/0.0.0.0/tcp/0", port=1)])
+    assert AddressBook(path).port("/ip4/0.0.0.0/tcp/0") == 1
+
+
+def test_a_bucket_lets_the_burst_pass_and_then_the_rate():
+    now = [0.0]
+    bucket = TokenBucket(10.0, burst=5.0, clock=lambda: now[0])
+    assert [bucket.try_take(1) for _ in range(6)] == [True] * 5 + [False]
+    now[0] = 0.1
+    assert [bucket.try_take(1) for _ in range(2)] == [True, False]
+    now[0] = 100.0
+    assert bucket.debt_seconds(5) == 0.0
+    assert bucket.debt_seconds(1) == pytest.approx(0.1)
+    assert bucket.debt_seconds(1) == pytest.approx(0.2)
+    assert TokenBucket(0.0, burst=1.0).try_take(1e9)
+
+
+PUBLIC, PRIVATE, LOOPBACK = "/ip4/9.9.9.9/tcp/1", "/ip4/192.168.1.5/tcp/1", "/ip4/127.0.0.1/tcp/1"
+RELAYED = f"/ip4/9.9.9.9/tcp/1/p2p/{BOB}/p2p-circuit"
+
+
+@pytest.mark.parametrize(
+    ("own", "dialled"),
+    [
+        ((PUBLIC,), {PUBLIC, RELAYED}),
+        ((RELAYED,), {PUBLIC, RELAYED}),
+        ((PUBLIC, PRIVATE), {PUBLIC, RELAYED, PRIVATE}),  # a LAN
+        ((LOOPBACK,), {PUBLIC, RELAYED, PRIVATE, LOOPBACK}),  # a swarm on one machine
+        ((), {PUBLIC, RELAYED, PRIVATE, LOOPBACK}),  # client mode
+    ],
+)
+def test_announced_addresses_lead_out_of_this_machine_and_its_network(own, dialled):
+    own = [f"{address}/p2p/{ALICE}" for address in own]
+    never = {"/ip4/169.254.169.254/tcp/80", "/ip6/fe80::1/tcp/80", "/ip4/0.0.0.0/tcp/80", "/ip4/224.0.0.1/udp/9"}
+    announced = {PUBLIC, RELAYED, PRIVATE, LOOPBACK, *never}
+    assert {address for address in announced if leads_out(f"{address}/p2p/{BOB}", own)} == dialled

@@ -1,0 +1,84 @@
+"""Clocks that are minutes off do no harm to the DHT."""
+
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import hivemind
+import pytest
+
+from adloco_p2p.core.model.types import Digest
+from adloco_p2p.swarm.discovery.run_records import Discovery
+from adloco_p2p.swarm.p2p.dht_clock import DhtClock
+from adloco_p2p.swarm.p2p.hivemind_patches import READERS
+from tests.swarm.swarm_hosts import started_hosts
+
+RUN = Digest("ab" * 32)
+SHIFTED_PROCESS = """
+import sys, time
+real = time.time
+time.time = lambda: real() + float(sys.argv[1])  # before anybody has imported it: the whole process has this clock
+
+import asyncio
+from pathlib import Path
+from adloco_p2p.config.peer import PeerConfig
+from adloco_p2p.core.types import Digest
+from adloco_p2p.swarm.discovery import Discovery
+from adloco_p2p.swarm.host import Host
+
+async def main():
+    config = PeerConfig(host_maddrs=("/ip4/127.0.0.1/tcp/0",))
+    host = await Host.start(workdir=Path(sys.argv[2]), config=config, initial_peers=sys.argv[3:])
+    discovery = Discovery(host.dht, host.identity, wall_clock=host.clock)
+    assert await discovery.announce_peer(Digest("ab" * 32), await host.addresses())
+    seen = await discovery.find_peers(Digest("ab" * 32))
+    print(round(host.clock.correction_seconds), *(record.peer for record in seen), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await host.stop()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("shift_seconds", [-600, 600])
+def test_a_peer_whose_clock_is_ten_minutes_off_finds_others_and_is_found(tmp_path, shift_seconds):
+    async def scenario():
+        async with started_hosts(tmp_path, 1) as (first,):
+            discovery = Discovery(first.dht, first.identity, wall_clock=first.clock)
+            assert await discovery.announce_peer(RUN, await first.addresses())
+            (tmp_path / "shifted").mkdir()
+            arguments = [str(shift_seconds), str(tmp_path / "shifted"), *await first.addresses()]
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", SHIFTED_PROCESS, *arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            try:
+                words = (await asyncio.wait_for(process.stdout.readline(), 60)).decode().split()
+                assert words == [str(-shift_seconds), first.me]
+                (record,) = await discovery.find_peers(RUN)
+                assert record.expiration == pytest.approx(first.clock() + 120, abs=60)
+            finally:
+                process.stdin.close()
+                await asyncio.wait_for(process.wait(), 30)
+
+    asyncio.run(scenario())
+
+
+def test_the_clock_counts_what_has_elapsed_and_not_what_the_wall_clock_says():
+    wall, elapsed = [1000.0], [50.0]
+    clock = DhtClock(wall_clock=lambda: wall[0], elapsed=lambda: elapsed[0])
+    assert clock() == 1000.0
+    wall[0], elapsed[0] = 9999.0, 57.0  # NTP set it right meanwhile
+    assert clock() == 1007.0
+    clock.shift(-300.0)
+    assert clock() == 707.0 and clock.correction_seconds == -300.0
+
+
+def test_every_reader_of_the_time_in_hivemind_is_known():
+    """Modules of hivemind that a DHT of ours runs; the stock averager and the experts are not among them."""
+    root = Path(hivemind.__file__).parent
+    asks = re.compile(r"\bget_dht_time\(\)")
+    candidates = [*(root / "dht").glob("*.py"), *(root / "utils").glob("*.py"), *(root / "p2p").rglob("*.py")]
+    readers = {path for path in candidates if asks.search(re.sub(r'(?s)""".*?"""', "", path.read_text()))}
+    assert {Path(module.__file__) for module in READERS} == readers

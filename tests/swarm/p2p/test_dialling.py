@@ -1,0 +1,56 @@
+"""Who was not reached is tried again, within bounds; addresses through relays are written as the daemon reads them."""
+
+import asyncio
+
+from hivemind.p2p import PeerID
+from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
+
+from adloco_p2p.swarm.p2p import dialling
+from adloco_p2p.swarm.p2p.addresses import parse_peer_address
+from adloco_p2p.swarm.p2p.dialling import dial_patiently, dialable
+
+ALICE = "12D3KooWQkxwZWd7pAqo4nri2UXpypCziQafHx7YoEtdZBsauLWL"
+BOB = "12D3KooWAyUjq8p3jBZTzB3Au3Bib8B2cfVSBWUBmVFTiaMLWPyG"
+
+
+class Daemon:
+    """Refuses each peer as often as told; stands for hivemind's P2P and its client."""
+
+    def __init__(self, refusals):
+        self.refusals = refusals
+        self.calls = []
+        self._client = self
+
+    async def connect(self, peer, maddrs):
+        peer = peer.to_base58()
+        self.calls.append(peer)
+        if self.refusals[peer]:
+            raise P2PDaemonError(f"failed to dial\n  * [/ip4/127.0.0.1/tcp/1] {self.refusals[peer].pop(0)}")
+
+
+def _dial(monkeypatch, refusals):
+    monkeypatch.setattr(dialling, "PAUSES_SECONDS", (0.0, 0.0))
+    daemon = Daemon(refusals)
+    addresses = [parse_peer_address(f"/ip4/127.0.0.1/tcp/1/p2p/{peer}") for peer in refusals]
+    return asyncio.run(dial_patiently(daemon, addresses, draw=lambda: 0.5)), daemon.calls
+
+
+def test_both_dialled_at_once_and_the_second_attempt_helps(monkeypatch):
+    problems, calls = _dial(monkeypatch, {ALICE: ["crossed"], BOB: []})
+    assert problems == {ALICE: None, BOB: None}
+    assert calls == [ALICE, BOB, ALICE]  # who was reached is left in peace
+
+
+def test_three_attempts_and_the_first_reason_is_told(monkeypatch):
+    problems, calls = _dial(monkeypatch, {ALICE: ["connection refused", "dial backoff", "dial backoff", "never asked"]})
+    assert problems == {ALICE: "[/ip4/127.0.0.1/tcp/1] connection refused"}
+    assert calls == [ALICE] * 3
+
+
+def test_a_relay_is_written_as_the_daemon_reads_it():
+    """By hand, after the multiaddr table: ip4 is 04, tcp 06, p2p a503 with its length, p2p-circuit a202."""
+    relay = PeerID.from_base58(BOB).to_bytes()
+    assert len(relay) == 38
+    wanted = bytes.fromhex("04cb007107061092a50326") + relay + bytes.fromhex("a202")
+    assert dialable(f"/ip4/203.0.113.7/tcp/4242/p2p/{BOB}/p2p-circuit").to_bytes() == wanted
+    assert dialable("/ip4/203.0.113.7/tcp/4242").to_bytes() == bytes.fromhex("04cb007107061092")

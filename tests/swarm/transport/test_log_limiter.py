@@ -1,0 +1,33 @@
+"""A bad peer's refusals are told once a minute and reason, with their number."""
+
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.swarm.transport.log_limiter import MAX_REASONS, MAX_REMOTES, PERIOD_SECONDS, Refusals
+
+BAD, OTHER = PeerId("bad"), PeerId("other")
+
+
+def test_the_first_is_told_at_once_and_the_rest_with_their_number_a_minute_later() -> None:
+    refusals = Refusals()
+    assert [refusals.count(BAD, "noise", now) for now in (0.0, 0.1, 30.0, 59.9)] == [1, 0, 0, 0]
+    assert refusals.count(BAD, "noise", PERIOD_SECONDS) == 4
+    assert refusals.count(BAD, "noise", PERIOD_SECONDS + 1.0) == 0
+
+
+def test_peers_and_reasons_are_told_apart() -> None:
+    refusals = Refusals()
+    assert [refusals.count(*what, now=5.0) for what in ((BAD, "noise"), (BAD, "shape"), (OTHER, "noise"))] == [1, 1, 1]
+
+
+def test_a_peer_that_words_its_refusals_anew_is_told_seldom_too() -> None:
+    refusals = Refusals()
+    told = [refusals.count(BAD, f"noise {number}", 0.0) for number in range(1000)]
+    assert sum(told) == MAX_REASONS + 1
+    assert refusals.count(BAD, "one more", PERIOD_SECONDS) == 1000 - MAX_REASONS
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    refusals = Refusals()
+    for number in range(3 * MAX_REMOTES):
+        refusals.count(PeerId(f"peer {number}"), "noise", 0.0)
+    assert len(refusals._told) == MAX_REMOTES
+    assert refusals.count(PeerId("peer 0"), "noise", 1.0) == 1

@@ -1,0 +1,256 @@
+"""Messages in pieces: any honest size arrives whole, and a hostile sender gets no more room than the limits give."""
+
+import asyncio
+import hashlib
+from contextlib import AsyncExitStack
+
+import pytest
+
+from adloco_p2p.config.run_config import PROTOCOL_VERSION
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import Send
+from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, Entries, PullEntries, Supply
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.decode import decode
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.runtime.adapters.swarm_ports import KINDS, NetworkMessenger
+from adloco_p2p.storage.journal import MAX_RECORD_BYTES
+from adloco_p2p.swarm.transport import gossip, pieces
+from adloco_p2p.swarm.transport.gossip import GossipWire
+from adloco_p2p.swarm.transport.pieces import MAX_PAYLOAD_BYTES, MAX_PIECES, PIECE_SECONDS, Assembly, in_pieces
+from adloco_p2p.v1 import gossip_pb2
+from tests.swarm.large_ledger import RUN, LargeSwarm
+from tests.swarm.swarm_hosts import started_hosts
+
+ALICE, BOB = PeerId("alice"), PeerId("bob")
+
+
+def envelopes(payload: bytes, *, sender: str = "alice", kind: str = "Entries") -> list[gossip_pb2.Envelope]:
+    cut = in_pieces(payload)
+    return [
+        gossip_pb2.Envelope(
+            protocol_version=PROTOCOL_VERSION,
+            run=bytes.fromhex(RUN),
+            sender=sender,
+            kind=kind,
+            payload=piece,
+            num_pieces=len(cut),
+            piece=number,
+            digest=hashlib.sha256(payload).digest(),
+        )
+        for number, piece in enumerate(cut)
+    ]
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def wire(**changes):
+    async def on_message(*_):
+        raise AssertionError("nobody reads here")
+
+    options = {"run": RUN, "me": "me", "kinds": KINDS, "on_message": on_message, "on_refused": lambda *_: None}
+    return GossipWire(None, **(options | changes))
+
+
+# --- honest ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_hosts", "num_instances"), [(300, 2), (1000, 4)])
+def test_a_joiner_gets_entries_of_many_hosts_over_the_real_wire(tmp_path, num_hosts, num_instances):
+    """Real names, real signatures, a daemon at each end; the joiner pulls, checks everything and has the ledger."""
+    swarm = LargeSwarm(num_hosts, num_instances=num_instances)
+    assert canonical.size(Entries(entries=tuple(swarm.entries[1:]))) > MAX_PAYLOAD_BYTES
+    donor_name, joiner_name = list(swarm.identities)[:2]
+    donor, joiner = swarm.agreement(donor_name, knows_all=True), swarm.agreement(joiner_name, knows_all=False)
+
+    async def scenario():
+        now = 1.0
+        async with AsyncExitStack() as stack:
+            there, here = await stack.enter_async_context(started_hosts(tmp_path, 2))
+            refused = []
+            ends = {}
+            for host, agreement in ((there, donor), (here, joiner)):
+                inbox = asyncio.Queue()
+
+                async def on_message(sender, message, inbox=inbox):
+                    await inbox.put(message)
+
+                end = GossipWire(
+                    host.p2p,
+                    run=RUN,
+                    me=host.me,
+                    kinds=KINDS,
+                    on_message=on_message,
+                    on_refused=lambda peer, reason: refused.append(reason),
+                )
+                await end.start()
+                stack.push_async_callback(end.stop)
+                pump = asyncio.create_task(end.pump())
+                stack.callback(pump.cancel)
+                ends[host.me] = (end, inbox, agreement)
+            wire_here, inbox_here, _ = ends[here.me]
+            wire_there, inbox_there, _ = ends[there.me]
+            pull = PullEntries(locator=joiner.ledger.locator())
+            while joiner.ledger.head != donor.ledger.head:
+                assert await wire_here.send(there.me, pull)
+                (answer,) = donor.receive(joiner_name, await inbox_there.get(), now)
+                assert await wire_there.send(here.me, answer.message), refused
+                outcomes = joiner.receive(donor_name, await inbox_here.get(), now)
+                pulls = [o.message for o in outcomes if isinstance(o, Send) and isinstance(o.message, PullEntries)]
+                pull, now = pulls[-1], now + 1.5
+            assert refused == []
+
+    asyncio.run(asyncio.wait_for(scenario(), 120.0))
+    assert joiner.ledger.digests == swarm.ledger.digests
+
+
+def test_all_reports_of_many_hosts_fit_into_one_supply():
+    reports = LargeSwarm(300, num_instances=2).entries[1].reports
+    supply = Supply(parent=RUN, reports=reports)
+    there = wire(members=lambda: frozenset({"me"}))
+    assert [there.accept("me", envelope) for envelope in wire()._envelopes(supply)] == [None, None]
+    assert there._inbox.get_nowait()[:2] == ("me", supply)
+
+
+def test_a_payload_is_cut_into_full_pieces_and_one_rest():
+    assert [len(piece) for piece in in_pieces(b"x" * (2 * MAX_PAYLOAD_BYTES + 1))] == [MAX_PAYLOAD_BYTES] * 2 + [1]
+    assert in_pieces(b"x" * MAX_PAYLOAD_BYTES) == [b"x" * MAX_PAYLOAD_BYTES]
+    assert in_pieces(b"") == [b""]
+
+
+def test_a_message_that_nobody_would_take_is_counted_and_not_sent(caplog, monkeypatch):
+    monkeypatch.setattr(gossip, "MAX_MESSAGE_BYTES", 100)
+
+    async def scenario():
+        failures = []
+        lone = wire()
+        messenger = NetworkMessenger(lone, roster=lambda: [ALICE], fail=failures.append)
+        messenger.send(ALICE, PullEntries(locator=(RUN,) * 4))
+        messenger.broadcast(PullEntries(locator=(RUN,) * 4))
+        await messenger.drain()
+        assert lone.num_too_large == 2 and failures == []
+
+    asyncio.run(scenario())
+    assert "PullEntries of" in caplog.text and "too large" in caplog.text
+
+
+def test_what_fails_in_a_sending_task_ends_the_node():
+    async def scenario():
+        failures = []
+        messenger = NetworkMessenger(wire(), roster=list, fail=failures.append)
+        messenger.send(ALICE, object())  # of no kind that the wire knows
+        await messenger.drain()
+        await asyncio.sleep(0)
+        assert [type(error) for error in failures] == [AssertionError]
+
+    asyncio.run(scenario())
+
+
+# --- hostile ---------------------------------------------------------------------------------------------------------
+
+LARGE = bytes(range(256)) * 4096  # four pieces
+
+
+def test_pieces_of_two_senders_do_not_mix():
+    assembly = Assembly()
+    other = LARGE[::-1]
+    for one, two in list(zip(envelopes(LARGE), envelopes(other, sender="bob"), strict=True))[:-1]:
+        assert assembly.take(ALICE, one, is_member=True) is None
+        assert assembly.take(BOB, two, is_member=True) is None
+    assert assembly.take(ALICE, envelopes(LARGE)[-1], is_member=True) == LARGE
+    assert assembly.take(BOB, envelopes(other)[-1], is_member=True) == other
+    assert (len(assembly), assembly.num_bytes) == (0, 0)
+
+
+def changed(**fields):
+    envelope = envelopes(LARGE)[1]
+    envelope.MergeFrom(gossip_pb2.Envelope(**fields))
+    return envelope
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        envelopes(LARGE)[2],
+        envelopes(LARGE[::-1])[1],
+        envelopes(LARGE, kind="Supply")[1],
+        changed(num_pieces=5),
+        changed(num_pieces=MAX_PIECES + 1),
+        changed(payload=b"short"),
+        changed(payload=b"x" * (MAX_PAYLOAD_BYTES + 1)),
+        changed(digest=b"short"),
+        changed(piece=4),
+        changed(num_pieces=1),
+    ],
+)
+def test_what_does_not_follow_is_refused_and_frees_the_room(second):
+    assembly = Assembly()
+    assert assembly.take(ALICE, envelopes(LARGE)[0], is_member=True) is None
+    with pytest.raises(RemoteProtocolError):
+        assembly.take(ALICE, second, is_member=True)
+    assert (len(assembly), assembly.num_bytes) == (0, 0)
+
+
+def test_other_bytes_than_the_digest_names_are_refused():
+    assembly, sent = Assembly(), envelopes(LARGE)
+    sent[-1].payload = bytes(len(sent[-1].payload))
+    for envelope in sent[:-1]:
+        assembly.take(ALICE, envelope, is_member=True)
+    with pytest.raises(RemoteProtocolError, match="not those"):
+        assembly.take(ALICE, sent[-1], is_member=True)
+
+
+def test_a_sender_has_one_message_in_assembly_and_it_ends_when_the_next_piece_is_overdue():
+    clock = Clock()
+    assembly = Assembly(clock=clock)
+    for number in range(50):
+        assembly.take(ALICE, envelopes(LARGE[number:] + LARGE[:number])[0], is_member=True)
+        assert (len(assembly), assembly.num_bytes) == (1, MAX_PAYLOAD_BYTES)
+    clock.now += PIECE_SECONDS + 1
+    assembly.drop_stale()
+    assert (len(assembly), assembly.num_bytes) == (0, 0)
+    with pytest.raises(RemoteProtocolError, match="does not follow"):
+        assembly.take(ALICE, envelopes(LARGE)[1], is_member=True)
+
+
+def test_strangers_share_a_bound_and_give_way_to_members(monkeypatch):
+    monkeypatch.setattr(pieces, "MAX_STRANGERS_BYTES", 4 * MAX_PAYLOAD_BYTES)
+    monkeypatch.setattr(pieces, "MAX_ASSEMBLED_BYTES", 6 * MAX_PAYLOAD_BYTES)
+    assembly, first = Assembly(), envelopes(LARGE)[0]
+    refused = 0
+    for number in range(100):
+        try:
+            assembly.take(PeerId(f"stranger{number}"), first, is_member=False)
+        except RemoteProtocolError:
+            refused += 1
+    assert (refused, len(assembly), assembly.num_bytes) == (96, 4, 4 * MAX_PAYLOAD_BYTES)
+    for number in range(6):
+        assert assembly.take(PeerId(f"member{number}"), first, is_member=True) is None
+        assert assembly.num_bytes <= 6 * MAX_PAYLOAD_BYTES
+    with pytest.raises(RemoteProtocolError, match="in assembly"):
+        assembly.take(PeerId("member6"), first, is_member=True)
+    assert [peer.startswith("member") for peer in assembly._partial] == [True] * 6
+
+
+def test_a_stranger_that_nobody_asked_sends_whole_messages_only():
+    async def scenario():
+        lone = wire(is_member=lambda peer: peer == "member")
+        assert "from members" in lone.accept("alice", envelopes(LARGE)[0])
+        assert lone.accept("member", envelopes(LARGE, sender="member")[0]) is None
+        lone._to_remote.try_take(ALICE, 1.0)  # as any message to it does
+        assert lone.accept("alice", envelopes(LARGE)[0]) is None
+
+    asyncio.run(scenario())
+
+
+def test_the_longest_message_that_is_accepted_holds_the_longest_entry_of_the_journal():
+    assert MAX_RECORD_BYTES == MAX_MESSAGE_BYTES <= MAX_PIECES * MAX_PAYLOAD_BYTES
+    entry = LargeSwarm(300, num_instances=2).entries[1]
+    assert decode(LedgerEntry, canonical.encode(entry), max_bytes=MAX_RECORD_BYTES) == entry

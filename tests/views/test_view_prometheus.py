@@ -1,0 +1,120 @@
+"""The numbers for monitors: named by the conventions, equal to those of the views, and all that the dashboard asks for."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from adloco_p2p.views import derived
+from adloco_p2p.views.prometheus import Measure, measures
+from adloco_p2p.views.status import Status, replay
+from tests.views.synthetic import THIS, Made, events
+
+GRAFANA = Path(__file__).parents[2] / "peers" / "grafana"
+UNITS = ("_seconds", "_bytes", "_samples", "_nats", "_ratio", "_info", "_tokens")
+NUMBERS = ("adloco_round", "adloco_run_rounds", "adloco_run_finished", "adloco_instances", "adloco_instance_hosts")
+NUMBERS += ("adloco_peers", "adloco_warnings", "adloco_events")
+"""Counts of things have no unit."""
+TROUBLES = ("average_failed", "out_of_memory", "suspected", "warning")
+FUNCTIONS = {"rate", "increase", "max", "sum", "by", "on"}
+
+
+def named(made: list[Measure]) -> dict[str, Measure]:
+    found = {measure.name: measure for measure in made}
+    assert len(found) == len(made), "a name twice"
+    return found
+
+
+def with_traffic() -> list[Made]:
+    made = events(12)
+    traffic = {"averaging": 700, "gossip": 30, "state": 4000}
+    counted = [
+        {
+            "event": "traffic",
+            "time": event["time"],
+            "round": event["round"],
+            "sent": traffic,
+            "received": dict.fromkeys(traffic, 7),
+        }
+        for event in made
+        if event["event"] == "round"
+    ]
+    return [*made, *counted]
+
+
+def test_names_say_the_unit_and_what_only_grows() -> None:
+    for measure in measures(replay(events())):
+        assert re.fullmatch(r"adloco_[a-z_]+[a-z]", measure.name)
+        assert measure.name.endswith("_total") == (measure.kind == "counter"), measure.name
+        base = measure.name.removesuffix("_total")
+        assert base.endswith(UNITS) or base in NUMBERS or base == "adloco_tokens_per_second", f"{measure.name}: what unit?"
+        assert measure.meaning.endswith(".") and all(len(labels) == len(measure.label_names) for labels in measure.samples)
+
+
+def test_a_node_that_has_not_begun_has_the_same_names() -> None:
+    before, after = named(measures(Status())), named(measures(replay(events())))
+    assert list(before) == list(after)
+    assert not before["adloco_run_info"].samples and not before["adloco_compute_utilisation_ratio"].samples
+
+
+def test_values_are_those_of_the_views() -> None:
+    status = replay(with_traffic())
+    found = named(measures(status))
+    totals = derived.totals(status)
+    assert found["adloco_tokens_total"].samples == {(): totals.tokens}
+    assert found["adloco_round"].samples == {(): status.current_round}
+    rounds = len([event for event in events(12) if event["event"] == "round"])
+    assert found["adloco_sent_bytes_total"].samples == {
+        ("averaging",): 700 * rounds,
+        ("gossip",): 30 * rounds,
+        ("state",): 4000 * rounds,
+    }
+    assert totals.bytes_sent == 4730 * rounds and totals.bytes_received == 21 * rounds
+    assert derived.bytes_per_token(status) == pytest.approx(4730 * rounds / totals.tokens)
+    assert found["adloco_peers"].samples[("alive",)] >= 1
+    assert [labels[3] for labels in found["adloco_run_info"].samples] == [THIS]
+    batches = {row.instance: row.effective_batch for row in derived.instance_rows(status)}
+    assert found["adloco_instance_effective_batch_samples"].samples == {(str(key),): batches[key] for key in batches}
+
+
+def test_without_counted_traffic_the_committed_averages_are_what_is_known() -> None:
+    status = replay(events(3))
+    sent = sum(event["bytes_sent"] for event in events(3) if event["event"] == "round")
+    assert named(measures(status))["adloco_sent_bytes_total"].samples == {("averaging",): sent}
+
+
+def asked(expression: str) -> set[str]:
+    """Names of metrics in a query."""
+    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\([a-z_, ]*\)", " ", expression)
+    return {name for name in re.findall(r"[a-z_]+", bare) if name not in FUNCTIONS}
+
+
+def test_the_dashboard_asks_only_for_what_there_is() -> None:
+    dashboard = json.loads((GRAFANA / "adloco-peer.json").read_text())
+    known = named(measures(replay(with_traffic())))
+    targets = [target for panel in dashboard["panels"] for target in panel["targets"]]
+    used = set()
+    for target in targets:
+        names = asked(target["expr"])
+        assert names and names <= set(known), target["expr"]
+        used |= names
+        labels = {label for name in names for label in known[name].label_names} | {"job", "instance"}
+        for clause in re.findall(r"\{([^}]*)\}", target["expr"]):
+            assert set(re.findall(r"(\w+)\s*=~?", clause)) <= labels, target["expr"]
+        assert set(re.findall(r"by \((\w+)\)", target["expr"])) <= labels, target["expr"]
+        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= labels, target["legendFormat"]
+        events_asked = re.findall(r'event=~"([^"]+)"', target["expr"])
+        assert all(name in TROUBLES for names in events_asked for name in names.split("|"))
+    assert len(used) >= 15
+    names = [variable["name"] for variable in dashboard["templating"]["list"]]
+    assert names == ["source", "job"]
+    cells = [(panel["gridPos"], panel["title"]) for panel in dashboard["panels"]]
+    assert all(cell["x"] + cell["w"] <= 24 for cell, _ in cells)
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(cells)
+
+
+def test_the_example_for_prometheus_is_yaml_that_it_reads() -> None:
+    (job,) = yaml.safe_load((GRAFANA / "prometheus.yaml").read_text())["scrape_configs"]
+    assert job["job_name"] == "adloco" and job["static_configs"] == [{"targets": ["127.0.0.1:9464"]}]

@@ -1,0 +1,168 @@
+"""The report: files, numbers, and errors that name the file. How the pictures look is for eyes."""
+
+import itertools
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.views import figures
+from adloco_p2p.views.event_file import read_events
+from adloco_p2p.views.run_report import CAPTIONS, draw_report, summarise
+from adloco_p2p.views.status import replay
+from tests.views.synthetic import Made, events
+
+
+def summary(made: list[Made]) -> dict[str, Any]:
+    numbers: dict[str, Any] = json.loads(json.dumps(summarise(replay(made)), allow_nan=False))
+    return numbers
+
+
+def test_the_files_are_there_and_the_page_embeds_them(tmp_path: Path) -> None:
+    files = draw_report(events(), tmp_path / "report")
+    assert [file.name for file in files] == [*CAPTIONS, "report.json", "report.md"]
+    for file in files[: len(CAPTIONS)]:
+        assert file.read_bytes().startswith(b"\x89PNG")
+    page = files[-1].read_text()
+    assert all(f"({name})" in page for name in CAPTIONS)
+    assert "| 12 | merge | 0 + 1 -> 0 | 0.52 + 0.48 | the two smallest requests, 52 and 55 |" in page
+    assert json.loads(files[-2].read_text()) == summary(events())
+
+
+def without(*names: str) -> list[Made]:
+    return [event for event in events(6) if event["event"] not in names]
+
+
+def diverged() -> list[Made]:
+    return [{**event, "loss": math.nan} if event["event"] == "round" else event for event in events(3, with_heldout=False)]
+
+
+def only_received() -> list[Made]:
+    return [
+        {**event, "loss": None, "samples": 0, "tokens": 0, "seconds": {}, "bytes_sent": 0}
+        if event["event"] == "round"
+        else event
+        for event in events(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: events(1),
+        lambda: events(9, with_heldout=False),
+        lambda: events(200),
+        lambda: without("plan"),
+        lambda: without("finished", "progress", "phase"),
+        lambda: without("fork", "merge"),
+        diverged,
+        only_received,
+    ],
+    ids=["one round", "no held-out", "long", "no plans", "not finished", "no forks", "diverged", "only received"],
+)
+def test_odd_runs_have_a_report(make: Callable[[], list[Made]], tmp_path: Path) -> None:
+    files = draw_report(make(), tmp_path)
+    assert all(file.stat().st_size > 0 for file in files)
+    json.loads(files[-2].read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_numbers() -> None:
+    made = events()
+    rounds = [event for event in made if event["event"] == "round"]
+    numbers = summary(made)
+    assert numbers["rounds"] == numbers["rounds_planned"] == 24
+    assert numbers["samples"] == sum(event["samples"] for event in rounds)
+    assert numbers["bytes_sent"] == sum(event["bytes_sent"] for event in rounds)
+    assert numbers["heldout_loss"] == made[-1]["heldout_loss"]
+    assert numbers["perplexity"] == pytest.approx(math.exp(made[-1]["heldout_loss"]))
+    assert numbers["events"]["average_failed"] == 1
+    training = sum(event["seconds"]["training"] for event in rounds)
+    assert numbers["compute_utilisation"] == pytest.approx(training / made[-1]["seconds"])
+    fates = {row["instance"]: row["fate"] for row in numbers["instances"]}
+    assert fates == {0: "lived to the end", 1: "merged into 0 before round 12", 2: "merged into 0 before round 20"}
+    assert [(row["first_round"], row["end_round"]) for row in numbers["instances"]] == [(0, 24), (4, 12), (4, 20)]
+
+
+def test_before_the_end_the_best_living_instance_counts() -> None:
+    made = [event for event in events() if event["event"] != "finished"]
+    upto = next(index for index, event in enumerate(made) if event["event"] == "round" and event["round"] == 6)
+    numbers = summary(made[:upto])
+    heldout = {event["instance"]: event["heldout_loss"] for event in made[:upto] if event["event"] == "round"}
+    assert numbers["heldout_loss"] == min(value for value in heldout.values() if value is not None)
+    assert not numbers["is_finished"]
+
+
+def test_instances_share_the_samples_axis() -> None:
+    by_samples, by_rounds, by_time = figures.abscissas(replay(events()))
+    for abscissa in (by_samples, by_rounds, by_time):
+        values = [abscissa.at_boundary[boundary] for boundary in range(25)]
+        assert values[0] == 0
+        assert values == sorted(values)
+    assert by_samples.at_boundary[24] == summary(events())["samples"]
+
+
+def test_labels_do_not_cover_each_other() -> None:
+    placed = figures.spread([0.5, 0.51, 0.0, 0.99, 1.0, 0.5], 0.05)
+    ordered = sorted(placed)
+    assert all(high - low >= 0.05 - 1e-9 for low, high in itertools.pairwise(ordered))
+    assert ordered[0] >= 0.0 and ordered[-1] <= 1.0
+    crowd = sorted(figures.spread([0.5] * 64, 0.05))
+    assert crowd[0] >= 0.0 and crowd[-1] <= 1.0 + 1e-9
+
+
+def test_a_run_without_rounds_has_no_report(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no round has finished"):
+        draw_report(events()[:8], tmp_path)
+
+
+# --- the file of events ----------------------------------------------------------------------------------------------
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "events.jsonl"
+    path.write_text(text)
+    return path
+
+
+def test_events_come_back_from_the_file(tmp_path: Path) -> None:
+    made = events()
+    text = "".join(json.dumps(event) + "\n" for event in made)
+    assert read_events(written(tmp_path, text)) == made
+    assert read_events(written(tmp_path, text[:-9])) == made[:-1]  # torn by a kill
+
+
+@pytest.mark.parametrize("text", ["", '{"event": "plan"}\n', "[1]\n", 'nonsense\n{"event": "left", "time": 1, "peer": "Qm"}\n'])
+def test_a_file_that_is_not_events_is_named(text: str, tmp_path: Path) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError, match=r"events\.jsonl"):
+        read_events(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^--workdir .*: no events of a run lie here \(nowhere\.jsonl is missing\)"):
+        read_events(tmp_path / "nowhere.jsonl")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match=r"folder: the events of the run cannot be read: Is a directory$"):
+        read_events(tmp_path / "folder")
+
+
+def test_events_of_another_version_are_refused_before_a_view_sees_them(tmp_path: Path) -> None:
+    whole = events()
+    lacking = [{name: value for name, value in event.items() if name != "heldout_loss"} for event in whole]
+    path = written(tmp_path, "".join(json.dumps(event) + "\n" for event in lacking))
+    with pytest.raises(ConfigError, match=r"the event `round` does not have the form .*heldout_loss"):
+        read_events(path)
+
+
+def test_only_a_report_needs_matplotlib() -> None:
+    code = (
+        "import sys, adloco_p2p.views.run_report, adloco_p2p.views.terminal, adloco_p2p.views.plain\n"
+        "assert not {'matplotlib', 'torch', 'hivemind', 'grpc'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
