@@ -13,9 +13,10 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, assert_never
 
 from adloco_p2p.commands.hub import settle as settle_hub
+from adloco_p2p.core.model.events import COMMANDS, Command
 from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, RemoteProtocolError, StorageError, SwarmError
 
@@ -310,14 +311,7 @@ def _control(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     for way in ("up", "down"):
         bandwidth.add_argument(f"--{way}", type=_rate, metavar="RATE", help="bytes per second, such as 2M or 500k; 0: no cap")
     bandwidth.set_defaults(verb="control:bandwidth")
-    helps = {
-        "pause": "end the round and step aside; nobody waits for this node, which keeps its state and follows the run",
-        "resume": "take part again after a pause",
-        "drain": "end the round, hand over, save and leave",
-        "leave": "leave at once, without the round under way",
-        "checkpoint": "save at the next round boundary",
-    }
-    asking = {name: verbs.add_parser(name, help=text) for name, text in helps.items()}
+    asking = {name: verbs.add_parser(name, help=_command_help(name)) for name in COMMANDS}
     for name, parser in asking.items():
         if name in ("pause", "drain", "leave"):
             parser.add_argument("--wait", action="store_true", help="return when it is done")
@@ -326,6 +320,21 @@ def _control(verbs: "argparse._SubParsersAction[_Parser]") -> None:
         _json(parser)
     for parser in (status, watch, bandwidth, *asking.values()):
         _workdir(parser)
+
+
+def _command_help(name: Command) -> str:
+    match name:
+        case "pause":
+            return "end the round and step aside; nobody waits for this node, which keeps its state and follows the run"
+        case "resume":
+            return "take part again after a pause"
+        case "drain":
+            return "end the round, hand over, save and leave"
+        case "leave":
+            return "leave at once, without the round under way"
+        case "checkpoint":
+            return "save at the next round boundary"
+    assert_never(name)
 
 
 # --- arguments that several verbs share ------------------------------------------------------------------------------

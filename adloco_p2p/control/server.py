@@ -12,6 +12,7 @@ from grpc import aio
 from adloco_p2p.control import endpoint as endpoints
 from adloco_p2p.control.api import API_VERSION, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
 from adloco_p2p.control.endpoint import Endpoint, Listen
+from adloco_p2p.core.model.events import COMMANDS, Command
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.v1 import control_pb2, control_pb2_grpc
 
@@ -19,6 +20,9 @@ MAX_WATCHERS = 16
 """Each keeps a queue of events."""
 STOP_SECONDS = 2.0
 """Calls that are under way when the node ends may take so long to end."""
+
+_COMMANDS: dict[int, Command] = {control_pb2.CommandName.Value(name.upper()): name for name in COMMANDS}
+assert len(_COMMANDS) + 1 == len(control_pb2.CommandName.keys()), "control.proto names other commands than the core knows"
 
 
 class Controlled(Protocol):
@@ -30,8 +34,8 @@ class Controlled(Protocol):
     def watch(self) -> AsyncIterator[tuple[Sequence[str], bool]]:
         """Batches of events as JSON, and whether they are of the past, which comes first; ends with the node."""
 
-    def command(self, name: str) -> str:
-        """`name`: pause, resume, drain, leave, checkpoint. Returns what happens now, in words."""
+    def command(self, name: Command) -> str:
+        """Returns what happens now, in words."""
 
     def set_bandwidth(self, up_bytes_per_second: int | None, down_bytes_per_second: int | None) -> Mapping[str, Any] | None:
         """None: as it is; 0: no cap. Returns the fields of `Traffic`; none where nothing governs the traffic."""
@@ -126,10 +130,9 @@ class _Servicer(control_pb2_grpc.ControlServicer):  # type: ignore[misc]
 
     async def Command(self, request: Any, context: aio.ServicerContext) -> Any:  # noqa: N802
         await _check_version(request, context)
-        if request.command not in control_pb2.CommandName.values() or not request.command:
+        if request.command not in _COMMANDS:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"command {request.command}: not known here")
-        name = control_pb2.CommandName.Name(request.command).lower()
-        return control_pb2.CommandReply(words=self._node.command(name))
+        return control_pb2.CommandReply(words=self._node.command(_COMMANDS[request.command]))
 
     async def SetBandwidth(self, request: Any, context: aio.ServicerContext) -> Any:  # noqa: N802
         await _check_version(request, context)

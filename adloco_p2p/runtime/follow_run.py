@@ -20,11 +20,11 @@ from adloco_p2p.core.ledger.contributions import Contribution, leaderboard
 from adloco_p2p.core.ledger.ledger import chain
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.messages import MESSAGE_KINDS
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of, is_signed
-from adloco_p2p.runtime.adapters.swarm_ports import KINDS
 from adloco_p2p.storage.event_log import read_events
 from adloco_p2p.storage.workdir import read_run
 from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_run
@@ -92,7 +92,7 @@ class _ObserverNode:
         self._host = host
         self._run = run
         self._wire = GossipWire(
-            host.p2p, run=run.digest, me=host.me, kinds=KINDS, on_message=self._on_message, on_refused=lambda *_: None
+            host.p2p, run=run.digest, me=host.me, kinds=MESSAGE_KINDS, on_message=self._on_message, on_refused=lambda *_: None
         )
         self._sends: set[asyncio.Task[bool]] = set()
 

@@ -14,6 +14,7 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.model.events import Received, Started, StateServed, Stop
+from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import ConfigError, SwarmError
@@ -24,7 +25,6 @@ from adloco_p2p.runtime.adapters.metrics_endpoint import MetricsEndpoint
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal
 from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of, is_signed, signature
 from adloco_p2p.runtime.adapters.swarm_ports import (
-    KINDS,
     PRICES,
     STRANGER_KINDS,
     Members,
@@ -174,7 +174,7 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
     )
     node: Node
 
-    async def on_message(sender: PeerId, message: object) -> None:
+    async def on_message(sender: PeerId, message: WireMessage) -> None:
         await node.deliver(Received(sender=sender, message=message))
 
     refusals = Refusals()
@@ -190,10 +190,10 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
         host.p2p,
         run=run.digest,
         me=me,
-        kinds=KINDS,
+        kinds=MESSAGE_KINDS,
         on_message=on_message,
         on_refused=on_refused,
-        manifest=manifest,
+        manifest=manifest.to_proto(),
         meter=traffic.gossip,
         members=members,
         stranger_kinds=STRANGER_KINDS,

@@ -1,16 +1,12 @@
 """Whole nodes in one process, over the memory swarm: what they train is what the method says, and the same everywhere."""
 
 import asyncio
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
 from adloco_p2p.config.run_config import AveragingConfig, RunConfig
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement

@@ -11,11 +11,11 @@ import torch
 from hivemind.p2p import P2P
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.messages import AttemptFailed
+from adloco_p2p.core.model.messages import MESSAGE_KINDS, AttemptFailed
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
 from adloco_p2p.errors import AverageFailed, StateTransferFailed
 from adloco_p2p.numerics.digest import state_digest
-from adloco_p2p.runtime.adapters.swarm_ports import KINDS, NetworkAveraging, NetworkMessenger, NetworkStates
+from adloco_p2p.runtime.adapters.swarm_ports import NetworkAveraging, NetworkMessenger, NetworkStates
 from adloco_p2p.runtime.node.ports import Averaging, Messenger, StateExchange
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.in_memory import MemorySwarm
@@ -95,7 +95,7 @@ async def _on_network(p2p: P2P, stack: contextlib.AsyncExitStack, roster: Callab
         inbox.hear(sender, message)
 
     me = PeerId(p2p.peer_id.to_base58())
-    wire = GossipWire(p2p, run=RUN, me=me, kinds=KINDS, on_message=on_message, on_refused=lambda peer, reason: None)
+    wire = GossipWire(p2p, run=RUN, me=me, kinds=MESSAGE_KINDS, on_message=on_message, on_refused=lambda peer, reason: None)
     averager = Averager(p2p, part_bytes=4096)
     server = StateServer(p2p, run=RUN)
     for service in (wire, averager, server):

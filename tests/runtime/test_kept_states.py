@@ -2,9 +2,7 @@
 
 import asyncio
 import queue
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +13,6 @@ from adloco_p2p.errors import StateTransferFailed
 from adloco_p2p.runtime.node.device_worker import DeviceEffect, DeviceWorker
 from adloco_p2p.swarm.in_memory import MemoryPort, MemorySwarm
 from adloco_p2p.training.hosting import Hosting
-
-sys.path.append(str(Path(__file__).parents[1] / "training"))
 from tests.training.small_run import ONE, effect, hosting
 
 WAIT_LIMIT_SECONDS = 60.0

@@ -5,9 +5,10 @@ before the next begins, so Persist before Send is a guarantee. Long ones are han
 """
 
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Literal, get_args
 
 from adloco_p2p.core.model.ledger_entry import Reorg
+from adloco_p2p.core.model.messages import JournalRecord, WireMessage
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import (
     Capacity,
@@ -97,7 +98,7 @@ class Received:
     """A checked message from an authenticated peer."""
 
     sender: PeerId
-    message: object
+    message: WireMessage | Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +199,7 @@ class FetchFailed:
 Command = Literal["pause", "resume", "drain", "leave", "checkpoint"]
 """pause: end the round, say goodbye, stay and follow. resume: take part again. drain: end the round, save, say goodbye, stop.
 leave: the same at once, without the round under way. checkpoint: save at the next boundary."""
+COMMANDS: tuple[Command, ...] = get_args(Command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,21 +265,21 @@ Event = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
     peer: PeerId
-    message: object
+    message: WireMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broadcast:
-    """To every peer of the roster that the shell can reach; gossip, not a promise."""
+    """To every peer of the roster that the shell can reach; gossip, not a promise. A bare report travels only where the roster is fixed."""
 
-    message: object
+    message: WireMessage | Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Persist:
     """Append to the journal and sync before the next effect."""
 
-    record: object
+    record: JournalRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ votes) carries the signature of its author as well. All values are frozen and ha
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, get_args
 
 from annotated_types import Ge, Lt, MaxLen
 
@@ -203,38 +203,6 @@ SlotMessage = Prepare | Promise | Refusal | Proposal | Ack | Chosen | Vote | Fin
 Message = Heartbeat | Ping | Leave | SlotMessage | PullEntries | Entries
 
 
-# --- what is written down before it is said --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incarnation:
-    """How often this peer has been started; its beats begin above all earlier ones."""
-
-    number: Count
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promised:
-    parent: Digest
-    ballot: Ballot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
-    """With the reports, so that the value can be proposed again when nobody else has them."""
-
-    ballot: Ballot
-    value: Value
-    reports: Annotated[tuple[SignedReport, ...], MaxLen(MAX_ROSTER)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Voted:
-    parent: Digest
-    value: Digest
-
-
-JournalRecord = Incarnation | Promised | Accepted | Voted | LedgerEntry
 Members = Annotated[tuple[PeerId, ...], MaxLen(MAX_HOSTS)]
 
 
@@ -282,3 +250,45 @@ class RunComplete:
 
     is_answer: bool = False
     """Said because the receiver told the same; asks for nothing itself."""
+
+
+WireMessage = Message | AveragingMessage | RunComplete
+"""All that peers send. A kind that is missing here cannot be sent: the type checker refuses it."""
+MESSAGE_KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(WireMessage)}
+"""Messages by their names on the wire."""
+
+
+# --- what is written down before it is said --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incarnation:
+    """How often this peer has been started; its beats begin above all earlier ones."""
+
+    number: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promised:
+    parent: Digest
+    ballot: Ballot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """With the reports, so that the value can be proposed again when nobody else has them."""
+
+    ballot: Ballot
+    value: Value
+    reports: Annotated[tuple[SignedReport, ...], MaxLen(MAX_ROSTER)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voted:
+    parent: Digest
+    value: Digest
+
+
+JournalRecord = Incarnation | Promised | Accepted | Voted | LedgerEntry
+RECORD_KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(JournalRecord)}
+"""Records by their names in the journal."""

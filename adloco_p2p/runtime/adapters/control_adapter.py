@@ -1,7 +1,7 @@
 """The running node as the control API sees it."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, assert_never
 
 from adloco_p2p.core.model.events import Command
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
@@ -26,9 +26,9 @@ class ControlAdapter:
     def watch(self) -> AsyncIterator[tuple[Sequence[str], bool]]:
         return self._broadcaster.watch()
 
-    def command(self, name: str) -> str:
+    def command(self, name: Command) -> str:
         words = describe(name, self._broadcaster.status)
-        self._node.command(cast(Command, name))
+        self._node.command(name)
         return words
 
     def set_bandwidth(self, up_bytes_per_second: int | None, down_bytes_per_second: int | None) -> Mapping[str, Any] | None:
@@ -38,29 +38,26 @@ class ControlAdapter:
         return derived.bandwidth(self._broadcaster.status) | dict(self._rate_limiter.traffic())
 
 
-def describe(name: str, status: Status) -> str:
+def describe(name: Command, status: Status) -> str:
     """What the command leads to in this state."""
-    match name, status.state:
-        case _, "finished":
-            return "the run is complete; the peer goes once the others have it too"
-        case "pause", "paused":
+    if status.state == "finished":
+        return "the run is complete; the peer goes once the others have it too"
+    is_paused = status.state == "paused"
+    match name:
+        case "pause" if is_paused:
             return "it is paused already"
-        case "pause", "stopping":
+        case "pause" if status.state == "stopping":
             return "it is leaving already"
-        case "pause", _:
+        case "pause":
             return f"ends round {status.current_round}, then pauses; `resume` brings it back"
-        case "resume", "paused" | "pausing":
-            return "takes part again"
-        case "resume", _:
-            return "it is not paused"
-        case "drain", "paused":
+        case "resume":
+            return "takes part again" if is_paused or status.state == "pausing" else "it is not paused"
+        case "drain" if is_paused:
             return "leaves now; everything is saved"
-        case "drain", _:
+        case "drain":
             return f"ends round {status.current_round}, hands over, saves and leaves"
-        case "leave", _:
+        case "leave":
             return "leaves now, without the round under way"
-        case "checkpoint", "paused":
-            return "it is paused: everything is saved"
-        case "checkpoint", _:
-            return "saves at the next round boundary"
-    raise AssertionError(f"no such command: {name}")
+        case "checkpoint":
+            return "it is paused: everything is saved" if is_paused else "saves at the next round boundary"
+    assert_never(name)

@@ -6,13 +6,11 @@ from pathlib import Path
 from adloco_p2p import decode
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
-from adloco_p2p.core.model.messages import Accepted, Incarnation, Promised, Voted
+from adloco_p2p.core.model.messages import RECORD_KINDS, Accepted, Incarnation, JournalRecord, Promised, Voted
 from adloco_p2p.core.model.types import Digest
 from adloco_p2p.errors import StorageError
 from adloco_p2p.storage.journal import MAX_RECORD_BYTES, Journal, read_records
 
-RECORDS: dict[str, type] = {kind.__name__: kind for kind in (Incarnation, Promised, Accepted, Voted, LedgerEntry)}
-"""Records by their names in the journal."""
 MAX_KIND_BYTES = 32
 LEAST_BYTES = 1 << 20
 """A shorter journal is not worth rewriting."""
@@ -40,7 +38,7 @@ class NetworkJournal:
             self._note(record, place)
             yield record
 
-    def append(self, record: object) -> None:
+    def append(self, record: JournalRecord) -> None:
         """Raises StorageError."""
         kind = type(record).__name__.encode("ascii")
         self._note(record, self._journal.append(kind + b" " + canonical.encode(record)))
@@ -81,7 +79,7 @@ def journal_records(path: Path) -> list[object]:
 def _record(data: bytes, *, where: str) -> object:
     """Of the kind's name, a space, and the canonical bytes of the value."""
     name, _, content = data.partition(b" ")
-    kind = RECORDS.get(name[:MAX_KIND_BYTES].decode("ascii", errors="replace"))
+    kind = RECORD_KINDS.get(name[:MAX_KIND_BYTES].decode("ascii", errors="replace"))
     if kind is None:
         raise StorageError(
             f"{where}: a record of unknown kind {name[:MAX_KIND_BYTES]!r}; written by another version?", code="E405"

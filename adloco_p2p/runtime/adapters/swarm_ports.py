@@ -6,39 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 import torch
 
 from adloco_p2p.core.model import messages
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, RoundPlan
-from adloco_p2p.core.peer import completion
+from adloco_p2p.core.model.messages import WireMessage
+from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.errors import AverageFailed
 from adloco_p2p.runtime.node.ports import AveragedVector
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
 from adloco_p2p.swarm.transport.gossip import GossipWire
 
-KINDS: dict[str, type] = {
-    kind.__name__: kind
-    for kind in (
-        messages.Heartbeat,
-        messages.Ping,
-        messages.Leave,
-        messages.Prepare,
-        messages.Promise,
-        messages.Refusal,
-        messages.Proposal,
-        messages.Ack,
-        messages.Chosen,
-        messages.Vote,
-        messages.Final,
-        messages.Pull,
-        messages.Supply,
-        messages.PullEntries,
-        messages.Entries,
-        messages.AverageDigest,
-        messages.AttemptFailed,
-        messages.AttemptStart,
-        completion.RunComplete,
-    )
-}
-"""Messages by their names on the wire."""
 STRANGER_KINDS: dict[str, float] = {
     messages.Heartbeat.__name__: 5.0,
     messages.Ping.__name__: 2.0,
@@ -89,10 +64,10 @@ class NetworkMessenger:
         self._fail = fail
         self._tasks: set[asyncio.Task[object]] = set()
 
-    def send(self, peer: PeerId, message: object) -> None:
+    def send(self, peer: PeerId, message: WireMessage) -> None:
         self._begin(self._wire.send(peer, message))
 
-    def broadcast(self, message: object) -> None:
+    def broadcast(self, message: WireMessage | Report) -> None:
         self._begin(self._wire.broadcast(self._roster(), message))
 
     async def drain(self) -> None:

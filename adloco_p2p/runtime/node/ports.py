@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, SupportsFloat
 
 from adloco_p2p.core.model.events import Durable, InnerResult, RunInner
-from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict, PseudoGradientStatistics
+from adloco_p2p.core.model.messages import JournalRecord, WireMessage
+from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict, PseudoGradientStatistics, Report
 
 Vector = Any
 """torch.Tensor float32 [P], CPU."""
@@ -122,9 +123,9 @@ class Averaging(Protocol):
 class Messenger(Protocol):
     """Carries messages to other peers, best effort. Called from the event loop, never blocks, never raises."""
 
-    def send(self, peer: PeerId, message: object) -> None: ...
+    def send(self, peer: PeerId, message: WireMessage) -> None: ...
 
-    def broadcast(self, message: object) -> None: ...
+    def broadcast(self, message: WireMessage | Report) -> None: ...
 
 
 class StateExchange(Protocol):
@@ -148,7 +149,7 @@ class StateExchange(Protocol):
 class Journal(Protocol):
     """Append and sync before returning. Called from the event loop; records are small."""
 
-    def append(self, record: object) -> None: ...
+    def append(self, record: JournalRecord) -> None: ...
 
 
 class RateLimiter(Protocol):

@@ -13,7 +13,7 @@ from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError, SwarmError
 from adloco_p2p.swarm.p2p.identity import Identity, verify
-from adloco_p2p.swarm.transport.gossip import _NETWORK_ERRORS, SEND_TIMEOUT_SECONDS, AdlocoGossip, _hivemind_id
+from adloco_p2p.swarm.transport.gossip import NETWORK_ERRORS, SEND_TIMEOUT_SECONDS, AdlocoGossip, hivemind_id
 from adloco_p2p.v1 import gossip_pb2
 
 MAX_MANIFEST_BYTES = 64 * 1024
@@ -80,12 +80,12 @@ async def fetch_manifest(p2p: P2P, peers: Iterable[PeerId], run: Digest) -> Sign
     for peer in peers:
         request = gossip_pb2.ManifestRequest(run=bytes.fromhex(run))
         try:
-            reply = await AdlocoGossip.get_stub(p2p, _hivemind_id(peer)).rpc_manifest(request, timeout=SEND_TIMEOUT_SECONDS)
+            reply = await AdlocoGossip.get_stub(p2p, hivemind_id(peer)).rpc_manifest(request, timeout=SEND_TIMEOUT_SECONDS)
             if not reply.HasField("manifest"):
                 raise RemoteProtocolError("does not hold it")
             manifest = SignedManifest.from_proto(reply.manifest)
             manifest.verified(run)
-        except (RemoteProtocolError, *_NETWORK_ERRORS) as error:
+        except (RemoteProtocolError, *NETWORK_ERRORS) as error:
             problems.append(f"  {peer}: {error or 'no answer'}")
         else:
             return manifest

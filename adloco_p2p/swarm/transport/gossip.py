@@ -13,6 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from google.protobuf.message import DecodeError
 from hivemind.p2p import P2P, P2PContext, PeerID, ServicerBase
@@ -24,7 +25,6 @@ from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES
 from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.swarm.discovery.manifest import SignedManifest
 from adloco_p2p.swarm.transport.inbox import Inbox
 from adloco_p2p.swarm.transport.pieces import MAX_PAYLOAD_BYTES, Assembly, in_pieces
 from adloco_p2p.swarm.transport.token_bucket import TokenBucket, try_take_all
@@ -54,9 +54,9 @@ wait for it instead."""
 MAX_REMOTES = 8192
 """Remote peers whose rates are remembered; the ones not heard of for longest are forgotten."""
 MAX_REASON_CHARS = 300
-_NETWORK_ERRORS = (TimeoutError, P2PDaemonError, P2PHandlerError, DecodeError, OSError, asyncio.IncompleteReadError)
+NETWORK_ERRORS = (TimeoutError, P2PDaemonError, P2PHandlerError, DecodeError, OSError, asyncio.IncompleteReadError)
 _log = logging.getLogger(__name__)
-OnMessage = Callable[[PeerId, object], Awaitable[None]]
+OnMessage = Callable[[PeerId, Any], Awaitable[None]]
 OnRefused = Callable[[PeerId, str], None]
 
 
@@ -74,7 +74,7 @@ class AdlocoGossip(ServicerBase):  # type: ignore[misc]  # hivemind is not typed
         manifest = self._wire.manifest
         if manifest is None or request.run.hex() != self._wire.run or not self._wire.may_ask(context.remote_id):
             return gossip_pb2.ManifestReply()
-        return gossip_pb2.ManifestReply(manifest=manifest.to_proto())
+        return gossip_pb2.ManifestReply(manifest=manifest)
 
 
 class GossipWire:
@@ -89,7 +89,7 @@ class GossipWire:
         kinds: Mapping[str, type],
         on_message: OnMessage,
         on_refused: OnRefused,
-        manifest: SignedManifest | None = None,
+        manifest: gossip_pb2.SignedManifest | None = None,
         meter: Meter | None = None,
         members: Callable[[], Collection[PeerId]] = frozenset,
         stranger_kinds: Mapping[str, float] = MappingProxyType({}),
@@ -144,7 +144,7 @@ class GossipWire:
         try:
             async with asyncio.timeout(SEND_TIMEOUT_SECONDS):
                 await self._servicer.remove_p2p_handlers(self._p2p)
-        except _NETWORK_ERRORS as error:  # the daemon died
+        except NETWORK_ERRORS as error:  # the daemon died
             _log.debug("gossip handlers not removed: %r", error)
 
     async def pump(self) -> None:
@@ -285,8 +285,8 @@ class GossipWire:
     async def _send_envelope(self, peer: PeerId, envelope: gossip_pb2.Envelope) -> bool:
         self._meter.sent_bytes += envelope.ByteSize()
         try:
-            ack = await AdlocoGossip.get_stub(self._p2p, _hivemind_id(peer)).rpc_gossip(envelope, timeout=SEND_TIMEOUT_SECONDS)
-        except _NETWORK_ERRORS as error:
+            ack = await AdlocoGossip.get_stub(self._p2p, hivemind_id(peer)).rpc_gossip(envelope, timeout=SEND_TIMEOUT_SECONDS)
+        except NETWORK_ERRORS as error:
             _log.debug("%s to %s was lost: %r", envelope.kind, peer, error)
             return False
         if not ack.accepted:
@@ -327,5 +327,5 @@ class _Rates:
         return buckets
 
 
-def _hivemind_id(peer: PeerId) -> PeerID:
+def hivemind_id(peer: PeerId) -> PeerID:
     return PeerID.from_base58(peer)

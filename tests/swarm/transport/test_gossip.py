@@ -19,7 +19,7 @@ from tests.swarm.swarm_hosts import started_hosts
 KINDS = {"report": Report, "verdict": ProbeVerdict}
 RUN = RunConfig().digest
 PLAN = Digest("00" * 32)
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def _report(peer, round_number=0):
@@ -56,7 +56,7 @@ async def wires(workdir, *runs, manifest=None):
                 kinds=KINDS,
                 on_message=ears.on_message,
                 on_refused=ears.on_refused,
-                manifest=manifest,
+                manifest=manifest.to_proto() if manifest is not None else None,
             )
             await wire.start()
             stack.push_async_callback(wire.stop)
