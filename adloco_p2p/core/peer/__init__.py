@@ -1,0 +1,1 @@
+"""One peer: `Peer.handle(event, now)` returns effects. Begin at `peer.py`."""

@@ -1,0 +1,1 @@
+"""Checks of the machine and of the network before a run is joined."""

@@ -1,0 +1,1 @@
+"""The event loop, the device thread, and the ports that they know."""

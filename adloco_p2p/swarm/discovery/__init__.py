@@ -1,0 +1,1 @@
+"""Finding a run and its peers: signed DHT records, manifests, join links, reachability."""

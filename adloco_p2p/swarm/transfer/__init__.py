@@ -1,0 +1,1 @@
+"""States by their root hash, from several donors."""

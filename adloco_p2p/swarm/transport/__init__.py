@@ -1,0 +1,1 @@
+"""Bytes between two peers: framed streams, their pool, gossip envelopes, rate limits, stall detection."""
