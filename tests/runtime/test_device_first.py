@@ -29,7 +29,7 @@ def test_a_missing_device_is_noticed_before_the_join_link(
         if verb == "start":
             coroutine = network_node.start_run(run=RunConfig(), initial_peers=(), **common)
         else:
-            coroutine = network_node.join_run(meeting=JoinTarget(initial_peers=(), run=None), **common)
+            coroutine = network_node.join_run(target=JoinTarget(initial_peers=(), run=None), **common)
         with pytest.raises(ConfigError, match="device: 'cuda:97'") as refused:
             asyncio.run(coroutine)
     assert refused.value.code == "E210" and said == []

@@ -1,7 +1,7 @@
 """How plans are agreed: what a peer needs of it, and the simplest way that gives it.
 
-`FixedRosterAgreement` decides as soon as every peer of the roster has reported. It is right where the roster is fixed and nobody
-leaves: a peer alone, or several peers in one process. Peers on a network use `core/agreement/consensus.py`, behind the same interface.
+`FixedRosterAgreement` decides as soon as every peer of the roster has reported. It fits a roster that never changes: one peer
+alone, or several peers in one process. Peers on a network use `core/agreement/consensus.py`, behind the same interface.
 """
 
 from collections.abc import Callable, Sequence

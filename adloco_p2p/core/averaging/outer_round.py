@@ -11,7 +11,7 @@ The rules that make an outer step safe:
 - A host that was left out, or whose result was lost, fetches the committed average from one that holds it. Who has voted
   takes part in nothing more; so a host that waits in an attempt asks its members now and then whether they have.
 - A pseudo-gradient that was not averaged with the others is dropped, never applied as if it had been.
-- Hosts in client mode hear nothing from each other; `commit_votes.py` says how they commit. Who everybody hears leads a retry first.
+- Hosts in client mode cannot reach each other; `commit_votes.py` describes how they commit. Reachable hosts lead a retry first.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,4 +1,4 @@
-"""Whether a ledger entry is valid: its reports, its roster change, its plan and its certificate; and the check of a whole ledger."""
+"""Whether a ledger entry is valid: its reports, roster change, plan and certificate; and the check of a whole ledger."""
 
 from collections.abc import Collection, Sequence
 

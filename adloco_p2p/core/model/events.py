@@ -270,7 +270,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broadcast:
-    """To every peer of the roster that the shell can reach; gossip, not a promise. A bare report travels only where the roster is fixed."""
+    """To every peer of the roster that the shell can reach; gossip, not a promise.
+
+    A bare report travels only where the roster is fixed."""
 
     message: WireMessage | Report
 

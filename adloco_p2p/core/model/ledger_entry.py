@@ -108,7 +108,8 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reorg:
-    """Two histories met, and the other one counts. What was trained since the fork is merged in, see `core/planning/branch_merge.py`."""
+    """Two histories met, and the other one counts. What this side trained since the fork is merged in; see
+    `core/planning/branch_merge.py`."""
 
     fork: RoundPlan
     """The last plan that both have."""

@@ -116,6 +116,7 @@ def _told(item: PendingBranch) -> str:
     branch_state, names = item.branch_state, ", ".join(item.claimants[:3])
     others = f" and {len(item.claimants) - 3} others" if len(item.claimants) > 3 else ""
     return (
-        f"what {names}{others} trained apart of instance {branch_state.instance} in rounds {branch_state.fork_round}-{branch_state.round - 1} "
+        f"what {names}{others} trained apart of instance {branch_state.instance}"
+        f" in rounds {branch_state.fork_round}-{branch_state.round - 1} "
         f"({branch_state.samples:,} samples against {item.won_samples:,})"
     )

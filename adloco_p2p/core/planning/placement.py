@@ -33,9 +33,9 @@ def place_hosts(
 ) -> tuple[tuple[InstancePlan, ...], float]:
     """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless everybody leaves.
 
-    A host that is new to an instance has to fetch its state first, so it only receives the first average, and so does a host
-    that averages left out (`host_backoff.py`), as long as somebody else is there who can train. A peer's speed is split over its
-    instances by their requests.
+    A host that is new to an instance has to fetch its state first, so it only receives the first average; so does a host that
+    missed averages (`host_backoff.py`), as long as another host can train. A peer's speed is split over its instances by their
+    requests.
     """
     staying = [roster_entry for roster_entry in roster if not roster_entry.capacity.is_leaving] or list(roster)
     limits = {roster_entry.peer: roster_entry.capacity.micro_batch_limit for roster_entry in staying}

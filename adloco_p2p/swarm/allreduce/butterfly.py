@@ -1,19 +1,19 @@
 """One attempt at one average: every member sends its parts to their reducers and gets the averaged parts back.
 
-    member --HELLO--> reducer --VERDICT--> member --DATA (own parts)--> reducer --DATA (averaged parts)--> member
+    member --HELLO--> reducer --HELLO_REPLY--> member --DATA (own parts)--> reducer --DATA (averaged parts)--> member
 
 A member opens a few streams to each reducer, or takes those that the last average left open, and deals the parts to them in
-turn (`AllReduceSpec.lanes`): the daemon's flow control lets one stream alone fill only half of a long link. It does not wait for
-the verdict: the first parts are on their way behind the hello. A reducer sums part i as soon as all contributors' part i is
+turn (`AllReduceSpec.lanes`): the daemon's flow control lets one stream alone fill only half of a long link. It does not wait
+for the reply: the first parts are on their way behind the hello. A reducer sums part i as soon as all contributors' part i is
 here, encodes the mean ONCE, and everybody, the reducer too, decodes those bytes: one result, byte for byte. At the end the
 member says NOTE: it has all, and the stream is free for the next average.
 
 Flow control is end to end: on each lane a member sends part i only after it got averaged part i - `AllReduceSpec.window`, so a
 reducer never holds more than WINDOW parts of anyone and never has to stop reading.
 
-Who is to blame: both ends of a stream show signs of life while they have nothing to send; an end that is silent for
-too long (`stall_detector.py`), or gone, is a suspect. A reducer's signs of life say whom it waits for, so at the deadline the blame
-goes to the peer that never came and not to the one that waits for it.
+Suspects: both ends of a stream send keepalives while they have no data; an end that is silent for too long
+(`stall_detector.py`), or gone, is a suspect. A reducer's keepalives name the member that it waits for, so at the deadline the
+suspect is the peer that never came and not the one that waits for it.
 
 Memory beside the caller's vector: the averaged vector (4 P bytes, the caller's `out` where given), the encoded result (P
 values as encoded; kept for repairs) and the window: WINDOW parts per member, and never more than one more encoded vector.

@@ -10,11 +10,11 @@ from adloco_p2p.config.run_config import PROTOCOL_VERSION
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
-from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, Entries, PullEntries, Supply
+from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, MESSAGE_KINDS, Entries, PullEntries, Supply
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.runtime.adapters.swarm_ports import KINDS, NetworkMessenger
+from adloco_p2p.runtime.adapters.swarm_ports import NetworkMessenger
 from adloco_p2p.storage.journal import MAX_RECORD_BYTES
 from adloco_p2p.swarm.transport import gossip, pieces
 from adloco_p2p.swarm.transport.gossip import GossipWire
@@ -55,7 +55,7 @@ def wire(**changes):
     async def on_message(*_):
         raise AssertionError("nobody reads here")
 
-    options = {"run": RUN, "me": "me", "kinds": KINDS, "on_message": on_message, "on_refused": lambda *_: None}
+    options = {"run": RUN, "me": "me", "kinds": MESSAGE_KINDS, "on_message": on_message, "on_refused": lambda *_: None}
     return GossipWire(None, **(options | changes))
 
 
@@ -86,7 +86,7 @@ def test_a_joiner_gets_entries_of_many_hosts_over_the_real_wire(tmp_path, num_ho
                     host.p2p,
                     run=RUN,
                     me=host.me,
-                    kinds=KINDS,
+                    kinds=MESSAGE_KINDS,
                     on_message=on_message,
                     on_refused=lambda peer, reason: refused.append(reason),
                 )
