@@ -62,6 +62,14 @@ def local_files(run: RunConfig) -> list[str]:
     return [f"{setting}: {name}" for setting, name in names.items() if name is not None and _may_be_local(run, setting, name)]
 
 
+def check_sources(run: RunConfig) -> None:
+    """Raise ConfigError where the run names a model or tokenizer that neither the hub nor this machine can have."""
+    if run.model.pretrained is not None:
+        check_source("model.pretrained", run.model.pretrained, code="E209")
+    if run.tokenizer.source != "bytes":
+        check_source("tokenizer.source", run.tokenizer.source, code="E208")
+
+
 def check_source(setting: str, name: str, *, code: str) -> None:
     """Raise ConfigError where a model or tokenizer cannot be a hub id and is no directory here: the hub need not be asked."""
     if not _HUB_ID.fullmatch(name) and not Path(name).is_dir():

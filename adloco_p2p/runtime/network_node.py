@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from adloco_p2p.config.local_files import check_run_of_others, unpinned
+from adloco_p2p.config.local_files import check_run_of_others, check_sources, unpinned
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
@@ -68,7 +68,8 @@ async def start_run(
 ) -> Stop:
     """Be the first peer of a run, or come back to it. `initial_peers` are others that make it known, such as a bootstrap."""
     _, addresses = split_initial_peers(initial_peers)
-    select_device(config)  # a device that is not there is noticed before others are invited
+    check_sources(run)  # what is not there is noticed before the join link is printed
+    select_device(config)
     workdir.enter("starting the p2p daemon")
     host = await Host.start(
         workdir=workdir.path, config=config, initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses]

@@ -1,4 +1,4 @@
-"""A device that this machine lacks ends the start before the network does anything."""
+"""A device, model or tokenizer that this machine lacks ends the start before the network does anything."""
 
 import asyncio
 from contextlib import closing
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.config.run_config import ModelConfig, RunConfig, TokenizerConfig
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.runtime import network_node
 from adloco_p2p.storage.workdir import Workdir
@@ -33,3 +33,30 @@ def test_a_missing_device_is_noticed_before_the_join_link(
         with pytest.raises(ConfigError, match="device: 'cuda:97'") as refused:
             asyncio.run(coroutine)
     assert refused.value.code == "E210" and said == []
+
+
+@pytest.mark.parametrize(
+    ("run", "code", "setting"),
+    [
+        (
+            RunConfig(model=ModelConfig(pretrained="./nomodel"), tokenizer=TokenizerConfig(source="./nomodel")),
+            "E209",
+            "model.pretrained",
+        ),
+        (RunConfig(tokenizer=TokenizerConfig(source="./nowhere")), "E208", "tokenizer.source"),
+    ],
+)
+def test_a_missing_directory_is_noticed_before_the_join_link(
+    run: RunConfig, code: str, setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_network(**_: object) -> None:
+        raise AssertionError("the network was started")
+
+    monkeypatch.setattr(network_node.Host, "start", no_network)
+    with closing(Workdir.open(tmp_path)) as workdir:
+        started = network_node.start_run(
+            run=run, initial_peers=(), workdir=workdir, config=PeerConfig(), view=PlainView(None), say=lambda _: None
+        )
+        with pytest.raises(ConfigError, match=f"{setting}: '\\./no") as refused:
+            asyncio.run(started)
+    assert refused.value.code == code
