@@ -203,12 +203,12 @@ def _parser() -> argparse.ArgumentParser:
     _workdir(export)
     export.add_argument("--output", type=Path, required=True, metavar="DIR", help="new or empty directory")
     _instance(export)
-    export.set_defaults(verb="model:export")
+    export.set_defaults(verb="trained_model:export")
 
     evaluate = verbs.add_parser("evaluate", help="held-out loss and perplexity of every live instance and of their merge")
     _workdir(evaluate)
     _json(evaluate)
-    evaluate.set_defaults(verb="model:evaluate")
+    evaluate.set_defaults(verb="trained_model:evaluate")
 
     generate = verbs.add_parser("generate", help="let the model write")
     _workdir(generate)
@@ -217,7 +217,7 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--temperature", type=float, default=0.7, help="0: always the most likely token")
     generate.add_argument("--seed", type=int, default=0)
     _instance(generate)
-    generate.set_defaults(verb="model:generate")
+    generate.set_defaults(verb="trained_model:generate")
 
     report = verbs.add_parser("report", help="draw the run: loss, batch growth, merges, time")
     _workdir(report)
@@ -260,12 +260,12 @@ def _parser() -> argparse.ArgumentParser:
     ledger.add_argument("action", nargs="?", choices=["verify"], help="check every link, signature and decision")
     _workdir(ledger)
     _json(ledger)
-    ledger.set_defaults(verb="ledger:show")
+    ledger.set_defaults(verb="audit:show")
 
     explain = verbs.add_parser("explain", help="why a round was planned as it was")
     explain.add_argument("round", type=int, metavar="ROUND")
     _workdir(explain)
-    explain.set_defaults(verb="ledger:explain")
+    explain.set_defaults(verb="audit:explain")
 
     explain_error = verbs.add_parser("explain-error", help="cause and remedy of an error code; without one, of all of them")
     explain_error.add_argument("code", nargs="?", metavar="CODE", help="such as E302, or 302")
@@ -288,7 +288,7 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_argument("--partition", type=float, default=0.0, metavar="SECONDS", help="cut the swarm in two for so long")
     simulate.add_argument("--liars", type=float, default=0.0, metavar="F", help="fraction of peers that lie in their reports")
     _json(simulate)
-    simulate.set_defaults(verb="ledger:simulate")
+    simulate.set_defaults(verb="audit:simulate")
 
     config = verbs.add_parser("config", help="show a configuration with the origin of every setting")
     config_verbs = config.add_subparsers(title="verbs", required=True, metavar="VERB")

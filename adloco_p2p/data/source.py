@@ -9,7 +9,7 @@ from typing import Any
 
 from adloco_p2p.config.run_config import DataConfig
 from adloco_p2p.data.corpus import Document
-from adloco_p2p.data.hub import repository_files
+from adloco_p2p.data.hub import client_errors, repository_files
 from adloco_p2p.errors import ConfigError
 
 READ_BATCH = 1000
@@ -59,7 +59,7 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
         columns = dataset.column_names or list(
             next(iter(dataset), {})
         )  # a stream may learn its columns from its first row only
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+    except (OSError, ValueError, datasets.exceptions.DatasetsError, *client_errors()) as error:
         raise ConfigError(_unreadable(data, split, error), code="E207") from error
     if columns and data.text_column not in columns:
         raise ConfigError(

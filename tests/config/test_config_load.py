@@ -213,7 +213,7 @@ def test_an_unknown_key_comes_with_the_likely_one(tmp_path: Path, key: str, mean
         ("inner.eps=.inf", "inner.eps: inf is not a finite number"),
         ("inner.eps=.nan", "inner.eps: nan is not a finite number"),
         ("seed=99999999999999999999", "seed: a whole number of more than 63 bits"),
-        ("protocol=4", "protocol: 4 (--set) is not accepted; accepted: a whole number, at least 3, at most 3"),
+        ("protocol=5", "protocol: 5 (--set) is not accepted; accepted: a whole number, at least 4, at most 4"),
         ("mode=fedavg", "accepted: one of adloco, diloco, localsgd"),
         ("mode=[adloco]", 'mode: ["adloco"] (--set) is not accepted'),
         (

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from adloco_p2p.core.ledger import branch_claims
 from adloco_p2p.core.model.events import Effect
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.types import FIRST_BRANCH_ID, BranchState, InstanceId, RoundPlan
@@ -89,7 +90,7 @@ def test_a_peer_that_forgets_what_it_trained_is_caught(bug: type[BranchStore]) -
 
 def test_believing_anybody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        branch_merge, "_is_credible", lambda history, claimant, branch_state: branch_state.fork in history.position
+        branch_claims, "_is_credible", lambda history, claimant, branch_state: branch_state.fork in history.position
     )
     assert any(caught(parted(seed, liars=0.5)) for seed in range(10))
 

@@ -478,7 +478,7 @@ def test_a_refusing_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_file_in_the_place_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("mine")
-    with pytest.raises(StorageError, match="choose another working directory"):
+    with pytest.raises(StorageError, match="choose another directory"):
         opened(tmp_path)
     assert (tmp_path / "checkpoints").read_text() == "mine"
 

@@ -76,6 +76,8 @@ def reach(address: str) -> Reach:
     if "/p2p-circuit" in address:
         return "relay"
     parts = address.split("/")
+    if len(parts) < 3:
+        return True
     if parts[1] not in ("ip4", "ip6"):
         return "public"
     host = ipaddress.ip_address(parts[2])
@@ -111,6 +113,8 @@ def leads_out(address: str, own: Sequence[str]) -> bool:
 def _is_never_announced(address: str) -> bool:
     """Link-local, multicast or no address at all: nobody is reached there from another machine."""
     parts = address.split("/")
+    if len(parts) < 3:
+        return True
     if parts[1] not in ("ip4", "ip6"):
         return False
     host = ipaddress.ip_address(parts[2])

@@ -23,10 +23,10 @@ time.time = lambda: real() + float(sys.argv[1])  # before anybody has imported i
 
 import asyncio
 from pathlib import Path
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.core.types import Digest
-from adloco_p2p.swarm.discovery import Discovery
-from adloco_p2p.swarm.host import Host
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.core.model.types import Digest
+from adloco_p2p.swarm.discovery.run_records import Discovery
+from adloco_p2p.swarm.p2p.host import Host
 
 async def main():
     config = PeerConfig(host_maddrs=("/ip4/127.0.0.1/tcp/0",))

@@ -22,8 +22,8 @@ ALICE = "12D3KooWQkxwZWd7pAqo4nri2UXpypCziQafHx7YoEtdZBsauLWL"
 HOST_PROCESS = """
 import asyncio, sys
 from pathlib import Path
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.swarm.host import Host
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.swarm.p2p.host import Host
 
 async def main():
     config = PeerConfig(host_maddrs=("/ip4/127.0.0.1/tcp/0",))
