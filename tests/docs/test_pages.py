@@ -1,5 +1,5 @@
-"""The pages are true to the tree: paths and names in backticks exist, the picture of the rooms shows the contracts, words are
-those of the glossary."""
+"""Paths and names in backticks exist in the tree, the picture of the rooms shows the import contracts, and the pages use the
+words of the glossary."""
 
 import re
 import tomllib
@@ -86,6 +86,11 @@ def test_no_sentence_begins_with_a_free_relative(page: Path) -> None:
     """ "Who has voted ...", "What is left ..." as subjects; questions and headings may."""
     text = re.sub(r"^#.*$", "", FENCED.sub("", page.read_text()), flags=re.MULTILINE)
     assert not RELATIVE_SUBJECT.findall(text)
+
+
+def test_a_free_relative_is_noticed_and_a_question_is_not() -> None:
+    page = "Who decides? It ended. What is left\nis work. A host that votes, votes once.\n\nWhoever votes abstains.\n"
+    assert RELATIVE_SUBJECT.findall(page) == ["What is left\nis work.", "Whoever votes abstains."]
 
 
 def picture() -> dict[str, list[frozenset[str]]]:
