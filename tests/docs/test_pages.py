@@ -19,6 +19,8 @@ FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 QUOTED = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)*\.(?:py|md|yaml|toml|sh|proto|svg|js|gz)|(?!\d)[\w.-]+(?:/[\w.-]+)+/?|[\w-]+/")
 NAME = re.compile(r"_?[A-Za-z]\w*(?:\.\w+)*(?:\(\))?")
+IN_FILE = re.compile(r"`(\w+)` in `([\w/]+\.py)`|`([\w/]+\.py)` \(`(\w+)`\)")
+"""A name and its file: "`STEPS` in `core/averaging/outer_round.py`", or the other way round in the glossary."""
 OF_A_RUN = {"control/endpoint.json", "my-peer/identity.key"}
 """Files of a working directory, not of the tree."""
 MADE_BY_THE_READER = {"mine.yaml"}
@@ -73,6 +75,13 @@ def test_every_name_of_the_code_on_a_page_exists(page: Path) -> None:
     names = [word for word in quoted_in(page) if NAME.fullmatch(word)]
     parts = {part for name in names for part in re.findall(r"\w+", name) if "_" in part or re.search(r"[a-z][A-Z]", part)}
     assert not parts - known
+
+
+def test_a_name_is_in_the_file_that_a_page_states() -> None:
+    stated = [found.groups("") for page in PAGES for found in IN_FILE.finditer(page.read_text())]
+    pairs = {(name or second_name, path or second_path) for name, path, second_path, second_name in stated}
+    assert len(pairs) > 5
+    assert not [(name, path) for name, path in pairs if not re.search(rf"\b{name}\b", (PACKAGE / path).read_text())]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in (GENERATED_PAGE, HISTORY)], ids=shown)
