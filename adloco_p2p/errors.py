@@ -6,7 +6,7 @@ AdlocoError
     LocalProtocolError        ours: a bug; crash, the supervisor restarts
     RemoteProtocolError       theirs: drop the message, count it against the peer
   SwarmError                  the network's: retried until a deadline, then an event
-    AverageFailed             an averaging attempt ended without a result
+    AveragingError             an averaging attempt ended without a result
     StateTransferFailed       no donor could serve the wanted state
   StorageError                the disk's: refuse to start, or stop cleanly; never train on without durability
   DeviceError                 the machine's: even one sample does not fit the device
@@ -61,7 +61,7 @@ class SwarmError(AdlocoError):
     code = "E301"
 
 
-class AverageFailed(SwarmError):
+class AveragingError(SwarmError):
     """An averaging attempt ended without a result; `suspects` are the peers that were waited for in vain."""
 
     code = "E310"

@@ -147,7 +147,7 @@ class Checkers:
         self._hear(peer, other, beat, now)
 
     def _hear_of(self, peer: PeerId, other: PeerId, beat: int, now: float) -> None:
-        """From a third one: believed of a life that the other one made known itself, and while none is known."""
+        """From a third one: accepted for a life that the other one made known itself, and while none is known."""
         known = self._beats[peer].get(other, 0)
         if other not in self._own_word[peer] or beat // BEATS_PER_LIFE == known // BEATS_PER_LIFE:
             self._hear(peer, other, beat, now)
@@ -172,7 +172,7 @@ class Checkers:
             case LedgerEntry():
                 self._check_entry(peer, record)
 
-    def saying(self, peer: PeerId, message: object, now: float) -> None:
+    def before_send(self, peer: PeerId, message: object, now: float) -> None:
         match message:
             case Prepare():
                 self._absent[message.parent, message.ballot] = message.absent

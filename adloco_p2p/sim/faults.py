@@ -6,7 +6,7 @@ from random import Random
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Everything that a world does to its peers until `calm_at`; from then on it is kind. Seconds of virtual time."""
+    """Everything that a world does to its peers until `faults_end_at`; from then on it is kind. Seconds of virtual time."""
 
     loss: float = 0.0
     """Part of the messages that never arrive."""
@@ -40,7 +40,7 @@ class Faults:
     """Clocks of two machines differ by up to so much, and run up to 0.1 % fast or slow."""
     slow_peers: float = 0.0
     """Part of the peers that need three times as long for a round."""
-    calm_at: float = 30.0
+    faults_end_at: float = 30.0
 
     @property
     def is_gentle(self) -> bool:
@@ -83,5 +83,5 @@ def random_faults(random: Random) -> Faults:
         vanish_share=vanish,
         slow_peers=sometimes(0.3, 0.3),
         aside=sometimes(0.3, 4.0),
-        calm_at=20.0,
+        faults_end_at=20.0,
     )

@@ -71,7 +71,7 @@ def simulate(
         partition_at=round_seconds if partition_seconds else None,
         partition_seconds=partition_seconds,
         liars=liars,
-        calm_at=rounds * round_seconds + partition_seconds if loss or churn or partition_seconds else 0.0,
+        faults_end_at=rounds * round_seconds + partition_seconds if loss or churn or partition_seconds else 0.0,
     )
     for seed in seeds:
         yield run_seed(seed, peers=peers, rounds=rounds, faults=faults, round_seconds=round_seconds, timing=timing)

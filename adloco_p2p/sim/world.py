@@ -160,9 +160,9 @@ class World:
 
     def run(self) -> None:
         """Play until everybody alive has the last plan and nothing can go wrong any more."""
-        end = self.faults.calm_at + WAIT_LIMIT_SECONDS
+        end = self.faults.faults_end_at + WAIT_LIMIT_SECONDS
         while self._queue and self.time <= end:
-            if self.time >= self.faults.calm_at and self.is_over():
+            if self.time >= self.faults.faults_end_at and self.is_over():
                 return
             self.time, _, act = heapq.heappop(self._queue)
             self.events += 1
@@ -303,7 +303,7 @@ class World:
                 case Reorg():
                     self._switch(machine, outcome)
             chance = self.faults.crash_targets if is_telling else self.faults.crash_chance
-            if chance and self.time < self.faults.calm_at and self.random.random() < chance:
+            if chance and self.time < self.faults.faults_end_at and self.random.random() < chance:
                 self._crash(machine, f"after {type(outcome).__name__}")
                 return
 
@@ -381,7 +381,7 @@ class World:
 
     def _say(self, machine: Machine, message: object, peers: Sequence[PeerId]) -> None:
         others = [peer for peer in peers if peer != machine.peer]
-        self.checkers.saying(machine.peer, message, machine.clock(self.time))
+        self.checkers.before_send(machine.peer, message, machine.clock(self.time))
         if self.trace is not None:
             self.note(machine.peer, f"-> {','.join(others)} {_brief(message)}")
         machine.messages += len(others)
@@ -390,19 +390,19 @@ class World:
             machine.bytes += len(others) * size
             if size > MAX_MESSAGE_BYTES:
                 raise Violation(f"{short(machine.peer)} sends a {type(message).__name__} of {size} bytes, which nobody takes")
-        is_calm = self.time >= self.faults.calm_at
+        are_faults_over = self.time >= self.faults.faults_end_at
         shortest, longest = self.faults.delay_seconds
         for peer in others:
             target = self.machines.get(peer)
             if target is None:
                 continue
             copies = 1
-            if not is_calm:
+            if not are_faults_over:
                 if self.random.random() < self.faults.loss or self._is_cut(machine.peer, peer):
                     continue
                 copies += self.random.random() < self.faults.duplication
             for _ in range(copies):
-                at = self.time + self.random.uniform(shortest, min(longest, 0.3) if is_calm else longest)
+                at = self.time + self.random.uniform(shortest, min(longest, 0.3) if are_faults_over else longest)
                 self._at(at, self._deliver, target, machine.peer, message)
 
     def _is_cut(self, sender: PeerId, receiver: PeerId) -> bool:
@@ -461,7 +461,7 @@ class World:
                 self._leave(machine)
             if random.random() < faults.aside / 60.0 and len([m for m in alive if not m.is_aside]) > 2:
                 self._step_aside(machine)
-        if self.time + 1.0 < faults.calm_at:
+        if self.time + 1.0 < faults.faults_end_at:
             self._at(self.time + 1.0, self._every_second)
 
     def _join(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, PseudoGradientStatistics
-from adloco_p2p.errors import AverageFailed, StateTransferFailed
+from adloco_p2p.errors import AveragingError, StateTransferFailed
 from adloco_p2p.numerics.digest import tensor_digest
 from adloco_p2p.numerics.reduction import pseudo_gradient_statistics, weighted_average
 
@@ -109,7 +109,7 @@ class MemoryPort:
                 await rendezvous.done.wait()
         except TimeoutError:
             missing = tuple(peer for peer in members if peer not in rendezvous.vectors)
-            raise AverageFailed(f"waited {timeout_seconds:.1f} s for {', '.join(missing)}", suspects=missing) from None
+            raise AveragingError(f"waited {timeout_seconds:.1f} s for {', '.join(missing)}", suspects=missing) from None
         finally:
             self.swarm.rendezvous.pop(key, None)
         assert rendezvous.average is not None
@@ -137,7 +137,7 @@ class MemoryPort:
         del round, key, timeout_seconds
         average = self.swarm.averages.get(digest)
         if average is None or all(peer in self.swarm.cut for peer in from_peers):
-            raise AverageFailed("nobody holds the average", suspects=from_peers)
+            raise AveragingError("nobody holds the average", suspects=from_peers)
         return MemoryAverage(
             vector=average,
             digest=digest,

@@ -28,7 +28,7 @@ from adloco_p2p.training.device import configure_device
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.inner_loop import OnProgress, run_inner_steps
 from adloco_p2p.training.instance import Instance
-from adloco_p2p.training.learning_rate import round_schedule
+from adloco_p2p.training.learning_rate import learning_rate_schedule
 from adloco_p2p.training.memory_search import search_cpu, search_cuda
 from adloco_p2p.training.model import build_model, derived_seed, initial_seed
 from adloco_p2p.training.shell import ModelShell
@@ -135,7 +135,7 @@ class Hosting:
                 instance,
                 stream,
                 share=effect.share,
-                schedule=round_schedule(effect, inner=self._run.inner, initial_batch=self._run.batch.initial_batch),
+                schedule=learning_rate_schedule(effect, inner=self._run.inner, initial_batch=self._run.batch.initial_batch),
                 micro_batch_limit=micro_batch_limit,
                 should_stop=should_stop,
                 on_progress=on_progress,

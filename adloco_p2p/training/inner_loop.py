@@ -13,7 +13,7 @@ from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch, SampleStream
 from adloco_p2p.numerics.grad_stats import half_batch_statistics, half_products
 from adloco_p2p.training.instance import Instance
-from adloco_p2p.training.learning_rate import RoundSchedule
+from adloco_p2p.training.learning_rate import LearningRateSchedule
 from adloco_p2p.training.shell import ModelShell
 
 STATISTICS_PERIOD = 4
@@ -32,7 +32,7 @@ def run_inner_steps(
     stream: SampleStream,
     *,
     share: HostShare,
-    schedule: RoundSchedule,
+    schedule: LearningRateSchedule,
     micro_batch_limit: int,
     should_stop: Callable[[], bool],
     on_progress: OnProgress,

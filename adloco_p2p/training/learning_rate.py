@@ -8,7 +8,7 @@ from adloco_p2p.core.model.events import RunInner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundSchedule:
+class LearningRateSchedule:
     """What the learning rates of one round of one instance depend on."""
 
     inner: InnerConfig
@@ -42,9 +42,9 @@ class RoundSchedule:
         return floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
 
 
-def round_schedule(effect: RunInner, *, inner: InnerConfig, initial_batch: int) -> RoundSchedule:
+def learning_rate_schedule(effect: RunInner, *, inner: InnerConfig, initial_batch: int) -> LearningRateSchedule:
     """The schedule of the round that a plan asks for."""
-    return RoundSchedule(
+    return LearningRateSchedule(
         inner=inner,
         steps_before=effect.plan.inner_steps_before,
         num_steps=effect.share.inner_steps,

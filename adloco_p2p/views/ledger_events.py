@@ -19,7 +19,7 @@ from adloco_p2p.views.records import Event
 from adloco_p2p.views.status import Status, apply
 
 
-class Story:
+class LedgerEvents:
     """The story of a ledger, told up to where it has come; what is told once is not told again."""
 
     def __init__(self, genesis: RoundPlan, *, started: Mapping[str, object], sequence_length: int) -> None:

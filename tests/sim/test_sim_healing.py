@@ -24,7 +24,7 @@ def parted(seed: int, *, make_branches: MakeStates = BranchStore, liars: float |
         partition_at=random.uniform(2.0, 10.0),
         partition_seconds=random.uniform(10.0, 30.0),
         slow_peers=random.choice((0.0, 0.3)),
-        calm_at=45.0,
+        faults_end_at=45.0,
     )
     peers = random.randint(3, 6)
     return World(seed, peers=peers, rounds=24, faults=faults, round_seconds=2.0, make_branches=make_branches)
@@ -62,7 +62,7 @@ def test_what_was_trained_apart_is_settled_at_length(block: int) -> None:
 
 
 def test_without_liars_and_crashes_all_of_it_is_merged() -> None:
-    faults = Faults(partition_at=5.0, partition_seconds=25.0, calm_at=30.0)
+    faults = Faults(partition_at=5.0, partition_seconds=25.0, faults_end_at=30.0)
     world = World(3, peers=6, rounds=24, faults=faults, round_seconds=2.0)
     world.run()
     assert num_merged(world) > 0

@@ -67,7 +67,7 @@ class DayBook:
         return self._bytes
 
 
-class Schedule:
+class DailySchedule:
     """Looks at the clock every few seconds. `command` is the node's, `is_paused` says whether somebody has paused it."""
 
     def __init__(

@@ -8,7 +8,7 @@ import torch
 from adloco_p2p.core.model import messages
 from adloco_p2p.core.model.messages import WireMessage
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan
-from adloco_p2p.errors import AverageFailed
+from adloco_p2p.errors import AveragingError
 from adloco_p2p.runtime.node.ports import AveragedVector
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
@@ -118,7 +118,7 @@ class NetworkAveraging:
         reducers = [peer for (peer, _), share in zip(weights, shares or [1.0] * len(weights), strict=True) if share > 0]
         missing = await self._out_of_reach(reducers)
         if missing:  # dialling them once more would hold up the whole round
-            raise AverageFailed(f"no way from here to {', '.join(missing)}", suspects=missing)
+            raise AveragingError(f"no way from here to {', '.join(missing)}", suspects=missing)
         return await self._averager.average(
             round=round, key=key, weights=weights, vector=vector, timeout_seconds=timeout_seconds, shares=shares or None
         )

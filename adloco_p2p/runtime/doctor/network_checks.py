@@ -16,8 +16,8 @@ from adloco_p2p.swarm.discovery.join_link import split_initial_peers
 from adloco_p2p.swarm.discovery.reachability import ClockReading, Speed, ask_to_dial_back, measure_speed, ping
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.daemon import outgoing_address
-from adloco_p2p.swarm.p2p.host import Host
 from adloco_p2p.swarm.p2p.listening import has_open_port, is_free
+from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.views.check_report import CheckResult
 
 MAX_ASKED = 2
@@ -33,7 +33,7 @@ async def check_network(config: PeerConfig, initial_peers: Sequence[str]) -> Asy
     linked, addresses = split_initial_peers(initial_peers)
     with tempfile.TemporaryDirectory(prefix="adloco-doctor-") as folder:
         try:
-            host = await Host.start(
+            swarm_node = await SwarmNode.start(
                 workdir=Path(folder),
                 config=_beside_a_node(config),
                 initial_peers=[str(a) for a in addresses],
@@ -43,19 +43,19 @@ async def check_network(config: PeerConfig, initial_peers: Sequence[str]) -> Asy
             yield CheckResult(check="initial peers", outcome="failed", found=str(error), code=error.code)
             return
         try:
-            yield _initial_peers(host, len({address.peer for address in addresses}))
-            discovery = Discovery(host.dht, host.identity, wall_clock=host.clock)
+            yield _initial_peers(swarm_node, len({address.peer for address in addresses}))
+            discovery = Discovery(swarm_node.dht, swarm_node.identity, wall_clock=swarm_node.clock)
             runs = [record.run for record in await discovery.list_runs()]
             for run in [linked] if linked else runs[:1]:
-                await connect_to_run(host, discovery, run, is_patient=False)
+                await connect_to_run(swarm_node, discovery, run, should_retry=False)
             yield CheckResult(check="runs", outcome="ok", found=f"{len(runs)} announced" if runs else "none announced yet")
-            readings = await _pinged(host)
+            readings = await _pinged(swarm_node)
             yield _protocol(readings)
             yield _clock(readings)
-            yield await _dial_back(host, readings)
-            yield await _speed(host, readings)
+            yield await _dial_back(swarm_node, readings)
+            yield await _speed(swarm_node, readings)
         finally:
-            await host.stop()
+            await swarm_node.stop()
 
 
 def _beside_a_node(config: PeerConfig) -> PeerConfig:
@@ -75,18 +75,18 @@ def _open_port(maddr: str) -> str:
     return f"{head}{protocol}0{separator}{tail}"
 
 
-def _initial_peers(host: Host, num_given: int) -> CheckResult:
-    missing = "; ".join(f"{unreached.peer}: {unreached.reason}" for unreached in host.unreached)
+def _initial_peers(swarm_node: SwarmNode, num_given: int) -> CheckResult:
+    missing = "; ".join(f"{unreached.peer}: {unreached.reason}" for unreached in swarm_node.unreached)
     if missing:
-        found = f"{num_given - len(host.unreached)} of {num_given} answer; {missing}"
+        found = f"{num_given - len(swarm_node.unreached)} of {num_given} answer; {missing}"
         return CheckResult(check="initial peers", outcome="warning", found=found, code="E320")
     return CheckResult(check="initial peers", outcome="ok", found=f"{num_given} of {num_given} answer")
 
 
-async def _pinged(host: Host) -> Mapping[PeerId, ClockReading]:
+async def _pinged(swarm_node: SwarmNode) -> Mapping[PeerId, ClockReading]:
     """Those of the connected peers that speak our protocol of reachability."""
-    peers = (await host.peers_connected())[:MAX_PINGED]
-    answers = await asyncio.gather(*(ping(host.p2p, peer) for peer in peers), return_exceptions=True)
+    peers = (await swarm_node.peers_connected())[:MAX_PINGED]
+    answers = await asyncio.gather(*(ping(swarm_node.p2p, peer) for peer in peers), return_exceptions=True)
     for answer in answers:
         if isinstance(answer, BaseException) and not isinstance(answer, SwarmError):
             raise answer
@@ -110,9 +110,9 @@ def _clock(readings: Mapping[PeerId, ClockReading]) -> CheckResult:
     return CheckResult(check="clock", outcome="ok", found=found.in_words)
 
 
-async def _dial_back(host: Host, readings: Mapping[PeerId, ClockReading]) -> CheckResult:
+async def _dial_back(swarm_node: SwarmNode, readings: Mapping[PeerId, ClockReading]) -> CheckResult:
     """Whether others can connect, and what stands between."""
-    own = await host.addresses()
+    own = await swarm_node.addresses()
     if not own:
         return CheckResult(check="dial back", outcome="skipped", found="client mode: nobody is meant to connect")
     seen = sorted({reading.observed.split("/")[2] for reading in readings.values() if reading.observed.count("/") >= 2})
@@ -126,7 +126,7 @@ async def _dial_back(host: Host, readings: Mapping[PeerId, ClockReading]) -> Che
         if tried == MAX_ASKED:
             break
         try:
-            answers = await ask_to_dial_back(host.p2p, peer, list(dict.fromkeys(wanted)))
+            answers = await ask_to_dial_back(swarm_node.p2p, peer, list(dict.fromkeys(wanted)))
         except SwarmError as error:
             refusals.append(str(error))
             continue
@@ -140,14 +140,14 @@ async def _dial_back(host: Host, readings: Mapping[PeerId, ClockReading]) -> Che
     return CheckResult(check="dial back", outcome="warning", found=found, code="E322")
 
 
-async def _speed(host: Host, readings: Mapping[PeerId, ClockReading]) -> CheckResult:
+async def _speed(swarm_node: SwarmNode, readings: Mapping[PeerId, ClockReading]) -> CheckResult:
     speeds: dict[PeerId, Speed] = {}
     refusals = []
     for peer in sorted(readings, key=lambda peer: readings[peer].round_trip_seconds):
         if len(speeds) == MAX_ASKED:
             break
         try:
-            speeds[peer] = await measure_speed(host.p2p, peer)
+            speeds[peer] = await measure_speed(swarm_node.p2p, peer)
         except SwarmError as error:
             refusals.append(str(error))
     if not speeds:

@@ -36,7 +36,7 @@ from adloco_p2p.core.model.events import (
     TransitionApplied,
 )
 from adloco_p2p.core.model.types import InstanceId
-from adloco_p2p.runtime.node.ports import Checkpoints, Engine, StateExchange, Vector
+from adloco_p2p.runtime.node.ports import CheckpointStore, Engine, StateExchange, Vector
 
 DeviceEffect = (
     RunInner
@@ -64,7 +64,7 @@ class DeviceWorker:
         self,
         *,
         engine: Engine,
-        checkpoints: Checkpoints,
+        checkpoints: CheckpointStore,
         states: StateExchange,
         post: Callable[[Event], None],
         progress: Callable[[dict[str, object]], None],

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from adloco_p2p.core.model.events import (
     ApplyOuter,
     Average,
+    AverageFailed,
     AverageFinished,
     Broadcast,
     CancelAverage,
@@ -40,17 +41,16 @@ from adloco_p2p.core.model.events import (
     Ticked,
     Transition,
 )
-from adloco_p2p.core.model.events import AverageFailed as AverageFailedEvent
 from adloco_p2p.core.model.events import FetchFailed as FetchFailedEvent
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.core.peer.peer import Peer
-from adloco_p2p.errors import AverageFailed, StateTransferFailed
+from adloco_p2p.errors import AveragingError, StateTransferFailed
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
 from adloco_p2p.runtime.node.ports import (
     AveragedVector,
     Averaging,
-    Checkpoints,
+    CheckpointStore,
     Engine,
     EventSink,
     Journal,
@@ -69,7 +69,7 @@ class Ports:
     """Everything outside that the loop talks to."""
 
     engine: Engine
-    checkpoints: Checkpoints
+    checkpoints: CheckpointStore
     averaging: Averaging
     messenger: Messenger
     states: StateExchange
@@ -262,8 +262,8 @@ class Node:
     async def _average(self, effect: Average | RepairAverage) -> None:
         try:
             averaged = await self._averaged(effect)
-        except AverageFailed as error:
-            failed = AverageFailedEvent(
+        except AveragingError as error:
+            failed = AverageFailed(
                 instance=effect.instance,
                 round=effect.round,
                 attempt=effect.attempt,

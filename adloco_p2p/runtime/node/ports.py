@@ -55,7 +55,7 @@ class Engine(Protocol):
     def snapshot(self, instance: InstanceId) -> tuple[dict[str, Vector], dict[str, object]]: ...
 
 
-class Checkpoints(Protocol):
+class CheckpointStore(Protocol):
     """Durable state. Called only from the device worker's second thread, in the order of the effects."""
 
     def save_instance(self, round: int, instance: InstanceId, tensors: dict[str, Vector], meta: dict[str, object]) -> None: ...
@@ -90,7 +90,7 @@ class AveragedVector(Protocol):
 
 
 class Averaging(Protocol):
-    """Averages vectors with other peers. Called from the event loop; raises AverageFailed."""
+    """Averages vectors with other peers. Called from the event loop; raises AveragingError."""
 
     async def average(
         self,

@@ -18,7 +18,7 @@ from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
 from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
-from adloco_p2p.errors import AverageFailed, LocalProtocolError, RemoteProtocolError
+from adloco_p2p.errors import AveragingError, LocalProtocolError, RemoteProtocolError
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.digest import result_digest
 from adloco_p2p.numerics.reduction import statistics_of
@@ -82,7 +82,7 @@ class Averager:
         meter: Meter | None = None,
         members: Callable[[], Collection[PeerId]] = frozenset,
     ) -> None:
-        """`members`: who has a seat now. The streams of others get few places and little patience, except where this peer has
+        """`members`: who has a seat now. The streams of others get few places and little time, except where this peer has
         no seat itself and does not know who has one."""
         self._p2p = p2p
         self._members = members
@@ -166,11 +166,11 @@ class Averager:
         others, an attempt that was given up is over. The result is put in `out` where given, which is worth having: new memory
         is a large part of the cost. It is held for repairs until results of later rounds take its place.
 
-        Raises AverageFailed, with suspects, when there is no result by the deadline or none can be expected any more;
+        Raises AveragingError, with suspects, when there is no result by the deadline or none can be expected any more;
         ValueError for arguments that no plan contains.
         """
         if sum(weight for _, weight in weights) == 0:
-            raise AverageFailed("no member has any samples")
+            raise AveragingError("no member has any samples")
         averaged = torch.empty_like(vector) if out is None else out
         if not all(_is_flat(tensor) for tensor in (vector, averaged)) or averaged.shape != vector.shape:
             raise ValueError("vector and out must be float32 [P], contiguous, on the CPU")
@@ -185,12 +185,12 @@ class Averager:
         if self._own_peer not in spec.members:
             raise LocalProtocolError("this peer is not a member of the average it was asked for")
         if key in self._running or key in self._ended:
-            raise AverageFailed("this attempt was begun here before, and given up")  # the round was begun anew
+            raise AveragingError("this attempt was begun here before, and given up")  # the round was begun anew
         begun = asyncio.get_running_loop().time()
         butterfly = self._begin(spec, vector.detach(), averaged, timeout_seconds)
         try:
             await butterfly.run()
-        except AverageFailed as error:
+        except AveragingError as error:
             self._end_in_failure(butterfly, failure(str(error), error.suspects))
             raise
         except asyncio.CancelledError:
@@ -227,7 +227,7 @@ class Averager:
         """Fetch a committed result from peers that hold it; every part is checked against the digest.
 
         `key` is what `forget` takes afterwards. Where `vector`, this peer's own, is one of the contributions, the statistics
-        are those of `average`. Raises AverageFailed.
+        are those of `average`. Raises AveragingError.
         """
         begun = asyncio.get_running_loop().time()
         result, traffic = self._results.find(digest), (0, 0)
@@ -239,7 +239,7 @@ class Averager:
                 async with asyncio.timeout(timeout_seconds):
                     result = await fetch.run(donors, lambda peer: self._connect(peer, self._limits.connect_seconds))
             except TimeoutError:
-                raise AverageFailed("the deadline passed while fetching the result", suspects=donors) from None
+                raise AveragingError("the deadline passed while fetching the result", suspects=donors) from None
             self._fetches.pop(digest, None)
             traffic = fetch.bytes_sent - before[0], fetch.bytes_received - before[1]
         self._hold(key, result, round, is_fetched=True)
@@ -385,14 +385,14 @@ class Averager:
     async def _local_fault(self) -> str | None:
         """What is wrong with this peer's own network daemon, if anything is. A slow one, on a busy machine, is in order; one
         that answers nothing for as long as nobody may be silent cannot tell who else is."""
-        patience_seconds = self._stall_detector.limit_seconds
+        limit_seconds = self._stall_detector.limit_seconds
         try:
-            async with asyncio.timeout(patience_seconds):
+            async with asyncio.timeout(limit_seconds):
                 await self._p2p.list_peers()
         except P2PDaemonError:
             return None  # that is an answer, too
         except TimeoutError:
-            return f"this peer's own network daemon did not answer for {patience_seconds:.3g} s"
+            return f"this peer's own network daemon did not answer for {limit_seconds:.3g} s"
         except (ConnectionError, FileNotFoundError, asyncio.IncompleteReadError):
             return "this peer's own network daemon is gone"
         except OSError as error:
@@ -417,9 +417,9 @@ class Averager:
             stream = self._accepted[task] = await FramedStream.take_over(peer, reader, writer)
             stream.count_into(self._meter)
             stream.pace = self._pace
-            patience = max(self._limits.hello_seconds, self._stall_detector.limit_seconds)
-            while await self._serve_next(stream, patience):
-                patience = 2 * IDLE_SECONDS
+            limit_seconds = max(self._limits.hello_seconds, self._stall_detector.limit_seconds)
+            while await self._serve_next(stream, limit_seconds):
+                limit_seconds = 2 * IDLE_SECONDS
         except RemoteProtocolError as error:
             self._note_refusal(peer, str(error))
         except (StreamLost, TimeoutError) as error:
@@ -449,9 +449,9 @@ class Averager:
         is_full = num_of_members >= self._max_streams - limits.max_stranger_streams
         return not is_full and self._num_streams[peer] < limits.max_streams_per_peer
 
-    async def _serve_next(self, stream: FramedStream, patience_seconds: float) -> bool:
+    async def _serve_next(self, stream: FramedStream, limit_seconds: float) -> bool:
         """Do what the next hello asks. True: another one may follow."""
-        async with asyncio.timeout(patience_seconds):
+        async with asyncio.timeout(limit_seconds):
             hello = Hello.decode(await stream.receive(FrameKind.HELLO))
         match hello.purpose:
             case Purpose.AVERAGE:

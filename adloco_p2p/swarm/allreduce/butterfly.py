@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 from adloco_p2p.core.model.types import ROUNDS_KEPT, PeerId
-from adloco_p2p.errors import AverageFailed, RemoteProtocolError, SwarmError
+from adloco_p2p.errors import AveragingError, RemoteProtocolError, SwarmError
 from adloco_p2p.numerics.codecs import fits
 from adloco_p2p.numerics.digest import part_digest
 from adloco_p2p.numerics.reduction import BadPart, part_statistics, weighted_mean
@@ -135,7 +135,7 @@ class Butterfly:
         """By member and lane: streams that were opened to this reducer."""
         self._reducers: dict[tuple[int, int], tuple[FramedStream, PartSink]] = {}
         """By member and lane: streams on which a reducer answered."""
-        self._tallies: list[tuple[int, float]] = []
+        self._throughputs: list[tuple[int, float]] = []
         """Bytes and seconds: how fast the reducers got what this peer sent."""
         self._stream_ended = asyncio.Event()
         self._lost: dict[int, str] = {}
@@ -143,7 +143,7 @@ class Butterfly:
     # --- life ---
 
     async def run(self) -> None:
-        """Until the whole result is here. Raises AverageFailed; the caller then calls `close`."""
+        """Until the whole result is here. Raises AveragingError; the caller then calls `close`."""
         alarm = self._loop.call_at(self._deadline, self._meet_deadline)
         self._spawn(self._watch(), member=None)
         if self.me in self.spec.contributors:
@@ -202,7 +202,7 @@ class Butterfly:
     def fail(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
         """End the attempt without a result; the first reason stands."""
         if not self._outcome.done():
-            self._outcome.set_exception(AverageFailed(reason, suspects=suspects))
+            self._outcome.set_exception(AveragingError(reason, suspects=suspects))
 
     @property
     def traffic(self) -> tuple[int, int]:
@@ -216,7 +216,7 @@ class Butterfly:
         def finished(task: asyncio.Task[T]) -> None:
             self._tasks.discard(task)
             error = None if task.cancelled() else task.exception()
-            if isinstance(error, AverageFailed):
+            if isinstance(error, AveragingError):
                 self.fail(str(error), tuple(PeerId(peer) for peer in error.suspects))
             elif isinstance(error, BadPart):
                 self.fail(f"{self._peer(error.member)} sent {error}", (self._peer(error.member),))
@@ -268,7 +268,7 @@ class Butterfly:
             self._spawn(self._send_own(stream, sink, parts), member=member)
         reply = HelloReply.decode(await stream.receive(FrameKind.HELLO_REPLY))
         if reply.status == "refused":
-            raise AverageFailed(f"{self._peer(member)} refused: {reply.reason}", suspects=(self._peer(member),))
+            raise AveragingError(f"{self._peer(member)} refused: {reply.reason}", suspects=(self._peer(member),))
         if reply.status == "failed":
             self.on_remote_failure(self._peer(member), self.spec.digest, reply)
             return
@@ -284,14 +284,14 @@ class Butterfly:
         """A reducer says how fast it got the first of our parts. What cannot be true is left aside."""
         num_bytes, seconds = THROUGHPUT.unpack(payload) if len(payload) == THROUGHPUT.size else (0, 0.0)
         if 0 < num_bytes <= sum(part.num_sent_bytes for part in parts) and 0 < seconds < math.inf:
-            self._tallies.append((num_bytes, seconds))
+            self._throughputs.append((num_bytes, seconds))
 
     @property
     def upload_bytes_per_second(self) -> float:
         """All that arrived over the time that the slowest way took: the ways share the uplink, and are used at once."""
-        if not self._tallies:
+        if not self._throughputs:
             return 0.0
-        return sum(num_bytes for num_bytes, _ in self._tallies) / max(seconds for _, seconds in self._tallies)
+        return sum(num_bytes for num_bytes, _ in self._throughputs) / max(seconds for _, seconds in self._throughputs)
 
     async def _send_own(self, stream: FramedStream, sink: PartSink, parts: tuple[Part, ...]) -> None:
         with contextlib.suppress(StreamLost):  # seen where the answer is awaited
@@ -351,7 +351,7 @@ class Butterfly:
         if not await self._loop.run_in_executor(self._executor, fits, codec, self._vector):
             low, high = torch.aminmax(self._vector)
             why = f"the own vector has values from {float(low)} to {float(high)}; codec {codec.name} holds {codec.largest:.6g}"
-            raise AverageFailed(why, suspects=(self._peer(self.me),))
+            raise AveragingError(why, suspects=(self._peer(self.me),))
 
     # --- as a reducer: from one member and back ---
 
@@ -537,9 +537,9 @@ class Butterfly:
     async def _blame_lost(self) -> None:
         await asyncio.sleep(self._limits.grace_seconds)
         if (trouble := await self._local_fault()) is not None:
-            raise AverageFailed(trouble)
+            raise AveragingError(trouble)
         suspects = tuple(self._peer(member) for member in sorted(self._lost))
-        raise AverageFailed("; ".join(self._lost[member] for member in sorted(self._lost)), suspects=suspects)
+        raise AveragingError("; ".join(self._lost[member] for member in sorted(self._lost)), suspects=suspects)
 
     def on_remote_failure(self, teller: PeerId, spec: bytes, reply: HelloReply) -> None:
         """Another member says that the average has failed. One that disagrees on what is averaged is not believed."""

@@ -2,7 +2,7 @@
 
 The DHT is open: anybody may store anything under any key, and what is stored last wins. So every record is signed by the peer
 that it is about, checked when read, and only used to find addresses and digests; what a run is, its manifest says, and what a
-peer may do, the roster. Records are small (MAX_RECORD_BYTES): the DHT was not made for more.
+peer may do, the roster. Records are small (MAX_DHT_RECORD_BYTES): the DHT was not made for more.
 
   adloco/runs         -> {run digest: RunRecord of the peer that announced the run last}
   adloco/RUN/peers    -> {peer id: PeerRecord}
@@ -27,7 +27,7 @@ from adloco_p2p.swarm.p2p.addresses import MAX_ADDRESS_CHARS, MAX_ADDRESSES, par
 from adloco_p2p.swarm.p2p.identity import Identity, verify
 from adloco_p2p.v1 import gossip_pb2
 
-MAX_RECORD_BYTES = 16 * 1024
+MAX_DHT_RECORD_BYTES = 16 * 1024
 MAX_RECORDS = 4096
 """Entries of one DHT key that are looked at."""
 MAX_LIFETIME_SECONDS = 24 * 3600.0
@@ -139,7 +139,7 @@ class Discovery:
         payload = canonical.encode(record)
         signed = gossip_pb2.SignedRecord(payload=payload, signature=self._identity.sign(context, payload))
         value = signed.SerializeToString()
-        assert len(value) <= MAX_RECORD_BYTES
+        assert len(value) <= MAX_DHT_RECORD_BYTES
         return bool(await self._dht.store(key, value, expiration, subkey=subkey))
 
     async def _read(
@@ -163,11 +163,11 @@ class Discovery:
 
 
 def _checked(kind: type[Record], value: object, context: str, signer: Callable[[Record], PeerId]) -> Record | None:
-    if not isinstance(value, bytes) or len(value) > MAX_RECORD_BYTES:
+    if not isinstance(value, bytes) or len(value) > MAX_DHT_RECORD_BYTES:
         return None
     try:
         signed = gossip_pb2.SignedRecord.FromString(value)
-        record = decode(kind, signed.payload, max_bytes=MAX_RECORD_BYTES)
+        record = decode(kind, signed.payload, max_bytes=MAX_DHT_RECORD_BYTES)
     except (DecodeError, RemoteProtocolError):
         return None
     return record if verify(signer(record), context, signed.payload, signed.signature) else None

@@ -44,7 +44,7 @@ async def dial(p2p: P2P, addresses: Iterable[PeerAddress]) -> dict[PeerId, str |
     return dict(zip(peers, await asyncio.gather(*(dial_one(peer) for peer in peers)), strict=True))
 
 
-async def dial_patiently(
+async def dial_with_retries(
     p2p: P2P, addresses: Iterable[PeerAddress], *, draw: Callable[[], float] = random.random
 ) -> dict[PeerId, str | None]:
     """As `dial`, but whoever was not reached is tried again. The reason that is kept is the first: later ones may only say

@@ -30,8 +30,8 @@ class Dialling:
     async def peers_connected(self) -> tuple[PeerId, ...]:
         return (KNOWN,)
 
-    async def connect(self, addresses: Iterable[str], *, is_patient: bool) -> Mapping[PeerId, str | None]:
-        assert list(addresses) == [f"address of {ANSWERS}", f"address of {SILENT}"] and not is_patient
+    async def connect(self, addresses: Iterable[str], *, should_retry: bool) -> Mapping[PeerId, str | None]:
+        assert list(addresses) == [f"address of {ANSWERS}", f"address of {SILENT}"] and not should_retry
         return {ANSWERS: None, SILENT: "no answer"}
 
     def remember(self, addresses: Iterable[str]) -> None:
@@ -40,6 +40,6 @@ class Dialling:
 
 def test_only_peers_that_were_reached_are_remembered() -> None:
     host = Dialling()
-    known = asyncio.run(connect_to_run(host, Announced(), RUN, is_patient=False))  # type: ignore[arg-type]
+    known = asyncio.run(connect_to_run(host, Announced(), RUN, should_retry=False))  # type: ignore[arg-type]
     assert known.connected == (ANSWERS, KNOWN) and known.unreached == {SILENT: "no answer"}
     assert host.book == [f"address of {KNOWN}", f"address of {ANSWERS}"]

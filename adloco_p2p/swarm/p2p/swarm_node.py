@@ -1,7 +1,7 @@
 """A peer's place in the network: the p2p daemon, the DHT node, the addresses. All in the node's own event loop.
 
 hivemind's own DHT object would fork a process for the DHT; here `DHTNode` runs in this loop, on this daemon. One daemon, one
-loop: RPCs of all rooms go through `Host.p2p`, and nothing is left over when the process dies.
+loop: RPCs of all rooms go through `SwarmNode.p2p`, and nothing is left over when the process dies.
 
 Two processes with one identity would confuse everybody who talks to them. In one workdir the workdir's lock prevents it. For a
 key that was copied elsewhere, `start` asks the swarm: an anonymous daemon dials our PeerID through the peers we are about to
@@ -43,7 +43,7 @@ from adloco_p2p.swarm.p2p.daemon import (
     stop_daemon,
 )
 from adloco_p2p.swarm.p2p.dht_clock import DhtClock
-from adloco_p2p.swarm.p2p.dialling import dial, dial_patiently
+from adloco_p2p.swarm.p2p.dialling import dial, dial_with_retries
 from adloco_p2p.swarm.p2p.hivemind_patches import TolerantReader, connect, daemon_process, reading_task, set_dht_clock
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.p2p.listening import check_config
@@ -72,7 +72,7 @@ class Unreached:
     reason: str
 
 
-class Host:
+class SwarmNode:
     """A started peer of the network. Made by `start`, ended by `stop`."""
 
     def __init__(
@@ -106,7 +106,7 @@ class Host:
         initial_peers: Sequence[str] = (),
         join_timeout_seconds: float = JOIN_TIMEOUT_SECONDS,
         is_helper: bool = False,
-    ) -> "Host":
+    ) -> "SwarmNode":
         """Listen, and join the DHT through `initial_peers` and the peers of the last life.
 
         A helper is there for others to be reached: where its address is a public one it relays from the first moment.
@@ -200,14 +200,14 @@ class Host:
             raise SwarmError(f"the p2p daemon does not answer: {error}", code="E306") from error
         return tuple(sorted(PeerId(str(info.peer_id)) for info in infos))
 
-    async def connect(self, addresses: Iterable[str], *, is_patient: bool = True) -> Mapping[PeerId, str | None]:
+    async def connect(self, addresses: Iterable[str], *, should_retry: bool = True) -> Mapping[PeerId, str | None]:
         """Open connections to the peers at these full addresses, all at once. Returns what went wrong with whom, in words, or
         none; whoever is patient tries three times, which takes up to half a minute where nobody answers.
 
         Worth doing before a round: a stream to an unknown peer first has to look for it. Addresses come from others, so
         those that cannot be parsed are passed over.
         """
-        return await (dial_patiently if is_patient else dial)(self.p2p, self._others(addresses))
+        return await (dial_with_retries if should_retry else dial)(self.p2p, self._others(addresses))
 
     async def dial_from_outside(self, addresses: Sequence[PeerAddress]) -> Mapping[str, str | None]:
         """Dial one peer's addresses as a stranger would, by a daemon that knows nobody, up to the first one that leads there:
