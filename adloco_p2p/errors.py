@@ -1,4 +1,4 @@
-"""Every error of the node, by whose fault it is. `error_codes.py` says of each code what caused it and what mends it.
+"""Every error of the node, by whose fault it is. `error_codes.py` has the cause and the remedy of each code.
 
 AdlocoError
   ConfigError                 the user's: every problem is listed; exit 2
@@ -28,7 +28,7 @@ class AdlocoError(Exception):
 
 
 class ConfigError(AdlocoError):
-    """What the user wrote cannot be used. Holds every problem found, not only the first."""
+    """The user's input cannot be used. Holds every problem found, not only the first."""
 
     exit_code = 2
     code = "E201"
@@ -62,7 +62,7 @@ class SwarmError(AdlocoError):
 
 
 class AveragingError(SwarmError):
-    """An averaging attempt ended without a result; `suspects` are the peers that were waited for in vain."""
+    """An averaging attempt ended without a result; `suspects` are the peers that did not answer."""
 
     code = "E310"
 

@@ -1,4 +1,4 @@
-"""Verbs about decisions: the ledger of agreed plans, why it says what it says, and the simulator of the agreement.
+"""Verbs about decisions: the ledger of agreed plans, their reasons, and the simulator of the agreement.
 
 The ledger is read from the journal of a working directory; a running peer is not disturbed.
 """
@@ -24,7 +24,7 @@ EXIT_BROKEN = 1
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """One plan a line, or the verdict of `verify`."""
+    """One plan a line, or the result of `verify`."""
     if arguments.action == "verify":
         return verify(arguments)
     run, records = read_journal(arguments.workdir)

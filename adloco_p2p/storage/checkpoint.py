@@ -231,7 +231,7 @@ class CheckpointStore:
             manifest = self._read_manifest(folder)
             for name, record in manifest.files.items():
                 if (folder / name).stat().st_size != record.size_bytes or _measure(folder / name) != record:
-                    raise _Damaged(f"{name} is not what the manifest says")
+                    raise _Damaged(f"{name} differs from the manifest")
         except PermissionError as error:
             raise StorageError(f"{error.filename}: permission denied; give this user read access", code="E403") from error
         except OSError as error:  # missing, or a part of the disk that cannot be read

@@ -250,7 +250,7 @@ class InstancePlan:
 
     instance: InstanceId
     requested_batch: PositiveCount
-    """B: what the batch test asks, global."""
+    """B: the batch that the norm test asks for, global."""
     effective_batch: PositiveCount
     """Sum over hosts of what one inner step really uses."""
     mode: SwitchMode
