@@ -26,7 +26,7 @@ from adloco_p2p.numerics.batch import Batch
 
 WANTED_LANES = 1024
 MAX_STRIDE = 16
-"""Reading every n-th document reads the others in vain, so few shards give fewer lanes than wanted."""
+"""Reading every n-th document wastes the reading of the others, so few shards give fewer lanes than wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Cursor:
     """Where a host reads for one instance: all that is saved of a stream. Every field is a JSON value."""
 
     peer: str
-    """Whose order it is."""
+    """The host that the order belongs to."""
     epoch: int = 0
     turn: int = 0
     """Lanes finished in this epoch."""
@@ -85,7 +85,7 @@ class StreamedFeed:
         self._heldout_wanted = 0
 
     def open(self, *, instance: InstanceId, peer: PeerId, round: int, first_sample: int) -> "StreamedRows":  # noqa: ARG002
-        """Goes on where this host stopped reading for the instance; the sample number says nothing here."""
+        """Continues where this host stopped reading for the instance; the sample number is not used."""
         if instance not in self._streams:
             cursor = self._restored.pop(instance, None)
             if cursor is None or cursor.peer != peer:  # another peer's place means nothing in this one's order

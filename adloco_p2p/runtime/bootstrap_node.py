@@ -1,4 +1,4 @@
-"""A peer that only helps others to find each other: the DHT, and a relay for those behind NATs."""
+"""A peer that only helps others to find each other: the DHT, and a relay for peers behind NATs."""
 
 import asyncio
 from collections.abc import Callable, Sequence

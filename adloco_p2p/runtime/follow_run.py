@@ -1,6 +1,6 @@
 """A run looked at from outside: its ledger, followed on the network or read from a directory, becomes the page of a browser.
 
-Nothing here trains, votes, or writes anything that lasts: on the network an onlooker has an identity for as long as it runs.
+Nothing here trains, votes, or writes anything that lasts: on the network an observer has an identity for as long as it runs.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from adloco_p2p.web.server import Address, Page, Server
 PERIOD_SECONDS = 1.0
 """Between two looks at what is new."""
 REST_SHARE = 10
-"""A look at a directory is followed by a rest this many times as long, so that long runs are looked at less often."""
+"""Reading a directory is followed by a pause this many times as long, so that long runs are looked at less often."""
 RECONNECT_SECONDS = 30.0
 """How often newly announced peers are looked for."""
 
@@ -54,7 +54,7 @@ CountParameters = Callable[[RunConfig], int | None]
 async def follow_swarm(*, target: JoinTarget, address: Address, count_parameters: CountParameters, say: Say) -> None:
     """Serve the page of a run that others train, until the user stops it. Raises ConfigError and SwarmError."""
     linked, addresses = split_initial_peers(target.initial_peers)
-    config = PeerConfig(client_mode=True, use_auto_relay=False)  # nobody needs to reach an onlooker
+    config = PeerConfig(client_mode=True, use_auto_relay=False)  # others need not reach an observer
     initial_peers = [f"{a.transport}/p2p/{a.peer}" for a in addresses]
     with tempfile.TemporaryDirectory(prefix="adloco-dashboard-") as folder:
         async with _served(address, say) as page:
@@ -88,7 +88,7 @@ async def _follow(
 
 
 class _ObserverNode:
-    """A follower on the wire."""
+    """An observer on the network."""
 
     def __init__(self, swarm_node: SwarmNode, run: RunConfig, contacts: Sequence[PeerId]) -> None:
         self.observer = Observer(
@@ -117,13 +117,13 @@ class _ObserverNode:
             await self._wire.stop()
 
     async def ask(self) -> None:
-        """The follower's questions, for ever."""
+        """The observer's questions, until cancelled."""
         while True:
             self._send(self.observer.tick(time.monotonic()))
             await asyncio.sleep(PERIOD_SECONDS)
 
     async def refresh_connections(self, discovery: Discovery) -> None:
-        """Who else takes part, for ever."""
+        """Refresh the connections to the peers of the run, until cancelled."""
         while True:
             await asyncio.sleep(RECONNECT_SECONDS)
             connections = await connect_to_run(self._swarm_node, discovery, self._run.digest, should_retry=False)
@@ -140,7 +140,7 @@ class _ObserverNode:
 
 
 async def _show_swarm(page: Page, node: _ObserverNode, run: RunConfig, parameters: "asyncio.Task[int | None]") -> None:
-    """Draw what is known, whenever it is another thing, for ever."""
+    """Draw the status whenever it has changed, until cancelled."""
     observer, from_ledger, shown = node.observer, ledger_events_of(run), None
 
     def drawn(entries: Sequence[LedgerEntry], alive: frozenset[PeerId], known: int | None) -> Document:
@@ -204,7 +204,7 @@ async def follow_workdir(*, workdir: Path, address: Address, say: Say) -> None:
 
 
 async def _show_workdir(page: Page, workdir: Path, run: RunConfig) -> None:
-    """Draw what lies there, whenever it has changed, for ever."""
+    """Draw the run of the directory whenever it has changed, until cancelled."""
     files, shown, from_ledger = [workdir / "events.jsonl", workdir / "journal.bin"], None, ledger_events_of(run)
     while True:
         begun = time.monotonic()
@@ -216,7 +216,7 @@ async def _show_workdir(page: Page, workdir: Path, run: RunConfig) -> None:
 
 
 def workdir_document(workdir: Path, run: RunConfig, from_ledger: LedgerEvents) -> Document:
-    """The swarm as the ledger tells it, and this node as its own events do. Raises StorageError."""
+    """The swarm by its ledger, and this node by its own events. Raises StorageError."""
     own_events: list[Event] = list(read_events(workdir / "events.jsonl"))
     own = replay(own_events)
     journal = workdir / "journal.bin"
@@ -229,9 +229,7 @@ def workdir_document(workdir: Path, run: RunConfig, from_ledger: LedgerEvents) -
         for event in own_events:
             if event["event"] == "round" and (event["round"], event["instance"]) not in from_ledger.status.results:
                 status = apply(status, event)
-        source = (
-            "Read from the ledger on this machine, and from what its node says of itself. Rounds without receipts are its own."
-        )
+        source = "Read from the ledger on this machine and from its node's events, which alone have the newest rounds."
     else:
         status, plans, contributions = own, plans_of(own_events), _alone(own)
         source = "Read from the events of one node: this run keeps no ledger, so nothing here is signed."
@@ -249,7 +247,7 @@ def workdir_document(workdir: Path, run: RunConfig, from_ledger: LedgerEvents) -
 
 
 def _alone(own: Status) -> list[Contribution]:
-    """Without a ledger nothing is signed; what one node says it did."""
+    """Without a ledger nothing is signed: the rounds of one node, by its own events."""
     results = own.results.values()
     if not results:
         return []
@@ -275,7 +273,7 @@ async def _served(address: Address, say: Say) -> AsyncIterator[Page]:
     try:
         say(f"dashboard: {url}")
         if not address.is_loopback:
-            say("everybody who can reach that address can look at the page; it only shows what the ledger says")
+            say("all machines that can reach that address can open the page; it shows only the ledger")
         yield page
     finally:
         await server.stop()

@@ -158,7 +158,7 @@ async def _take_part(
 async def _train(swarm_node: SwarmNode, local: LocalPeer, manifest: SignedManifest, link: str) -> Stop:
     """Plug the network into the loop and run it to the end."""
     run, me = local.run, local.me
-    local.workdir.enter("meeting the others")
+    local.workdir.enter("connecting to the others")
     discovery = Discovery(swarm_node.dht, swarm_node.identity, wall_clock=swarm_node.clock)
     contacts = (await connect_to_run(swarm_node, discovery, run.digest, should_retry=False)).connected
     opened = Journal.open(local.workdir.journal_path)
@@ -228,13 +228,13 @@ async def _train(swarm_node: SwarmNode, local: LocalPeer, manifest: SignedManife
         node.post(error)
 
     messenger = NetworkMessenger(wire, roster=roster, fail=fail)
-    near = PeerMaintenance(swarm_node, discovery, run=run.digest, roster=roster, write=local.sink.write)
+    maintenance = PeerMaintenance(swarm_node, discovery, run=run.digest, roster=roster, write=local.sink.write)
     node = Node(
         peer=Peer(me=me, cadence=local.cadence, agreement=agreement),
         ports=Ports(
             engine=local.engine,
             checkpoints=local.checkpoints,
-            averaging=NetworkAveraging(averager, size=local.engine.num_averaged, out_of_reach=near.out_of_reach),
+            averaging=NetworkAveraging(averager, size=local.engine.num_averaged, out_of_reach=maintenance.out_of_reach),
             messenger=messenger,
             states=states,
             journal=journal,
@@ -269,9 +269,16 @@ async def _train(swarm_node: SwarmNode, local: LocalPeer, manifest: SignedManife
                 await service.start()
                 services.push_async_callback(service.stop)
             local.workdir.enter(None)
-            announced = near.announce(name=run.name, author=manifest.author)
+            announced = maintenance.announce(name=run.name, author=manifest.author)
             bandwidth = [schedule.run(), show_bandwidth(local, rate_limiter)]
-            works = [*bandwidth, wire.pump(), announced, near.refresh_connections(), near.compare_clocks(), watch_daemon()]
+            works = [
+                *bandwidth,
+                wire.pump(),
+                announced,
+                maintenance.refresh_connections(),
+                maintenance.compare_clocks(),
+                watch_daemon(),
+            ]
             with _in_background(node, works):
                 stop = await node.run(Started(durable=durable, capacity=local.capacity))
                 await messenger.drain()

@@ -40,7 +40,8 @@ def run_inner_steps(
     """Do the inner steps of `share`, or as many as `should_stop`, asked before each, lets pass.
 
     Returns what was done, which after a stop is a smaller contribution but a valid one (its weight is its samples); none where
-    nothing was done. The caller decides whether it counts or is discarded. What `should_stop` does takes no training time.
+    nothing was done. The caller decides whether it counts or is discarded. The time of `should_stop` does not count as
+    training.
     Raises DeviceError where one sample does not fit, or where training has diverged.
     """
     assert share.inner_steps >= 1 and share.effective_batch >= 1, share

@@ -22,7 +22,7 @@ STRANGER_KINDS: dict[str, float] = {
     messages.PullEntries.__name__: 20.0,
     messages.Entries.__name__: 5.0,
 }
-"""What a peer without a seat may send: it asks to join, takes its leave, reads the ledger, or shows the history of its side of
+"""Messages that a peer without a seat may send: it asks to join, leaves, reads the ledger, or shows the history of its side of
 a partition. Everything else is a matter of members. With the price of each, in messages of the strangers' budget: to find,
 decode and encode the ledger entries that are an answer takes some 50 ms."""
 PRICES: dict[str, float] = {messages.PullEntries.__name__: 20.0}
@@ -37,7 +37,7 @@ DRAIN_SECONDS = 3.0
 
 
 class Members:
-    """Who has a seat in one of the newest plans, as the network asks it for every message and stream."""
+    """The peers with a seat in one of the newest plans, as the network asks it for every message and stream."""
 
     def __init__(self, plans: Callable[[], Sequence[RoundPlan]]) -> None:
         """`plans`: those of the ledger, oldest first."""

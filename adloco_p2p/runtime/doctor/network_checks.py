@@ -29,7 +29,7 @@ SLOW_BYTES_PER_SECOND = 125_000.0
 
 
 async def check_network(config: PeerConfig, initial_peers: Sequence[str]) -> AsyncIterator[CheckResult]:
-    """One finding after the other, in some ten seconds. Raises ConfigError for what is no address."""
+    """One result after the other, in some ten seconds. Raises ConfigError for an invalid address."""
     linked, addresses = split_initial_peers(initial_peers)
     with tempfile.TemporaryDirectory(prefix="adloco-doctor-") as folder:
         try:
@@ -59,7 +59,7 @@ async def check_network(config: PeerConfig, initial_peers: Sequence[str]) -> Asy
 
 
 def _beside_a_node(config: PeerConfig) -> PeerConfig:
-    """The machine's own addresses while nobody listens there, so that a forwarded port is tried; beside a running node any
+    """The machine's own addresses while no process listens there, so that a forwarded port is tried; beside a running node any
     other ports, to which nothing that is announced leads."""
     if all(has_open_port(maddr) or is_free(maddr) for maddr in config.host_maddrs):
         return config
@@ -103,7 +103,7 @@ def _protocol(readings: Mapping[PeerId, ClockReading]) -> CheckResult:
 
 def _clock(readings: Mapping[PeerId, ClockReading]) -> CheckResult:
     if not readings:
-        return CheckResult(check="clock", outcome="skipped", found="nobody to compare with")
+        return CheckResult(check="clock", outcome="skipped", found="no peer to compare with")
     found = survey(readings)
     if found.is_off:
         return CheckResult(check="clock", outcome="warning", found=found.in_words, code="E321")
@@ -114,7 +114,7 @@ async def _dial_back(swarm_node: SwarmNode, readings: Mapping[PeerId, ClockReadi
     """Whether others can connect, and what stands between."""
     own = await swarm_node.addresses()
     if not own:
-        return CheckResult(check="dial back", outcome="skipped", found="client mode: nobody is meant to connect")
+        return CheckResult(check="dial back", outcome="skipped", found="client mode: others are not meant to connect")
     seen = sorted({reading.observed.split("/")[2] for reading in readings.values() if reading.observed.count("/") >= 2})
     nat = f"others see {', '.join(seen) or 'nothing'}, this machine has {outgoing_address()}"
     is_translated = bool(seen) and outgoing_address() not in seen and not all(host.startswith("127.") for host in seen)
@@ -135,8 +135,8 @@ async def _dial_back(swarm_node: SwarmNode, readings: Mapping[PeerId, ClockReadi
         if reached:
             return CheckResult(check="dial back", outcome="ok", found=f"reached from outside at {reached[0]} ({outcome})")
     if not tried:
-        return CheckResult(check="dial back", outcome="skipped", found="; ".join(refusals) or "nobody to ask")
-    found = f"{tried} peers tried in vain; {outcome}: {nat}"
+        return CheckResult(check="dial back", outcome="skipped", found="; ".join(refusals) or "no peer to ask")
+    found = f"{tried} peers could not connect; {outcome}: {nat}"
     return CheckResult(check="dial back", outcome="warning", found=found, code="E322")
 
 
@@ -151,7 +151,7 @@ async def _speed(swarm_node: SwarmNode, readings: Mapping[PeerId, ClockReading])
         except SwarmError as error:
             refusals.append(str(error))
     if not speeds:
-        return CheckResult(check="speed", outcome="skipped", found="; ".join(refusals) or "nobody to ask")
+        return CheckResult(check="speed", outcome="skipped", found="; ".join(refusals) or "no peer to ask")
     up = max(speed.up_bytes_per_second for speed in speeds.values())
     down = max(speed.down_bytes_per_second for speed in speeds.values())
     found = f"at least {up * 8 / 1e6:.1f} Mbit/s up, {down * 8 / 1e6:.1f} Mbit/s down ({len(speeds)} peers)"

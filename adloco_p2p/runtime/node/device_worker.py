@@ -156,7 +156,7 @@ class DeviceWorker:
         is_failed = False
         while (write := self._writes.get()) is not None:
             if is_failed or self._is_aborted.is_set():
-                continue  # goes on taking, so that the device never waits for a place in the queue in vain
+                continue  # goes on taking, so that the device never waits for a place in a queue that nothing empties
             try:
                 write()
             except BaseException as error:  # handed to the event loop, which ends the process

@@ -129,12 +129,12 @@ class Node:
         self._call_soon(self._inbox.put_local, event)
 
     async def deliver(self, event: Received) -> None:
-        """Hand over what a remote peer sent; returns when there is room for the next one. What happens here comes first, so
+        """Hand over a message of a remote peer; returns when there is room for the next one. What happens here comes first, so
         remote peers, however much they send, hold up neither device nor user."""
         await self._inbox.put_remote(event)
 
     def command(self, command: Command, *, reason: str = "asked") -> None:
-        """What the user asks. May be called from any thread once the node runs."""
+        """A command of the user. May be called from any thread once the node runs."""
         self.post(Commanded(command=command, reason=reason))
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -49,7 +49,7 @@ class Averaged:
     vector: torch.Tensor
     """float32 [P], equal on every host."""
     digest: Digest
-    """What every host must share; see `parts.result_digest`."""
+    """The digest that every host must share; see `numerics.digest`."""
     contributors: tuple[PeerId, ...]
     """The peers whose vectors are in it, sorted."""
     statistics: PseudoGradientStatistics | None
@@ -60,13 +60,13 @@ class Averaged:
     bytes_received: int
     seconds: float
     upload_bytes_per_second: float
-    """What the uplink carried while this peer sent, as the receivers saw it; 0 where it sent nothing."""
+    """Throughput of the uplink as the receivers measured it; 0 where this peer sent nothing."""
 
 
 class Averager:
     """All averages of one peer. Belongs to the event loop in which `start` ran.
 
-    `part_bytes`, the most that a part may have, and `codec` must be equal on all members. `pace` says when data may be sent
+    `part_bytes`, the most that a part may have, and `codec` must be equal on all members. `pace` decides when data may be sent
     and read.
     """
 
@@ -98,7 +98,7 @@ class Averager:
         self._begun = asyncio.Event()
         """Set, and replaced, when an average begins: remote members may wait for it."""
         self._ended: OrderedDict[Digest, tuple[bytes, HelloReply]] = OrderedDict()
-        """Keys that are used up: what had been agreed, and what to tell those who come too late."""
+        """Keys that are used up: their spec, and the answer to members that come too late."""
         self._early_notes: OrderedDict[tuple[Digest, PeerId], tuple[bytes, HelloReply]] = OrderedDict()
         """Failures of averages that this peer has not begun."""
         self._fetches: dict[Digest, Fetch] = {}
@@ -161,7 +161,7 @@ class Averager:
     ) -> Averaged:
         """Weighted mean of the members' vectors: float32 [P], contiguous, on the CPU, untouched until this returns.
 
-        `weights` are samples in an order that all members share; a member of weight 0 only receives. `shares` says how much
+        `weights` are samples in an order that all members share; a member of weight 0 only receives. `shares` is how much
         of the vector each member reduces; by default those that contribute share it equally. A key is used once: for the
         others, an attempt that was given up is over. The result is put in `out` where given, which is worth having: new memory
         is a large part of the cost. It is held for repairs until results of later rounds take its place.
@@ -194,7 +194,7 @@ class Averager:
             self._end_in_failure(butterfly, failure(str(error), error.suspects))
             raise
         except asyncio.CancelledError:
-            # Whom it blames, the core says. It takes part in the next attempt, so nobody should leave it out for this.
+            # The core decides whom it blames. It takes part in the next attempt, so others should not exclude it for this.
             self._end_in_failure(butterfly, failure("this peer gave up", ()))
             raise
         self._remember_end(spec, refusal("this average has ended; its result can be fetched by its digest"))
@@ -261,7 +261,7 @@ class Averager:
         )
 
     def _fetch_of(self, digest: Digest, size: int) -> Fetch:
-        """The one that was begun, so that a slow line comes to an end over several tries; only of few results."""
+        """The one that was begun, so that a slow line finishes over several tries; only of few results."""
         fetch = self._fetches.pop(digest, None)
         if fetch is None:
             fetch = Fetch(digest, codec=self._codec, size=size, stall_seconds=self._stall_detector.limit_seconds)
@@ -307,7 +307,7 @@ class Averager:
         return butterfly
 
     def _end_in_failure(self, butterfly: Butterfly, reply: HelloReply) -> None:
-        """Remember why, and tell the others before the streams close, so that nobody blames this peer."""
+        """Keep the reason, and send it to the others before the streams close, so that they do not blame this peer."""
         self._remember_end(butterfly.spec, reply)
         self._spawn(self._tell_and_close(butterfly, reply))
 
@@ -319,7 +319,7 @@ class Averager:
     async def _tell_and_close(self, butterfly: Butterfly, reply: HelloReply) -> None:
         turn = asyncio.Semaphore(_NOTES_AT_ONCE)
 
-        async def tell(peer: PeerId) -> None:
+        async def notify(peer: PeerId) -> None:
             hello = Hello(purpose=Purpose.ABORT, key=butterfly.spec.key, spec=butterfly.spec.digest)
             async with turn:
                 try:
@@ -333,7 +333,7 @@ class Averager:
         others = [peer for peer in butterfly.spec.members if peer != self._own_peer]
         try:
             async with asyncio.timeout(_NOTE_SECONDS):
-                await asyncio.gather(*(tell(peer) for peer in others))
+                await asyncio.gather(*(notify(peer) for peer in others))
         except TimeoutError:
             _LOG.debug("averaging.notes_lost key=%.12s", butterfly.spec.key)
         finally:
@@ -383,8 +383,8 @@ class Averager:
             _LOG.warning("averaging.refused peer=%s count=%d reason=%s", peer, count, reason)
 
     async def _local_fault(self) -> str | None:
-        """What is wrong with this peer's own network daemon, if anything is. A slow one, on a busy machine, is in order; one
-        that answers nothing for as long as nobody may be silent cannot tell who else is."""
+        """The fault of this peer's own network daemon, if there is one. A slow daemon, on a busy machine, is in order; one that
+        does not answer within the stall limit makes every other peer look silent."""
         limit_seconds = self._stall_detector.limit_seconds
         try:
             async with asyncio.timeout(limit_seconds):
@@ -472,7 +472,7 @@ class Averager:
         give_up = loop.time() + (self._limits.stranger_seconds if is_stranger else self._limits.waiting_seconds)
         while hello.key not in self._running and hello.key not in self._ended:
             if stream.is_lost or loop.time() > give_up:
-                raise StreamLost(f"{stream.peer} waited in vain for this peer to begin")
+                raise StreamLost(f"{stream.peer} waited too long for this peer to begin")
             try:
                 await asyncio.wait_for(self._begun.wait(), min(_WATCH_SECONDS, self._limits.stall_seconds / 5))
             except TimeoutError:

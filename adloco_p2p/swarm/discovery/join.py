@@ -17,7 +17,7 @@ DISCOVERY_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinTarget:
-    """What the user says about the way to the run."""
+    """The user's arguments that lead to the run."""
 
     initial_peers: tuple[str, ...]
     """Addresses and join links; none for the first peer of a run."""
@@ -48,7 +48,7 @@ def _describe(record: RunRecord) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConnections:
-    """The announced peers of a run, this one left out."""
+    """The announced peers of a run, without this one."""
 
     connected: tuple[PeerId, ...]
     """Sorted."""

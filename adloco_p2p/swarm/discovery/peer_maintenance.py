@@ -1,4 +1,4 @@
-"""What a peer does beside training to be found and to find others: announces itself, gets acquainted, compares clocks."""
+"""Maintenance beside training: a peer announces itself, refreshes its connections and compares clocks."""
 
 import asyncio
 import random
@@ -33,7 +33,7 @@ Write = Callable[[str, dict[str, Any]], None]
 
 
 class PeerMaintenance:
-    """Run its three coroutines beside the loop, for ever."""
+    """Run its three coroutines beside the loop, until cancelled."""
 
     def __init__(
         self, swarm_node: SwarmNode, discovery: Discovery, *, run: Digest, roster: Callable[[], Sequence[PeerId]], write: Write
@@ -50,14 +50,14 @@ class PeerMaintenance:
 
     async def announce(self, *, name: str, author: PeerId) -> None:
         """This peer and the run, again before the records end."""
-        told: tuple[str, ...] | None = None
-        told_at = 0.0
+        announced: tuple[str, ...] | None = None
+        announced_at = 0.0
         while True:
             addresses = await self._swarm_node.addresses()
-            if addresses != told or time.monotonic() - told_at > ANNOUNCE_SECONDS:
+            if addresses != announced or time.monotonic() - announced_at > ANNOUNCE_SECONDS:
                 await self._discovery.announce_peer(self._run, addresses)
                 await self._discovery.announce_run(self._run, name=name, author=author, num_peers=len(self._roster()))
-                told, told_at = addresses, time.monotonic()
+                announced, announced_at = addresses, time.monotonic()
             await asyncio.sleep(ADDRESS_CHECK_SECONDS)
 
     async def refresh_connections(self) -> None:
@@ -82,7 +82,7 @@ class PeerMaintenance:
         return tuple(peer for peer in doubtful if peer not in connected)
 
     async def compare_clocks(self) -> None:
-        """Ask some peers now and then, and write down what they say. One warning where this machine's clock is off."""
+        """Ask some peers now and then, and record their answers. One warning where this machine's clock is off."""
         await asyncio.sleep(FIRST_CLOCKS_SECONDS)
         while True:
             connected = set(await self._swarm_node.peers_connected())
