@@ -365,7 +365,7 @@ def explained(code: str) -> str:
 def as_markdown() -> str:
     """The whole of docs/errors.md."""
     lines = [
-        "# What can go wrong",
+        "# Errors",
         "",
         "Generated from `adloco_p2p/error_codes.py`. `adloco-peer explain-error CODE` prints one entry.",
         "",

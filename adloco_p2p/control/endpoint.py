@@ -100,7 +100,7 @@ def publish(workdir: Path, endpoint: Endpoint) -> None:
 
 
 def withdraw(workdir: Path) -> None:
-    """Nobody listens any more."""
+    """No process listens any more."""
     for name in ("endpoint.json", "socket"):
         with contextlib.suppress(FileNotFoundError):
             (workdir / "control" / name).unlink()

@@ -1,9 +1,9 @@
 """Data sets that are read shard by shard, without indexing them first.
 
-Nobody knows how many rows a shard will give, so sample numbers cannot be mapped to places in it. Instead every host of an
-instance reads the shards in an order of its own, a pseudo-random function of seed, instance, peer and epoch. The unit that is
-dealt is a LANE: one shard, or, where shards are few, every n-th document of one. Different lanes share no document. Two hosts
-are at the same lane at the same time only by chance, about one in the number of lanes; a run that must exclude even that
+The number of rows of a shard is not known beforehand, so sample numbers cannot be mapped to places in it. Instead every host of
+an instance reads the shards in an order of its own, a pseudo-random function of seed, instance, peer and epoch. The unit that
+is dealt is a LANE: one shard, or, where shards are few, every n-th document of one. Different lanes share no document. Two
+hosts are at the same lane at the same time only by chance, about one in the number of lanes; a run that must exclude even that
 indexes its data.
 """
 

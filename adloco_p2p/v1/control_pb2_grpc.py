@@ -5,7 +5,7 @@ import warnings
 
 from adloco_p2p.v1 import control_pb2 as adloco__p2p_dot_v1_dot_control__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.70.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in adloco_p2p/v1/control_pb2_grpc.py depends on'
+        + f' but the generated code in adloco_p2p/v1/control_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class ControlStub:
+class ControlStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -56,7 +56,7 @@ class ControlStub:
                 _registered_method=True)
 
 
-class ControlServicer:
+class ControlServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def GetStatus(self, request, context):
@@ -117,7 +117,7 @@ def add_ControlServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Control:
+class Control(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

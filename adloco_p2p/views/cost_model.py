@@ -112,7 +112,7 @@ def estimate_of(method: str, rounds: float, link: Link, *, basis: Literal["deriv
 
 def bounds(work: Workload, link: Link, *, growth_cap: float, max_batch: int) -> tuple[Estimate, ...]:
     """The most rounds that the run may need, with a batch that never grows; and the fewest, with a global batch that grows by
-    `growth_cap` in every round up to `max_batch`. How fast a batch grows nobody knows before the run: that is what the batch
+    `growth_cap` in every round up to `max_batch`. The growth of the batch is not known before the run: that is what the norm
     test measures. One estimate where the batch cannot grow."""
     most = estimate_of(f"at most: constant batch of {work.initial_batch:g} per host", constant_rounds(work), link)
     largest = max_batch / work.num_workers

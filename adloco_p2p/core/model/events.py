@@ -79,7 +79,7 @@ class InnerResult:
     seconds: float
     half_batch: HalfBatchStatistics | None
     micro_batch_limit: int
-    """What the device holds now; smaller than before after an out-of-memory."""
+    """Samples of one pass that the device holds now; smaller than before after an out-of-memory."""
 
 
 # --- events ----------------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class DailySchedule:
         self._has_paused = False
 
     async def run(self) -> None:
-        """For ever."""
+        """Until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(LOOK_SECONDS)

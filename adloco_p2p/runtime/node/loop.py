@@ -129,7 +129,7 @@ class Node:
         self._call_soon(self._inbox.put_local, event)
 
     async def deliver(self, event: Received) -> None:
-        """Hand over a message of a remote peer; returns when there is room for the next one. What happens here comes first, so
+        """Hand over a message of a remote peer; returns when there is room for the next one. Local events come first, so
         remote peers, however much they send, hold up neither device nor user."""
         await self._inbox.put_remote(event)
 

@@ -1,6 +1,6 @@
 """Averaging over the streams of hivemind's network: equal bytes on every host, or a failure that names whom to leave out.
 
-The members and their weights come from the agreed plan and never from the wire. What a failed attempt left behind is
+The members and their weights come from the agreed plan and never from the wire. The remains of a failed attempt are
 scratch: the caller tries again with the survivors, under another key. `butterfly.py` has one attempt, `repair.py` what
 happens to results afterwards; here is what belongs to a peer: the handler, the keys, the limits.
 """

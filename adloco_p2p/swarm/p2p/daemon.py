@@ -5,9 +5,9 @@ arguments: a subclass puts a launcher of five lines in front of them, which asks
 (PR_SET_PDEATHSIG survives exec) and then becomes p2pd. The launcher also leaves our process group: a Ctrl-C in the terminal
 must reach this process first, which still has to send its leave through p2pd.
 Why not otherwise: `setpriv --pdeathsig` is missing on small systems; a preexec_fn would need asyncio's function replaced for
-everybody for a while, and runs Python between fork and exec. Where the kernel has no such thing (macOS), p2pd ends by itself
+all callers for a while, and runs Python between fork and exec. Where the kernel has no such thing (macOS), p2pd ends by itself
 IDLE_SECONDS after its last connection, which is ours, is gone.
-The kernel sends the signal when the THREAD that started the child ends: start hosts from the main thread's loop.
+The kernel sends the signal when the THREAD that started the child ends: start nodes from the main thread's loop.
 
 The daemon's unix sockets lie in a directory per workdir, so that what a killed life left there can be removed with certainty.
 """

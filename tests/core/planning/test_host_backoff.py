@@ -54,7 +54,7 @@ def test_backoffs_double_up_to_a_limit() -> None:
         ({}, 1),
     ],
 )
-def test_more_than_half_of_the_reports_decide_who_missed_the_average(
+def test_more_than_half_of_the_reports_say_who_was_left_out(
     said: Mapping[PeerId, Sequence[PeerId]], missed_averages: int
 ) -> None:
     *_, share = update_miss_counts(shares(missed_averages=1), claims(said), round=5, next_round=7)
