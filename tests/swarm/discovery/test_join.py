@@ -16,13 +16,13 @@ class Announced:
 
     async def find_peers(self, run: Digest) -> list[PeerRecord]:
         return [
-            PeerRecord(run=run, peer=peer, addresses=(f"address of {peer}",), protocol=1, expiration=1.0)
+            PeerRecord(run=run, peer=peer, addresses=(f"/ip4/198.51.100.7/tcp/1/p2p/{peer}",), protocol=1, expiration=1.0)
             for peer in (KNOWN, ANSWERS, SILENT)
         ]
 
 
 class Dialling:
-    """A host that is connected with one of them, and reaches one of the other two."""
+    """A node that is connected with one of them, and reaches one of the other two."""
 
     def __init__(self) -> None:
         self.book: list[str] = []
@@ -30,8 +30,14 @@ class Dialling:
     async def peers_connected(self) -> tuple[PeerId, ...]:
         return (KNOWN,)
 
+    async def addresses(self) -> tuple[str, ...]:
+        return ()
+
     async def connect(self, addresses: Iterable[str], *, should_retry: bool) -> Mapping[PeerId, str | None]:
-        assert list(addresses) == [f"address of {ANSWERS}", f"address of {SILENT}"] and not should_retry
+        assert (
+            list(addresses) == [f"/ip4/198.51.100.7/tcp/1/p2p/{ANSWERS}", f"/ip4/198.51.100.7/tcp/1/p2p/{SILENT}"]
+            and not should_retry
+        )
         return {ANSWERS: None, SILENT: "no answer"}
 
     def remember(self, addresses: Iterable[str]) -> None:
@@ -39,7 +45,7 @@ class Dialling:
 
 
 def test_only_peers_that_were_reached_are_remembered() -> None:
-    host = Dialling()
-    known = asyncio.run(connect_to_run(host, Announced(), RUN, should_retry=False))  # type: ignore[arg-type]
+    node = Dialling()
+    known = asyncio.run(connect_to_run(node, Announced(), RUN, should_retry=False))  # type: ignore[arg-type]
     assert known.connected == (ANSWERS, KNOWN) and known.unreached == {SILENT: "no answer"}
-    assert host.book == [f"address of {KNOWN}", f"address of {ANSWERS}"]
+    assert node.book == [f"/ip4/198.51.100.7/tcp/1/p2p/{KNOWN}", f"/ip4/198.51.100.7/tcp/1/p2p/{ANSWERS}"]
