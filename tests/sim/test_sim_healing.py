@@ -89,7 +89,8 @@ def test_a_peer_that_forgets_what_it_trained_is_caught(bug: type[BranchStore]) -
 
 def test_believing_anybody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        branch_merge, "_is_credible", lambda history, claimant, branch_state: branch_state.fork in history.position
+        "adloco_p2p.core.ledger.branch_claims._is_credible",
+        lambda history, claimant, branch_state: branch_state.fork in history.position,
     )
     assert any(caught(parted(seed, liars=0.5)) for seed in range(10))
 
