@@ -1,4 +1,4 @@
-"""Documents from where a run's configuration says, and which of them are held out."""
+"""The documents of a run's configured source, and which of them are held out."""
 
 import glob
 import hashlib
@@ -70,7 +70,7 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
 
 
 def texts_of(dataset: Any, column: str) -> Iterator[list[str]]:
-    """Batches of texts of an indexed data set, in its order; rows without text are left out."""
+    """Batches of texts of an indexed data set, in its order; rows without text are skipped."""
     for batch in dataset.iter(batch_size=READ_BATCH):
         yield [text for value in batch[column] if (text := text_of(value, column))]
 
@@ -107,8 +107,8 @@ def _local_files(data: DataConfig) -> list[str]:
 
 
 def _unreadable(data: DataConfig, split: str, error: Exception) -> str:
-    """What was wanted, why it failed, and what would do."""
-    # datasets wraps what went wrong while it converts files: the cause says more
+    """The wanted source, the failure, and a remedy."""
+    # datasets wraps what went wrong while it converts files: the cause is more precise
     cause = error.__cause__ or error
     reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
     if data.source != "hub":

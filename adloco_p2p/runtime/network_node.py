@@ -19,7 +19,7 @@ from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.adapters import signals
-from adloco_p2p.runtime.adapters.daily_schedule import DayBook, Schedule
+from adloco_p2p.runtime.adapters.daily_schedule import DailySchedule, DayBook
 from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, process_start
 from adloco_p2p.runtime.adapters.metrics_endpoint import MetricsEndpoint
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal
@@ -41,11 +41,11 @@ from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_run
 from adloco_p2p.swarm.discovery.join_link import format_link, split_initial_peers
 from adloco_p2p.swarm.discovery.manifest import SignedManifest, fetch_manifest
-from adloco_p2p.swarm.discovery.peer_maintenance import Neighbourhood
+from adloco_p2p.swarm.discovery.peer_maintenance import PeerMaintenance
 from adloco_p2p.swarm.discovery.reachability import AdlocoReachability
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.addresses import PeerAddress, shareable
-from adloco_p2p.swarm.p2p.host import Host
+from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
 from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.swarm.transport.log_limiter import Refusals
@@ -71,14 +71,16 @@ async def start_run(
     check_sources(run)  # what is not there is noticed before the join link is printed
     select_device(config)
     workdir.enter("starting the p2p daemon")
-    host = await Host.start(
+    swarm_node = await SwarmNode.start(
         workdir=workdir.path, config=config, initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses]
     )
-    async with _ending(host):
+    async with _ending(swarm_node):
         if open_versions := unpinned(run):
             say(f"others cannot join before these are commit hashes of the hub: {'; '.join(open_versions)}")
-        manifest = _load_manifest(workdir) or SignedManifest.sign(run, host.identity)
-        return await _take_part(host, addresses, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say)
+        manifest = _load_manifest(workdir) or SignedManifest.sign(run, swarm_node.identity)
+        return await _take_part(
+            swarm_node, addresses, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say
+        )
 
 
 async def join_run(*, workdir: Workdir, target: JoinTarget, config: PeerConfig, view: View, say: Callable[[str], None]) -> Stop:
@@ -88,18 +90,18 @@ async def join_run(*, workdir: Workdir, target: JoinTarget, config: PeerConfig, 
     select_device(config)
     workdir.enter("looking for the swarm")
     say("looking for the swarm")
-    host = await Host.start(
+    swarm_node = await SwarmNode.start(
         workdir=workdir.path, config=config, initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses]
     )
-    async with _ending(host):
-        discovery = Discovery(host.dht, host.identity, wall_clock=host.clock)
+    async with _ending(swarm_node):
+        discovery = Discovery(swarm_node.dht, swarm_node.identity, wall_clock=swarm_node.clock)
         workdir.enter("asking for the run")
         say("asking for the run")
         manifest = _load_manifest(workdir)
         if manifest is None:
             run_digest = await choose_run(discovery, wanted=linked or target.run)
-            known = await connect_to_run(host, discovery, run_digest, is_patient=False)
-            manifest = await fetch_manifest(host.p2p, [*known.connected, *await host.peers_connected()], run_digest)
+            known = await connect_to_run(swarm_node, discovery, run_digest, should_retry=False)
+            manifest = await fetch_manifest(swarm_node.p2p, [*known.connected, *await swarm_node.peers_connected()], run_digest)
         run = manifest.verified(manifest.run)
         wanted = linked or target.run
         if wanted is not None and not manifest.run.startswith(wanted):
@@ -108,7 +110,9 @@ async def join_run(*, workdir: Workdir, target: JoinTarget, config: PeerConfig, 
             )
         check_run_of_others(run, config)
         say(f"run {run.name} ({manifest.run[:16]}), {time.monotonic() - begun:.1f} s after the start")
-        return await _take_part(host, addresses, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say)
+        return await _take_part(
+            swarm_node, addresses, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say
+        )
 
 
 def _load_manifest(workdir: Workdir) -> SignedManifest | None:
@@ -117,15 +121,15 @@ def _load_manifest(workdir: Workdir) -> SignedManifest | None:
 
 
 @contextlib.asynccontextmanager
-async def _ending(host: Host):  # type: ignore[no-untyped-def]
+async def _ending(swarm_node: SwarmNode):  # type: ignore[no-untyped-def]
     try:
         yield
     finally:
-        await host.stop()
+        await swarm_node.stop()
 
 
 async def _take_part(
-    host: Host,
+    swarm_node: SwarmNode,
     initial_peers: Sequence[PeerAddress],
     *,
     workdir: Workdir,
@@ -136,8 +140,8 @@ async def _take_part(
     say: Callable[[str], None],
 ) -> Stop:
     workdir.adopt(run)
-    addresses = await host.addresses()
-    say(await host.describe_reachability())
+    addresses = await swarm_node.addresses()
+    say(await swarm_node.describe_reachability())
     if addresses:
         say(f"initial peers: {' '.join(addresses)}")
     linked = shareable([*addresses, *map(str, initial_peers)])[:LINKED_ADDRESSES]  # so that it leads here without us, too
@@ -147,17 +151,17 @@ async def _take_part(
     local = await asyncio.to_thread(open_local, workdir=workdir, run=run, peer_config=config, view=view, say=say)
     try:
         workdir.save_manifest(manifest.to_bytes())
-        return await _train(host, local, manifest, link)
+        return await _train(swarm_node, local, manifest, link)
     finally:
         local.close()
 
 
-async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: str) -> Stop:
+async def _train(swarm_node: SwarmNode, local: LocalPeer, manifest: SignedManifest, link: str) -> Stop:
     """Plug the network into the loop and run it to the end."""
     run, me = local.run, local.me
-    local.workdir.enter("meeting the others")
-    discovery = Discovery(host.dht, host.identity, wall_clock=host.clock)
-    contacts = (await connect_to_run(host, discovery, run.digest, is_patient=False)).connected
+    local.workdir.enter("connecting to the others")
+    discovery = Discovery(swarm_node.dht, swarm_node.identity, wall_clock=swarm_node.clock)
+    contacts = (await connect_to_run(swarm_node, discovery, run.digest, should_retry=False)).connected
     opened = Journal.open(local.workdir.journal_path)
     journal = NetworkJournal(opened)
     agreement = GossipAgreement(
@@ -168,7 +172,7 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
         contacts=contacts,
         capacity=local.capacity,
         decide=decide_by(run.rules),
-        sign=lambda payload: signature(host.identity, payload),
+        sign=lambda payload: signature(swarm_node.identity, payload),
         verify=is_signed,
         draw=random.Random(os.urandom(16)).random,
         timing=Timing(),
@@ -188,7 +192,7 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
     members = Members(lambda: agreement.ledger.plans)
     traffic = Traffic()
     wire = GossipWire(
-        host.p2p,
+        swarm_node.p2p,
         run=run.digest,
         me=me,
         kinds=MESSAGE_KINDS,
@@ -205,18 +209,18 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
         up_bytes_per_second=local.peer_config.upload_bytes_per_second,
         down_bytes_per_second=local.peer_config.download_bytes_per_second,
     )
-    averager = Averager(host.p2p, codec=run.averaging.codec, pace=rate_limiter, meter=traffic.averaging, members=members)
+    averager = Averager(swarm_node.p2p, codec=run.averaging.codec, pace=rate_limiter, meter=traffic.averaging, members=members)
     server = StateServer(
-        host.p2p,
+        swarm_node.p2p,
         run=run.digest,
         pace=rate_limiter,
         meter=traffic.state,
         members=members,
     )
     server.on_served = lambda instance, number: node.post(StateServed(instance=instance, round=number))
-    fetcher = StateFetcher(host.p2p, run=run.digest, pace=rate_limiter, meter=traffic.state)
+    fetcher = StateFetcher(swarm_node.p2p, run=run.digest, pace=rate_limiter, meter=traffic.state)
     states = NetworkStates(server, fetcher, num_parameters=local.engine.num_parameters)
-    reachability = AdlocoReachability(host.p2p, run=run.digest, dial=host.dial_from_outside)
+    reachability = AdlocoReachability(swarm_node.p2p, run=run.digest, dial=swarm_node.dial_from_outside)
 
     def roster() -> list[PeerId]:
         return [roster_entry.peer for roster_entry in agreement.ledger.plans[-1].roster]
@@ -225,13 +229,13 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
         node.post(error)
 
     messenger = NetworkMessenger(wire, roster=roster, fail=fail)
-    near = Neighbourhood(host, discovery, run=run.digest, roster=roster, write=local.sink.write)
+    maintenance = PeerMaintenance(swarm_node, discovery, run=run.digest, roster=roster, write=local.sink.write)
     node = Node(
         peer=Peer(me=me, cadence=local.cadence, agreement=agreement),
         ports=Ports(
             engine=local.engine,
             checkpoints=local.checkpoints,
-            averaging=NetworkAveraging(averager, size=local.engine.num_averaged, out_of_reach=near.out_of_reach),
+            averaging=NetworkAveraging(averager, size=local.engine.num_averaged, out_of_reach=maintenance.out_of_reach),
             messenger=messenger,
             states=states,
             journal=journal,
@@ -243,10 +247,10 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
         states.offer(instance, durable.round, local.engine.digests(instance)[1], local.engine.state(instance))
 
     async def watch_daemon() -> None:
-        await host.wait_until_dead()
+        await swarm_node.wait_until_dead()
         raise SwarmError("the p2p daemon ended; start again, the checkpoint stands", code="E306")
 
-    schedule = Schedule(
+    schedule = DailySchedule(
         local.peer_config,
         rate_limiter,
         book=DayBook(local.workdir.path / "traffic.json"),
@@ -266,9 +270,16 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
                 await service.start()
                 services.push_async_callback(service.stop)
             local.workdir.enter(None)
-            announced = near.announce(name=run.name, author=manifest.author)
+            announced = maintenance.announce(name=run.name, author=manifest.author)
             bandwidth = [schedule.run(), show_bandwidth(local, rate_limiter)]
-            works = [*bandwidth, wire.pump(), announced, near.refresh_connections(), near.compare_clocks(), watch_daemon()]
+            works = [
+                *bandwidth,
+                wire.pump(),
+                announced,
+                maintenance.refresh_connections(),
+                maintenance.compare_clocks(),
+                watch_daemon(),
+            ]
             with _in_background(node, works):
                 stop = await node.run(Started(durable=durable, capacity=local.capacity))
                 await messenger.drain()

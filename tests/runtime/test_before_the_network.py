@@ -22,7 +22,7 @@ def test_a_missing_device_is_noticed_before_the_join_link(
     async def no_network(**_: object) -> None:
         raise AssertionError("the network was started")
 
-    monkeypatch.setattr(network_node.Host, "start", no_network)
+    monkeypatch.setattr(network_node.SwarmNode, "start", no_network)
     said: list[str] = []
     with closing(Workdir.open(tmp_path)) as workdir:
         common = {"workdir": workdir, "config": PeerConfig(device="cuda:97"), "view": PlainView(None), "say": said.append}

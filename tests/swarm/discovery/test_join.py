@@ -23,7 +23,7 @@ class Announced:
 
 
 class Dialling:
-    """A host that is connected with one of them, and reaches one of the other two."""
+    """A node that is connected with one of them, and reaches one of the other two."""
 
     def __init__(self) -> None:
         self.book: list[str] = []
@@ -34,8 +34,8 @@ class Dialling:
     async def peers_connected(self) -> tuple[PeerId, ...]:
         return (KNOWN,)
 
-    async def connect(self, addresses: Iterable[str], *, is_patient: bool) -> Mapping[PeerId, str | None]:
-        assert list(addresses) == [ADDRESSES[ANSWERS], ADDRESSES[SILENT]] and not is_patient
+    async def connect(self, addresses: Iterable[str], *, should_retry: bool) -> Mapping[PeerId, str | None]:
+        assert list(addresses) == [ADDRESSES[ANSWERS], ADDRESSES[SILENT]] and not should_retry
         return {ANSWERS: None, SILENT: "no answer"}
 
     def remember(self, addresses: Iterable[str]) -> None:
@@ -43,7 +43,7 @@ class Dialling:
 
 
 def test_only_peers_that_were_reached_are_remembered() -> None:
-    host = Dialling()
-    known = asyncio.run(connect_to_run(host, Announced(), RUN, is_patient=False))  # type: ignore[arg-type]
+    node = Dialling()
+    known = asyncio.run(connect_to_run(node, Announced(), RUN, should_retry=False))  # type: ignore[arg-type]
     assert known.connected == (ANSWERS, KNOWN) and known.unreached == {SILENT: "no answer"}
-    assert host.book == [ADDRESSES[KNOWN], ADDRESSES[ANSWERS]]
+    assert node.book == [ADDRESSES[KNOWN], ADDRESSES[ANSWERS]]
