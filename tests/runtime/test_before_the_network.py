@@ -52,7 +52,7 @@ def test_a_missing_directory_is_noticed_before_the_join_link(
     async def no_network(**_: object) -> None:
         raise AssertionError("the network was started")
 
-    monkeypatch.setattr(network_node.Host, "start", no_network)
+    monkeypatch.setattr(network_node.SwarmNode, "start", no_network)
     with closing(Workdir.open(tmp_path)) as workdir:
         started = network_node.start_run(
             run=run, initial_peers=(), workdir=workdir, config=PeerConfig(), view=PlainView(None), say=lambda _: None

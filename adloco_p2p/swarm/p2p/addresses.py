@@ -76,8 +76,6 @@ def reach(address: str) -> Reach:
     if "/p2p-circuit" in address:
         return "relay"
     parts = address.split("/")
-    if len(parts) < 3:
-        return True
     if parts[1] not in ("ip4", "ip6"):
         return "public"
     host = ipaddress.ip_address(parts[2])
