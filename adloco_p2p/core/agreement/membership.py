@@ -133,6 +133,10 @@ class Membership:
         """Whether nothing was heard of the peer for half a lease: nobody waits for it."""
         return peer != self.me and now - self._renewed.get(peer, -1e18) > self.lease_seconds / 2
 
+    def responsive(self, peers: Sequence[PeerId], now: float) -> list[PeerId]:
+        """Those of them that count and are no suspects: others wait for them."""
+        return [peer for peer in peers if self.lease_valid(peer, now) and not self.is_suspect(peer, now)]
+
     def view(self, now: float) -> tuple[PeerId, ...]:
         """The members of the roster that count, sorted."""
         return tuple(peer for peer in self._roster if self.lease_valid(peer, now))

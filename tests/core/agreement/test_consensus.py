@@ -186,8 +186,8 @@ def test_after_a_restart_no_other_value_is_accepted_in_the_ballot_and_no_other_v
 
     again = agreement(second, swarm.genesis, journal=swarm.journals[second])
     again.start((), (), NOW)
-    assert again.consensus.slot.voted == voted[0].value
-    assert again.consensus.slot.accepted == (proposal.ballot, canonical.digest(proposal.value))
+    assert again.consensus.acceptor.voted == voted[0].value
+    assert again.consensus.acceptor.accepted == (proposal.ballot, canonical.digest(proposal.value))
     other = replace(proposal, value=replace(proposal.value, departed=(second,)), signature="")
     forged = replace(other, signature=sign(first, other.payload))
     outcomes = again.receive(first, forged, NOW)
@@ -245,7 +245,7 @@ def test_a_ballot_that_leaps_is_passed_over() -> None:
     for message, receiver in zip(leaps, (second, first), strict=True):
         outcomes = swarm.peers[receiver].receive(third, message, NOW)
         assert not [o for o in outcomes if isinstance(o, Persist | Send)]
-        promised = swarm.peers[receiver].consensus.slot.promised
+        promised = swarm.peers[receiver].consensus.acceptor.promised
         assert promised is None or promised < largest
 
 
@@ -419,10 +419,10 @@ def test_nobody_votes_for_a_choice_that_leaves_out_whom_it_hears() -> None:
     liar, victim, *others = swarm.order
     consensus = swarm.peers[liar].consensus
     swarm.mail.clear()
-    consensus.slot.absent = tuple(sorted(others))
-    value = consensus._value_of(())
+    absent = tuple(sorted(others))
+    value = consensus.values.make(joined=(), absent=absent)
     ballot = Ballot(attempt=1, peer=liar)
-    proposal = Proposal(ballot=ballot, absent=consensus.slot.absent, value=value, signature="")
+    proposal = Proposal(ballot=ballot, absent=absent, value=value, signature="")
     proposal = replace(proposal, signature=sign(liar, proposal.payload))
     chosen = Chosen(parent=value.parent, ballot=ballot, value=canonical.digest(value), signature="")
     chosen = replace(chosen, signature=sign(liar, chosen.payload))
