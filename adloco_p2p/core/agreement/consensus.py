@@ -314,37 +314,27 @@ class Consensus:
         self.values.ask_again([*named, *sorted(self.learner.certificates())], sender)
 
     def _on_entries(self, sender: PeerId, message: Entries, now: float) -> None:
-        """Follow our own ledger's continuation at once; collect another history until it outranks ours, then switch."""
-        before = self.ledger.head
         if message.entries and sender in self.slot.roster:
             self._emergency.note_head(sender, message.entries[-1].value.plan, now)
-        for entry in message.entries:
-            if entry.value.plan in self.ledger.position:
-                continue
-            continued = self._exchange.continued_by(self.ledger, entry)
-            if continued is None:
-                return
-            if continued is self.ledger:
-                if self._is_contradicted(entry.certificate, entry.value.departed, now):
-                    return  # asked for again when a heartbeat names it again
-                self._append(entry, now)
-            elif continued.head.rank > self.ledger.head.rank:
-                self._switch(continued, now)
-        if self._exchange.is_collecting or self.ledger.head != before:
-            self._context.emit(self._exchange.pull(self.ledger, sender))
+        self._context.emit(*self._exchange.follow(self, sender, message.entries, now=now))
 
-    def _switch(self, other: Ledger, now: float) -> None:
-        switched = switch_between(self.ledger, other)
-        first = switched.won[0]
-        if not switched.lost and self._is_contradicted(first.certificate, first.value.departed, now):
-            self._exchange.forget_other()
+    def follow_entry(self, entry: LedgerEntry, now: float) -> bool:
+        """For the ledger exchange, as the next one."""
+        if self._is_contradicted(entry.certificate, entry.value.departed, now):
+            return False
+        self._append(entry, now)
+        return True
+
+    def follow_reorg(self, other: Ledger, now: float) -> None:
+        reorg = switch_between(self.ledger, other)
+        first = reorg.won[0]
+        if not reorg.lost and self._is_contradicted(first.certificate, first.value.departed, now):
             return
-        self._context.emit(*(Persist(record=entry) for entry in switched.won))
+        self._context.emit(*(Persist(record=entry) for entry in reorg.won))
         self.ledger = other
-        self._exchange.forget_other()
         self._learn_rosters()
         self._open_slot(now)
-        self._context.emit(switched)
+        self._context.emit(reorg)
 
     def _is_contradicted(self, certificate: Certificate, departed: tuple[PeerId, ...], now: float) -> bool:
         return self._emergency.contradicts(self.slot, certificate, departed, ready_at=self.proposer.ready_at, now=now)
