@@ -24,7 +24,7 @@ class BallotTimer:
         """Ballots of each proposer that came while another was under way, or after its own."""
 
     def begin(self, now: float) -> None:
-        """A ballot begins and gets its time, of a random length so that two proposers do not collide for ever."""
+        """A ballot begins and gets its time, of a random length so that two proposers do not collide again and again."""
         self._begun_at = now
         self._timeout_seconds = self._base_seconds * (1 + self._context.draw() / 2)
 

@@ -10,7 +10,7 @@ A slot is the successor of one plan. `Consensus` composes the parts that agree o
     acceptor       promises, acks and votes, each persisted before it is sent
     learner        what the members sent: which value is chosen, which is final
     dissemination  direct in a small roster, relayed in a large one
-    ledger sync    entries for peers that are behind, and from those ahead; `emergency` tells which are not followed
+    ledger sync    entries for peers that are behind, and from those ahead; `emergency` finds those that are not followed
 
 - Each ballot names the members that are ABSENT and count neither way. A peer takes part only if their leases have run out at
   its own clock too, or they left. Two ballots of one slot can therefore end with different values only if a member that took

@@ -104,7 +104,7 @@ class LedgerExchange:
                 return []
             if continued is owner.ledger:
                 if not owner.follow_entry(entry, now):
-                    return []  # asked for again when a heartbeat names it again
+                    return []  # pulled again when a heartbeat names it again
             elif continued.head.rank > owner.ledger.head.rank:
                 self.forget_other()
                 owner.follow_reorg(continued, now)

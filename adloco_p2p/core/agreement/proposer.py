@@ -135,11 +135,11 @@ class Proposer:
             self._values.ask_for(message.accepted[1], sender)
 
     def on_refusal(self, sender: PeerId, message: Refusal, now: float) -> None:
-        """Give way to a higher ballot; or, with what it tells of the living, try again soon."""
+        """Give way to a higher ballot; or, with the beats of the living that it names, try again soon."""
         slot, promised = self._slot, self._acceptor.promised
         for peer, beat in message.alive:
             if peer in slot.roster:
-                self._context.members.hear(peer, beat, now)
+                self._context.members.note_beat(peer, beat, now)
         if message.ballot != self._ballot:
             return
         is_counted = sender in slot.counted(self._absent)

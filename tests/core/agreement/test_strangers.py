@@ -330,7 +330,7 @@ def test_the_door_stays_open_however_many_have_asked() -> None:
     honest = request_of(PeerId("honest"))
     made.handle(STRANGER, asking([honest], like=like), 299.0)
     assert made.candidates(299.0) == (honest,)
-    assert len(made._joins) == 1 and len(made._heard) <= 2
+    assert len(made._joins) == 1 and len(made._beats) <= 2
 
 
 def test_a_request_that_others_still_pass_on_is_no_news() -> None:
