@@ -73,7 +73,7 @@ def entry_of(name: PeerId, ledger: Ledger, *, absent: Sequence[PeerId], departed
 
 
 def played(size: int, *, rounds: int = 2) -> Swarm:
-    """A swarm that has agreed on some plans, and whose members have just heard from each other."""
+    """A swarm that has agreed on some plans, and whose members have just received each other's heartbeats."""
     swarm = Swarm(size)
     swarm.deliver()
     for round in range(rounds):
@@ -85,7 +85,7 @@ def played(size: int, *, rounds: int = 2) -> Swarm:
 
 
 def connect_to_run(swarm: Swarm, *, among: Sequence[PeerId] = ()) -> None:
-    """Everybody hears a heartbeat of everybody."""
+    """Each member receives a heartbeat of each other one."""
     names = tuple(among) or tuple(swarm.peers)
     swarm.now += 1.0
     for name in names:
@@ -147,7 +147,7 @@ def test_a_member_does_not_take_over_by_calling_the_others_absent(keeps_a_seat_f
 
 
 def test_a_peer_that_was_away_follows_those_that_went_on_without_others() -> None:
-    """The absent have come back since: their heads are ahead, so nobody contradicts."""
+    """The absent have come back since: their heads are ahead, so they do not contradict."""
     swarm = Swarm(4)
     swarm.deliver()
     late, *others = swarm.order
@@ -159,31 +159,31 @@ def test_a_peer_that_was_away_follows_those_that_went_on_without_others() -> Non
     swarm.pass_time(20, among=alive)
     ahead = swarm.peers[alive[0]]
     assert num_emergencies(swarm.genesis, ahead.ledger.entries) >= 1
-    told = Entries(entries=tuple(ahead.ledger.entries))
-    swarm.take(gone, swarm.peers[gone].receive(alive[0], told, swarm.now))
+    ahead_entries = Entries(entries=tuple(ahead.ledger.entries))
+    swarm.take(gone, swarm.peers[gone].receive(alive[0], ahead_entries, swarm.now))
     for name in (*alive, gone):
         swarm.take(late, swarm.peers[late].receive(name, swarm.peers[name].members.heartbeat(swarm.now), swarm.now))
-    swarm.take(late, swarm.peers[late].receive(alive[0], told, swarm.now))
+    swarm.take(late, swarm.peers[late].receive(alive[0], ahead_entries, swarm.now))
     assert swarm.peers[late].ledger.head == ahead.ledger.head
 
 
 def test_an_emergency_that_is_refused_is_followed_when_the_leases_have_run_out() -> None:
     swarm = played(3)
     name, *dead = sorted(swarm.peers)
-    onlooker = swarm.peers[dead[0]]
-    entry = entry_of(name, onlooker.ledger, absent=dead, departed=dead[1:])
-    swarm.take(dead[0], onlooker.receive(name, Entries(entries=(entry,)), swarm.now))
-    assert onlooker.ledger.plans[-1] != entry.plan
+    follower = swarm.peers[dead[0]]
+    entry = entry_of(name, follower.ledger, absent=dead, departed=dead[1:])
+    swarm.take(dead[0], follower.receive(name, Entries(entries=(entry,)), swarm.now))
+    assert follower.ledger.plans[-1] != entry.plan
     for _ in range(15):
         swarm.now += 1.0
-        swarm.take(dead[0], onlooker.tick(swarm.now))
-    ahead = replace(onlooker.ledger.head, round=entry.plan.round, digest=entry.value.plan, samples=10**6)
+        swarm.take(dead[0], follower.tick(swarm.now))
+    ahead = replace(follower.ledger.head, round=entry.plan.round, digest=entry.value.plan, samples=10**6)
     beat = replace(swarm.peers[name].members.heartbeat(swarm.now), beat=BEATS_PER_INCARNATION + 10**6, head=ahead)
     swarm.mail.clear()
-    swarm.take(dead[0], onlooker.receive(name, beat, swarm.now))
+    swarm.take(dead[0], follower.receive(name, beat, swarm.now))
     assert said(swarm, PullEntries)
-    swarm.take(dead[0], onlooker.receive(name, Entries(entries=(entry,)), swarm.now))
-    assert onlooker.ledger.plans[-1] == entry.plan
+    swarm.take(dead[0], follower.receive(name, Entries(entries=(entry,)), swarm.now))
+    assert follower.ledger.plans[-1] == entry.plan
 
 
 def test_an_honest_ledger_has_no_emergencies() -> None:
@@ -238,7 +238,7 @@ def test_values_of_one_member_take_the_place_of_one() -> None:
 
 
 def test_no_message_of_a_slot_raises() -> None:
-    """Everything that can be said of a value that nobody has, by strangers and members, in several orders."""
+    """All messages about a value that no peer has, from strangers and members, in several orders."""
     swarm = played(3)
     victim, name = swarm.peers[peer(0)], peer(1)
     parent, ghost = victim.consensus.slot.digest, Digest("f" * 64)
@@ -505,7 +505,7 @@ def test_a_member_that_overtakes_every_ballot_does_not_stop_the_plans() -> None:
     assert all(swarm.peers[name].ledger.head.round >= 1 for name in honest)
 
 
-# --- patience --------------------------------------------------------------------------------------------------------
+# --- adaptive timeout ------------------------------------------------------------------------------------------------
 
 
 def test_patience_has_an_upper_bound_however_long_others_took() -> None:
