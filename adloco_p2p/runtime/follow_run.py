@@ -20,7 +20,7 @@ from adloco_p2p.core.ledger.contributions import Contribution, leaderboard
 from adloco_p2p.core.ledger.ledger import chain
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
-from adloco_p2p.core.model.messages import MESSAGE_KINDS
+from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.adapters.network_journal import journal_records
@@ -129,7 +129,7 @@ class _ObserverNode:
             connections = await connect_to_run(self._swarm_node, discovery, self._run.digest, should_retry=False)
             self.observer.meet(connections.connected)
 
-    async def _on_message(self, sender: PeerId, message: object) -> None:
+    async def _on_message(self, sender: PeerId, message: WireMessage) -> None:
         self._send(self.observer.receive(sender, message, time.monotonic()))
 
     def _send(self, sends: Sequence[Send]) -> None:

@@ -7,36 +7,44 @@ from typing import Any
 
 import pytest
 
+from adloco_p2p.core.agreement.acceptor import Acceptor
 from adloco_p2p.core.agreement.consensus import Consensus
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
+from adloco_p2p.core.agreement.learner import Learner
+from adloco_p2p.core.agreement.proposer import Proposer
 from adloco_p2p.core.agreement.recovery import RecoveredState
+from adloco_p2p.core.agreement.slot import Slot
+from adloco_p2p.core.agreement.values import Values
 from adloco_p2p.core.model.events import Outcome, Persist
 from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, Vote
-from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan, roster_of
+from adloco_p2p.core.model.messages import Refusal
+from adloco_p2p.core.model.types import Digest, PeerId, roster_of
 from adloco_p2p.sim.simulate import random_seed, summary
 
 
-class VotesTwiceAfterRestart(Consensus):
-    def _restore(self, recovered: RecoveredState) -> None:
+class VotesTwiceAfterRestart(Acceptor):
+    def restore(self, recovered: RecoveredState) -> None:
         del recovered
 
 
-class CountsMessagesInsteadOfPeers(Consensus):
-    def _on_vote(self, sender: PeerId, message: Vote) -> None:
-        if self._verify(message.peer, message.payload, message.signature):
-            self.slot.votes[PeerId(f"{message.peer}#{len(self.slot.votes)}")] = message
-            self._ask_for(message.value, sender)
+class CountsMessagesInsteadOfPeers(Learner):
+    def on_vote(self, message: Vote) -> bool:
+        if not self._context.verify(message.peer, message.payload, message.signature):
+            return False
+        self._votes[PeerId(f"{message.peer}#{len(self._votes)}")] = message
+        return True
 
 
-class IgnoresTheLock(Consensus):
-    def _locked_value(self) -> Digest | None:
+class IgnoresTheLock(Proposer):
+    def locked_value(self, now: float) -> Digest | None:
+        del now
         return None
 
 
 class UsesAnOldRoster(Consensus):
-    def _open_slot(self, now: float) -> None:
-        super()._open_slot(now)
-        self.slot.roster = self.slot.electorate = roster_of(self.ledger.plans[-2:][0])
+    def _compose(self, slot: Slot) -> None:
+        old = roster_of(self.ledger.plans[-2:][0])
+        super()._compose(replace(slot, roster=old, electorate=old))
 
 
 class RepliesBeforePersisting(Consensus):
@@ -49,38 +57,52 @@ class AcceptsUnsignedReports(Consensus):
         super().__init__(me, **{**arguments, "verify": lambda peer, payload, signature: True})
 
 
-class IteratesInHashOrder(Consensus):
-    def _held(self) -> dict[PeerId, Digest]:
-        held = super()._held()
-        return {peer: held[peer] for peer in sorted(held, key=lambda peer: hash((peer, self.me)))}
+class IteratesInHashOrder(Values):
+    @property
+    def held(self) -> dict[PeerId, Digest]:
+        held = super().held
+        return {peer: held[peer] for peer in sorted(held, key=lambda peer: hash((peer, self._context.me)))}
 
 
-class BreaksItsPromise(Consensus):
-    """Heeds proposals of ballots below the one that it promised."""
+class BreaksItsPromise(Acceptor):
+    """Accepts proposals of ballots below the one that it promised."""
 
-    def _accept(self, now: float) -> bool:
-        promised, self.slot.promised = self.slot.promised, None
-        has_accepted = super()._accept(now)
+    def accept(self, now: float) -> bool:
+        promised, self.promised = self.promised, None
+        has_accepted = super().accept(now)
         if not has_accepted:
-            self.slot.promised = promised
+            self.promised = promised
         return has_accepted
 
 
-class BelievesAnyAbsence(Consensus):
-    def _refuse(self, ballot: Ballot, silent: Sequence[PeerId], now: float) -> bool:
-        return super()._refuse(ballot, (), now)
+class BelievesAnyAbsence(Acceptor):
+    def refusal(self, ballot: Ballot, silent: Sequence[PeerId], now: float) -> Refusal | None:
+        return super().refusal(ballot, (), now)
 
 
 class ActsBeforeTheMajority(Consensus):
     """Takes its own vote for the certificate."""
 
     def _finish(self, now: float) -> bool:
-        own = self.slot.votes.get(self.me)
-        if own is None or own.abstains or not isinstance(self._plan_of(own.value), RoundPlan):
+        own = self.learner.vote_of(self.me)
+        if own is None or own.abstains or not self.values.is_valid(own.value):
             return super()._finish(now)
         cast = CastVote(peer=self.me, abstains=False, signature=own.signature)
         self._append_value(own.value, Certificate(ballot=own.ballot, absent=own.absent, votes=(cast,)), now)
         return True
+
+
+def with_part(kind: type[Learner | Values | Acceptor | Proposer]) -> Any:
+    """One part of every slot is of this kind."""
+
+    class Faulty(Consensus):
+        def _compose(self, slot: Slot) -> None:
+            super()._compose(slot)
+            for part in (self.learner, self.values, self.acceptor, self.proposer):
+                if issubclass(kind, type(part)):
+                    part.__class__ = kind
+
+    return with_consensus(Faulty)
 
 
 def with_consensus(kind: type[Consensus]) -> Any:
@@ -103,17 +125,17 @@ def with_timing(**changes: float) -> Any:
 
 
 BUGS = {
-    "vote twice after restart": with_consensus(VotesTwiceAfterRestart),
-    "count messages instead of peers": with_consensus(CountsMessagesInsteadOfPeers),
-    "ignore a lock": with_consensus(IgnoresTheLock),
+    "vote twice after restart": with_part(VotesTwiceAfterRestart),
+    "count messages instead of peers": with_part(CountsMessagesInsteadOfPeers),
+    "ignore a lock": with_part(IgnoresTheLock),
     "use an old roster": with_consensus(UsesAnOldRoster),
     "reply before persisting": with_consensus(RepliesBeforePersisting),
     "accept an unsigned report": with_consensus(AcceptsUnsignedReports),
-    "iterate in hash order": with_consensus(IteratesInHashOrder),
+    "iterate in hash order": with_part(IteratesInHashOrder),
     "forget a lease": with_timing(lease_seconds=0.5),
     "count one's own sleep as their silence": with_timing(stall_seconds=inf),
-    "break a promise": with_consensus(BreaksItsPromise),
-    "believe any absence": with_consensus(BelievesAnyAbsence),
+    "break a promise": with_part(BreaksItsPromise),
+    "believe any absence": with_part(BelievesAnyAbsence),
     "act before the majority": with_consensus(ActsBeforeTheMajority),
 }
 ENOUGH_SEEDS = 150

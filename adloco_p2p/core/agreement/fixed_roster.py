@@ -1,4 +1,4 @@
-"""How plans are agreed: what a peer needs of it, and the simplest way that gives it.
+"""Agreement without a network: the simplest that fits behind the port of `core/peer/agreement_port.py`.
 
 `FixedRosterAgreement` decides as soon as every peer of the roster has reported. It fits a roster that never changes: one peer
 alone, or several peers in one process. Peers on a network use `core/agreement/consensus.py`, behind the same interface.

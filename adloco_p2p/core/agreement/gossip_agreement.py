@@ -1,7 +1,7 @@
 """Agreement among peers on a network: membership and consensus together, behind the interface that `Peer` knows.
 
-Outcomes come in order and the shell keeps it: what is to be persisted is on the disk before anything that follows it is sent
-or acted on. The journal needs nothing but every persisted record, in order.
+Outcomes come in an order that the shell keeps: a record is on the disk before anything that follows it is sent or acted on.
+The journal holds every persisted record, in order, and nothing else.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,12 +19,13 @@ from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import Capacity, Decide, PeerId, Report, RoundPlan
 
 PLANS_OF_ACCOUNT = 4
-"""Rounds of older plans end without us: who was in those only, and is not here any more, need not be called gone."""
+"""Newest plans of one call whose members count. A peer that is only in older ones, and not here any more, is not reported as
+gone."""
 
 
 class GossipAgreement:
-    """One peer's membership and consensus. `records` is the journal of earlier lives, empty for a newcomer, and read once;
-    `recall` gives back an entry of it, or of this life."""
+    """One peer's membership and consensus. `records` is the journal of earlier incarnations, empty for a newcomer, and read
+    once; `recall` gives back an entry of it, or of this incarnation. Instants are seconds of the peer's own clock."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class GossipAgreement:
         return min(deadline for deadline in deadlines if deadline is not None)
 
     def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
-        """Take up the journal. Plans of the ledger after `plans` are handed out again; own `reports` are told again."""
+        """Take up the journal. Plans of the ledger after `plans` are handed out again; own `reports` are sent again."""
         recovered = recover(self._records, self._genesis, recall=self._recall)
         self._records = ()
         incarnation = Incarnation(number=recovered.incarnation + 1)
@@ -89,7 +90,7 @@ class GossipAgreement:
         return self._with_changes(list(self.consensus.submit(report, now)), now)
 
     def receive(self, sender: PeerId, message: object, now: float) -> list[Outcome]:
-        """A message of another peer; one that is not ours to handle is passed over."""
+        """A message of another peer; one of a kind that is handled elsewhere is passed over."""
         outcomes: list[Outcome] = []
         if isinstance(message, Heartbeat | Ping | Leave):
             outcomes += self.members.handle(sender, message, now)
@@ -104,20 +105,20 @@ class GossipAgreement:
         return self._with_changes([*self.members.tick(now), *self.consensus.tick(now)], now)
 
     def leave(self, now: float) -> list[Outcome]:
-        """Say goodbye; from now on this peer takes no part in agreeing, it only asks what was agreed."""
+        """Become a passive member: this peer takes no part in agreeing from now on, it only follows the ledger."""
         return list(self.members.leave(now))
 
     def rejoin(self, capacity: Capacity, now: float) -> list[Outcome]:
-        """Beats that rise again undo the goodbye; whom plans leave out by now asks to be admitted, as a newcomer does."""
+        """Beats that rise again cancel the leave; if plans leave this peer out by now, it asks to join as a newcomer does."""
         self._capacity = capacity
         self.members.offer(capacity)
         self.members.rejoin(now)
         return self.tick(now)
 
     def _with_changes(self, outcomes: list[Outcome], now: float) -> list[Outcome]:
-        """And then: members that stopped to count since the last call, also those that a plan left out; and who counts again.
-        A member that came and went between two calls is gone too: a plan counts on it. Who is away hears nobody's beats, so it
-        knows neither."""
+        """And then: members that stopped counting since the last call, also those that a plan left out, and members that count
+        again. A member that came and went between two calls is gone too: a plan counts on it. A passive member receives no
+        beats that rise, so it knows neither."""
         if self.members.is_passive:
             return outcomes
         counted = dict.fromkeys(self._present)
@@ -132,7 +133,7 @@ class GossipAgreement:
         return [*outcomes, *changes, *self._suspicions(present, now)]
 
     def _suspicions(self, present: Sequence[PeerId], now: float) -> list[Log]:
-        """For the views only: members that fell silent for half a lease, and suspects that were heard of again. A suspect whose
+        """For the views only: members that were silent for half a lease, and suspects whose beats rise again. A suspect whose
         lease ran out is gone."""
         suspects = tuple(peer for peer in present if self.members.is_suspect(peer, now))
         new = [peer for peer in suspects if peer not in self._suspects]

@@ -1,6 +1,8 @@
-"""Ledger entries for those who are behind, and from those who are ahead or on another history."""
+"""Ledger entries for peers that are behind, and from those that are ahead or on another history."""
 
+from collections.abc import Sequence
 from math import inf
+from typing import Protocol
 
 from adloco_p2p.core.ledger.fork_choice import CandidateChain
 from adloco_p2p.core.ledger.ledger import Ledger
@@ -15,26 +17,38 @@ ENTRIES_BYTES = 1 << 20
 STRANGERS_PER_PERIOD = 8
 """Peers outside the roster, all together, that get entries in one period of gossip; members are served beside them."""
 MAX_REMEMBERED = 2 * MAX_ROSTER
-"""Peers of which is known when they were served, or asked; the ones served longest ago are forgotten."""
+"""Peers for which the instant is kept at which they were served, or asked; the oldest are forgotten."""
+
+
+class LedgerOwner(Protocol):
+    """Has a ledger that follows those of others. `now` is in seconds of its own clock."""
+
+    ledger: Ledger
+
+    def follow_entry(self, entry: LedgerEntry, now: float) -> bool:
+        """Append a valid next entry; false where it is not to be followed for now."""
+
+    def follow_reorg(self, other: Ledger, now: float) -> None:
+        """Take a history that outranks the own one, unless it is not to be followed for now."""
 
 
 class LedgerExchange:
-    """Asks, answers, and checks what comes; `Consensus` owns the ledger and changes it."""
+    """Asks, answers, and checks what comes; a `LedgerOwner` changes its ledger."""
 
     def __init__(self, decide: Decide, verify: Verify, *, period_seconds: float) -> None:
-        """`period_seconds`: of gossip. One peer gets entries at most once in it, however often it asks."""
+        """`period_seconds`: of gossip. One peer gets entries at most once in a period, however often it asks."""
         self._other = CandidateChain(decide, verify)
         self._period_seconds = period_seconds
         self._served: dict[PeerId, float] = {}
-        """When a peer was last sent entries; the latest at the end."""
+        """The instants at which a peer was last sent entries; the latest at the end."""
         self._strangers_served: list[float] = []
-        """When peers outside the roster were, in the last period."""
+        """The instants at which peers outside the roster were, in the last period."""
         self._asked: dict[PeerId, float] = {}
-        """When a peer was last asked for entries because it is ahead in slots; the latest at the end."""
+        """The instants at which a peer was last asked for entries because it is ahead; the latest at the end."""
 
     @property
     def is_collecting(self) -> bool:
-        """Another history is on its way."""
+        """Whether another history is being collected."""
         return bool(self._other.tip)
 
     def forget_other(self) -> None:
@@ -43,29 +57,28 @@ class LedgerExchange:
     # --- ours to others ----------------------------------------------------------------------------------------------
 
     def answer(self, ledger: Ledger, peer: PeerId, message: PullEntries, *, now: float) -> list[Send]:
-        """What follows the newest plan that both have."""
+        """The entries after the newest plan that both have."""
         common = next((digest for digest in message.locator if digest in ledger.position), None)
         return self.serve(ledger, peer, after=common, now=now) if common is not None else []
 
     def serve(self, ledger: Ledger, peer: PeerId, *, after: Digest, now: float) -> list[Send]:
-        """The next entries after a plan of our ledger; nothing where it is the newest, or where the peer, or strangers
-        together, had theirs in this period. Nothing is read before that is known."""
-        if after == ledger.digests[-1] or not self._may_serve(peer, now, is_member=peer in roster_of(ledger.plans[-1])):
+        """The next entries after a plan of our ledger; none where it is the newest, or where the peer, or strangers together,
+        were served in this period. Entries are read after that is known only."""
+        is_member = peer in roster_of(ledger.plans[-1])
+        if after == ledger.digests[-1] or not self._may_serve(peer, now, is_member=is_member):
             return []
+        _remember(self._served, peer, now)
+        if not is_member:
+            self._strangers_served = [*self._strangers_since(now), now]
         return [Send(peer=peer, message=Entries(entries=_next_entries(ledger, after)))]
 
     def _may_serve(self, peer: PeerId, now: float, *, is_member: bool) -> bool:
-        """Whether it is the peer's turn; then it has had it."""
-        since = now - self._period_seconds
-        if self._served.get(peer, -inf) > since:
+        if self._served.get(peer, -inf) > now - self._period_seconds:
             return False
-        if not is_member:
-            self._strangers_served = [served for served in self._strangers_served if served > since]
-            if len(self._strangers_served) >= STRANGERS_PER_PERIOD:
-                return False
-            self._strangers_served.append(now)
-        _remember(self._served, peer, now)
-        return True
+        return is_member or len(self._strangers_since(now)) < STRANGERS_PER_PERIOD
+
+    def _strangers_since(self, now: float) -> list[float]:
+        return [served for served in self._strangers_served if served > now - self._period_seconds]
 
     # --- theirs to us ------------------------------------------------------------------------------------------------
 
@@ -73,15 +86,34 @@ class LedgerExchange:
         return Send(peer=peer, message=PullEntries(locator=(*self._other.tip, *ledger.locator())[:MAX_LOCATOR]))
 
     def ask_for_help(self, ledger: Ledger, peer: PeerId, *, now: float) -> list[Send]:
-        """Of a peer that works on the successor of a plan that we do not know."""
+        """Pull from a peer that works on the successor of a plan that is unknown here."""
         if now - self._asked.get(peer, -inf) < self._period_seconds / 4:
             return []
         _remember(self._asked, peer, now)
         return [self.pull(ledger, peer)]
 
-    def continued_by(self, ledger: Ledger, entry: LedgerEntry) -> Ledger | None:
-        """Whose next entry this is: our own ledger's, to be appended, or that of the other history, which has it now. None
-        where it is not valid, or continues neither."""
+    def follow(self, owner: LedgerOwner, sender: PeerId, entries: Sequence[LedgerEntry], *, now: float) -> list[Send]:
+        """Hand the owner what continues its ledger; collect another history until it outranks the ledger, then hand it that.
+        The sender is asked for more where these entries were of use."""
+        before = owner.ledger.head
+        for entry in entries:
+            if entry.value.plan in owner.ledger.position:
+                continue
+            continued = self._continued_by(owner.ledger, entry)
+            if continued is None:
+                return []
+            if continued is owner.ledger:
+                if not owner.follow_entry(entry, now):
+                    return []  # pulled again when a heartbeat names it again
+            elif continued.head.rank > owner.ledger.head.rank:
+                self.forget_other()
+                owner.follow_reorg(continued, now)
+        is_of_use = self.is_collecting or owner.ledger.head != before
+        return [self.pull(owner.ledger, sender)] if is_of_use else []
+
+    def _continued_by(self, ledger: Ledger, entry: LedgerEntry) -> Ledger | None:
+        """The ledger whose next entry this is: the given one, to be appended, or the other history, which has it now. None
+        where the entry is not valid, or continues neither."""
         if entry.value.parent == ledger.digests[-1] and not self.is_collecting:
             return None if self._other.is_wrong(ledger, entry) else ledger
         return self._other.follow(ledger, entry)

@@ -1,11 +1,11 @@
-"""Who is there: heartbeats passed on by gossip, leases, probes, joins and farewells.
+"""Membership as in SWIM: heartbeats spread by gossip, leases, suspects, direct and indirect pings, joins and leaves.
 
-Every period a peer counts up its own beat and sends it, with the highest beats it knows of everybody, to a few peers. A beat
-that rises renews the lease of its owner AT THE RECEIVER'S CLOCK; clocks of two machines are never compared. So a peer lives
-for everyone whom its beats reach by any path, and one bad link kills nobody. What a member says of another's beats counts only
-within the incarnation that the owner signed or named itself, and a stranger's word on anybody's beats does not count. A lease
-that has run out is the only way to count a silent peer as gone. Suspicion comes earlier, asks directly and through others, and
-only changes whom one waits for.
+Every period a peer raises its own beat and sends it, with the highest beats that it knows of all members, to a few peers. A
+beat that rises renews the lease of its owner AT THE RECEIVER'S CLOCK; clocks of two machines are never compared. So a peer
+counts as alive wherever its beats arrive by any path, and one bad link removes no member. A beat that another member passes on
+counts only within the incarnation that the owner signed or named itself; one that a stranger passes on does not count. A silent
+peer counts as gone only when its lease has run out. Suspicion comes earlier: a suspect is pinged, directly and through others,
+and proposers do not wait for it.
 
 Messages per peer and second do not depend on the size of the swarm; a heartbeat has a number of up to ten digits per peer.
 """
@@ -23,17 +23,17 @@ from adloco_p2p.core.model.types import LARGEST_COUNT, Capacity, Digest, PeerId
 T = TypeVar("T")
 
 BEATS_PER_INCARNATION = 10_000_000
-"""A life of a process has fewer heartbeats than this (four months of seconds)."""
+"""One incarnation has fewer heartbeats than this (four months of seconds)."""
 LARGEST_INCARNATION = LARGEST_COUNT // BEATS_PER_INCARNATION - 1
-"""All beats of it can be named."""
+"""The largest of which all beats can be encoded."""
 MAX_KNOWN = 4096
-"""Former members and contacts that are remembered, and those who ask to join."""
+"""Former members and contacts that are remembered, and peers that ask to join."""
 LEASES_REMEMBERED = 8
-"""A join request counts for one lease and is remembered for so many, so that others' copies of it are no news."""
+"""A join request counts for one lease and is remembered for so many, so that copies of it that arrive later are no news."""
 PASSIVE_FANOUT = 2
-"""A peer that is away asks so many others per period."""
+"""A passive member sends its heartbeat to so many others per period."""
 ROSTERS_KEPT = 8
-"""Older rosters whose heartbeat vectors are still understood."""
+"""Rosters whose heartbeat vectors are understood, the newest ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,36 +42,36 @@ class Timing:
 
     heartbeat_seconds: float = 1.0
     fanout: int = 3
-    """Peers that get each heartbeat, and each message that a large swarm passes on."""
+    """Peers that get each heartbeat, and each message that is relayed in a large roster."""
     lease_seconds: float = 5.5
     """A silent peer counts for this long and one period more per doubling of the roster, for its beats to get around."""
     margin_seconds: float = 0.5
-    """A proposer leaves out a peer this much after the lease; others then agree that it has run out."""
+    """A proposer leaves out a peer this much after the lease, so that the lease has run out at other peers, too."""
     num_pings: int = 4
-    """Suspects that are probed per period."""
+    """Suspects that are pinged per period."""
     num_ping_relays: int = 2
-    """Peers that are asked to probe a suspect too."""
+    """Peers per suspect that are asked for an indirect ping."""
     stall_seconds: float = 2.5
-    """A gap between two calls that is longer than this was ours (suspended, swapped out): no lease runs in it."""
+    """A longer gap between two calls means that this process stood still (suspended, swapped out): no lease runs in it."""
     attempt_seconds: float = 1.5
     """Silence after which the next proposer takes over."""
     grace_seconds: float = 2.0
-    """Once a majority has reported, the others get this long."""
+    """How long a proposer waits for further reports after those of a majority."""
     straggler_seconds: float = 60.0
-    """Once anybody has reported, a plan comes after this long at the latest."""
+    """How long a proposer waits at most after the first report."""
     direct_limit: int = 24
-    """Rosters up to this size hear everything from everyone; larger ones through the proposer and by passing on."""
+    """Largest roster in which every member sends to all others; in a larger one messages are relayed."""
 
     def lease(self, roster_size: int) -> float:
         return self.lease_seconds + self.heartbeat_seconds * ceil(log2(max(2, roster_size)))
 
     def ballot_timeout(self, roster_size: int) -> float:
-        """How long one attempt may take: longer where messages are passed on."""
+        """How long one ballot may take: longer where messages are relayed."""
         return self.attempt_seconds * max(1.0, log2(max(2, roster_size)) / 3)
 
 
 class Membership:
-    """What one peer knows of the others. Called by `Agreement`; never blocks."""
+    """What one peer knows of the others. `GossipAgreement` calls it. Instants are seconds of the peer's own clock."""
 
     def __init__(
         self, me: PeerId, *, run: Digest, sign: Sign, verify: Verify, draw: Callable[[], float], timing: Timing
@@ -79,7 +79,7 @@ class Membership:
         self.me = me
         self.timing = timing
         self.head: Head | None = None
-        """What our heartbeats say of our ledger; set by the consensus, as is `have`."""
+        """The end of the ledger, for the heartbeats; set by the consensus, as is `have`."""
         self.have = 0
         self._run = run
         self._sign = sign
@@ -88,28 +88,29 @@ class Membership:
         self._beat = 0
         self._capacity: Capacity | None = None
         self.is_passive = False
-        """Said goodbye. Asks what happens, with a beat that does not rise, and counts for nobody."""
+        """It left: its heartbeats have a beat that does not rise, so it does not count, and it follows the ledger."""
         self.lease_seconds = timing.lease(1)
         """How long a silent peer counts, for the roster of the time."""
         self._roster: tuple[PeerId, ...] = ()
         self._members: frozenset[PeerId] = frozenset()
         self._roster_digest = Digest("")
         self._rosters: dict[Digest, tuple[PeerId, ...]] = {}
-        self._heard: dict[PeerId, int] = {}
-        """Of members, former members and those who ask to join: the highest beat known."""
+        self._beats: dict[PeerId, int] = {}
+        """Of members, former members and peers that ask to join: the highest beat known."""
         self._lives: dict[PeerId, tuple[Life, float]] = {}
-        """Of members: the newest life that they signed, and since when it is known here."""
+        """Of members: the newest incarnation that they signed, and since when it is known here."""
         self._life: Life | None = None
-        """Our own, signed."""
+        """This peer's own, signed."""
         self._proven: dict[PeerId, None] = {}
-        """Whose incarnation is known from the owner. Until then, after a start, anybody's word is taken for it."""
+        """Peers whose incarnation is known from themselves. Until then, after a start, any member's statement counts."""
         self._ever: dict[PeerId, None] = {}
-        """Everybody who was on a roster that this process knew, the last ones if there are many."""
+        """Peers of all rosters that this process knew, the last ones if there are many."""
         self._renewed: dict[PeerId, float] = {}
         self._known: dict[PeerId, None] = {}
         self._leaves: dict[PeerId, Leave] = {}
         self._joins: dict[PeerId, tuple[JoinRequest, float]] = {}
-        self._asked: dict[PeerId, list[PeerId]] = {}
+        self._indirect_pings: dict[PeerId, list[PeerId]] = {}
+        """Of this period: target -> peers that wait for its heartbeat."""
         self._next_beat = 0.0
         self._last_call = 0.0
 
@@ -120,25 +121,29 @@ class Membership:
         return self._next_beat
 
     def lease_valid(self, peer: PeerId, now: float) -> bool:
-        """Whether the peer counts: it was heard of within the lease."""
+        """Whether the peer counts: its beat rose within the lease."""
         if peer == self.me:
             return True
         return peer not in self._leaves and now - self._renewed.get(peer, -1e18) <= self.lease_seconds
 
     def is_absent(self, peer: PeerId, now: float) -> bool:
-        """Whether a proposer should leave the peer out: it said goodbye, or its lease ran out a moment ago."""
+        """Whether a proposer should leave the peer out: it left, or its lease ran out a moment ago."""
         return not self.lease_valid(peer, now - self.timing.margin_seconds)
 
     def is_suspect(self, peer: PeerId, now: float) -> bool:
-        """Whether nothing was heard of the peer for half a lease: nobody waits for it."""
+        """Whether the peer's beat did not rise for half a lease: proposers do not wait for it."""
         return peer != self.me and now - self._renewed.get(peer, -1e18) > self.lease_seconds / 2
+
+    def responsive(self, peers: Sequence[PeerId], now: float) -> list[PeerId]:
+        """Those of them that count and are no suspects: others wait for them."""
+        return [peer for peer in peers if self.lease_valid(peer, now) and not self.is_suspect(peer, now)]
 
     def view(self, now: float) -> tuple[PeerId, ...]:
         """The members of the roster that count, sorted."""
         return tuple(peer for peer in self._roster if self.lease_valid(peer, now))
 
     def beat_of(self, peer: PeerId) -> int:
-        return self._beat if peer == self.me else self._heard.get(peer, 0)
+        return self._beat if peer == self.me else self._beats.get(peer, 0)
 
     def candidates(self, now: float) -> tuple[JoinRequest, ...]:
         """Fresh requests of peers that are not on the roster, sorted by peer."""
@@ -152,7 +157,7 @@ class Membership:
     # --- what happens ---
 
     def start(self, *, incarnation: int, contacts: Sequence[PeerId], capacity: Capacity, now: float) -> None:
-        """Begin a life. `contacts` are peers to talk to before any roster is known."""
+        """Begin an incarnation. `contacts` get heartbeats before any roster is known."""
         self._beat = incarnation * BEATS_PER_INCARNATION
         self._capacity = capacity
         self._next_beat = now
@@ -161,7 +166,7 @@ class Membership:
             self._remember(peer)
 
     def set_roster(self, digest: Digest, peers: Sequence[PeerId], now: float) -> None:
-        """A plan counts these peers from now on. Newcomers, and everybody after a start, begin with a full lease."""
+        """A plan counts these peers from now on. Newcomers, and all peers after a start, begin with a full lease."""
         self._roster, self._roster_digest = tuple(sorted(peers)), digest
         self._members = frozenset(peers)
         self.learn_roster(digest, peers)
@@ -172,7 +177,7 @@ class Membership:
             self._renewed.setdefault(peer, now)
 
     def learn_roster(self, digest: Digest, peers: Sequence[PeerId]) -> None:
-        """Heartbeats of peers whose newest plan is this one can be understood."""
+        """Understand heartbeats of peers whose newest plan is this one."""
         for peer in peers:
             self._ever.pop(peer, None)
             self._ever[peer] = None
@@ -184,11 +189,11 @@ class Membership:
             del self._rosters[next(iter(self._rosters))]
 
     def offer(self, capacity: Capacity) -> None:
-        """What we bring when we ask to join."""
+        """The capacity that this peer states when it asks to join."""
         self._capacity = capacity
 
     def leave(self, now: float) -> list[Effect]:
-        """Say goodbye: the others stop counting us at once."""
+        """Become passive: the others stop counting this peer at once."""
         self.observe(now)
         self.is_passive = True
         self._beat += 1
@@ -196,15 +201,15 @@ class Membership:
         return [Broadcast(message=replace(unsigned, signature=self._sign(unsigned.payload)))]
 
     def rejoin(self, now: float) -> None:
-        """Take the goodbye back: the next beats are news to everybody. The others begin with a full lease, as after a start:
-        nobody told us of their beats meanwhile."""
+        """Cancel the leave by higher beats. The others begin with a full lease, as after a start: their beats did not reach a
+        passive member."""
         self.observe(now)
         self._renewed.update(dict.fromkeys(self._roster, now))
         self.is_passive = False
         self._next_beat = now
 
     def observe(self, now: float) -> None:
-        """Every entry point calls this first: a gap in our own life is nobody else's silence."""
+        """Every entry point calls this first: a gap in this process's own time is no silence of the others."""
         gap = now - self._last_call
         assert gap >= 0, "the monotonic clock went back"
         self._last_call = now
@@ -224,43 +229,43 @@ class Membership:
                 self._on_leave(message)
                 return []
 
-    def hear(self, peer: PeerId, beat: int, now: float) -> None:
-        """Another member knows of this beat of the peer; renews the lease if it is news.
+    def note_beat(self, peer: PeerId, beat: int, now: float) -> None:
+        """Another member knows this beat of the peer; it renews the lease if it is news.
 
-        Only beats of the incarnation that the owner made known count. Nobody can lift a beat out of the owner's reach: it
-        hears of the higher one too, goes on from there, and if that uses up the incarnation it signs the next one.
+        Only beats of the incarnation that the owner made known count. No member can lift a beat out of the owner's reach: the
+        higher one arrives there too, the owner continues from it, and if that uses up the incarnation it signs the next one.
         """
-        is_same_life = beat // BEATS_PER_INCARNATION == self.beat_of(peer) // BEATS_PER_INCARNATION
+        is_same_incarnation = beat // BEATS_PER_INCARNATION == self.beat_of(peer) // BEATS_PER_INCARNATION
         if peer == self.me:
-            self._beat = max(self._beat, beat if is_same_life else 0)
-        elif is_same_life or peer not in self._proven:
+            self._beat = max(self._beat, beat if is_same_incarnation else 0)
+        elif is_same_incarnation or peer not in self._proven:
             self._renew(peer, beat, now)
 
-    def _hear_owner(self, peer: PeerId, beat: int, now: float) -> None:
-        """The peer itself named this beat, over a connection that proves who it is or with its signature."""
-        known = self._heard.get(peer, 0)
+    def _note_owner_beat(self, peer: PeerId, beat: int, now: float) -> None:
+        """The peer named this beat itself, over a connection that proves its identity or with its signature."""
+        known = self._beats.get(peer, 0)
         if peer not in self._proven and beat // BEATS_PER_INCARNATION < known // BEATS_PER_INCARNATION:
-            self._heard[peer] = 0  # what others had said of it
+            self._beats[peer] = 0  # as others had stated it
         self._proven[peer] = None
         self._renew(peer, beat, now)
 
     def _renew(self, peer: PeerId, beat: int, now: float) -> None:
-        if beat > self._heard.get(peer, 0):
-            self._heard[peer] = beat
+        if beat > self._beats.get(peer, 0):
+            self._beats[peer] = beat
             self._renewed[peer] = now
             left = self._leaves.get(peer)
             if left is not None and beat > left.beat:
                 del self._leaves[peer]
 
     def tick(self, now: float) -> list[Effect]:
-        """The period's heartbeats and probes."""
+        """The heartbeats and pings of the period."""
         self.observe(now)
         if now < self._next_beat:
             return []
         self._next_beat = now + self.timing.heartbeat_seconds
         if self.head is None:
             return []
-        self._asked.clear()
+        self._indirect_pings.clear()
         if self.is_passive:
             targets = self._sample([peer for peer in self._known if peer != self.me], PASSIVE_FANOUT)
             return [Send(peer=peer, message=self.heartbeat(now)) for peer in targets]
@@ -268,20 +273,20 @@ class Membership:
         message = self.heartbeat(now)
         others = [peer for peer in self._roster if peer != self.me]
         live = [peer for peer in others if self.lease_valid(peer, now)]
-        # Who said goodbye may be back without our having heard of it; that is worth a try where nobody else is left.
-        others_known = [peer for peer in self._known if peer not in live and peer != self.me]
-        elsewhere = [peer for peer in others_known if not live or peer not in self._leaves]
+        # A peer that left may be back without its beats having come here; that is worth a try where no other member is left.
+        not_live = [peer for peer in self._known if peer not in live and peer != self.me]
+        elsewhere = [peer for peer in not_live if not live or peer not in self._leaves]
         targets = self._sample(live, self.timing.fanout) + self._sample(elsewhere, 1 if live else self.timing.fanout)
         effects: list[Effect] = [Send(peer=peer, message=message) for peer in targets]
         suspects = [peer for peer in live if self.is_suspect(peer, now)]
         for suspect in self._sample(suspects, self.timing.num_pings):
             effects.append(Send(peer=suspect, message=Ping(target=suspect, is_relayed=False)))
-            num_ping_relays = self._sample([peer for peer in live if peer not in suspects], self.timing.num_ping_relays)
-            effects += [Send(peer=relay, message=Ping(target=suspect, is_relayed=True)) for relay in num_ping_relays]
+            relays = self._sample([peer for peer in live if peer not in suspects], self.timing.num_ping_relays)
+            effects += [Send(peer=relay, message=Ping(target=suspect, is_relayed=True)) for relay in relays]
         return effects
 
     def heartbeat(self, now: float, *, about: PeerId | None = None) -> Heartbeat:
-        """`about`: a member whose newest life is to be passed on for certain."""
+        """`about`: a member whose newest incarnation is passed on for certain."""
         assert self.head is not None
         joins = [request for request in self.candidates(now) if request.peer != self.me]
         if self.me not in self._roster and not self.is_passive:
@@ -295,10 +300,10 @@ class Membership:
             have=self.have,
             joins=tuple(joins[:1] + self._sample(joins[1:], MAX_PASSED_ON - 1)),
             leaves=tuple(self._sample(leaves, MAX_PASSED_ON)),
-            lives=self._told_lives(now, about),
+            lives=self._lives_to_send(now, about),
         )
 
-    def _told_lives(self, now: float, about: PeerId | None) -> tuple[Life, ...]:
+    def _lives_to_send(self, now: float, about: PeerId | None) -> tuple[Life, ...]:
         certain = [self._own_life()] if self.me in self._members else []
         certain += [self._lives[about][0]] if about in self._lives else []
         recent = [life for peer, (life, at) in sorted(self._lives.items()) if peer != about and now - at <= self.lease_seconds]
@@ -312,13 +317,13 @@ class Membership:
         return self._life
 
     def sample_live(self, count: int, now: float, *, without: Sequence[PeerId] = ()) -> list[PeerId]:
-        """Some members that count, ourselves and `without` excepted."""
+        """Some members that count, this peer and `without` excepted."""
         return self._sample([p for p in self._roster if p != self.me and p not in without and self.lease_valid(p, now)], count)
 
     # --- inside ---
 
     def _on_heartbeat(self, sender: PeerId, message: Heartbeat, now: float) -> list[Effect]:
-        """Of a stranger only the requests count; the consensus looks at its head."""
+        """Of a stranger only the join requests count; the consensus looks at its head."""
         self._remember(sender)
         for request in message.joins:
             self._on_join(request, now)
@@ -326,44 +331,45 @@ class Membership:
             return []
         for life in message.lives:
             self._on_life(life, now)
-        self._hear_owner(sender, message.beat, now)
+        self._note_owner_beat(sender, message.beat, now)
         for peer, beat in zip(self._rosters.get(message.roster, ()), message.heard, strict=False):
             if peer in self._members:
-                self.hear(peer, beat, now)
+                self.note_beat(peer, beat, now)
         for leave in message.leaves:
             self._on_leave(leave)
         if self.head is None:
             return []
-        effects: list[Effect] = [Send(peer=peer, message=self.heartbeat(now)) for peer in self._asked.pop(sender, [])]
+        effects: list[Effect] = [Send(peer=peer, message=self.heartbeat(now)) for peer in self._indirect_pings.pop(sender, [])]
         if sender in self._lives and self._lives[sender][0].incarnation > message.beat // BEATS_PER_INCARNATION:
-            effects.append(Send(peer=sender, message=self.heartbeat(now, about=sender)))  # it has forgotten its past
+            effects.append(Send(peer=sender, message=self.heartbeat(now, about=sender)))  # it has lost its journal
         return effects
 
     def _on_life(self, life: Life, now: float) -> None:
-        """Learn a member's newest life, from whomever. Of our own, from before our journal was lost, we begin the next one."""
+        """Learn a member's newest incarnation, whichever peer passes it on. Where one of this peer is newer than its journal
+        knows, the journal was lost: the next incarnation begins."""
         known = self._lives.get(life.peer)
         is_news = known is None or life.incarnation > known[0].incarnation
         if life.run != self._run or life.peer not in self._members or life.incarnation >= LARGEST_INCARNATION:
             return
         if life.peer == self.me:
-            is_of_the_past = life.incarnation <= self._beat // BEATS_PER_INCARNATION
-            if not is_of_the_past and self._verify(life.peer, life.payload, life.signature):
+            is_known_here = life.incarnation <= self._beat // BEATS_PER_INCARNATION
+            if not is_known_here and self._verify(life.peer, life.payload, life.signature):
                 self._beat = (life.incarnation + 1) * BEATS_PER_INCARNATION
         elif is_news and self._verify(life.peer, life.payload, life.signature):
             self._lives[life.peer] = life, now
-            self._hear_owner(life.peer, life.incarnation * BEATS_PER_INCARNATION, now)
+            self._note_owner_beat(life.peer, life.incarnation * BEATS_PER_INCARNATION, now)
 
     def _on_ping(self, sender: PeerId, message: Ping) -> list[Effect]:
         if self.head is None or self.is_passive:
             return []
         if message.target == self.me:
-            self._beat += 1  # news, whatever the asker has heard before
+            self._beat += 1  # news, whichever beat the sender knew before
             return [Send(peer=sender, message=self.heartbeat(self._last_call))]
         if not message.is_relayed or message.target not in self._roster:
             return []
-        askers = self._asked.setdefault(message.target, [])
-        if sender not in askers:
-            askers.append(sender)
+        waiting = self._indirect_pings.setdefault(message.target, [])
+        if sender not in waiting:
+            waiting.append(sender)
         return [Send(peer=message.target, message=Ping(target=message.target, is_relayed=False))]
 
     def _on_join(self, request: JoinRequest, now: float) -> None:
@@ -373,13 +379,13 @@ class Membership:
             return
         if self._verify(request.peer, request.payload, request.signature):
             self._joins.pop(request.peer, None)
-            self._joins[request.peer] = (request, now)  # also of a member: others may have left it out already
+            self._joins[request.peer] = (request, now)  # also of a member: newer plans may have left it out
             self._forget_requests(now)
             self._remember(request.peer)
-            self._hear_owner(request.peer, request.beat, now)
+            self._note_owner_beat(request.peer, request.beat, now)
 
     def _forget_requests(self, now: float) -> None:
-        """Those of long ago, and the stalest where there are too many: the dictionary is in the order of their coming."""
+        """Drop old ones, and the oldest where there are too many: the dictionary is in the order of arrival."""
         while self._joins:
             peer, (_, received_at) = next(iter(self._joins.items()))
             if len(self._joins) <= MAX_KNOWN and now - received_at <= LEASES_REMEMBERED * self.lease_seconds:
@@ -389,22 +395,22 @@ class Membership:
                 self._forget(peer)
 
     def _forget(self, peer: PeerId) -> None:
-        """Nothing is kept of who is of no interest any more."""
-        for table in (self._heard, self._renewed, self._proven, self._ever, self._leaves):
+        """Keep nothing of a peer that is of no interest any more."""
+        for table in (self._beats, self._renewed, self._proven, self._ever, self._leaves):
             table.pop(peer, None)
 
     def _on_leave(self, leave: Leave) -> None:
         is_known = leave.peer in self._ever or leave.peer in self._joins
-        is_news = leave.peer not in self._leaves and leave.beat >= self._heard.get(leave.peer, 0)
+        is_news = leave.peer not in self._leaves and leave.beat >= self._beats.get(leave.peer, 0)
         if not is_known or not is_news or leave.run != self._run or leave.peer == self.me:
             return
         if self._verify(leave.peer, leave.payload, leave.signature):
             self._leaves[leave.peer] = leave
             self._proven[leave.peer] = None
-            self._heard[leave.peer] = leave.beat
+            self._beats[leave.peer] = leave.beat
 
     def join_request(self) -> JoinRequest:
-        """Our own, of this moment."""
+        """This peer's own, of this moment."""
         assert self._capacity is not None
         unsigned = JoinRequest(peer=self.me, run=self._run, capacity=self._capacity, beat=self._beat, signature="")
         return replace(unsigned, signature=self._sign(unsigned.payload))
@@ -417,7 +423,7 @@ class Membership:
                 del self._known[next(iter(self._known))]
 
     def _sample(self, items: Sequence[T], count: int) -> list[T]:
-        """`count` of the items without replacement, by our own draws."""
+        """`count` of the items without replacement, drawn with `draw`."""
         pool = list(items)
         chosen: list[T] = []
         while pool and len(chosen) < count:

@@ -1,8 +1,8 @@
-"""Reading along: the ledger and the signs of life of a swarm, for somebody who takes no part in it.
+"""A light client: it follows the ledger and the heartbeats of a swarm without a seat on the roster.
 
-A follower asks and never tells: it has no seat, sends no heartbeat, asks to join nothing, and answers nobody. It probes a few
-peers per period, whose heartbeats say what they know, and pulls the entries that it lacks. Every entry is checked like one's
-own (`ledger.check_entry`), so whoever serves it can withhold plans, not invent them. Pure.
+An observer sends no heartbeat and no join request, and answers no message. It pings a few peers per period, whose heartbeats
+list the beats that they know, and pulls the entries that it lacks. It checks every entry as a member does (`check_entry` of
+`core/ledger/validation.py`), so a peer that serves it can withhold plans, but not invent them. Pure.
 """
 
 from collections.abc import Sequence
@@ -12,94 +12,88 @@ from adloco_p2p.core.agreement.membership import MAX_KNOWN, Timing
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Verify
-from adloco_p2p.core.model.messages import Entries, Heartbeat, Ping
+from adloco_p2p.core.model.messages import Entries, Heartbeat, Ping, WireMessage
 from adloco_p2p.core.model.types import Decide, Digest, PeerId, RoundPlan, roster_of
 
 PERIOD_SECONDS = 1.0
-"""Between two rounds of questions."""
-NUM_ASKED = 2
-"""Peers that are probed per period, in turn."""
+"""Between two rounds of pings."""
+NUM_PINGED = 2
+"""Peers that are pinged per period, in turn."""
 
 
 class Observer:
-    """What one onlooker knows. `contacts` are peers to ask before any roster is known."""
+    """State of one observer. `contacts` are peers to ping before any roster is known. Instants are seconds of its own clock."""
 
     def __init__(
         self, genesis: RoundPlan, *, decide: Decide, verify: Verify, contacts: Sequence[PeerId], timing: Timing
     ) -> None:
-        self.ledger = Ledger(genesis, recall=_nothing_is_forgotten)
+        self.ledger = Ledger(genesis, recall=_no_recall)
         self._timing = timing
         self._exchange = LedgerExchange(decide, verify, period_seconds=PERIOD_SECONDS)
         self._contacts = dict.fromkeys(sorted(contacts)[:MAX_KNOWN])
         self._beats: dict[PeerId, int] = {}
-        self._heard_at: dict[PeerId, float] = {}
+        self._renewed_at: dict[PeerId, float] = {}
         self._turn = 0
-        self._next_questions = 0.0
+        self._next_pings = 0.0
 
     def is_alive(self, peer: PeerId, now: float) -> bool:
-        """Whether a sign of life of the peer came within its lease, directly or through others."""
-        lease = self._timing.lease(len(self.ledger.plans[-1].roster)) + 2 * PERIOD_SECONDS  # they are asked in turn
-        return now - self._heard_at.get(peer, -lease - 1.0) <= lease
+        """Whether a beat of the peer came within its lease, directly or through others."""
+        lease = self._timing.lease(len(self.ledger.plans[-1].roster)) + 2 * PERIOD_SECONDS  # they are pinged in turn
+        return now - self._renewed_at.get(peer, -lease - 1.0) <= lease
 
     def meet(self, contacts: Sequence[PeerId]) -> None:
-        """More peers to ask."""
+        """More peers to ping."""
         for peer in contacts:
             if len(self._contacts) < MAX_KNOWN:
                 self._contacts.setdefault(peer)
 
     def tick(self, now: float) -> list[Send]:
-        """The period's questions."""
-        if now < self._next_questions:
+        """The pings of the period."""
+        if now < self._next_pings:
             return []
-        self._next_questions = now + PERIOD_SECONDS
+        self._next_pings = now + PERIOD_SECONDS
         known = list(dict.fromkeys([*roster_of(self.ledger.plans[-1]), *self._contacts]))
-        asked = [known[(self._turn + index) % len(known)] for index in range(min(NUM_ASKED, len(known)))]
-        self._turn = (self._turn + len(asked)) % max(1, len(known))
-        return [Send(peer=peer, message=Ping(target=peer, is_relayed=False)) for peer in asked]
+        pinged = [known[(self._turn + index) % len(known)] for index in range(min(NUM_PINGED, len(known)))]
+        self._turn = (self._turn + len(pinged)) % max(1, len(known))
+        return [Send(peer=peer, message=Ping(target=peer, is_relayed=False)) for peer in pinged]
 
-    def receive(self, sender: PeerId, message: object, now: float) -> list[Send]:
-        """What follows from a message; kinds that are not for onlookers are passed over."""
+    def receive(self, sender: PeerId, message: WireMessage, now: float) -> list[Send]:
+        """Kinds of messages that an observer has no use for are passed over."""
         match message:
             case Heartbeat():
                 return self._on_heartbeat(sender, message, now)
             case Entries():
-                return self._on_entries(sender, message)
+                return self._exchange.follow(self, sender, message.entries, now=now)
             case _:
                 return []
 
     def _on_heartbeat(self, sender: PeerId, message: Heartbeat, now: float) -> list[Send]:
-        self._hear(sender, message.beat, now)
+        self._note_beat(sender, message.beat, now)
         position = self.ledger.position.get(message.roster)
         if position is not None:
             for peer, beat in zip(roster_of(self.ledger.plans[position]), message.heard, strict=False):
-                self._hear(peer, beat, now)
+                self._note_beat(peer, beat, now)
         if message.head.digest in self.ledger.position or message.head.rank <= self.ledger.head.rank:
             return []
         return [self._exchange.pull(self.ledger, sender)]
 
-    def _hear(self, peer: PeerId, beat: int, now: float) -> None:
+    def _note_beat(self, peer: PeerId, beat: int, now: float) -> None:
         is_news = beat > self._beats.get(peer, 0)
         if is_news and (peer in self._beats or len(self._beats) < MAX_KNOWN):
             self._beats[peer] = beat
-            self._heard_at[peer] = now
+            self._renewed_at[peer] = now
 
-    def _on_entries(self, sender: PeerId, message: Entries) -> list[Send]:
-        """Append what continues the ledger; collect another history until it outranks ours, then take it."""
-        before = self.ledger.head
-        for entry in message.entries:
-            if entry.value.plan in self.ledger.position:
-                continue
-            continued = self._exchange.continued_by(self.ledger, entry)
-            if continued is None:
-                return []
-            if continued is self.ledger:
-                self.ledger.append(entry)
-            elif continued.head.rank > self.ledger.head.rank:
-                self.ledger = continued
-                self._exchange.forget_other()
-        has_news = self._exchange.is_collecting or self.ledger.head != before
-        return [self._exchange.pull(self.ledger, sender)] if has_news else []
+    # --- as the owner of a ledger that follows others ---
+
+    def follow_entry(self, entry: LedgerEntry, now: float) -> bool:
+        del now
+        self.ledger.append(entry)
+        return True
+
+    def follow_reorg(self, other: Ledger, now: float) -> None:
+        del now
+        self.ledger = other
 
 
-def _nothing_is_forgotten(plan: Digest) -> LedgerEntry:
-    raise AssertionError(f"a follower keeps its whole ledger in memory, {plan} was asked for")
+def _no_recall(plan: Digest) -> LedgerEntry:
+    raise AssertionError(f"an observer keeps its whole ledger in memory, {plan} was recalled")

@@ -1,4 +1,4 @@
-"""What the records of earlier lives come to, in one pass over the journal, however long it is."""
+"""The agreement's state rebuilt from the journal, in one pass over it, however long it is."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,16 +12,16 @@ from adloco_p2p.core.model.types import Digest, RoundPlan
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredState:
     incarnation: int
-    """Of the last life; 0 for a newcomer."""
+    """The last one; 0 for a newcomer."""
     ledger: Ledger
     promised: Promised | None
     accepted: Accepted | None
     voted: Voted | None
-    """The last of each that was said about the successor of the ledger's end."""
+    """The last of each about the successor of the ledger's last plan."""
 
 
 def recover(records: Iterable[object], genesis: RoundPlan, *, recall: Recall) -> RecoveredState:
-    """Of all entries those count that `ledger.chain` gives; `recall` must know each as soon as it was in `records`."""
+    """The ledger has the entries that `chain` gives; `recall` must know each as soon as it was read from `records`."""
     incarnation, ledger = 0, Ledger(genesis, recall=recall)
     promised: dict[Digest, Promised] = {}
     accepted: dict[Digest, Accepted] = {}
@@ -33,7 +33,7 @@ def recover(records: Iterable[object], genesis: RoundPlan, *, recall: Recall) ->
                     ledger = ledger.truncated(value.parent)
                 ledger.append(record)
                 ledger.forget_old()
-                promised.pop(value.parent, None)  # the slot is settled
+                promised.pop(value.parent, None)  # the slot is final
                 accepted.pop(value.parent, None)
             case Incarnation(number=number):
                 incarnation = max(incarnation, number)

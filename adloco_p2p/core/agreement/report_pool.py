@@ -8,8 +8,8 @@ from adloco_p2p.core.model.report_form import is_short
 from adloco_p2p.core.model.types import Digest, PeerId
 
 MAX_VERSIONS = 4
-"""Different reports of one peer and round that are kept: it may have done a round again on another history, and a liar may tell
-two stories, so that a value with either can be checked."""
+"""Different reports of one peer and round that are kept: it may have trained a round again on another history, and a liar may
+sign two; a value with either can be checked."""
 
 
 class ReportPool:
@@ -23,7 +23,7 @@ class ReportPool:
         self._members: frozenset[PeerId] = frozenset()
 
     def move(self, window: range, members: Iterable[PeerId]) -> None:
-        """From now on reports of these rounds and peers are of interest; older ones are forgotten."""
+        """Keep reports of these rounds and peers from now on; drop those of older rounds."""
         self._window, self._members = window, frozenset(members)
         for round in sorted(self._rounds):
             if round < window.start:
@@ -32,7 +32,7 @@ class ReportPool:
                         self._by_digest.pop(digest, None)
 
     def keep(self, signed: SignedReport) -> bool:
-        """Whether the report was news."""
+        """Take a report that is of interest, new, short and signed by its author. Whether it is."""
         report = signed.report
         if report.round not in self._window or report.peer not in self._members:
             return False

@@ -1,4 +1,4 @@
-"""Agreeing on plans, step by step: what is said, what is written down before, and what is refused."""
+"""Agreeing on plans, step by step: what is sent, what is persisted before, and what is refused."""
 
 import hashlib
 from collections.abc import Sequence
@@ -91,7 +91,7 @@ class Swarm:
         self.mail: list[tuple[PeerId, PeerId, object]] = []
         self.switched: list[Reorg] = []
         self.gone: list[tuple[PeerId, PeerId]] = []
-        """Who says it, and of whom."""
+        """The peer that reports it, and the one that is gone."""
         self.now = NOW
         for name, each in self.peers.items():
             self.take(name, each.start((self.genesis,), (), self.now))
@@ -186,8 +186,8 @@ def test_after_a_restart_no_other_value_is_accepted_in_the_ballot_and_no_other_v
 
     again = agreement(second, swarm.genesis, journal=swarm.journals[second])
     again.start((), (), NOW)
-    assert again.consensus.slot.voted == voted[0].value
-    assert again.consensus.slot.accepted == (proposal.ballot, canonical.digest(proposal.value))
+    assert again.consensus.acceptor.voted == voted[0].value
+    assert again.consensus.acceptor.accepted == (proposal.ballot, canonical.digest(proposal.value))
     other = replace(proposal, value=replace(proposal.value, departed=(second,)), signature="")
     forged = replace(other, signature=sign(first, other.payload))
     outcomes = again.receive(first, forged, NOW)
@@ -207,7 +207,7 @@ def test_when_the_first_is_silent_the_next_asks_and_repeats_what_was_accepted() 
     first, second, third, fourth, _ = swarm.order
     proposal = said(swarm, Proposal)[0]
     swarm.mail.clear()
-    swarm.peers[third].receive(first, proposal, NOW)  # the only one that heard of it; its ack is lost
+    swarm.peers[third].receive(first, proposal, NOW)  # the only one that received it; its ack is lost
     accepted = canonical.digest(proposal.value)
     alive = [name for name in swarm.order if name != first]
     swarm.pass_time(4, among=[second, third, fourth])
@@ -233,7 +233,7 @@ def test_a_promise_forbids_lower_ballots() -> None:
 
 
 def test_a_ballot_that_leaps_is_passed_over() -> None:
-    """The next attempt after it could be one that nobody can name."""
+    """The next attempt after it could be too large to be encoded."""
     swarm = Swarm(3)
     first, second, third = swarm.order
     proposal = said(swarm, Proposal)[0]
@@ -245,7 +245,7 @@ def test_a_ballot_that_leaps_is_passed_over() -> None:
     for message, receiver in zip(leaps, (second, first), strict=True):
         outcomes = swarm.peers[receiver].receive(third, message, NOW)
         assert not [o for o in outcomes if isinstance(o, Persist | Send)]
-        promised = swarm.peers[receiver].consensus.slot.promised
+        promised = swarm.peers[receiver].consensus.acceptor.promised
         assert promised is None or promised < largest
 
 
@@ -397,8 +397,8 @@ def test_when_the_roster_died_a_former_member_goes_on_and_a_mere_newcomer_does_n
     for name in others:
         swarm.report(name, 0)
     swarm.pass_time(3, among=others)
-    told = Entries(entries=tuple(swarm.peers[others[0]].ledger.entries))
-    swarm.take(former, swarm.peers[former].receive(others[0], told, NOW))
+    entries = Entries(entries=tuple(swarm.peers[others[0]].ledger.entries))
+    swarm.take(former, swarm.peers[former].receive(others[0], entries, NOW))
     assert former not in [roster_entry.peer for roster_entry in swarm.peers[former].ledger.plans[-1].roster]
     swarm.peers[newcomer] = agreement(newcomer, swarm.genesis, journal=swarm.journals[former])
     swarm.journals[newcomer], swarm.plans[newcomer] = [], []
@@ -414,15 +414,15 @@ def test_when_the_roster_died_a_former_member_goes_on_and_a_mere_newcomer_does_n
 
 
 def test_nobody_votes_for_a_choice_that_leaves_out_whom_it_hears() -> None:
-    """In a roster that is too large for everybody to hear the acks, a proposer only says that it has a majority."""
+    """In a large roster acks go to the proposer only, which announces a majority."""
     swarm = Swarm(Timing().direct_limit + 2)
     liar, victim, *others = swarm.order
     consensus = swarm.peers[liar].consensus
     swarm.mail.clear()
-    consensus.slot.absent = tuple(sorted(others))
-    value = consensus._value_of(())
+    absent = tuple(sorted(others))
+    value = consensus.values.make(joined=(), absent=absent)
     ballot = Ballot(attempt=1, peer=liar)
-    proposal = Proposal(ballot=ballot, absent=consensus.slot.absent, value=value, signature="")
+    proposal = Proposal(ballot=ballot, absent=absent, value=value, signature="")
     proposal = replace(proposal, signature=sign(liar, proposal.payload))
     chosen = Chosen(parent=value.parent, ballot=ballot, value=canonical.digest(value), signature="")
     chosen = replace(chosen, signature=sign(liar, chosen.payload))
@@ -447,7 +447,7 @@ def test_a_newcomer_that_goes_before_anybody_looks_is_gone_for_those_whose_plan_
     for round in range(2):
         for name in members:
             swarm.report(name, round)
-        swarm.deliver()  # at one instant: nobody's clock ticks between the plan and the goodbye
+        swarm.deliver()  # at one instant: no clock advances between the plan and the leave
     assert all(newcomer in [roster_entry.peer for roster_entry in swarm.plans[name][-1].roster] for name in members)
     swarm.take(newcomer, swarm.peers[newcomer].leave(swarm.now))
     swarm.deliver()

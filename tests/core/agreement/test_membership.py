@@ -1,4 +1,4 @@
-"""Who counts as alive: leases at the receiver's clock, suspicion, farewell, return, and one bad link."""
+"""Membership: leases at the receiver's clock, suspicion, leave, return, and one bad link."""
 
 import hashlib
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def member(me: PeerId, *, roster: Sequence[PeerId] = (A, B, C, D), now: float = 
 
 
 def silence(made: Membership, *, start: float, end: float) -> list[Effect]:
-    """Ticks without a word from anybody."""
+    """Ticks without any message."""
     effects: list[Effect] = []
     for step in range(int(start), int(end) + 1):
         effects += made.tick(float(step))
@@ -92,10 +92,10 @@ def test_a_new_life_becomes_known_through_others() -> None:
     silence(made, start=1, end=10)
     restarted.tick(10.0)
     between.handle(C, restarted.heartbeat(10.0), 10.0)
-    told = between.heartbeat(10.0)
-    made.handle(B, replace(told, lives=()), 10.0)
+    passed_on = between.heartbeat(10.0)
+    made.handle(B, replace(passed_on, lives=()), 10.0)
     assert not made.lease_valid(C, 10.0)
-    made.handle(B, told, 10.0)
+    made.handle(B, passed_on, 10.0)
     assert made.lease_valid(C, 10.0)
 
 
@@ -167,9 +167,9 @@ def test_a_gap_in_ones_own_life_is_nobody_elses_silence() -> None:
 
 def test_a_farewell_counts_at_once_travels_on_and_can_be_taken_back_by_a_later_life() -> None:
     made, between, other = member(A), member(B), member(C)
-    (goodbye,) = other.leave(1.0)
-    assert isinstance(goodbye, Broadcast) and isinstance(goodbye.message, Leave)
-    between.handle(C, goodbye.message, 1.1)
+    (leave,) = other.leave(1.0)
+    assert isinstance(leave, Broadcast) and isinstance(leave.message, Leave)
+    between.handle(C, leave.message, 1.1)
     assert not between.lease_valid(C, 1.1)
     made.handle(B, between.heartbeat(1.2), 1.2)
     assert [leave.peer for leave in made.heartbeat(1.2).leaves] == [C]
@@ -182,9 +182,9 @@ def test_a_farewell_counts_at_once_travels_on_and_can_be_taken_back_by_a_later_l
 
 def test_a_forged_farewell_is_not_believed() -> None:
     made, liar = member(A), member(B)
-    (goodbye,) = liar.leave(1.0)
-    assert isinstance(goodbye, Broadcast) and isinstance(goodbye.message, Leave)
-    made.handle(B, replace(goodbye.message, peer=C), 1.1)
+    (leave,) = liar.leave(1.0)
+    assert isinstance(leave, Broadcast) and isinstance(leave.message, Leave)
+    made.handle(B, replace(leave.message, peer=C), 1.1)
     assert made.lease_valid(C, 1.1)
 
 

@@ -1,4 +1,4 @@
-"""An onlooker: it ends with the members' ledger, believes nobody, and tells nothing."""
+"""An observer: it ends with the members' ledger, checks every entry, and sends pings and pulls only."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from adloco_p2p.core.planning.round_plan import genesis
 from tests.core.agreement.test_consensus import RULES, Swarm, decide, verify
 from tests.core.core_values import RUN, capacity, instance_report, peer
 
-ME = PeerId("onlooker")
+ME = PeerId("observer")
 
 
 def observer(swarm: Swarm, *contacts: PeerId) -> Observer:
@@ -51,7 +51,7 @@ def trained(size: int, rounds: int, *, boast: int = 1, speed: float = 10.0) -> S
 
 
 def converse(swarm: Swarm, reader: Observer, sends: Sequence[Send]) -> list[object]:
-    """Carry messages between the reader and the members until nobody has anything to say; what the reader said."""
+    """Carry messages between the observer and the members until none is left; those that the observer sent."""
     said, queue = [], list(sends)
     while queue:
         send = queue.pop(0)
@@ -118,7 +118,7 @@ def test_of_two_histories_the_one_with_more_proven_samples_is_taken() -> None:
 
 
 def test_another_history_is_collected_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that never outranks our own would otherwise grow in memory for as long as somebody sends it."""
+    """One that never outranks the own one would otherwise grow in memory for as long as a peer sends it."""
     short, long = trained(3, rounds=3), trained(3, rounds=6, speed=20.0)
     ours, theirs = members(long).ledger, members(short).ledger.entries
     other = CandidateChain(decide, verify)
@@ -149,7 +149,7 @@ def test_receipts_add_up_to_what_the_head_proves_and_a_boast_does_not_count() ->
     assert all(row.tokens == 16 * row.samples and row.last_round == 4 and row.num_rounds <= 5 for row in rows)
 
 
-def test_messages_that_are_not_for_onlookers_change_nothing() -> None:
+def test_messages_that_are_not_for_observers_change_nothing() -> None:
     swarm = trained(1, rounds=1)
     reader = observer(swarm)
     assert reader.tick(swarm.now) == [Send(peer=peer(0), message=Ping(target=peer(0), is_relayed=False))]

@@ -1,4 +1,4 @@
-"""Who pauses says goodbye, takes no part in agreeing, follows what is agreed, and comes back."""
+"""A passive member takes no part in agreeing, follows the ledger, and comes back."""
 
 from adloco_p2p.core.agreement.membership import PASSIVE_FANOUT
 from adloco_p2p.core.model.events import Broadcast, PeerBack, PeerGone, Send
@@ -25,9 +25,9 @@ def reported(swarm: Swarm, rounds: int, *, by) -> None:  # type: ignore[no-untyp
 
 def test_the_beat_of_a_peer_that_is_away_does_not_rise() -> None:
     made, other = member(A), member(B)
-    (goodbye,) = made.leave(1.0)
-    assert isinstance(goodbye, Broadcast)
-    other.handle(A, goodbye.message, 1.0)  # type: ignore[arg-type]
+    (leave,) = made.leave(1.0)
+    assert isinstance(leave, Broadcast)
+    other.handle(A, leave.message, 1.0)  # type: ignore[arg-type]
     assert not other.lease_valid(A, 1.0)
     for second in range(2, 40):
         effects = made.tick(float(second))
@@ -46,26 +46,26 @@ def test_who_is_away_answers_no_probe() -> None:
     assert made.handle(B, Ping(target=A, is_relayed=False), 2.0) == []
 
 
-def test_beats_that_rise_again_take_the_goodbye_back() -> None:
+def test_beats_that_rise_again_cancel_the_leave() -> None:
     made, other = member(A), member(B)
     for life in range(3):
         start = 100.0 * life
-        (goodbye,) = made.leave(start + 1.0)
-        other.handle(A, goodbye.message, start + 1.0)  # type: ignore[arg-type, union-attr]
+        (leave,) = made.leave(start + 1.0)
+        other.handle(A, leave.message, start + 1.0)  # type: ignore[arg-type, union-attr]
         assert not other.lease_valid(A, start + 50.0)
         made.rejoin(start + 60.0)
         assert made.lease_valid(C, start + 60.0), "the others begin with a full lease"
         made.tick(start + 60.0)
         other.handle(A, made.heartbeat(start + 60.0), start + 60.0)
         assert other.lease_valid(A, start + 60.0)
-        other.handle(C, goodbye.message, start + 61.0)  # type: ignore[arg-type, union-attr]
-        assert other.lease_valid(A, start + 61.0), "an old goodbye that comes late is no news"
+        other.handle(C, leave.message, start + 61.0)  # type: ignore[arg-type, union-attr]
+        assert other.lease_valid(A, start + 61.0), "an old leave that comes late is no news"
 
 
-def test_where_nobody_else_is_left_those_who_said_goodbye_are_asked_too() -> None:
+def test_where_no_other_member_lives_peers_that_left_are_asked_too() -> None:
     made, gone = member(A, roster=(A, B)), member(B, roster=(A, B))
-    (goodbye,) = gone.leave(1.0)
-    made.handle(B, goodbye.message, 1.0)  # type: ignore[arg-type, union-attr]
+    (leave,) = gone.leave(1.0)
+    made.handle(B, leave.message, 1.0)  # type: ignore[arg-type, union-attr]
     assert [effect.peer for effect in made.tick(2.0) if isinstance(effect, Send)] == [B]
     others = member(A)
     others.handle(B, replaced(gone, 1.0), 1.0)
@@ -74,9 +74,9 @@ def test_where_nobody_else_is_left_those_who_said_goodbye_are_asked_too() -> Non
 
 
 def replaced(gone, now: float):  # type: ignore[no-untyped-def]
-    """Its goodbye, once more."""
-    (goodbye,) = gone.leave(now)
-    return goodbye.message
+    """Its leave, once more."""
+    (leave,) = gone.leave(now)
+    return leave.message
 
 
 def test_who_is_away_promises_nothing_and_proposes_nothing() -> None:

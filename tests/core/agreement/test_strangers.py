@@ -11,6 +11,7 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_entry, num_emergencies, verify_ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import DEPARTS_AFTER, PROBATION_ROUNDS, SILENT_ROUNDS, electorate
+from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, JoinRequest, LedgerEntry, Value, Vote
 from adloco_p2p.core.model.messages import (
     Accepted,
@@ -72,7 +73,7 @@ def entry_of(name: PeerId, ledger: Ledger, *, absent: Sequence[PeerId], departed
 
 
 def played(size: int, *, rounds: int = 2) -> Swarm:
-    """A swarm that has agreed on some plans, and whose members have just heard from each other."""
+    """A swarm that has agreed on some plans, and whose members have just received each other's heartbeats."""
     swarm = Swarm(size)
     swarm.deliver()
     for round in range(rounds):
@@ -84,7 +85,7 @@ def played(size: int, *, rounds: int = 2) -> Swarm:
 
 
 def connect_to_run(swarm: Swarm, *, among: Sequence[PeerId] = ()) -> None:
-    """Everybody hears a heartbeat of everybody."""
+    """Each member receives a heartbeat of each other one."""
     names = tuple(among) or tuple(swarm.peers)
     swarm.now += 1.0
     for name in names:
@@ -146,7 +147,7 @@ def test_a_member_does_not_take_over_by_calling_the_others_absent(keeps_a_seat_f
 
 
 def test_a_peer_that_was_away_follows_those_that_went_on_without_others() -> None:
-    """The absent have come back since: their heads are ahead, so nobody contradicts."""
+    """The absent have come back since: their heads are ahead, so they do not contradict."""
     swarm = Swarm(4)
     swarm.deliver()
     late, *others = swarm.order
@@ -158,31 +159,31 @@ def test_a_peer_that_was_away_follows_those_that_went_on_without_others() -> Non
     swarm.pass_time(20, among=alive)
     ahead = swarm.peers[alive[0]]
     assert num_emergencies(swarm.genesis, ahead.ledger.entries) >= 1
-    told = Entries(entries=tuple(ahead.ledger.entries))
-    swarm.take(gone, swarm.peers[gone].receive(alive[0], told, swarm.now))
+    ahead_entries = Entries(entries=tuple(ahead.ledger.entries))
+    swarm.take(gone, swarm.peers[gone].receive(alive[0], ahead_entries, swarm.now))
     for name in (*alive, gone):
         swarm.take(late, swarm.peers[late].receive(name, swarm.peers[name].members.heartbeat(swarm.now), swarm.now))
-    swarm.take(late, swarm.peers[late].receive(alive[0], told, swarm.now))
+    swarm.take(late, swarm.peers[late].receive(alive[0], ahead_entries, swarm.now))
     assert swarm.peers[late].ledger.head == ahead.ledger.head
 
 
 def test_an_emergency_that_is_refused_is_followed_when_the_leases_have_run_out() -> None:
     swarm = played(3)
     name, *dead = sorted(swarm.peers)
-    onlooker = swarm.peers[dead[0]]
-    entry = entry_of(name, onlooker.ledger, absent=dead, departed=dead[1:])
-    swarm.take(dead[0], onlooker.receive(name, Entries(entries=(entry,)), swarm.now))
-    assert onlooker.ledger.plans[-1] != entry.plan
+    follower = swarm.peers[dead[0]]
+    entry = entry_of(name, follower.ledger, absent=dead, departed=dead[1:])
+    swarm.take(dead[0], follower.receive(name, Entries(entries=(entry,)), swarm.now))
+    assert follower.ledger.plans[-1] != entry.plan
     for _ in range(15):
         swarm.now += 1.0
-        swarm.take(dead[0], onlooker.tick(swarm.now))
-    ahead = replace(onlooker.ledger.head, round=entry.plan.round, digest=entry.value.plan, samples=10**6)
+        swarm.take(dead[0], follower.tick(swarm.now))
+    ahead = replace(follower.ledger.head, round=entry.plan.round, digest=entry.value.plan, samples=10**6)
     beat = replace(swarm.peers[name].members.heartbeat(swarm.now), beat=BEATS_PER_INCARNATION + 10**6, head=ahead)
     swarm.mail.clear()
-    swarm.take(dead[0], onlooker.receive(name, beat, swarm.now))
+    swarm.take(dead[0], follower.receive(name, beat, swarm.now))
     assert said(swarm, PullEntries)
-    swarm.take(dead[0], onlooker.receive(name, Entries(entries=(entry,)), swarm.now))
-    assert onlooker.ledger.plans[-1] == entry.plan
+    swarm.take(dead[0], follower.receive(name, Entries(entries=(entry,)), swarm.now))
+    assert follower.ledger.plans[-1] == entry.plan
 
 
 def test_an_honest_ledger_has_no_emergencies() -> None:
@@ -194,16 +195,29 @@ def test_an_honest_ledger_has_no_emergencies() -> None:
 # --- values that nobody asked for ------------------------------------------------------------------------------------
 
 
+def unreal_values(parent: Digest, count: int) -> list[Value]:
+    """Values of the slot whose plans no rule makes."""
+    plans = [Digest(f"{index:064x}") for index in range(count)]
+    return [Value(round=1, parent=parent, reports=(), joined=(), departed=(), plan=plan) for plan in plans]
+
+
+def kept(swarm: Swarm, name: PeerId, values: Sequence[Value]) -> list[Value]:
+    """Those of the values that the peer supplies when they are pulled."""
+    parent, each = swarm.peers[name].consensus.slot.digest, swarm.peers[name]
+    pulls = [Pull(parent=parent, value=canonical.digest(value)) for value in values]
+    sent = [outcome for pull in pulls for outcome in each.receive(STRANGER, pull, swarm.now) if isinstance(outcome, Send)]
+    return [send.message.value for send in sent if isinstance(send.message, Supply) and send.message.value is not None]
+
+
 @pytest.mark.parametrize("sender", [STRANGER, peer(3)])
 def test_unasked_values_are_not_kept_and_stop_nothing(sender: PeerId) -> None:
     swarm = played(4)
     for name in swarm.peers:
-        consensus = swarm.peers[name].consensus
-        for index in range(70):
-            digest = consensus.slot.digest
-            value = Value(round=1, parent=digest, reports=(), joined=(), departed=(), plan=Digest(f"{index:064x}"))
-            swarm.take(name, swarm.peers[name].receive(sender, Supply(parent=digest, value=value), swarm.now))
-        assert not consensus.slot.values
+        slot = swarm.peers[name].consensus.slot
+        values = unreal_values(slot.digest, 70)
+        for value in values:
+            swarm.take(name, swarm.peers[name].receive(sender, Supply(parent=slot.digest, value=value), swarm.now))
+        assert not kept(swarm, name, values)
     for name in swarm.peers:
         swarm.report(name, 2)
     swarm.deliver()
@@ -213,17 +227,18 @@ def test_unasked_values_are_not_kept_and_stop_nothing(sender: PeerId) -> None:
 def test_values_of_one_member_take_the_place_of_one() -> None:
     swarm = Swarm(4)
     liar, victim = swarm.order[1], swarm.order[2]
-    slot = swarm.peers[victim].consensus.slot
-    for attempt in range(1, 200):
-        value = Value(round=1, parent=slot.digest, reports=(), joined=(), departed=(), plan=Digest(f"{attempt:064x}"))
+    consensus = swarm.peers[victim].consensus
+    values = unreal_values(consensus.slot.digest, 200)
+    for attempt, value in enumerate(values, start=1):
         proposal = Proposal(ballot=Ballot(attempt=attempt, peer=liar), absent=(), value=value, signature="")
         proposal = replace(proposal, signature=sign(liar, proposal.payload))
         swarm.take(victim, swarm.peers[victim].receive(liar, proposal, NOW))
-    assert len(slot.values) <= 2 and len(slot.plans) <= 2 and len(slot.sources) <= 2 and len(slot.refused) <= 1
+    assert values[-1] in kept(swarm, victim, values) and len(kept(swarm, victim, values)) <= 2
+    assert len(consensus.values._plans) <= 2 and len(consensus.values._sources) <= 2 and len(consensus.acceptor._refused) <= 1
 
 
 def test_no_message_of_a_slot_raises() -> None:
-    """Everything that can be said of a value that nobody has, by strangers and members, in several orders."""
+    """All messages about a value that no peer has, from strangers and members, in several orders."""
     swarm = played(3)
     victim, name = swarm.peers[peer(0)], peer(1)
     parent, ghost = victim.consensus.slot.digest, Digest("f" * 64)
@@ -315,7 +330,7 @@ def test_the_door_stays_open_however_many_have_asked() -> None:
     honest = request_of(PeerId("honest"))
     made.handle(STRANGER, asking([honest], like=like), 299.0)
     assert made.candidates(299.0) == (honest,)
-    assert len(made._joins) == 1 and len(made._heard) <= 2
+    assert len(made._joins) == 1 and len(made._beats) <= 2
 
 
 def test_a_request_that_others_still_pass_on_is_no_news() -> None:
@@ -429,9 +444,7 @@ def test_nobody_evicts_the_living_by_a_value_that_is_said_to_be_repeated() -> No
     swarm.mail.clear()
     liar, *others = swarm.order
     evicted = tuple(sorted(others[-2:]))
-    consensus = swarm.peers[liar].consensus
-    consensus.slot.absent = evicted
-    value = consensus._value_of(())
+    value = swarm.peers[liar].consensus.values.make(joined=(), absent=evicted)
     ballot = Ballot(attempt=1, peer=liar)
     proposal = Proposal(ballot=ballot, absent=(), value=value, signature="")
     proposal = replace(proposal, signature=sign(liar, proposal.payload))
@@ -445,10 +458,7 @@ def test_nobody_evicts_the_living_by_a_value_that_is_said_to_be_repeated() -> No
 
 def left_out_value(swarm: Swarm, proposer: PeerId, returned: PeerId) -> Proposal:
     """What a proposer made while a peer was silent."""
-    consensus = swarm.peers[proposer].consensus
-    consensus.slot.absent = (returned,)
-    value = consensus._value_of(())
-    consensus.slot.absent = ()
+    value = swarm.peers[proposer].consensus.values.make(joined=(), absent=(returned,))
     proposal = Proposal(ballot=Ballot(attempt=1, peer=proposer), absent=(returned,), value=value, signature="")
     return replace(proposal, signature=sign(proposer, proposal.payload))
 
@@ -463,9 +473,8 @@ def test_a_value_that_half_accepted_is_repeated_and_one_of_fewer_is_not(num_acce
     proposal = left_out_value(swarm, first, returned)
     for name in others[:num_accepted]:
         consensus = swarm.peers[name].consensus
-        consensus._keep_value(proposal.value, first)
-        consensus._acceptance(proposal, canonical.digest(proposal.value))
-        consensus._out.clear()
+        consensus.values.keep(proposal.value, first)
+        consensus.acceptor.accept_own(proposal, canonical.digest(proposal.value))
     swarm.pass_time(20, among=others)  # the one that proposed it is gone
     heads = {swarm.peers[name].ledger.head for name in others}
     assert len(heads) == 1
@@ -484,7 +493,7 @@ def test_a_member_that_overtakes_every_ballot_does_not_stop_the_plans() -> None:
         swarm.now += 0.5
         beat += 1
         highest = max(
-            (each.consensus.slot.promised.attempt for each in swarm.peers.values() if each.consensus.slot.promised), default=0
+            (promised.attempt for each in swarm.peers.values() if (promised := each.consensus.acceptor.promised)), default=0
         )
         for name in honest:
             prepare = Prepare(parent=digest, ballot=Ballot(attempt=highest + 1, peer=liar), absent=())
@@ -496,7 +505,7 @@ def test_a_member_that_overtakes_every_ballot_does_not_stop_the_plans() -> None:
     assert all(swarm.peers[name].ledger.head.round >= 1 for name in honest)
 
 
-# --- patience --------------------------------------------------------------------------------------------------------
+# --- adaptive timeout ------------------------------------------------------------------------------------------------
 
 
 def test_patience_has_an_upper_bound_however_long_others_took() -> None:

@@ -1,0 +1,122 @@
+"""How the messages of a slot reach the members: directly in a small roster, relayed by gossip in a large one.
+
+Direct: every member sends its acks and votes to all, and counts them itself; a plan is final after one and a half round trips.
+Relayed: acks and votes go to the proposer alone, which announces the choice and the certificate; each receiver passes those on
+to `Timing.fanout` others, so that the messages per peer do not depend on the size of the roster.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from adloco_p2p.core.agreement.slot import Context, Slot
+from adloco_p2p.core.model.events import Broadcast, Send
+from adloco_p2p.core.model.ledger_entry import Vote
+from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Proposal, Supply
+from adloco_p2p.core.model.types import PeerId
+
+REPORTERS_FIRST = 3
+"""Proposers that get every report at once in a large roster, and collect those that are missing."""
+
+
+class Dissemination(Protocol):
+    """The way of the messages of one slot. Instants are seconds of the peer's own clock."""
+
+    proposer_announces: bool
+    """Whether the proposer alone counts acks, so that it must announce the choice."""
+
+    def report(self, message: Supply, now: float) -> None:
+        """This peer's own report, to those that make values of it."""
+
+    def resend_report(self, proposer: PeerId, message: Supply) -> None:
+        """The same, to a proposer that may have come too late for it."""
+
+    def collects_reports(self, now: float) -> bool:
+        """Whether this peer pulls reports that it lacks."""
+
+    def prepare(self, message: Prepare) -> None: ...
+
+    def propose(self, message: Proposal, now: float) -> None: ...
+
+    def answer(self, proposer: PeerId, message: Ack | Vote) -> None:
+        """An ack or a vote, to those that count it."""
+
+    def pass_on(self, message: Proposal | Chosen | Final, now: float, *, without: Sequence[PeerId] = ()) -> None:
+        """What this peer knows by now, to members that may not; `without` those that have it."""
+
+
+class Direct:
+    """To all members at once."""
+
+    proposer_announces = False
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def report(self, message: Supply, now: float) -> None:
+        del now
+        self._context.emit(Broadcast(message=message))
+
+    def resend_report(self, proposer: PeerId, message: Supply) -> None:
+        """It was broadcast."""
+
+    def collects_reports(self, now: float) -> bool:
+        del now
+        return True
+
+    def prepare(self, message: Prepare) -> None:
+        self._context.emit(Broadcast(message=message))
+
+    def propose(self, message: Proposal, now: float) -> None:
+        del now
+        self._context.emit(Broadcast(message=message))
+
+    def answer(self, proposer: PeerId, message: Ack | Vote) -> None:
+        del proposer
+        self._context.emit(Broadcast(message=message))
+
+    def pass_on(self, message: Proposal | Chosen | Final, now: float, *, without: Sequence[PeerId] = ()) -> None:
+        """All members have what it follows from."""
+
+
+class Relayed:
+    """Through the proposer, and by gossip."""
+
+    proposer_announces = True
+
+    def __init__(self, context: Context, slot: Slot) -> None:
+        self._context = context
+        self._slot = slot
+
+    def report(self, message: Supply, now: float) -> None:
+        self._send(message, self._first_proposers(now))
+
+    def resend_report(self, proposer: PeerId, message: Supply) -> None:
+        self._context.emit(Send(peer=proposer, message=message))
+
+    def collects_reports(self, now: float) -> bool:
+        return self._context.me in self._first_proposers(now)
+
+    def prepare(self, message: Prepare) -> None:
+        self._send(message, self._slot.counted(message.absent))
+
+    def propose(self, message: Proposal, now: float) -> None:
+        self.pass_on(message, now)
+
+    def answer(self, proposer: PeerId, message: Ack | Vote) -> None:
+        self._send(message, [proposer])
+
+    def pass_on(self, message: Proposal | Chosen | Final, now: float, *, without: Sequence[PeerId] = ()) -> None:
+        members = self._context.members
+        self._send(message, members.sample_live(members.timing.fanout, now, without=without))
+
+    def _send(self, message: Supply | Prepare | Proposal | Chosen | Final | Ack | Vote, peers: Sequence[PeerId]) -> None:
+        others = [peer for peer in peers if peer != self._context.me]
+        self._context.emit(*(Send(peer=peer, message=message) for peer in others))
+
+    def _first_proposers(self, now: float) -> list[PeerId]:
+        return self._context.members.responsive(self._slot.order, now)[:REPORTERS_FIRST]
+
+
+def dissemination(context: Context, slot: Slot) -> Dissemination:
+    """By the size of the roster."""
+    return Direct(context) if len(slot.roster) <= context.timing.direct_limit else Relayed(context, slot)

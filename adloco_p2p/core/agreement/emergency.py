@@ -1,0 +1,55 @@
+"""Where the members' ledgers end, and whether that contradicts an emergency entry.
+
+An emergency entry rests on less than a majority of the electorate: a few members went on because the others were absent for
+them. A peer that sees no sign of such an emergency does not follow it for now.
+"""
+
+from collections.abc import Sequence
+
+from adloco_p2p.core.agreement.slot import Context, Slot
+from adloco_p2p.core.model.electorate import is_emergency, is_majority
+from adloco_p2p.core.model.ledger_entry import Certificate
+from adloco_p2p.core.model.types import Digest, PeerId
+
+STUCK_LEASES = 8
+"""A slot that was ready for so many leases and was not decided is stuck: the members here voted for different values."""
+
+
+class EmergencyCheck:
+    """Kept from slot to slot. Instants are seconds of the peer's own clock."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._heads: dict[PeerId, tuple[Digest, float]] = {}
+        """Of members: the end of their ledger when they last named it themselves, and when that was."""
+
+    def open(self, slot: Slot) -> None:
+        """Of other peers than its members nothing is kept."""
+        self._heads = {peer: head for peer, head in self._heads.items() if peer in slot.roster}
+
+    def note_head(self, peer: PeerId, head: Digest, now: float) -> None:
+        self._heads[peer] = (head, now)
+
+    def contradicts(
+        self, slot: Slot, certificate: Certificate, departed: Sequence[PeerId], *, ready_at: float | None, now: float
+    ) -> bool:
+        """Whether a value of this slot, with its certificate and the members that it takes off the roster, is not followed.
+
+        It leaves out a member that lives here and whose ledger does not go beyond this one. That counts while more than half
+        of the electors that live, and named their head within a lease, have no longer ledger either: they can go on without
+        the value. Where most are ahead the emergency happened while this peer was cut off, and it follows; as it does where
+        the members here had their time since `ready_at` and decided nothing.
+        """
+        members, me = self._context.members, self._context.me
+        lease = members.lease_seconds
+        is_stuck = ready_at is not None and now > ready_at + STUCK_LEASES * lease
+        if is_stuck or not is_emergency(certificate, slot.parent):
+            return False
+        deciding = slot.counted([peer for peer in slot.roster if not members.lease_valid(peer, now)])
+        heads = {peer: digest for peer, (digest, at) in self._heads.items() if now - at <= lease and peer in deciding}
+        with_us = {peer for peer, digest in heads.items() if digest in slot.ledger.position}
+        num_known = len(heads)
+        if me in deciding and not members.is_passive:
+            with_us.add(me)
+            num_known += 1
+        return not with_us.isdisjoint({*certificate.absent, *departed}) and is_majority(len(with_us), num_known)

@@ -1,0 +1,157 @@
+"""The learner of single-decree Paxos: the proposals, acks and votes of a slot, and what they prove.
+
+It sends nothing. A value that a majority acked in one ballot is CHOSEN; one that a majority voted for is FINAL, and those votes
+are its certificate. Of each member only the highest ballot is kept.
+"""
+
+from collections.abc import Iterator
+
+from adloco_p2p.core.agreement.slot import Context, Slot
+from adloco_p2p.core.ledger.validation import check_certificate
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.electorate import is_majority
+from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, Vote
+from adloco_p2p.core.model.messages import Ack, Chosen, Final, Proposal
+from adloco_p2p.core.model.types import Digest, PeerId
+
+MAX_FINALS = 64
+"""Values of one slot with a certificate that a peer remembers; only a partition makes a second one."""
+
+
+class Learner:
+    """What this peer has received in one slot. `on_` methods check a message and return whether it was news; `note_` methods
+    take this peer's own."""
+
+    def __init__(self, context: Context, slot: Slot) -> None:
+        self._context = context
+        self._slot = slot
+        self._proposals: dict[PeerId, tuple[Proposal, Digest]] = {}
+        """The highest of each proposer, with the digest of its value."""
+        self._acks: dict[PeerId, Ack] = {}
+        self._chosen: dict[PeerId, Chosen] = {}
+        self._votes: dict[PeerId, Vote] = {}
+        self._finals: dict[Digest, Certificate] = {}
+
+    # --- what members send -------------------------------------------------------------------------------------------
+
+    def on_proposal(self, message: Proposal) -> bool:
+        """A proposal counts as its proposer's ack, too."""
+        slot, proposer = self._slot, message.ballot.peer
+        known = self._proposals.get(proposer)
+        if known is not None and known[0].ballot >= message.ballot:
+            return False
+        if proposer not in slot.counted(message.absent) or (message.ballot.attempt == 0 and proposer != slot.order[0]):
+            return False
+        if not self._context.verify(proposer, message.payload, message.signature):
+            return False
+        digest = canonical.digest_once(message.value)
+        self.note_proposal(message, digest)
+        self.on_ack(proposer, Ack(parent=slot.digest, ballot=message.ballot, value=digest))
+        return True
+
+    def on_ack(self, sender: PeerId, message: Ack) -> bool:
+        known = self._acks.get(sender)
+        if known is not None and known.ballot >= message.ballot:
+            return False
+        self.note_ack(sender, message)
+        return True
+
+    def on_chosen(self, message: Chosen) -> bool:
+        proposer = message.ballot.peer
+        known = self._chosen.get(proposer)
+        if proposer not in self._slot.roster or (known is not None and known.ballot >= message.ballot):
+            return False
+        if not self._context.verify(proposer, message.payload, message.signature):
+            return False
+        self.note_chosen(proposer, message)
+        return True
+
+    def on_vote(self, message: Vote) -> bool:
+        known = self._votes.get(message.peer)
+        if message.peer not in self._slot.roster or (known is not None and known.ballot >= message.ballot):
+            return False
+        if not self._context.verify(message.peer, message.payload, message.signature):
+            return False
+        self.note_vote(message)
+        return True
+
+    def on_final(self, message: Final) -> bool:
+        if message.value in self._finals or len(self._finals) >= MAX_FINALS:
+            return False
+        wrong = check_certificate(
+            message.certificate,
+            value=message.value,
+            parent=self._slot.parent,
+            parent_digest=self._slot.digest,
+            verify=self._context.verify,
+        )
+        if wrong:
+            return False
+        self._finals[message.value] = message.certificate
+        return True
+
+    # --- this peer's own ---------------------------------------------------------------------------------------------
+
+    def note_proposal(self, proposal: Proposal, digest: Digest) -> None:
+        self._proposals[proposal.ballot.peer] = (proposal, digest)
+
+    def note_ack(self, peer: PeerId, ack: Ack) -> None:
+        self._acks[peer] = ack
+
+    def note_chosen(self, peer: PeerId, chosen: Chosen) -> None:
+        self._chosen[peer] = chosen
+
+    def note_vote(self, vote: Vote) -> None:
+        self._votes[vote.peer] = vote
+
+    # --- what follows from it ----------------------------------------------------------------------------------------
+
+    def vote_of(self, peer: PeerId) -> Vote | None:
+        return self._votes.get(peer)
+
+    def named(self) -> Iterator[Digest]:
+        """Values that a member stands for by a proposal, a vote or an announced choice, and those that are final."""
+        yield from (digest for _, digest in self._proposals.values())
+        yield from (vote.value for vote in self._votes.values())
+        yield from (chosen.value for chosen in self._chosen.values())
+        yield from self._finals
+
+    def ranked_proposals(self) -> list[tuple[Proposal, Digest]]:
+        """Highest ballot first."""
+        return sorted(self._proposals.values(), key=lambda known: known[0].ballot, reverse=True)
+
+    def chosen_proposals(self) -> list[tuple[Proposal, Digest]]:
+        """Proposals whose value a majority acked, or whose proposer announced that, highest ballot first."""
+        found = []
+        for proposal, digest in self.ranked_proposals():
+            backers = [peer for peer, ack in self._acks.items() if (ack.ballot, ack.value) == (proposal.ballot, digest)]
+            chosen = self._chosen.get(proposal.ballot.peer)
+            is_announced = chosen is not None and (chosen.ballot, chosen.value) == (proposal.ballot, digest)
+            if is_announced or self._slot.is_quorum(backers, proposal.absent):
+                found.append((proposal, digest))
+        return found
+
+    def is_backed_by_half(self, proposal: Proposal, digest: Digest) -> bool:
+        """Whether half of the members that count in its ballot acked the proposal."""
+        counted = self._slot.counted(proposal.absent)
+        acks = [self._acks.get(peer) for peer in counted]
+        backers = [ack for ack in acks if ack is not None and (ack.ballot, ack.value) == (proposal.ballot, digest)]
+        return 2 * len(backers) >= len(counted)
+
+    def certificates(self) -> dict[Digest, Certificate]:
+        """Values that the votes, or a certificate that was received, make final."""
+        found = dict(self._finals)
+        groups: dict[tuple[Ballot, Digest, tuple[PeerId, ...]], list[Vote]] = {}
+        for _, vote in sorted(self._votes.items()):
+            groups.setdefault((vote.ballot, vote.value, vote.absent), []).append(vote)
+        for (ballot, digest, absent), votes in sorted(groups.items()):
+            counted = frozenset(self._slot.counted(absent))
+            casts = tuple(
+                CastVote(peer=vote.peer, abstains=vote.abstains, signature=vote.signature)
+                for vote in votes
+                if vote.peer in counted
+            )
+            abstained = sum(cast.abstains for cast in casts)
+            if is_majority(len(casts) - abstained, len(counted) - abstained):
+                found[digest] = Certificate(ballot=ballot, absent=absent, votes=casts)
+        return found

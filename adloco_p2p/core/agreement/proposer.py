@@ -1,0 +1,243 @@
+"""The proposer of single-decree Paxos: when this peer begins a ballot, and the value that it proposes in it.
+
+The proposers of a slot come in an order that a hash of its parent gives. The first may propose at once, in ballot 0, which
+needs no promises; if it stays silent the next one takes over with a higher ballot. A proposer of a ballot above 0 repeats the
+value of the highest ballot that its promises name. So once a majority acked a value, no other value can be chosen in this slot
+by a majority that shares a member with the first one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from adloco_p2p.core.agreement.acceptor import Acceptor
+from adloco_p2p.core.agreement.ballot_timer import BallotTimer
+from adloco_p2p.core.agreement.dissemination import Dissemination
+from adloco_p2p.core.agreement.learner import Learner
+from adloco_p2p.core.agreement.slot import Context, Slot
+from adloco_p2p.core.agreement.values import Values
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.electorate import is_majority
+from adloco_p2p.core.model.ledger_entry import MAX_JOINS, Ballot, CastVote, Certificate, Value
+from adloco_p2p.core.model.messages import Prepare, Promise, Proposal, Refusal
+from adloco_p2p.core.model.types import MAX_ROSTER, Digest, PeerId
+
+
+class Proposer:
+    """Of one slot. Instants are seconds of the peer's own clock."""
+
+    def __init__(
+        self,
+        context: Context,
+        slot: Slot,
+        *,
+        acceptor: Acceptor,
+        learner: Learner,
+        values: Values,
+        timer: BallotTimer,
+        dissemination: Dissemination,
+    ) -> None:
+        self._context = context
+        self._slot = slot
+        self._acceptor = acceptor
+        self._learner = learner
+        self._values = values
+        self._timer = timer
+        self._dissemination = dissemination
+        self._first_at: float | None = None
+        """When the first report was here of those that are waited for, ..."""
+        self._majority_at: float | None = None
+        """... those of a majority, ..."""
+        self.ready_at: float | None = None
+        """... and enough to propose a value."""
+        self._ballot: Ballot | None = None
+        """This peer's own attempt, with the members that do not count in it, and the promises that it got."""
+        self._absent: tuple[PeerId, ...] = ()
+        self._promises: dict[PeerId, Promise] = {}
+        self._has_proposed = False
+        self._empty_since: float | None = None
+        """Since when no member of the roster lives, as seen by a peer that is not on it."""
+
+    def named(self) -> Iterator[Digest]:
+        """Values that members accepted before, as they stated in their promises."""
+        return (promise.accepted[1] for promise in self._promises.values() if promise.accepted is not None)
+
+    # --- readiness ---------------------------------------------------------------------------------------------------
+
+    def deadline(self, now: float) -> float | None:
+        """When the slot must be looked at without any message."""
+        if not self._may_propose(now):
+            return None
+        if self.ready_at is not None:
+            return self._due(self.ready_at, now)
+        timing = self._context.timing
+        graces = [
+            start + seconds
+            for start, seconds in ((self._majority_at, timing.grace_seconds), (self._first_at, timing.straggler_seconds))
+            if start is not None
+        ]
+        return min(graces, default=None)
+
+    def _note_reports(self, now: float) -> None:
+        """Ready is a slot when all that are waited for have reported, or those that have not had their time. The electors among
+        them make the majority: others are waited for, but for no longer than `grace_seconds`."""
+        if self.ready_at is not None:
+            return
+        slot, timing, held = self._slot, self._context.timing, self._values.held
+        reporters = frozenset(self._values.reporters)
+        expected = [peer for peer in self._context.members.responsive(slot.order, now) if peer in reporters]
+        num_present = len([peer for peer in expected if peer in held])
+        deciding = [peer for peer in expected if peer in slot.electorate] or expected
+        if self._first_at is None and num_present:
+            self._first_at = now
+        if self._majority_at is None and is_majority(len([peer for peer in deciding if peer in held]), len(deciding)):
+            self._majority_at = now
+        if (
+            num_present == len(expected)
+            or (self._majority_at is not None and now >= self._majority_at + timing.grace_seconds)
+            or (self._first_at is not None and now >= self._first_at + timing.straggler_seconds)
+        ):
+            self.ready_at = now
+
+    def _may_propose(self, now: float) -> bool:
+        """An elector may; others only where no elector is left."""
+        electorate = self._slot.electorate
+        return self._context.me in electorate or all(self._context.members.is_absent(peer, now) for peer in electorate)
+
+    def _due(self, ready_at: float, now: float) -> float:
+        order = self._context.members.responsive(self._slot.order, now)
+        return self._timer.turn(order, ready_at=ready_at, promised=self._acceptor.promised)
+
+    # --- ballots -----------------------------------------------------------------------------------------------------
+
+    def attempt(self, now: float) -> bool:
+        """Begin a ballot if it is this peer's turn. Whether it did."""
+        self._note_reports(now)
+        if self.ready_at is None or not self._may_propose(now) or now < self._due(self.ready_at, now):
+            return False
+        slot, me, promised = self._slot, self._context.me, self._acceptor.promised
+        self._timer.begin(now)
+        self._absent = tuple(peer for peer in slot.roster if self._context.members.is_absent(peer, now))
+        self._promises, self._has_proposed = {}, False
+        if promised is None and slot.order[0] == me:
+            self._publish(Ballot(attempt=0, peer=me), self._fresh_value(now), now)
+            return True
+        self._ballot = Ballot(attempt=promised.attempt + 1 if promised else 1, peer=me)
+        self._acceptor.promise(self._ballot)
+        self._promises[me] = Promise(parent=slot.digest, ballot=self._ballot, accepted=self._acceptor.accepted)
+        self._dissemination.prepare(Prepare(parent=slot.digest, ballot=self._ballot, absent=self._absent))
+        return True
+
+    def on_promise(self, sender: PeerId, message: Promise) -> None:
+        if message.ballot != self._ballot or self._has_proposed:
+            return
+        self._promises[sender] = message
+        if message.accepted is not None:
+            self._values.ask_for(message.accepted[1], sender)
+
+    def on_refusal(self, sender: PeerId, message: Refusal, now: float) -> None:
+        """Give way to a higher ballot; or, with the beats of the living that it names, try again soon."""
+        slot, promised = self._slot, self._acceptor.promised
+        for peer, beat in message.alive:
+            if peer in slot.roster:
+                self._context.members.note_beat(peer, beat, now)
+        if message.ballot != self._ballot:
+            return
+        is_counted = sender in slot.counted(self._absent)
+        if is_counted and message.promised is not None and (promised is None or message.promised > promised):
+            self._acceptor.promise(message.promised)
+            self._timer.begin(now)
+        elif message.alive and not self._has_proposed:
+            self._try_again(now)
+
+    def _try_again(self, now: float) -> None:
+        """A member that this ballot leaves out lives after all: drop it, begin another one soon."""
+        self._ballot = None
+        self._timer.cut_short(now)
+
+    # --- proposals ---------------------------------------------------------------------------------------------------
+
+    def propose(self, now: float) -> bool:
+        """With promises of a majority: repeat what was accepted in the highest ballot, or make a value. Whether it did."""
+        if self._ballot is None or self._has_proposed or self._ballot != self._acceptor.promised:
+            return False
+        if not self._slot.is_quorum(self._promises, self._absent):
+            return False
+        if any(self._context.members.lease_valid(peer, now) for peer in self._absent):
+            self._try_again(now)
+            return False
+        locked = self.locked_value(now)
+        if locked is None:
+            self._publish(self._ballot, self._fresh_value(now), now)
+            return True
+        value = self._values.get(locked)
+        if value is None or not self._values.is_valid(locked):
+            return False
+        if self._evicts_the_living(locked, now) and not self._all_have_promised(now):
+            return False  # more promises may show that it need not be repeated
+        self._publish(self._ballot, value, now)
+        return True
+
+    def locked_value(self, now: float) -> Digest | None:
+        """The value of the highest ballot that a majority of promises names.
+
+        Any majority will do. Where the promises of one name no value that is wrong, cannot be had, or leaves out a member that
+        is back, that one decides: others would refuse such a value for as long as that member lives. Where those that accepted
+        it are half or more there is no such majority, and it is proposed again.
+        """
+        accepted = {peer: promise.accepted for peer, promise in self._promises.items()}
+        while True:
+            highest = max((item for item in accepted.values() if item is not None), default=None)
+            if highest is None:
+                return None
+            others = {peer: item for peer, item in accepted.items() if item is None or item[1] != highest[1]}
+            is_wanted = self._values.is_valid(highest[1]) and not self._evicts_the_living(highest[1], now)
+            if is_wanted or not self._slot.is_quorum(others, self._absent):
+                return highest[1]
+            accepted = others
+
+    def _evicts_the_living(self, digest: Digest, now: float) -> bool:
+        value = self._values.get(digest)
+        return value is not None and any(self._context.members.lease_valid(peer, now) for peer in value.departed)
+
+    def _all_have_promised(self, now: float) -> bool:
+        counted, members = self._slot.counted(self._absent), self._context.members
+        return all(peer in self._promises for peer in counted if members.lease_valid(peer, now))
+
+    def _fresh_value(self, now: float) -> Value:
+        room = MAX_ROSTER - len(self._slot.roster)
+        joined = self._context.members.candidates(now)[: max(0, min(MAX_JOINS, room))]
+        return self._values.make(joined=joined, absent=self._absent)
+
+    def _publish(self, ballot: Ballot, value: Value, now: float) -> None:
+        """Accept it here first; the proposal is the proposer's ack, too."""
+        self._ballot, self._has_proposed = ballot, True
+        unsigned = Proposal(ballot=ballot, absent=self._absent, value=value, signature="")
+        proposal = replace(unsigned, signature=self._context.sign(unsigned.payload))
+        digest = canonical.digest_once(value)
+        self._learner.note_proposal(proposal, digest)
+        self._acceptor.accept_own(proposal, digest)
+        self._dissemination.propose(proposal, now)
+
+    # --- empty roster ------------------------------------------------------------------------------------------------
+
+    def recover_empty_roster(self, now: float) -> tuple[Digest, Certificate] | None:
+        """When the whole roster has died, the first former member goes on alone and admits the others: the value that it makes
+        final. A peer that never was a member has nothing to go on with, and may just not have reached any member yet."""
+        members, roster = self._context.members, self._slot.roster
+        if any(not members.is_absent(peer, now) for peer in roster):
+            self._empty_since = None
+            return None
+        if self._empty_since is None:
+            self._empty_since = now
+        if now < self._empty_since + members.lease_seconds:  # until the join requests have got around
+            return None
+        requests = sorted([members.join_request(), *members.candidates(now)], key=lambda request: request.peer)
+        former = self._slot.ledger.members()
+        me = self._context.me
+        if me != next((request.peer for request in requests if request.peer in former), None):
+            return None
+        ballot = Ballot(attempt=1, peer=me)
+        digest = canonical.digest_once(self._values.make(joined=requests[:MAX_JOINS], absent=roster))
+        vote = self._acceptor.signed_vote(ballot, digest, roster, abstains=False)
+        cast = CastVote(peer=me, abstains=False, signature=vote.signature)
+        return digest, Certificate(ballot=ballot, absent=roster, votes=(cast,))

@@ -1,0 +1,188 @@
+"""The reports and values of a slot, and the plans that follow from them.
+
+A value names its reports by digest and the plan by its digest. A peer accepts it only after the rule has made the same plan of
+the same reports here, so reports and values that are missing are pulled from a peer that named them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from adloco_p2p.core.agreement.report_pool import ReportPool
+from adloco_p2p.core.agreement.slot import Context, Slot
+from adloco_p2p.core.ledger.validation import change_of, check_value
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import ReportHeard, Send
+from adloco_p2p.core.model.ledger_entry import Certificate, JoinRequest, LedgerEntry, SignedReport, Value
+from adloco_p2p.core.model.messages import Pull, Supply
+from adloco_p2p.core.model.report_form import usable
+from adloco_p2p.core.model.types import REPORT_LAG, Digest, PeerId, RoundPlan, roster_of
+
+
+class Values:
+    """Of one slot. `named` gives the values that a member stands for: only those are kept, a few per member."""
+
+    def __init__(self, context: Context, slot: Slot, pool: ReportPool, *, named: Callable[[], frozenset[Digest]]) -> None:
+        self._context = context
+        self._slot = slot
+        self._pool = pool
+        self._named = named
+        self._values: dict[Digest, Value] = {}
+        self._plans: dict[Digest, RoundPlan | str] = {}
+        """Of checked values; a text names what is wrong."""
+        self._sources: dict[Digest, PeerId] = {}
+        """The peer that can supply what a value lacks."""
+        reported = slot.ledger.reported
+        self._reporters = roster_of(reported) if reported is not None else ()
+        """The roster whose reports the next plan uses, in the order of the bits of `have`."""
+        self._held: dict[PeerId, Digest] | None = None
+        """Recomputed after a report has come; so is `_have`."""
+        self._have: int | None = None
+        pool.move(range(slot.round - REPORT_LAG, slot.round + 1), (*slot.roster, *self._reporters))
+
+    # --- reports -----------------------------------------------------------------------------------------------------
+
+    @property
+    def reporters(self) -> tuple[PeerId, ...]:
+        return self._reporters
+
+    @property
+    def held(self) -> dict[PeerId, Digest]:
+        """The reports that the next plan can use: one per peer, sorted by peer."""
+        if self._held is None:
+            ledger = self._slot.ledger
+            reported = ledger.reported
+            if reported is None:
+                self._held = {}
+                return self._held
+            about = self._pool.about(self._slot.round - REPORT_LAG, ledger.digests[-REPORT_LAG])
+            fit = usable(self._pool.get(tuple(about.values())), reported)
+            chosen = {signed.report.peer for signed in fit} & frozenset(self._reporters)
+            self._held = {peer: digest for peer, digest in about.items() if peer in chosen}
+        return self._held
+
+    @property
+    def have(self) -> int:
+        """The same as one bit per reporter, lowest first."""
+        if self._have is None:
+            held = self.held
+            self._have = sum(1 << index for index, peer in enumerate(self._reporters) if peer in held)
+        return self._have
+
+    def keep_reports(self, reports: Iterable[SignedReport]) -> None:
+        for signed in reports:
+            if self._pool.keep(signed):
+                self._held = self._have = None
+                if signed.report.peer != self._context.me:
+                    self._context.emit(ReportHeard(report=signed.report))
+
+    def reports(self, digests: Sequence[Digest]) -> tuple[SignedReport, ...]:
+        """Those of them that are here, in order."""
+        return self._pool.get(digests)
+
+    # --- values and their plans --------------------------------------------------------------------------------------
+
+    def get(self, digest: Digest) -> Value | None:
+        return self._values.get(digest)
+
+    def keep(self, value: Value, source: PeerId | None) -> Digest:
+        """Remember a value, and of the others those that are named. `source`: the peer that sent it, if one did."""
+        digest, named = canonical.digest_once(value), self._named()
+        for other in [other for other in self._values if other not in named]:
+            del self._values[other]
+            self._plans.pop(other, None)
+        self._sources = {other: peer for other, peer in self._sources.items() if other in named}
+        self._values.setdefault(digest, value)
+        if source is not None:
+            self._sources[digest] = source
+        return digest
+
+    def plan_of(self, digest: Digest) -> RoundPlan | str | None:
+        """The plan of a value, or what is wrong with it; none while the value or a report of it is missing."""
+        known = self._plans.get(digest)
+        if known is not None:
+            return known
+        value = self._values.get(digest)
+        if value is None or any(report not in self._pool for report in value.reports):
+            return None
+        if value.round != self._slot.round or value.parent != self._slot.digest:
+            return "it does not follow its parent"
+        self._plans[digest] = check_value(
+            value,
+            self._pool.get(value.reports),
+            ledger=self._slot.ledger,
+            decide=self._context.decide,
+            verify=self._context.verify,
+            are_verified=True,
+        )
+        return self._plans[digest]
+
+    def is_valid(self, digest: Digest) -> bool:
+        """Whether the value is complete here, and the rule makes its plan."""
+        return isinstance(self.plan_of(digest), RoundPlan)
+
+    def make(self, *, joined: Sequence[JoinRequest], absent: tuple[PeerId, ...]) -> Value:
+        """The value that follows from what this peer holds now, kept as its own."""
+        slot = self._slot
+        value = Value(
+            round=slot.round,
+            parent=slot.digest,
+            reports=tuple(self.held.values()),
+            joined=tuple(joined),
+            departed=absent,
+            plan=Digest(""),
+        )
+        reports = tuple(signed.report for signed in self._pool.get(value.reports))
+        plan = self._context.decide(slot.parent, reports, change_of(value, reports, slot.ledger))
+        value = replace(value, plan=canonical.digest_once(plan))
+        self.keep(value, self._context.me)
+        return value
+
+    def entry(self, digest: Digest, certificate: Certificate) -> LedgerEntry:
+        """The ledger entry of a valid value."""
+        plan, value = self.plan_of(digest), self._values[digest]
+        assert isinstance(plan, RoundPlan)
+        return LedgerEntry(plan=plan, value=value, reports=self._pool.get(value.reports), certificate=certificate)
+
+    # --- pull and supply ---------------------------------------------------------------------------------------------
+
+    def ask_for(self, digest: Digest, source: PeerId) -> None:
+        """Pull a value, or the reports that it lacks, from a peer that has them."""
+        self._sources.setdefault(digest, source)
+        if source == self._context.me or self.plan_of(digest) is not None:
+            return
+        value = self._values.get(digest)
+        lacking = () if value is None else tuple(report for report in value.reports if report not in self._pool)
+        pull = Pull(parent=self._slot.digest, value=None if value else digest, reports=lacking)
+        self._context.emit(Send(peer=source, message=pull))
+
+    def ask_again(self, digests: Iterable[Digest], source: PeerId) -> None:
+        """Pull what these values lack from a peer in the same slot."""
+        for digest in dict.fromkeys(digests):
+            if self.plan_of(digest) is None:
+                self.ask_for(digest, source)
+
+    def pull_reports(self, sender: PeerId, have: int) -> None:
+        """Ask for the reports that the sender holds, as bits, and this peer lacks."""
+        held = self.held
+        lacking = tuple(peer for index, peer in enumerate(self._reporters) if have >> index & 1 and peer not in held)
+        if lacking:
+            self._context.emit(Send(peer=sender, message=Pull(parent=self._slot.digest, reporters=lacking)))
+
+    def on_pull(self, sender: PeerId, message: Pull) -> None:
+        held = self.held
+        wanted = [*message.reports, *(held[peer] for peer in message.reporters if peer in held)]
+        reports = self._pool.get(wanted)
+        value = self._values.get(message.value) if message.value is not None else None
+        if reports or value is not None:
+            self._context.emit(Send(peer=sender, message=Supply(parent=message.parent, value=value, reports=reports)))
+
+    def on_supply(self, sender: PeerId, message: Supply) -> None:
+        """Reports are signed. A value is not: it is taken from a member, and only if another one stands for it."""
+        self.keep_reports(message.reports)
+        value = message.value
+        if value is None or message.parent != self._slot.digest or sender not in self._slot.roster:
+            return
+        digest = canonical.digest_once(value)
+        if digest in self._named():
+            self.keep(value, self._sources.get(digest, sender))
+            self.ask_for(digest, self._sources[digest])

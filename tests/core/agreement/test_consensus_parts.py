@@ -1,0 +1,238 @@
+"""The parts of the consensus, one by one: what the learner takes, which way messages go, and that questions change nothing."""
+
+from dataclasses import replace
+
+import pytest
+
+from adloco_p2p.core.agreement.dissemination import REPORTERS_FIRST, Dissemination, dissemination
+from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
+from adloco_p2p.core.agreement.learner import Learner
+from adloco_p2p.core.agreement.membership import Membership, Timing
+from adloco_p2p.core.agreement.slot import Context, Slot, next_slot
+from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import Broadcast, Outcome, Send
+from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, Value, Vote
+from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Proposal, Supply
+from adloco_p2p.core.model.types import Digest, PeerId
+from tests.core.agreement.test_consensus import NOW, Swarm, decide, first_plan, recall_from, said, sign, verify
+from tests.core.core_values import RUN, peer
+
+LARGE = Timing().direct_limit + 1
+
+
+def opened(size: int, me: PeerId) -> tuple[Context, Slot]:
+    """The first slot of a run, as one peer sees it that just started."""
+    members = Membership(
+        me,
+        run=RUN,
+        sign=lambda payload: sign(me, payload),
+        verify=verify,
+        draw=lambda: 0.5,
+        timing=Timing(),
+    )
+    context = Context(
+        me=me,
+        sign=lambda payload: sign(me, payload),
+        verify=verify,
+        decide=decide,
+        draw=lambda: 0.5,
+        members=members,
+    )
+    slot = next_slot(Ledger(first_plan(size), recall=recall_from(())), me)
+    members.set_roster(slot.digest, slot.roster, NOW)
+    return context, slot
+
+
+def proposal_of(slot: Slot, proposer: PeerId, *, attempt: int, absent: tuple[PeerId, ...] = ()) -> Proposal:
+    value = Value(round=1, parent=slot.digest, reports=(), joined=(), departed=(), plan=Digest(f"{attempt:064x}"))
+    unsigned = Proposal(ballot=Ballot(attempt=attempt, peer=proposer), absent=absent, value=value, signature="")
+    return replace(unsigned, signature=sign(proposer, unsigned.payload))
+
+
+def vote_of(slot: Slot, voter: PeerId, proposal: Proposal) -> Vote:
+    unsigned = Vote(
+        peer=voter,
+        parent=slot.digest,
+        ballot=proposal.ballot,
+        absent=proposal.absent,
+        value=canonical.digest(proposal.value),
+        abstains=False,
+        signature="",
+    )
+    return replace(unsigned, signature=sign(voter, unsigned.payload))
+
+
+# --- learner ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_learner_takes_of_each_proposer_the_highest_signed_proposal() -> None:
+    context, slot = opened(4, peer(0))
+    learner = Learner(context, slot)
+    first, second, *_ = slot.order
+    higher, lower = proposal_of(slot, second, attempt=3), proposal_of(slot, second, attempt=2)
+    assert not learner.on_proposal(replace(higher, signature="forged"))
+    assert learner.on_proposal(higher) and not learner.on_proposal(higher) and not learner.on_proposal(lower)
+    assert not learner.on_proposal(proposal_of(slot, first, attempt=4, absent=(first,))), "its proposer does not count in it"
+    assert [proposal for proposal, _ in learner.ranked_proposals()] == [higher]
+
+
+def test_ballot_0_is_the_first_proposers_alone() -> None:
+    context, slot = opened(4, peer(0))
+    learner = Learner(context, slot)
+    first, second, *_ = slot.order
+    assert not learner.on_proposal(proposal_of(slot, second, attempt=0))
+    assert learner.on_proposal(proposal_of(slot, first, attempt=0))
+
+
+def test_a_value_is_chosen_by_acks_of_a_majority_or_by_its_proposers_signature() -> None:
+    context, slot = opened(5, peer(0))
+    first, second, third, *_ = slot.order
+    proposal = proposal_of(slot, first, attempt=1)
+    digest = canonical.digest(proposal.value)
+    ack = Ack(parent=slot.digest, ballot=proposal.ballot, value=digest)
+
+    by_acks = Learner(context, slot)
+    by_acks.on_proposal(proposal)
+    assert by_acks.on_ack(second, ack) and not by_acks.on_ack(second, ack)
+    assert by_acks.chosen_proposals() == [] and not by_acks.is_backed_by_half(proposal, digest)
+    assert by_acks.on_ack(third, ack)
+    assert by_acks.chosen_proposals() == [(proposal, digest)] and by_acks.is_backed_by_half(proposal, digest)
+
+    announced = Learner(context, slot)
+    announced.on_proposal(proposal)
+    unsigned = Chosen(parent=slot.digest, ballot=proposal.ballot, value=digest, signature="")
+    chosen = replace(unsigned, signature=sign(first, unsigned.payload))
+    assert not announced.on_chosen(replace(unsigned, signature=sign(second, unsigned.payload)))
+    assert announced.chosen_proposals() == []
+    assert announced.on_chosen(chosen) and not announced.on_chosen(chosen)
+    assert announced.chosen_proposals() == [(proposal, digest)]
+
+
+def test_a_value_is_final_by_signed_votes_of_a_majority() -> None:
+    context, slot = opened(5, peer(0))
+    learner = Learner(context, slot)
+    proposal = proposal_of(slot, slot.order[0], attempt=1)
+    digest = canonical.digest(proposal.value)
+    votes = [vote_of(slot, voter, proposal) for voter in slot.roster]
+    assert not learner.on_vote(replace(votes[0], signature="forged"))
+    assert not learner.on_vote(vote_of(slot, PeerId("stranger"), proposal))
+    for vote in votes[:2]:
+        assert learner.on_vote(vote) and not learner.on_vote(vote)
+    assert learner.certificates() == {}
+    assert learner.on_vote(votes[2])
+    (certificate,) = learner.certificates().values()
+
+    other = Learner(context, slot)
+    short = replace(certificate, votes=certificate.votes[:2])
+    assert not other.on_final(Final(parent=slot.digest, value=digest, certificate=short))
+    assert other.on_final(Final(parent=slot.digest, value=digest, certificate=certificate))
+    assert other.certificates() == {digest: certificate} and set(other.named()) == {digest}
+
+
+# --- dissemination ---------------------------------------------------------------------------------------------------
+
+
+def sent(context: Context) -> list[Outcome]:
+    outcomes = list(context.outbox)
+    context.outbox.clear()
+    return outcomes
+
+
+def everything(way: Dissemination, slot: Slot, context: Context) -> dict[str, list[Outcome]]:
+    """What each kind of message leads to; the proposer of the ballot is the first of the order."""
+    first, second, *_ = slot.order
+    proposal, supply = proposal_of(slot, first, attempt=1), Supply(parent=slot.digest)
+    digest = canonical.digest(proposal.value)
+    certificate = Certificate(ballot=proposal.ballot, absent=(), votes=(CastVote(peer=first, abstains=False, signature=""),))
+    found = {}
+    way.report(supply, NOW)
+    found["report"] = sent(context)
+    way.resend_report(second, supply)
+    found["resend_report"] = sent(context)
+    way.prepare(Prepare(parent=slot.digest, ballot=proposal.ballot, absent=()))
+    found["prepare"] = sent(context)
+    way.propose(proposal, NOW)
+    found["propose"] = sent(context)
+    way.answer(second, Ack(parent=slot.digest, ballot=proposal.ballot, value=digest))
+    found["answer"] = sent(context)
+    way.answer(first, vote_of(slot, first, proposal))
+    found["own answer"] = sent(context)
+    way.pass_on(Final(parent=slot.digest, value=digest, certificate=certificate), NOW, without=(second,))
+    found["pass_on"] = sent(context)
+    return found
+
+
+def test_in_a_small_roster_all_members_get_everything_from_its_author() -> None:
+    first = opened(LARGE - 1, peer(0))[1].order[0]
+    context, slot = opened(LARGE - 1, first)
+    way = dissemination(context, slot)
+    found = everything(way, slot, context)
+    relayed = {"resend_report", "pass_on"}
+    assert all(found[kind] == [] for kind in relayed)
+    assert all(len(found[kind]) == 1 and isinstance(found[kind][0], Broadcast) for kind in found if kind not in relayed)
+    assert way.collects_reports(NOW) and not way.proposer_announces
+
+
+def test_in_a_large_roster_the_proposer_collects_and_others_pass_on() -> None:
+    first = opened(LARGE, peer(0))[1].order[0]
+    context, slot = opened(LARGE, first)
+    way = dissemination(context, slot)
+    found = everything(way, slot, context)
+    receivers = {kind: [outcome.peer for outcome in sends if isinstance(outcome, Send)] for kind, sends in found.items()}
+    assert all(len(receivers[kind]) == len(found[kind]) for kind in found), "nothing is broadcast"
+    assert receivers["report"] == list(slot.order[1:REPORTERS_FIRST])
+    assert receivers["resend_report"] == receivers["answer"] == [slot.order[1]] and receivers["own answer"] == []
+    assert sorted(receivers["prepare"]) == sorted(slot.order[1:])
+    assert len(receivers["propose"]) == len(receivers["pass_on"]) == Timing().fanout
+    assert slot.order[1] not in receivers["pass_on"] and way.proposer_announces
+    assert way.collects_reports(NOW)
+    context, slot = opened(LARGE, slot.order[REPORTERS_FIRST])
+    assert not dissemination(context, slot).collects_reports(NOW)
+
+
+# --- questions, and new slots ----------------------------------------------------------------------------------------
+
+
+def question(each: GossipAgreement, now: float) -> None:
+    """All that can be asked of the parts, at some instant."""
+    consensus = each.consensus
+    for ballot in (Ballot(attempt=0, peer=peer(0)), Ballot(attempt=5, peer=peer(1))):
+        consensus.acceptor.refusal(ballot, consensus.slot.roster, now)
+    consensus.proposer.deadline(now)
+    consensus.proposer.locked_value(now)
+    assert consensus.values.have.bit_count() == len(consensus.values.held)
+    consensus.learner.chosen_proposals()
+    consensus.learner.certificates()
+    assert each.next_deadline == each.next_deadline
+
+
+@pytest.mark.parametrize("size", [3, 6])
+def test_questions_change_nothing(size: int) -> None:
+    asked, unasked = Swarm(size), Swarm(size)
+    for swarm in (asked, unasked):
+        swarm.mail.clear()
+        swarm.pass_time(2, among=swarm.order[1:])  # the first proposer is silent
+        swarm.report(swarm.order[1], 0)
+    for second in range(30):
+        for name in asked.peers:
+            question(asked.peers[name], asked.now)
+            question(asked.peers[name], asked.now + 100.0)
+        for swarm in (asked, unasked):
+            swarm.pass_time(1, among=swarm.order[1:])
+        deadlines = [[each.next_deadline for each in swarm.peers.values()] for swarm in (asked, unasked)]
+        assert deadlines[0] == deadlines[1], f"after {second} seconds"
+    assert asked.journals == unasked.journals and asked.plans == unasked.plans
+    assert any(asked.plans.values())
+
+
+def test_a_new_slot_has_nothing_of_the_last_one() -> None:
+    swarm = Swarm(3)
+    swarm.deliver()
+    for each in swarm.peers.values():
+        consensus = each.consensus
+        assert consensus.slot.parent.round == 1
+        assert (consensus.acceptor.promised, consensus.acceptor.accepted, consensus.acceptor.voted) == (None, None, None)
+        assert consensus.learner.certificates() == {} and consensus.learner.ranked_proposals() == []
+        assert consensus.proposer.ready_at is None
+    assert not said(swarm, Proposal)
