@@ -155,16 +155,16 @@ def test_nobody_averages_again_with_one_who_spoiled_an_attempt_here() -> None:
 
 
 def test_pauses_grow_only_while_failures_show_nobody_to_leave_out() -> None:
-    def pause(*suspects: PeerId) -> float:
-        outer.average_failed(failure(attempt=outer._attempt, suspects=suspects), 14.0, ())
+    def pause(attempt: int, *suspects: PeerId) -> float:
+        outer.average_failed(failure(attempt=attempt, suspects=suspects), 14.0, ())
         assert outer.next_deadline is not None
         before = outer.next_deadline - 14.0
-        outer.received(C, AttemptStart(instance=INSTANCE, round=0, attempt=outer._attempt + 1, members=(B, C)), 15.0, ())
+        outer.received(C, AttemptStart(instance=INSTANCE, round=0, attempt=attempt + 1, members=(B, C)), 15.0, ())
         assert outer.phase is Phase.AVERAGING
         return before
 
     outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
-    assert [pause(A), pause(D), pause(), pause()] == [1.0, 1.0, 2.0, 4.0]
+    assert [pause(0, A), pause(1, D), pause(2), pause(3)] == [1.0, 1.0, 2.0, 4.0]
 
 
 def test_an_attempt_that_was_begun_is_not_begun_again() -> None:
