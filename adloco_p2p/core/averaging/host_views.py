@@ -26,6 +26,8 @@ class HostView:
     """A repair from it failed. Where nothing has a majority its vote is no reason to wait."""
     is_resting_donor: bool = False
     """A repair from it failed since the last pause: it is not asked again before the next one."""
+    accused: frozenset[PeerId] = frozenset()
+    """The other contributors that it has accused in this round, as far as its accusations count."""
     uncalled_start_at: float = -math.inf
     """When it last ended an attempt of which no member had reported a failure. Seconds."""
 
@@ -102,12 +104,15 @@ class HostViews:
             view.has_failed_here = True
 
     def accuse(self, accuser: PeerId, peers: Sequence[PeerId]) -> None:
-        """An attempt of `accuser` failed because of these, by its own report. No host has half of those that remain, or more,
-        left out. A host that names itself is left out."""
-        accused = [peer for peer in peers if peer in self._contributors and peer != accuser]
-        if 2 * len(accused) >= len(self.remaining):
-            accused = []
-        self.suspect([*accused, accuser] if accuser in peers and accuser in self._contributors else accused)
+        """An attempt of `accuser` failed because of these, by its own report. It has less than half of those that remain left
+        out at once, and less than half of the contributors in the whole round. If it names itself it is left out, too."""
+        accused = frozenset(peer for peer in peers if peer in self._contributors and peer != accuser)
+        in_round = self._views[accuser].accused | accused
+        if 2 * len(accused) < len(self.remaining) and 2 * len(in_round) < len(self._contributors):
+            self._views[accuser].accused = in_round
+            self.suspect(accused)
+        if accuser in peers and accuser in self._contributors:
+            self.suspect([accuser])
 
     def skip_leader(self) -> None:
         """The leader's turn has passed without a start."""

@@ -36,15 +36,26 @@ DIGEST = Digest("7" * 64)
 INSTANCE = InstanceId(0)
 
 
-def averaging(*peers: PeerId, adaptive_timeout: AdaptiveTimeout, received: Sequence[AttemptStart] = ()) -> OuterRound:
-    """The round of the first peer, its inner steps done at 10 s. What it hears before comes from the second one."""
-    plan = genesis(Digest("5" * 64), [(peer, CAPACITY) for peer in peers], RULES)
+def averaging(
+    *peers: PeerId, adaptive_timeout: AdaptiveTimeout, received: Sequence[AttemptStart] = (), batch: int = 8
+) -> OuterRound:
+    """The round of the first peer, its inner steps done at 10 s. It has `received` from the second one before."""
+    rules = replace(RULES, batch=BatchRules(initial_batch=batch))
+    plan = genesis(Digest("5" * 64), [(peer, CAPACITY) for peer in peers], rules)
     outer = OuterRound(
         me=peers[0], plan=plan, plan_digest=canonical.digest(plan), instance=INSTANCE, adaptive_timeout=adaptive_timeout
     )
     outer.start(0.0, progress_end=0.1)
+    for message in received:
+        outer.received(peers[1], message, 9.0, ())
+    outer.inner_finished(inner_result(outer), 10.0, ())
+    assert outer.phase is Phase.AVERAGING
+    return outer
+
+
+def inner_result(outer: OuterRound) -> InnerResult:
     share = outer.share
-    result = InnerResult(
+    return InnerResult(
         samples=share.samples,
         tokens=share.samples * 7,
         inner_steps=share.inner_steps,
@@ -55,11 +66,6 @@ def averaging(*peers: PeerId, adaptive_timeout: AdaptiveTimeout, received: Seque
         half_batch=None,
         micro_batch_limit=8,
     )
-    for message in received:
-        outer.received(peers[1], message, 9.0, ())
-    outer.inner_finished(result, 10.0, ())
-    assert outer.phase is Phase.AVERAGING
-    return outer
 
 
 def finished(outer: OuterRound, *peers: PeerId) -> AverageFinished:
@@ -130,6 +136,69 @@ def test_who_fails_may_name_a_minority_but_not_half_of_the_others(
     assert {
         effect.message.members for effect in told if isinstance(effect, Send) and isinstance(effect.message, AttemptStart)
     } == {left}
+
+
+def members_of_retry(outer: OuterRound, now: float) -> set[tuple[PeerId, ...]]:
+    """The members that the host names when it leads the next attempt."""
+    messages = [effect.message for effect in outer.tick(now, ()) if isinstance(effect, Send)]
+    return {message.members for message in messages if isinstance(message, AttemptStart)}
+
+
+def accusation(*suspects: PeerId) -> AttemptFailed:
+    return AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=suspects)
+
+
+def test_one_accuser_has_a_minority_of_the_contributors_left_out_however_often_it_accuses() -> None:
+    ten = tuple(PeerId(name) for name in "abcdefghij")
+    outer = averaging(*ten, adaptive_timeout=AdaptiveTimeout(), batch=20)
+    assert outer.contributors == ten
+    for suspects in (ten[2:6], ten[6:8], ten[8:9], ten[9:10]):
+        outer.received(B, accusation(*suspects), 14.0, ())
+    assert members_of_retry(outer, 60.0) == {(*ten[:2], *ten[6:])}
+
+
+def test_a_repeated_accusation_is_not_counted_again_and_each_accuser_has_its_own_count() -> None:
+    ten = tuple(PeerId(name) for name in "abcdefghij")
+    outer = averaging(*ten, adaptive_timeout=AdaptiveTimeout(), batch=20)
+    for accuser, suspects in ((B, ten[7:9]), (B, ten[7:9]), (B, ten[6:9]), (C, ten[9:])):
+        outer.received(accuser, accusation(*suspects), 14.0, ())
+    assert members_of_retry(outer, 60.0) == {ten[:6]}
+
+
+def test_an_accuser_that_names_itself_is_left_out_whatever_it_has_named_before() -> None:
+    outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
+    outer.received(B, accusation(D), 14.0, ())
+    outer.received(B, accusation(B, C), 14.0, ())
+    assert members_of_retry(outer, 60.0) == {(A, C)}
+
+
+def test_a_leader_ends_an_attempt_that_no_failure_was_reported_of_at_most_every_32_seconds() -> None:
+    def is_begun(leader: PeerId, attempt: int, now: float) -> bool:
+        start = AttemptStart(instance=INSTANCE, round=0, attempt=attempt, members=(A, B, C))
+        return any(isinstance(effect, Average) for effect in outer.received(leader, start, now, ()))
+
+    outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
+    assert [step for step in range(100) if is_begun(B, 1 + step, 20.0 + step)] == [0, 32, 64, 96]
+    assert is_begun(C, 200, 120.0), "each leader has its own limit"
+    assert not is_begun(C, 201, 120.5)
+    outer.received(B, AttemptFailed(instance=INSTANCE, round=0, attempt=200, suspects=()), 121.0, ())
+    assert is_begun(C, 201, 121.5), "a reported failure calls for the next attempt"
+
+
+@pytest.mark.parametrize(("uplinks", "seconds"), [((0.0, 0.0, 0.0), 54.0), ((0.0, 2e6, 8e6), 50.8)])
+def test_no_attempt_waits_longer_than_computing_and_a_slow_transfer_explain(uplinks: tuple[float, ...], seconds: float) -> None:
+    """Twice the 10 s of computing, 1 MB at a quarter of the median uplink, and 30 s; earlier attempts took 1000 s."""
+    adaptive_timeout = AdaptiveTimeout()
+    adaptive_timeout.observe(1000.0, num_bytes=1_000_000)
+    peers = zip((A, B, C), uplinks, strict=True)
+    capacities = [(peer, replace(CAPACITY, upload_bytes_per_second=uplink)) for peer, uplink in peers]
+    plan = replace(genesis(Digest("5" * 64), capacities, RULES), expected_seconds=10.0)
+    outer = OuterRound(
+        me=A, plan=plan, plan_digest=canonical.digest(plan), instance=INSTANCE, adaptive_timeout=adaptive_timeout
+    )
+    outer.start(0.0, progress_end=0.1)
+    effects = outer.inner_finished(inner_result(outer), 10.0, ())
+    assert [effect.timeout_seconds for effect in effects if isinstance(effect, Average)] == [seconds]
 
 
 def test_who_spoiled_an_attempt_leads_none() -> None:
@@ -334,18 +403,8 @@ def round_of(me: PeerId, *, clients: tuple[PeerId, ...]) -> OuterRound:
         me=me, plan=plan, plan_digest=canonical.digest(plan), instance=INSTANCE, adaptive_timeout=AdaptiveTimeout()
     )
     outer.start(0.0, progress_end=0.1)
-    result = InnerResult(
-        samples=outer.share.samples,
-        tokens=7,
-        inner_steps=4,
-        batch_samples=2,
-        accumulation_steps=1,
-        loss=3.0,
-        seconds=10.0,
-        half_batch=None,
-        micro_batch_limit=8,
-    )
-    (average,) = [effect for effect in outer.inner_finished(result, 10.0, ()) if isinstance(effect, Average)]
+    effects = outer.inner_finished(inner_result(outer), 10.0, ())
+    (average,) = [effect for effect in effects if isinstance(effect, Average)]
     assert [share > 0 for share in average.shares or [1.0] * 4] == [p not in clients for p in (A, B, C, D)]
     return outer
 
