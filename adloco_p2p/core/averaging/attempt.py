@@ -13,7 +13,7 @@ from adloco_p2p.core.model.messages import AttemptStart
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, RoundPlan
 
 GRACE_SECONDS = 1.0
-"""After a failed attempt the leader of the retry waits so long for what the others saw."""
+"""After a failed attempt the leader of the retry waits so long for the reports of the others."""
 TAKEOVER_SECONDS = 4.0
 """After so long without a message from it, the leader of the retry is skipped."""
 LONGEST_PAUSE_SECONDS = 32.0
@@ -135,7 +135,7 @@ class Attempts:
 
     def failed(self) -> float:
         """The current attempt failed here. Returns the seconds until this host acts again: as the leader it waits a moment for
-        what the others saw, otherwise it gives the leader its time."""
+        the reports of the others, otherwise it gives the leader its time."""
         self._hosts[self._me].failed_attempt = self.current.number
         if self._hosts.num_suspects > self._num_suspects:  # without the new suspect the next one is another attempt
             self._num_suspects, self._num_failed = self._hosts.num_suspects, 0

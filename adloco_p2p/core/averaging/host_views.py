@@ -1,5 +1,5 @@
-"""Facts about the other hosts of one round, and the rules that follow from them: who takes part in a retry, who leads it, whose
-commit vote is awaited, who can give an average."""
+"""Facts about the other hosts of one round, and the rules that follow from them: the members of a retry, its leader, the hosts
+whose commit votes are awaited, and the donors of an average."""
 
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -10,12 +10,12 @@ from adloco_p2p.core.model.types import PeerId
 
 @dataclass(slots=True)
 class HostView:
-    """What this host knows about one host of the round."""
+    """The facts that this host knows about one host of the round."""
 
     failed_attempt: int = -1
     """The newest attempt whose failure it reported; -1: none."""
     has_declined: bool = False
-    """It has reported that it will not contribute, so nobody waits for its commit vote."""
+    """It has reported that it will not contribute, so its commit vote is not awaited."""
     is_suspect: bool = False
     """Retries leave it out: an attempt failed because of it, here or as others report."""
     has_failed_here: bool = False

@@ -142,7 +142,7 @@ class OuterRound:
         self._repaired = 0
         """The attempt whose average is being fetched, or was last."""
 
-    # --- what the peer calls -----------------------------------------------------------------------------------------
+    # --- called by the peer -------------------------------------------------------------------------------------------
 
     @property
     def is_done(self) -> bool:
@@ -160,12 +160,12 @@ class OuterRound:
 
     @property
     def is_deserted(self) -> bool:
-        """This host only waits for what others make without it."""
+        """This host only waits for the average that others make without it."""
         return not self.is_contributor and self.is_waiting
 
     @property
     def device_end(self) -> type | None:
-        """The event that will end what the device does for this round now."""
+        """The event that ends the device's work for this round, if it has any now."""
         return {Phase.TRAINING: InnerFinished, Phase.APPLYING: OuterApplied, Phase.EVALUATING: Evaluated}.get(self.phase)
 
     @property
@@ -196,7 +196,7 @@ class OuterRound:
         """`is_ahead`: the outer step of the round before is still to come, and `hand_over` after it."""
         assert self.phase is Phase.TRAINING
         self.result = result
-        # instances share the device: what was not computing was waiting for the others
+        # instances share the device: the time without computing was spent waiting for the others
         self.seconds["waiting"] = max(0.0, now - self._phase_since - result.seconds)
         self.seconds[Phase.TRAINING.value] = min(result.seconds, now - self._phase_since)
         self._phase_since = now
@@ -220,7 +220,7 @@ class OuterRound:
         if not self._is_awaited(event):
             return []
         self.average = event
-        if self.is_hidden:  # the time of this attempt alone: failures say nothing about the links
+        if self.is_hidden:  # the time of this attempt alone: time lost in failed ones is no measure of the links
             num_bytes = event.bytes_sent + event.bytes_received
             self._adaptive_timeout.observe(now - self._phase_since, num_bytes=num_bytes)
         vote = AverageDigest(
@@ -472,7 +472,7 @@ class OuterRound:
             return self._apply(now) if choice == tally.majority else []
         if self.phase is Phase.AVERAGING and choice[0] == self._attempts.current.number:
             attempt = self._attempts.current
-            if attempt.overdue_at is None:  # what is nearly here costs less than a repair: wait as long again
+            if attempt.overdue_at is None:  # the rest of a running attempt costs less than a repair: wait as long again
                 attempt.overdue_at = self.next_deadline = now + max(RESEND_SECONDS, now - self._phase_since)
             if now < attempt.overdue_at:
                 return []
