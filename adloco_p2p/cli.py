@@ -21,7 +21,7 @@ from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, RemoteProtocolError, StorageError, SwarmError
 
 EXIT_BROKEN_PIPE = 141
-"""Whoever read the output is gone; what a shell reports of a process that SIGPIPE ended."""
+"""The reader of the output is gone; the code that a shell reports of a process that SIGPIPE ended."""
 DESCRIPTION = "Train a language model together, without a server: a volunteer node for AdLoCo runs."
 
 
@@ -108,7 +108,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, _words("E200", [self._unknown(verb) or message]) + "\n")
 
     def _unknown(self, verb: str | None) -> str | None:
-        """What is wrong, where it is a misspelt verb or option; argparse would rather speak of what is missing then."""
+        """The misspelt verb or option, if there is one; argparse would report what is missing instead."""
         if self.verbs and verb is not None:
             near = difflib.get_close_matches(verb, self.verbs, n=1)
             return f"{verb}: no such verb" + (f"; did you mean {near[0]}?" if near else f"; there are {', '.join(self.verbs)}")
@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _training(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     """Verbs that run a peer, many of them, or a bootstrap."""
-    start = verbs.add_parser("start", help="create a run in a directory and train it, or go on with it")
+    start = verbs.add_parser("start", help="create a run in a directory and train it, or resume it")
     _config(start)
     _workdir(start)
     start.add_argument("--rounds", type=_positive, metavar="R", help="outer rounds of the run (short for --set work.rounds=R)")
@@ -153,7 +153,7 @@ def _training(verbs: "argparse._SubParsersAction[_Parser]") -> None:
         metavar="ADDR",
         help="make the run known through these peers, such as a bootstrap",
     )
-    start.add_argument("--offline", action="store_true", help="no network: nobody can join")
+    start.add_argument("--offline", action="store_true", help="no network: others cannot join")
     _machine(start)
     _network(start)
     start.set_defaults(verb="train:start")
@@ -212,26 +212,26 @@ def _model(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     _workdir(export)
     export.add_argument("--output", type=Path, required=True, metavar="DIR", help="new or empty directory")
     _instance(export)
-    export.set_defaults(verb="model:export")
+    export.set_defaults(verb="trained_model:export")
 
     evaluate = verbs.add_parser("evaluate", help="held-out loss and perplexity of every live instance and of their merge")
     _workdir(evaluate)
     _json(evaluate)
-    evaluate.set_defaults(verb="model:evaluate")
+    evaluate.set_defaults(verb="trained_model:evaluate")
 
-    generate = verbs.add_parser("generate", help="let the model write")
+    generate = verbs.add_parser("generate", help="sample text from the model")
     _workdir(generate)
     generate.add_argument("--prompt", required=True, metavar="TEXT")
     generate.add_argument("--max-new-tokens", type=_positive, default=200, metavar="N")
     generate.add_argument("--temperature", type=float, default=0.7, help="0: always the most likely token")
     generate.add_argument("--seed", type=int, default=0)
     _instance(generate)
-    generate.set_defaults(verb="model:generate")
+    generate.set_defaults(verb="trained_model:generate")
 
 
 def _views(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     """Verbs that show what happened in a run."""
-    report = verbs.add_parser("report", help="draw the run: loss, batch growth, merges, time")
+    report = verbs.add_parser("report", help="plot the run: loss, batch growth, merges, time")
     _workdir(report)
     report.add_argument("--output", type=Path, required=True, metavar="DIR")
     report.set_defaults(verb="inspect:report")
@@ -253,7 +253,7 @@ def _views(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     _json(leaderboard)
     leaderboard.set_defaults(verb="observe:leaderboard")
 
-    replay = verbs.add_parser("replay", help="what happened, once more, in the view that showed it")
+    replay = verbs.add_parser("replay", help="replay the recorded events in the view")
     _workdir(replay)
     replay.add_argument("--speed", type=float, metavar="X", help="times as fast as it happened (default: half a minute in all)")
     replay.add_argument("--plain", action="store_true", help="lines instead of the live view; at once, unless --speed is given")
@@ -275,12 +275,12 @@ def _planning(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     ledger.add_argument("action", nargs="?", choices=["verify"], help="check every link, signature and decision")
     _workdir(ledger)
     _json(ledger)
-    ledger.set_defaults(verb="ledger:show")
+    ledger.set_defaults(verb="audit:show")
 
     explain = verbs.add_parser("explain", help="why a round was planned as it was")
     explain.add_argument("round", type=int, metavar="ROUND")
     _workdir(explain)
-    explain.set_defaults(verb="ledger:explain")
+    explain.set_defaults(verb="audit:explain")
 
 
 def _support(verbs: "argparse._SubParsersAction[_Parser]") -> None:
@@ -296,7 +296,7 @@ def _support(verbs: "argparse._SubParsersAction[_Parser]") -> None:
 
 
 def _simulate(verbs: "argparse._SubParsersAction[_Parser]") -> None:
-    simulate = verbs.add_parser("simulate", help="run the agreement in a simulated swarm and check its promises")
+    simulate = verbs.add_parser("simulate", help="run the consensus in a simulated swarm and check its promises")
     simulate.add_argument("--peers", type=_positive, nargs="+", required=True, metavar="N", help="swarm size, or several")
     simulate.add_argument("--rounds", type=_positive, default=5, metavar="R")
     simulate.add_argument("--seeds", default="1-10", metavar="A-B", help="one run per seed (default 1-10)")
@@ -307,7 +307,7 @@ def _simulate(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     simulate.add_argument("--partition", type=float, default=0.0, metavar="SECONDS", help="cut the swarm in two for so long")
     simulate.add_argument("--liars", type=float, default=0.0, metavar="F", help="fraction of peers that lie in their reports")
     _json(simulate)
-    simulate.set_defaults(verb="ledger:simulate")
+    simulate.set_defaults(verb="audit:simulate")
 
 
 def _config_verbs(verbs: "argparse._SubParsersAction[_Parser]") -> None:
@@ -345,7 +345,7 @@ def _control(verbs: "argparse._SubParsersAction[_Parser]") -> None:
 def _command_help(name: Command) -> str:
     match name:
         case "pause":
-            return "end the round and step aside; nobody waits for this node, which keeps its state and follows the run"
+            return "end the round and pause; others do not wait for this node, which keeps its state and follows the run"
         case "resume":
             return "take part again after a pause"
         case "drain":

@@ -1,4 +1,4 @@
-"""What can go wrong, in one table: exit codes, and error codes with cause and remedy.
+"""All errors in one table: exit codes, and error codes with cause and remedy.
 
 `docs/errors.md` is generated from here (`python -m adloco_p2p.error_codes > docs/errors.md`), `adloco-peer explain-error CODE`
 prints one entry, every message to the user names its code. A code says whose fault it is by its first digit, which is the
@@ -25,7 +25,7 @@ EXIT_CODES = {
     4: "the disk",
     5: "this machine: device, memory, installed software",
     130: "Ctrl-C before training began; while training: the second one",
-    141: "whoever read the output has gone",
+    141: "the reader of the output has closed it",
 }
 
 ERROR_CODES = {
@@ -64,7 +64,7 @@ ERROR_CODES = {
         "`adloco-peer start CONFIG --workdir DIR` makes a run; wait for its first round otherwise.",
     ),
     "E205": ErrorCode(
-        "which run is not clear",
+        "more than one run matches",
         "The peers that were reached know several runs, or the join links lead to several.",
         "`adloco-peer join --initial-peers ADDR --workdir DIR --run ID`, with an id from the message.",
     ),
@@ -109,27 +109,27 @@ ERROR_CODES = {
     ),
     "E213": ErrorCode(
         "a run is trained either offline or on the network",
-        "What was trained with `--offline` is in no ledger, so nobody could verify it; and a ledger must not miss rounds.",
-        "Go on as the run was begun, or take a new directory: `adloco-peer start CONFIG --workdir DIR-2`."
-        " On the network a run goes on without others, too.",
+        "Training with `--offline` is in no ledger, so others could not verify it; and a ledger must not miss rounds.",
+        "Continue the run as it was begun, or take a new directory: `adloco-peer start CONFIG --workdir DIR-2`."
+        " On the network a run continues without others, too.",
     ),
     "E214": ErrorCode(
         "a run of others asks for files of this machine",
-        "Its configuration names files, or a directory that lies here, as text, model or tokenizer. What is learned from them"
-        " goes to the others.",
+        "Its configuration names files, or a directory that lies here, as text, model or tokenizer. The content"
+        " of these files would reach the other peers through the model.",
         "Look at the paths in the message. If these files are meant to be in the run:"
         " `--peer-set allow_local_files=true` with the same command.",
     ),
     "E215": ErrorCode(
         "a run of others does not pin what it downloads",
-        "A data set, model or tokenizer of the hub is named without the commit that is meant, so whoever may write there could"
-        " change what every peer reads, at any time, and two peers could train on two texts.",
+        "A data set, model or tokenizer of the hub is named without a commit, so its owner could change what every peer reads"
+        " at any time, and two peers could train on two texts.",
         "The author has to start the run anew with `data.revision`, `model.revision` and `tokenizer.revision` set to commit"
         " hashes of 40 digits; the hub shows them under `History`.",
     ),
     "E216": ErrorCode(
         "a data set names files that are not its own",
-        "The card of a hub data set names an absolute path, an address or another repository. What lies on this machine or in"
+        "The card of a hub data set names an absolute path, an address or another repository. Files of this machine or of"
         " its network would end up in the training data.",
         "Do not use this data set; an author who needs several repositories copies their files into one.",
     ),
@@ -142,14 +142,14 @@ ERROR_CODES = {
     ),
     "E220": ErrorCode(
         "the control API is not for the network",
-        "Whoever reaches the address of the control API could stop the node, so it listens on this machine only.",
+        "Any process that reaches the address of the control API could stop the node, so it listens on this machine only.",
         "`--peer-set control_address=auto` listens on a socket in the working directory; from another machine use ssh:"
         " `ssh HOST adloco-peer status --workdir DIR`.",
     ),
     # --- 3: the network's --------------------------------------------------------------------------------------------
     "E301": ErrorCode(
         "the network did not deliver",
-        "Nobody answered in time.",
+        "No peer answered in time.",
         "Check the connection and start again with the same command; nothing is lost.",
     ),
     "E302": ErrorCode(
@@ -164,24 +164,24 @@ ERROR_CODES = {
         "Wait until the first peer runs, and check the id that was given with `--run`.",
     ),
     "E304": ErrorCode(
-        "nobody could give the run's configuration",
+        "no peer could give the run's configuration",
         "The run is announced, but no peer that has it could be reached, or what they gave is not signed by its author.",
-        "Try again in a minute; if it goes on, ask the author whether the join link is right.",
+        "Try again in a minute; if it persists, ask the author whether the join link is right.",
     ),
     "E305": ErrorCode(
         "the p2p daemon does not start",
         "The network part (p2pd) could not start or listen, after several attempts.",
-        "The message ends with what it said. `--host-maddrs /ip4/0.0.0.0/tcp/0` lets it choose a free port.",
+        "The message ends with the daemon's output. `--host-maddrs /ip4/0.0.0.0/tcp/0` lets it choose a free port.",
     ),
     "E306": ErrorCode(
         "the p2p daemon ended",
-        "The network part (p2pd) was killed, often by the kernel for want of memory, or crashed.",
-        "Start again with the same command: the checkpoint stands. `sudo dmesg | tail` shows whether memory ran out.",
+        "The network part (p2pd) was killed, often by the kernel because memory ran out, or crashed.",
+        "Start again with the same command: the checkpoint is intact. `sudo dmesg | tail` shows whether memory ran out.",
     ),
     "E307": ErrorCode(
         "cannot listen there",
         "Another program uses the port, or the address is not one of this machine.",
-        "`--host-maddrs /ip4/0.0.0.0/tcp/0` takes a free port; `ss -ltnp` shows who has the other one.",
+        "`--host-maddrs /ip4/0.0.0.0/tcp/0` takes a free port; `ss -ltnp` shows which program has the other one.",
     ),
     "E308": ErrorCode(
         "the clock is off",
@@ -197,7 +197,7 @@ ERROR_CODES = {
     "E310": ErrorCode(
         "averaging failed",
         "A peer of the round left, or was too slow. The attempt is repeated with the others.",
-        "Nothing to do; the message names whom it waited for.",
+        "Nothing to do; the message names the peers that it waited for.",
     ),
     "E311": ErrorCode(
         "the state could not be fetched",
@@ -211,7 +211,7 @@ ERROR_CODES = {
     ),
     "E313": ErrorCode(
         "a message that does not belong here",
-        "A peer sent what no honest peer of this run and version sends.",
+        "A peer sent a message that no honest peer of this run and version sends.",
         "Check that all peers run the same version: `pip show adloco-peer`.",
     ),
     "E350": ErrorCode(
@@ -224,12 +224,12 @@ ERROR_CODES = {
     "E351": ErrorCode(
         "the node does not answer",
         "It runs but is suspended, or the machine is so busy that it has not answered for ten seconds.",
-        "`ps -o pid,stat,cmd -p $(cat DIR/lock)` shows a T where it is stopped; `kill -CONT $(cat DIR/lock)` lets it go on.",
+        "`ps -o pid,stat,cmd -p $(cat DIR/lock)` shows a T where it is stopped; `kill -CONT $(cat DIR/lock)` resumes it.",
     ),
     "E352": ErrorCode(
         "this user may not control the node",
-        "Only who started the node can read the folder `control/` in its working directory, and the token in it.",
-        "Ask as the user who started the node.",
+        "Only the user who started the node can read the folder `control/` in its working directory, and the token in it.",
+        "Run the command as the user who started the node.",
     ),
     "E353": ErrorCode(
         "the control API cannot listen",
@@ -238,16 +238,16 @@ ERROR_CODES = {
         " the working directory.",
     ),
     "E354": ErrorCode(
-        "the node speaks another version of the control API",
-        "The node was started by another version of adloco-peer than the one that asks.",
-        "Ask with the adloco-peer that started the node, or start the node again with this one.",
+        "the node uses another version of the control API",
+        "The node was started by another version of adloco-peer than this one.",
+        "Use the adloco-peer that started the node, or start the node again with this one.",
     ),
     "E355": ErrorCode(
         "the node refuses",
-        "The node understood what was asked and said why it will not do it.",
-        "The message says what it would accept.",
+        "The node understood the request and refused it for the reason in the message.",
+        "The message names what the node would accept.",
     ),
-    # what `doctor` finds
+    # results of `doctor`
     "E320": ErrorCode(
         "an initial peer does not answer",
         "Nothing listens at its address any more, a firewall is in between, or the peer is off. Others can take its place.",
@@ -255,12 +255,12 @@ ERROR_CODES = {
     ),
     "E321": ErrorCode(
         "this machine's clock is off",
-        "It differs by more than a minute from the clocks of other peers. The run does not mind; times in logs are wrong.",
+        "It differs by more than a minute from the clocks of other peers. The run is not affected; times in logs are wrong.",
         "`sudo timedatectl set-ntp true`.",
     ),
     "E322": ErrorCode(
-        "nobody can connect to this machine",
-        "A NAT or a firewall lets in only what was asked for. The node takes part all the same, through connections that it"
+        "others cannot connect to this machine",
+        "A NAT or a firewall lets in answers only. The node takes part all the same, through connections that it"
         " opens itself and, to others behind a NAT, by hole punching or relays, which takes up to some minutes.",
         "Forward a TCP port of the router to this machine and pass it on:"
         " `adloco-peer join ... --host-maddrs /ip4/0.0.0.0/tcp/31337 --announce-maddrs /ip4/PUBLIC-IP/tcp/31337`.",
@@ -272,14 +272,14 @@ ERROR_CODES = {
     ),
     "E324": ErrorCode(
         "another version of the protocol",
-        "A peer that was reached speaks another version of the protocol: the two cannot train together.",
+        "A peer that was reached uses another version of the protocol: the two cannot train together.",
         "`pip install --upgrade adloco-peer`, on whichever side is older.",
     ),
     # --- 4: the disk's -----------------------------------------------------------------------------------------------
     "E401": ErrorCode(
-        "the disk does not do it",
-        "Reading or writing failed for the reason in the message.",
-        "Mend what the message says, then start again with the same command; nothing was overwritten.",
+        "reading or writing failed",
+        "The operating system refused it for the reason in the message.",
+        "Correct what the message names, then start again with the same command; nothing was overwritten.",
     ),
     "E402": ErrorCode(
         "the disk is full",
@@ -297,14 +297,14 @@ ERROR_CODES = {
         "Stop that process, `kill -TERM PID`, or choose another `--workdir`.",
     ),
     "E405": ErrorCode(
-        "what was saved cannot be used",
+        "a saved file cannot be used",
         "A file of the working directory is damaged, belongs to another run, or was written by another version.",
         "Restore it from a copy, or choose a new `--workdir`: `join` fetches the state from the others.",
     ),
     "E406": ErrorCode(
         "the identity cannot be used",
         "`identity.key` is damaged, or others on this machine may read it.",
-        "`chmod 600 DIR/identity.key`; restore a damaged one from a copy, or move it away to become a new peer.",
+        "`chmod 600 DIR/identity.key`; restore a damaged one from a copy, or remove it to become a new peer.",
     ),
     "E407": ErrorCode(
         "there is no ledger",
@@ -329,7 +329,7 @@ ERROR_CODES = {
     ),
     "E503": ErrorCode(
         "training has diverged",
-        "Loss or parameters are not finite. The last checkpoint is sound.",
+        "Loss or parameters are not finite. The last checkpoint is intact.",
         "The author has to lower `inner.learning_rate` and start a new run; with faulty memory or an overclocked GPU it"
         " happens on one machine only.",
     ),
@@ -365,7 +365,7 @@ def explained(code: str) -> str:
 def as_markdown() -> str:
     """The whole of docs/errors.md."""
     lines = [
-        "# What can go wrong",
+        "# Errors",
         "",
         "Generated from `adloco_p2p/error_codes.py`. `adloco-peer explain-error CODE` prints one entry.",
         "",

@@ -1,4 +1,4 @@
-"""Every error of the node, by whose fault it is. `error_codes.py` says of each code what caused it and what mends it.
+"""Every error of the node, by whose fault it is. `error_codes.py` has the cause and the remedy of each code.
 
 AdlocoError
   ConfigError                 the user's: every problem is listed; exit 2
@@ -6,7 +6,7 @@ AdlocoError
     LocalProtocolError        ours: a bug; crash, the supervisor restarts
     RemoteProtocolError       theirs: drop the message, count it against the peer
   SwarmError                  the network's: retried until a deadline, then an event
-    AverageFailed             an averaging attempt ended without a result
+    AveragingError             an averaging attempt ended without a result
     StateTransferFailed       no donor could serve the wanted state
   StorageError                the disk's: refuse to start, or stop cleanly; never train on without durability
   DeviceError                 the machine's: even one sample does not fit the device
@@ -28,7 +28,7 @@ class AdlocoError(Exception):
 
 
 class ConfigError(AdlocoError):
-    """What the user wrote cannot be used. Holds every problem found, not only the first."""
+    """The user's input cannot be used. Holds every problem found, not only the first."""
 
     exit_code = 2
     code = "E201"
@@ -61,8 +61,8 @@ class SwarmError(AdlocoError):
     code = "E301"
 
 
-class AverageFailed(SwarmError):
-    """An averaging attempt ended without a result; `suspects` are the peers that were waited for in vain."""
+class AveragingError(SwarmError):
+    """An averaging attempt ended without a result; `suspects` are the peers that did not answer."""
 
     code = "E310"
 

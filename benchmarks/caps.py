@@ -33,7 +33,7 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.messages import Ping
 from adloco_p2p.core.model.types import PeerId
-from adloco_p2p.runtime.adapters.daily_schedule import DayBook, Schedule
+from adloco_p2p.runtime.adapters.daily_schedule import DailySchedule, DayBook
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
@@ -221,7 +221,7 @@ async def _budget(swarm: Swarm, arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         budget = round(arguments.budget * 1e6)
         before = sum(first.traffic.total)
-        schedule = Schedule(
+        schedule = DailySchedule(
             PeerConfig(daily_budget_bytes=before + budget),
             first.rate_limiter,
             book=DayBook(Path(folder) / "traffic.json"),

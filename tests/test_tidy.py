@@ -198,6 +198,17 @@ def test_every_module_is_used() -> None:
     assert not unused, sorted(unused)
 
 
+def test_every_verb_has_its_function() -> None:
+    """The command line imports them by name, when the verb is given."""
+    verbs = re.findall(r'verb="(\w+):(\w+)"', (PACKAGE / "cli.py").read_text())
+    assert verbs
+    for module, function in verbs:
+        path = PACKAGE / "commands" / f"{module}.py"
+        assert path.exists(), f"{module}:{function}"
+        names = {node.name for node in tree_of(path).body if isinstance(node, ast.FunctionDef)}
+        assert function in names, f"{module}:{function}"
+
+
 def test_every_import_is_required() -> None:
     names = {"grpcio": "grpc", "protobuf": "google", "pyyaml": "yaml"}
     required = {re.split(r"[<>=]", entry)[0] for entry in PROJECT["project"]["dependencies"]}

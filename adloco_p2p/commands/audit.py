@@ -1,4 +1,4 @@
-"""Verbs about decisions: the ledger of agreed plans, why it says what it says, and the simulator of the agreement.
+"""Verbs about decisions: the ledger of agreed plans, their reasons, and the simulator of the consensus.
 
 The ledger is read from the journal of a working directory; a running peer is not disturbed.
 """
@@ -24,7 +24,7 @@ EXIT_BROKEN = 1
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """One plan a line, or the verdict of `verify`."""
+    """One plan a line, or the result of `verify`."""
     if arguments.action == "verify":
         return verify(arguments)
     run, records = read_journal(arguments.workdir)
@@ -102,7 +102,7 @@ def explain(arguments: argparse.Namespace) -> int:
 
 
 def simulate(arguments: argparse.Namespace) -> int:
-    """Run the agreement in a simulated swarm; 0 only if every invariant held."""
+    """Run the consensus in a simulated swarm; 0 only if every invariant held."""
     from adloco_p2p.sim.simulate import simulate as run_seeds
     from adloco_p2p.sim.simulate import summary
 
@@ -148,7 +148,7 @@ def _seeds(text: str) -> range:
 
 
 def read_journal(workdir: Path) -> tuple[RunConfig, list[object]]:
-    """The run, and everything that this peer wrote down for the agreement."""
+    """The run, and the agreement's records in this peer's journal."""
     from adloco_p2p.runtime.adapters.network_journal import journal_records
     from adloco_p2p.storage.workdir import read_run
 

@@ -23,7 +23,7 @@ RETRY_SECONDS = 1.0
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """What the node does now."""
+    """The status of the node."""
     holder = holder_of(arguments.workdir)
     if holder is not None and holder.starting is not None:
         words = holder.starting if holder.is_helper else f"starting: {holder.starting}"
@@ -62,13 +62,13 @@ def _last_words(workdir: Path, status: Status) -> str:
 
 
 def _starting(workdir: Path) -> str | None:
-    """What the node of the directory does while it starts and cannot be asked yet."""
+    """The phase of a node that starts and cannot be asked yet."""
     holder = holder_of(workdir)
     return holder.starting if holder is not None and not holder.is_helper else None
 
 
 def _client(workdir: Path) -> ControlClient:
-    """Raises SwarmError where no node listens, and says which process is at work there nevertheless."""
+    """Raises SwarmError where no node listens, naming the process that is at work there, if any."""
     try:
         return ControlClient(workdir)
     except SwarmError as error:
@@ -124,7 +124,7 @@ def watch(arguments: argparse.Namespace) -> int:
 
     workdir: Path = arguments.workdir
     if _starting(workdir) is None:
-        _client(workdir)  # where no node runs, that is said at once
+        _client(workdir)  # where no node runs, this fails at once
     view = open_view(plain=arguments.plain)
     view.start()
     try:
@@ -142,7 +142,7 @@ def watch(arguments: argparse.Namespace) -> int:
 
 
 def _follow(client: ControlClient, view: View) -> Literal["finished", "ended", "silent"]:
-    """Show what the node tells until it ends: with its run, or before that; or that it told nothing."""
+    """Show the events of the node until it ends, with its run or before; report where there were none."""
     past: list[dict[str, Any]] = []
     is_past, is_finished, is_silent = True, False, True
     with client:
@@ -159,7 +159,7 @@ def _follow(client: ControlClient, view: View) -> Literal["finished", "ended", "
                     view.update(event)
                 is_finished = _has_finished(events, is_finished)
         except SwarmError:
-            pass  # killed, or too slow to tell us everything: the caller tries again
+            pass  # killed, or too slow to send everything: the caller tries again
     if is_finished:
         return "finished"
     return "silent" if is_silent else "ended"

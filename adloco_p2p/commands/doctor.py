@@ -12,7 +12,7 @@ from adloco_p2p.views.check_report import CheckResult, exit_code
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """Print the findings; the exit code is that of the first failure. Warnings do not fail: it is a health check, too."""
+    """Print the results; the exit code is that of the first failure. Warnings do not fail: it is a health check, too."""
     config = peer_config_of(arguments)
     from adloco_p2p.runtime.doctor.machine_checks import check_machine
     from adloco_p2p.views.check_report import document, show
@@ -31,5 +31,5 @@ async def _network(config: PeerConfig, initial_peers: Sequence[str]) -> list[Che
     from adloco_p2p.runtime.doctor.network_checks import check_network
 
     if not initial_peers:
-        return [CheckResult(check="network", outcome="skipped", found="not looked at; name --initial-peers ADDR")]
+        return [CheckResult(check="network", outcome="skipped", found="not checked; needs --initial-peers ADDR")]
     return [result async for result in check_network(config, initial_peers)]

@@ -36,7 +36,7 @@ def report(arguments: argparse.Namespace) -> int:
 
 def plan(arguments: argparse.Namespace) -> int:
     """Bounds of rounds, bytes and transfer time (method section 12, derived); where a directory is named, what happened in it
-    and how the run goes on from there."""
+    and how the run continues from there."""
     from adloco_p2p.views.cost_model import Link, Workload, bounds
 
     if not 0 < arguments.mbit < math.inf:
@@ -44,7 +44,7 @@ def plan(arguments: argparse.Namespace) -> int:
     run = load_run(arguments.config, arguments.set).value
     num_samples = arguments.samples or run.work.samples
     if num_samples is None:
-        raise ConfigError("--samples N: say how many, because this run counts rounds (work.rounds)", code="E200")
+        raise ConfigError("--samples N is required, because this run counts rounds (work.rounds)", code="E200")
     num_parameters = count_parameters(run)
     work = Workload(
         num_samples=num_samples,

@@ -88,7 +88,8 @@ def leaderboard(arguments: argparse.Namespace) -> int:
         }
         say(json.dumps(document))
         return 0
-    say(f"run {run.digest[:16]} {units.one_line(run.name)}: {total * run.data.sequence_length:,} tokens with signed receipts")
+    tokens = total * run.data.sequence_length
+    say(f"run {run.digest[:16]} {units.one_line(run.name)}: {tokens:,} tokens credited by signed reports")
     say(f"  {'':>3} {'tokens':>16} {'share':>6} {'rounds':>7} {'last':>6}  peer")
     for place, row in enumerate(rows, start=1):
         share = units.percent(row.samples / total)

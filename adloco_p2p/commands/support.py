@@ -60,7 +60,7 @@ def bundle(arguments: argparse.Namespace) -> int:
 
 
 def describe_crash(error: BaseException, workdir: Path | None) -> str:
-    """One line for the user about an error that nobody expected. The traceback goes into a support bundle; where there is
+    """One line for the user about an unexpected error. The traceback goes into a support bundle; where there is
     no working directory, or it cannot be written, to stderr."""
     from adloco_p2p.storage.support_bundle import write_crash
 

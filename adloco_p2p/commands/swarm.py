@@ -68,9 +68,9 @@ class Member:
         lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []
         begins = [index for index, line in enumerate(lines) if line.startswith("adloco-peer: E")]
         if not begins:
-            return (lines or ["it said nothing"])[-1]
-        told = lines[begins[-1] :]  # an error may fill several lines; cause and remedy follow it
-        return "\n".join(itertools.takewhile(lambda line: not line.startswith("  cause:"), told))
+            return (lines or ["no output"])[-1]
+        message = lines[begins[-1] :]  # an error may fill several lines; cause and remedy follow it
+        return "\n".join(itertools.takewhile(lambda line: not line.startswith("  cause:"), message))
 
 
 def swarm(arguments: argparse.Namespace) -> int:
@@ -110,7 +110,7 @@ def swarm(arguments: argparse.Namespace) -> int:
             if not (member.workdir / "run.json").exists():
                 say(f"{member.workdir.name} never joined; where the run was over before that, give it more --rounds")
     if not finished:
-        say(f"saved; go on with the same command in {arguments.workdir}")
+        say(f"saved; continue with the same command in {arguments.workdir}")
         return 0 if not failed else 3
     if arguments.export is not None:
         trained_model.write_export(finished[0].workdir, arguments.export, instance=None)
@@ -140,7 +140,7 @@ def _process(arguments: list[str], output: IO[bytes], environment: dict[str, str
 
 
 def _wait_for_addresses(first: Member) -> list[str]:
-    """What the first peer prints for others to copy. Raises SwarmError."""
+    """The address that the first peer prints for others. Raises SwarmError."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         match = _ADDRESSES.search(first.log.read_text(errors="replace"))

@@ -30,7 +30,7 @@ def start(arguments: argparse.Namespace) -> int:
         if is_complete(arguments.workdir):
             say(
                 f"this run is complete: {run.work.length} are done. Its model: adloco-peer export --workdir"
-                f" {arguments.workdir} --output DIR; a new run goes on from there with --set model.pretrained=DIR"
+                f" {arguments.workdir} --output DIR; a new run starts from it with --set model.pretrained=DIR"
             )
             return 0
         workdir.keep_to(is_offline=arguments.offline)
@@ -85,7 +85,7 @@ def bootstrap(arguments: argparse.Namespace) -> int:
 
 
 def _open_workdir(arguments: argparse.Namespace, config: PeerConfig) -> "Workdir":
-    """What can be wrong with addresses and the directory is told here, before torch is imported, which takes seconds."""
+    """Problems of addresses and the directory are reported here, before torch is imported, which takes seconds."""
     from adloco_p2p.storage.workdir import Workdir
     from adloco_p2p.swarm.discovery.join_link import split_initial_peers
     from adloco_p2p.swarm.p2p.listening import check_config, wait_for_ports
@@ -103,7 +103,7 @@ def _ended(stop: Stop, arguments: argparse.Namespace) -> int:
     if stop.is_finished:
         say(f"done. Write the model: adloco-peer export --workdir {arguments.workdir} --output DIR")
     else:
-        say(f"saved; go on with the same command: {arguments.command_line}")
+        say(f"saved; continue with the same command: {arguments.command_line}")
     return 0
 
 
@@ -114,7 +114,7 @@ def is_complete(workdir: Path) -> bool:
     try:
         saved = open_saved(workdir)
     except (ConfigError, StorageError):
-        return False  # no checkpoint yet, or none that can be used: whoever opens it for training says so
+        return False  # no checkpoint yet, or none that can be used: opening it for training reports that
     return saved.durable.is_finished
 
 

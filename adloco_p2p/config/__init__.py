@@ -1,1 +1,1 @@
-"""What a run is (`run.py`: equal on every peer, hashed) and what a machine is (`peer.py`: nobody else's business)."""
+"""Settings of a run (`run_config.py`: equal on every peer, hashed) and of a machine (`peer_config.py`: private to it)."""

@@ -55,7 +55,7 @@ def _model(run: RunConfig) -> list[str]:
             " directory with the same vocabulary"
         )
     if model.revision is not None and model.pretrained is None:
-        problems.append("model.revision: says which version of model.pretrained, which is not set")
+        problems.append("model.revision: names a version of model.pretrained, which is not set")
     if tokenizer.revision is not None and tokenizer.source == "bytes":
         problems.append("tokenizer.revision: the `bytes` tokenizer has no versions; leave it out or set tokenizer.source")
     return problems
@@ -184,7 +184,7 @@ def _first_round_samples(run: RunConfig) -> int:
 
 
 def _most_rounds(run: RunConfig) -> int:
-    """A batch that grows makes fewer; 0 where the run has no end, which `_work` says."""
+    """A batch that grows makes fewer; 0 where the run has no end, which `_work` reports."""
     if run.work.samples is None:
         return run.work.rounds or 0
     return ceil(run.work.samples / _first_round_samples(run))
@@ -230,7 +230,7 @@ def peer_combinations(peer: PeerConfig) -> list[str]:
             if not re.fullmatch(r"(/[^/\s]+){2,}", address)
         ]
     if peer.client_mode and peer.announce_maddrs:
-        problems.append("announce_maddrs: with client_mode nobody can connect there; leave one of the two out")
+        problems.append("announce_maddrs: with client_mode others cannot connect there; remove one of the two")
     if not peer.client_mode and not peer.host_maddrs:
         problems.append("host_maddrs: empty, so there is nowhere to listen; give an address, or set client_mode to true")
     if peer.use_auto_relay and not peer.use_relay:

@@ -1,4 +1,4 @@
-"""What the user wrote, as plain values: a YAML or TOML file, one of the shipped configurations, a `--set key=value`."""
+"""The user's input, as plain values: a YAML or TOML file, one of the shipped configurations, a `--set key=value`."""
 
 import contextlib
 import re
@@ -106,8 +106,8 @@ def read_run_document(path: Path | None) -> tuple[dict[str, Any], str]:
 
 def shortened(document: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """A shipped configuration for a run of fewer rounds (`--set work.rounds=2`): forks and merges that would never come are
-    brought forward in proportion, or left out where there is no room. Returns the document, and what was changed in words.
-    What the user set himself stays as it is."""
+    brought forward in proportion, or dropped where there is no room. Returns the document, and what was changed in words.
+    Settings of the user stay as they are."""
     given: dict[str, Any] = {}
     for text in overrides:
         with contextlib.suppress(ConfigError):  # `load_run` reads them again and reports what is wrong

@@ -110,7 +110,7 @@ def flatten_fully(value: Any) -> dict[str, Any]:
 
 
 def differences(here: Any, there: Any) -> list[str]:
-    """What two configurations of one class disagree on, setting by setting: `work.inner_steps: 32 here, 64 there`."""
+    """The differences of two configurations of one class, setting by setting: `work.inner_steps: 32 here, 64 there`."""
     ours, theirs = flatten_fully(here), flatten_fully(there)
     keys = [*ours, *(key for key in theirs if key not in ours)]
     return [

@@ -39,7 +39,7 @@ class Loaded(Generic[T]):
     value: T
     origins: dict[str, str]
     notices: tuple[str, ...] = ()
-    """What was changed to suit what the user wrote, one sentence each."""
+    """Changes made to suit the user's input, one sentence each."""
 
 
 def load_run(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[RunConfig]:
@@ -67,7 +67,7 @@ _ENDS = ("work.rounds", "work.samples")
 """A run has one of them."""
 _ONE_LINEAGE = {"batch.test": "constant", "instances.count": 1, "instances.start": "same", "merge.policy": "none"}
 _MEASURED = {"batch.level": "inner", "batch.eta": 1.7, "inner.batch_scaling": "sqrt", "instances.count": 1}
-"""What did best in docs/results.md. More instances are for machines that are too small, or too far apart, for one group."""
+"""The best of docs/results.md. More instances are for machines that are too small, or too far apart, for one group."""
 
 _PRESETS: dict[str, dict[str, Any]] = {
     "adloco": _MEASURED,
@@ -85,7 +85,7 @@ def outer_momentum(inner_steps: int) -> float:
 
 def _preset(written: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Name and settings of the preset, given what the user wrote. Settings that follow from others (the momentum from H,
-    say) follow from what the user wrote of those. Nothing where the mode itself is wrong: validation will say so."""
+    say) follow from what the user wrote of those. Nothing where the mode itself is wrong: validation reports it."""
     defaults = flatten(RunConfig())
     mode = written.get("mode", defaults["mode"])
     if not isinstance(mode, str) or mode not in _PRESETS:
@@ -153,12 +153,12 @@ def _load(
 
 
 def _replaced(from_set: set[str]) -> list[str]:
-    """What the file says and the command line says otherwise, by another name."""
+    """Settings of the file that the command line overrides by another name."""
     return [key for key in _ENDS if key not in from_set and from_set & set(_ENDS)]
 
 
 def _place(kind: type, document: dict[str, Any], prefix: str, problems: list[str]) -> dict[str, Any]:
-    """The document's settings by dotted key. What has no place becomes a problem."""
+    """The document's settings by dotted key. A key without a place becomes a problem."""
     found: dict[str, Any] = {}
     for name, value in document.items():
         key = prefix + name
@@ -190,7 +190,7 @@ def _override(
             values[key] = value
             keys = {known for known in keys if not known.startswith(key + ".")} | {key}
         elif table in settings_of(kind) and settings_of(kind)[table].is_table and entry:
-            if isinstance(values[table], dict):  # anything else is wrong in the file, and validation will say so
+            if isinstance(values[table], dict):  # anything else is wrong in the file, and validation reports it
                 values[table] = {**values[table], entry: value}
             keys.add(key)
         elif key in sections_of(kind):
@@ -233,7 +233,7 @@ def _is_in(kind: type, key: str) -> bool:
 
 
 def _assignment(key: str, value: Any) -> str:
-    """`key=value`, as a command line takes it; values that fill lines are left out."""
+    """`key=value`, as a command line takes it; values that fill lines are omitted."""
     return f"{key}={value if isinstance(value, str) else shown(value)}" if not isinstance(value, dict) else f"{key}.NAME=VALUE"
 
 

@@ -1,4 +1,4 @@
-"""What a run of somebody else may ask for: which files of this machine, and which versions of what lies on the hub."""
+"""Limits on the runs of other authors: the files of this machine, and the versions on the hub, that they may name."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def check_run_of_others(run: RunConfig, machine: PeerConfig) -> None:
-    """Raise ConfigError where a run that somebody else wrote cannot work, asks for files of this machine, or leaves open which
+    """Raise ConfigError where a run of another author cannot work, asks for files of this machine, or leaves open which
     version of a data set, a model or a tokenizer is meant."""
     problems = combinations(run)
     if problems:
@@ -23,7 +23,7 @@ def check_run_of_others(run: RunConfig, machine: PeerConfig) -> None:
     if open_versions:
         raise ConfigError(
             f"run {run.name} downloads from the hub without naming a commit: {'; '.join(open_versions)};"
-            " whoever may write there could change it. Its author has to set these to commit hashes of 40 digits",
+            " its owner could change it. Its author has to set these to commit hashes of 40 digits",
             code="E215",
         )
 
@@ -44,7 +44,7 @@ def unpinned(run: RunConfig) -> list[str]:
 
 
 def check_local_files(run: RunConfig, machine: PeerConfig) -> None:
-    """Raise ConfigError where somebody else's run names files of this machine and the machine does not allow it."""
+    """Raise ConfigError where another author's run names files of this machine and the machine does not allow it."""
     asked = local_files(run)
     if asked and not machine.allow_local_files:
         raise ConfigError(
@@ -60,6 +60,14 @@ def local_files(run: RunConfig) -> list[str]:
     if run.tokenizer.source == "bytes":
         del names["tokenizer.source"]
     return [f"{setting}: {name}" for setting, name in names.items() if name is not None and _may_be_local(run, setting, name)]
+
+
+def check_sources(run: RunConfig) -> None:
+    """Raise ConfigError where the run names a model or tokenizer that neither the hub nor this machine can have."""
+    if run.model.pretrained is not None:
+        check_source("model.pretrained", run.model.pretrained, code="E209")
+    if run.tokenizer.source != "bytes":
+        check_source("tokenizer.source", run.tokenizer.source, code="E208")
 
 
 def check_source(setting: str, name: str, *, code: str) -> None:

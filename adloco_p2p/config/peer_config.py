@@ -35,7 +35,7 @@ class PeerConfig:
     announce_maddrs: tuple[str, ...] = ()
     """Addresses to tell others, where they differ from the listening ones (port forwarding)."""
     client_mode: bool = False
-    """Do not accept connections; for machines that nobody can reach."""
+    """Do not accept connections; for machines that others cannot reach."""
     use_relay: bool = True
     """Use relays of others where needed, and be one where possible."""
     use_auto_relay: bool = True

@@ -154,7 +154,7 @@ class RunConfig:
     """Names a preset of the sections below; what the file says itself wins over the preset."""
     protocol: Annotated[int, Ge(PROTOCOL_VERSION), Le(PROTOCOL_VERSION)] = PROTOCOL_VERSION
     author: Annotated[str, MaxLen(64)] = ""
-    """Who started the run, as a PeerID. `adloco-peer start` fills it in, so that two runs of one file are two runs."""
+    """The author of the run, as a PeerID. `adloco-peer start` fills it in, so that two runs of one file are two runs."""
     seed: NaturalInt = 42
     model: ModelConfig = field(default_factory=ModelConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
@@ -171,7 +171,7 @@ class RunConfig:
 
     @property
     def rules(self) -> Rules:
-        """What the core needs to know."""
+        """The rules that the core needs."""
         return Rules(work=self.work, instances=self.instances, batch=self.batch, switch=self.switch, merge=self.merge)
 
     @property

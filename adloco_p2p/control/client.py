@@ -31,7 +31,7 @@ class ControlClient:
         self._metadata = endpoint.metadata
         options = (
             ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
-            ("grpc.enable_http_proxy", 0),  # the node is on this machine, whatever the environment says of proxies
+            ("grpc.enable_http_proxy", 0),  # the node is on this machine, whatever proxies the environment names
             ("grpc.default_authority", "localhost"),
         )
         self._channel = grpc.insecure_channel(endpoint.address, options)
@@ -74,7 +74,7 @@ class ControlClient:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """What grpc reports, in words."""
+        """The error of grpc, in words."""
         try:
             yield
         except grpc.RpcError as error:

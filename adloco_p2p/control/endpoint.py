@@ -24,7 +24,7 @@ TOKEN_BYTES = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listen:
-    """What the setting `control_address` asks for."""
+    """The parsed setting `control_address`."""
 
     is_on: bool = True
     address: str | None = None
@@ -47,7 +47,7 @@ def parse_listen(setting: str) -> Listen:
         )
     if not ip.is_loopback:
         raise ConfigError(
-            f"control_address={setting}: whoever reaches this address could stop the node, so only loopback addresses are"
+            f"control_address={setting}: anyone at this address could stop the node, so only loopback addresses are"
             " accepted, such as 127.0.0.1:4711; use ssh to control it from another machine",
             code="E220",
         )
@@ -63,12 +63,12 @@ class Endpoint:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What a client sends along with every request."""
+        """The metadata that a client sends with every request."""
         return (("authorization", f"Bearer {self.token}"),) if self.token is not None else ()
 
 
 def choose(workdir: Path, listen: Listen) -> Endpoint:
-    """Where to listen; the port may still be 0. Makes the folder, clears away what a killed node left. Raises StorageError."""
+    """Where to listen; the port may still be 0. Makes the folder, removes the files of a killed node. Raises StorageError."""
     folder = workdir.absolute() / "control"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -100,7 +100,7 @@ def publish(workdir: Path, endpoint: Endpoint) -> None:
 
 
 def withdraw(workdir: Path) -> None:
-    """Nobody listens any more."""
+    """No process listens any more."""
     for name in ("endpoint.json", "socket"):
         with contextlib.suppress(FileNotFoundError):
             (workdir / "control" / name).unlink()

@@ -26,7 +26,7 @@ assert len(_COMMANDS) + 1 == len(control_pb2.CommandName.keys()), "control.proto
 
 
 class Controlled(Protocol):
-    """What the node shows, and what it can be asked for. Called from the event loop; must be quick."""
+    """The status of the node, and the commands that it takes. Called from the event loop; must be quick."""
 
     def status(self) -> Mapping[str, Any]:
         """Fields of `NodeStatus`, by name."""

@@ -1,4 +1,4 @@
-"""What a model must beat: the loss of a guess that knows only how often each token occurs."""
+"""The baseline of a model: the loss of a unigram model."""
 
 import math
 

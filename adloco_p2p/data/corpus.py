@@ -37,7 +37,7 @@ class Document:
     """A piece of text that is trained on, or held out, as a whole."""
 
     identity: str
-    """What decides on which side of the held-out split it lies: its name, or its text where it has no name."""
+    """The key that decides its side of the held-out split: its name, or its text where it has no name."""
     text: str
 
 
@@ -65,7 +65,7 @@ def documents(*, max_bytes: int = MAX_CORPUS_BYTES, library: Path | None = None)
 def _topics() -> Iterator[Document]:
     """The language reference, as `help()` shows it; nothing where a distribution ships Python without it."""
     try:
-        from pydoc_data.topics import topics  # 0.5 MB of text: read only when somebody wants the corpus
+        from pydoc_data.topics import topics  # 0.5 MB of text: read only when the corpus is used
     except ImportError:
         return
     for name in sorted(topics):

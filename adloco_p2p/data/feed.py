@@ -37,7 +37,7 @@ def open_feed(run: RunConfig, *, cache_dir: Path | None) -> Feed:
 
 
 class IndexedFeed:
-    """All rows with random access. The plan's sample numbers say everything, so there is no cursor to save."""
+    """All rows with random access. The plan's sample numbers determine the rows, so there is no cursor to save."""
 
     def __init__(self, rows: IndexedRows, *, vocab_size: int, seed: int) -> None:
         assert rows.training.num_rows and rows.heldout.num_rows
@@ -58,7 +58,7 @@ class IndexedFeed:
         return heldout.gather(permute(places, size=heldout.num_rows, keys=round_keys(self._seed, "heldout")))
 
     def unigram_entropy(self, num_rows: int) -> float:
-        """What held-out losses over `num_rows` must beat (`baseline.py`), from a sample of the training rows."""
+        """The baseline of held-out losses over `num_rows` (`baseline.py`), from a sample of the training rows."""
         training = self.rows.training
         places = np.arange(min(BASELINE_ROWS, training.num_rows), dtype=np.int64)
         sample = training.gather(permute(places, size=training.num_rows, keys=round_keys(self._seed, "baseline")))

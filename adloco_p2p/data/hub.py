@@ -7,6 +7,7 @@ below the repository, and what they resolve to is checked again; the library the
 
 import glob
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -39,7 +40,7 @@ def repository_files(data: DataConfig, *, split: str) -> tuple[str, list[str]]:
     """Format and files of one split of `data.path`: a hub id, or a directory that the user allowed.
 
     Raises ConfigError where the data set names anything outside of its own repository, or nothing that can be read; OSError and
-    ValueError as `datasets` does.
+    ValueError as `datasets` does, and `client_errors`.
     """
     assert data.path is not None
     root = _root(data)
@@ -50,6 +51,14 @@ def repository_files(data: DataConfig, *, split: str) -> tuple[str, list[str]]:
     patterns = [_within(data, pattern) for pattern in _patterns(chosen, base, split)]
     files = _resolved(data, patterns, root=root, base=base)
     return _of_one_format(data, files, split)
+
+
+def client_errors() -> tuple[type[Exception], ...]:
+    """What the hub's client raises where the network fails; which HTTP library it is built on depends on its version."""
+    import huggingface_hub
+
+    library = sys.modules[type(huggingface_hub.get_session()).__module__.partition(".")[0]]
+    return (library.HTTPError,)
 
 
 def _root(data: DataConfig) -> str:

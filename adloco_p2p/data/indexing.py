@@ -159,7 +159,7 @@ def _put(aside: Path, entry: Path, *, is_sound: bool) -> None:
 
 
 def _load(entry: Path, data: DataConfig, tokenizer: Tokenizer) -> IndexedRows | None:
-    """The rows of an entry, mapped; none where it is absent or does not have the size that it says."""
+    """The rows of an entry, mapped; none where it is absent or does not have the size that it states."""
     try:
         meta = json.loads((entry / "meta.json").read_text(encoding="ascii"))
         training, heldout = (_map_rows(entry / f"{side}.bin", meta[side], data, tokenizer) for side in SIDES)

@@ -1,4 +1,4 @@
-"""Documents from where a run's configuration says, and which of them are held out."""
+"""The documents of a run's configured source, and which of them are held out."""
 
 import glob
 import hashlib
@@ -9,7 +9,7 @@ from typing import Any
 
 from adloco_p2p.config.run_config import DataConfig
 from adloco_p2p.data.corpus import Document
-from adloco_p2p.data.hub import repository_files
+from adloco_p2p.data.hub import client_errors, repository_files
 from adloco_p2p.errors import ConfigError
 
 READ_BATCH = 1000
@@ -59,7 +59,7 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
         columns = dataset.column_names or list(
             next(iter(dataset), {})
         )  # a stream may learn its columns from its first row only
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+    except (OSError, ValueError, datasets.exceptions.DatasetsError, *client_errors()) as error:
         raise ConfigError(_unreadable(data, split, error), code="E207") from error
     if columns and data.text_column not in columns:
         raise ConfigError(
@@ -70,7 +70,7 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
 
 
 def texts_of(dataset: Any, column: str) -> Iterator[list[str]]:
-    """Batches of texts of an indexed data set, in its order; rows without text are left out."""
+    """Batches of texts of an indexed data set, in its order; rows without text are skipped."""
     for batch in dataset.iter(batch_size=READ_BATCH):
         yield [text for value in batch[column] if (text := text_of(value, column))]
 
@@ -107,8 +107,8 @@ def _local_files(data: DataConfig) -> list[str]:
 
 
 def _unreadable(data: DataConfig, split: str, error: Exception) -> str:
-    """What was wanted, why it failed, and what would do."""
-    # datasets wraps what went wrong while it converts files: the cause says more
+    """The wanted source, the failure, and a remedy."""
+    # datasets wraps what went wrong while it converts files: the cause is more precise
     cause = error.__cause__ or error
     reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
     if data.source != "hub":

@@ -1,9 +1,9 @@
 """Data sets that are read shard by shard, without indexing them first.
 
-Nobody knows how many rows a shard will give, so sample numbers cannot be mapped to places in it. Instead every host of an
-instance reads the shards in an order of its own, a pseudo-random function of seed, instance, peer and epoch. The unit that is
-dealt is a LANE: one shard, or, where shards are few, every n-th document of one. Different lanes share no document. Two hosts
-are at the same lane at the same time only by chance, about one in the number of lanes; a run that must exclude even that
+The number of rows of a shard is not known beforehand, so sample numbers cannot be mapped to places in it. Instead every host of
+an instance reads the shards in an order of its own, a pseudo-random function of seed, instance, peer and epoch. The unit that
+is dealt is a LANE: one shard, or, where shards are few, every n-th document of one. Different lanes share no document. Two
+hosts are at the same lane at the same time only by chance, about one in the number of lanes; a run that must exclude even that
 indexes its data.
 """
 
@@ -26,7 +26,7 @@ from adloco_p2p.numerics.batch import Batch
 
 WANTED_LANES = 1024
 MAX_STRIDE = 16
-"""Reading every n-th document reads the others in vain, so few shards give fewer lanes than wanted."""
+"""Reading every n-th document wastes the reading of the others, so few shards give fewer lanes than wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Cursor:
     """Where a host reads for one instance: all that is saved of a stream. Every field is a JSON value."""
 
     peer: str
-    """Whose order it is."""
+    """The host that the order belongs to."""
     epoch: int = 0
     turn: int = 0
     """Lanes finished in this epoch."""
@@ -85,7 +85,7 @@ class StreamedFeed:
         self._heldout_wanted = 0
 
     def open(self, *, instance: InstanceId, peer: PeerId, round: int, first_sample: int) -> "StreamedRows":  # noqa: ARG002
-        """Goes on where this host stopped reading for the instance; the sample number says nothing here."""
+        """Continues where this host stopped reading for the instance; the sample number is not used."""
         if instance not in self._streams:
             cursor = self._restored.pop(instance, None)
             if cursor is None or cursor.peer != peer:  # another peer's place means nothing in this one's order

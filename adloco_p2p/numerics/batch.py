@@ -1,4 +1,4 @@
-"""What the data room hands to the device room: rows of token ids, and where they come from."""
+"""The input of the device room from the data room: rows of token ids, and where they come from."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,7 +15,7 @@ IGNORED_LABEL = -100
 class Batch:
     """`n` rows of `L` tokens, int64, on the CPU.
 
-    `labels` are the input ids with `IGNORED_LABEL` at padding, NOT shifted: whoever computes the loss shifts, exactly once.
+    `labels` are the input ids with `IGNORED_LABEL` at padding, NOT shifted: the computation of the loss shifts, exactly once.
     Padding stands at the end of a row, so that under causal attention no token reads it.
     """
 
@@ -59,7 +59,7 @@ class Feed(Protocol):
         """The first `num_rows` rows of the fixed held-out set, equal on every peer; fewer where the set is smaller."""
 
     def state(self, instance: InstanceId) -> dict[str, object]:
-        """Where this host reads, as JSON-able values; empty where `first_sample` says it all."""
+        """Where this host reads, as JSON-able values; empty where `first_sample` determines it."""
 
     def restore(self, instance: InstanceId, state: dict[str, object]) -> None:
         """Go on where `state` was taken."""

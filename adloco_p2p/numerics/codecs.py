@@ -5,7 +5,7 @@ of SparseLoCo (arXiv 2508.15706). Decoding is a cast or one product rounded to f
 machine that torch runs on stores them.
 
 A codec cuts a vector in groups of `group` values that it codes by themselves: where parts begin at multiples of it, coding
-the parts is coding the vector. What is lost on the way is worth carrying to the next round where `needs_feedback`.
+the parts is coding the vector. The residual is worth carrying to the next round where `needs_feedback`.
 """
 
 import math
@@ -19,7 +19,7 @@ from adloco_p2p.errors import RemoteProtocolError
 
 Buffer = bytes | bytearray | memoryview
 
-_SIZE = struct.Struct("<I")  # values, before the data of codecs whose bytes do not say it
+_SIZE = struct.Struct("<I")  # values, before the data of codecs whose bytes do not contain it
 MAX_PART_VALUES = 1 << 24
 """Values that one buffer of such a codec may claim to have."""
 

@@ -55,7 +55,8 @@ def part_digest(data: Buffer) -> bytes:
 
 
 def result_digest(codec: TensorCodec, size: int, part_digests: Sequence[bytes]) -> Digest:
-    """What every host of an average must share: SHA-256 over codec, size and the SHA-256 of every encoded part, in order.
+    """The digest that every host of an average must share: SHA-256 over codec, size and the SHA-256 of every encoded part, in
+    order.
 
     A hash of hashes, so that parts are hashed while others still travel, and a repaired part is checked by itself.
     """

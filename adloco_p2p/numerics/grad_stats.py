@@ -67,7 +67,8 @@ def noise_from_products(products: Sequence[Sequence[float]], samples: Sequence[i
 
 
 def half_products(first: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-    """What the noise of one inner step follows from, as [3] fp64 on the device: norm2(first), <first, second>, norm2(second).
+    """The scalars from which the noise of one inner step follows, as [3] fp64 on the device: norm2(first), <first, second>,
+    norm2(second).
 
     `total` [P] is the batch gradient and `first` [P] the part of that sum that the first half of the batch gave.
     """

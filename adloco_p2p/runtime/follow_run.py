@@ -1,6 +1,6 @@
 """A run looked at from outside: its ledger, followed on the network or read from a directory, becomes the page of a browser.
 
-Nothing here trains, votes, or writes anything that lasts: on the network an onlooker has an identity for as long as it runs.
+Nothing here trains, votes, or writes anything that lasts: on the network an observer has an identity for as long as it runs.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_r
 from adloco_p2p.swarm.discovery.join_link import split_initial_peers
 from adloco_p2p.swarm.discovery.manifest import fetch_manifest
 from adloco_p2p.swarm.discovery.run_records import Discovery
-from adloco_p2p.swarm.p2p.host import Host
+from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.views import units
-from adloco_p2p.views.ledger_events import Story
+from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import Document, document, plans_of
 from adloco_p2p.views.records import Event
 from adloco_p2p.views.status import Status, apply, replay
@@ -43,7 +43,7 @@ from adloco_p2p.web.server import Address, Page, Server
 PERIOD_SECONDS = 1.0
 """Between two looks at what is new."""
 REST_SHARE = 10
-"""A look at a directory is followed by a rest this many times as long, so that long runs are looked at less often."""
+"""Reading a directory is followed by a pause this many times as long, so that long runs are looked at less often."""
 RECONNECT_SECONDS = 30.0
 """How often newly announced peers are looked for."""
 
@@ -54,45 +54,55 @@ CountParameters = Callable[[RunConfig], int | None]
 async def follow_swarm(*, target: JoinTarget, address: Address, count_parameters: CountParameters, say: Say) -> None:
     """Serve the page of a run that others train, until the user stops it. Raises ConfigError and SwarmError."""
     linked, addresses = split_initial_peers(target.initial_peers)
-    config = PeerConfig(client_mode=True, use_auto_relay=False)  # nobody needs to reach an onlooker
+    config = PeerConfig(client_mode=True, use_auto_relay=False)  # others need not reach an observer
     initial_peers = [f"{a.transport}/p2p/{a.peer}" for a in addresses]
     with tempfile.TemporaryDirectory(prefix="adloco-dashboard-") as folder:
         async with _served(address, say) as page:
-            host = await Host.start(workdir=Path(folder), config=config, initial_peers=initial_peers)
+            swarm_node = await SwarmNode.start(workdir=Path(folder), config=config, initial_peers=initial_peers)
             try:
-                discovery = Discovery(host.dht, host.identity)
+                discovery = Discovery(swarm_node.dht, swarm_node.identity)
                 digest = await choose_run(discovery, wanted=linked or target.run)
-                known = (await connect_to_run(host, discovery, digest, is_patient=False)).connected
-                manifest = await fetch_manifest(host.p2p, [*known, *await host.peers_connected()], digest)
+                known = (await connect_to_run(swarm_node, discovery, digest, should_retry=False)).connected
+                manifest = await fetch_manifest(swarm_node.p2p, [*known, *await swarm_node.peers_connected()], digest)
                 run = manifest.verified(digest)
                 say(f"run {units.one_line(run.name)} ({run.digest[:16]})")
-                await _follow(page, host, discovery, run, known, count_parameters)
+                await _follow(page, swarm_node, discovery, run, known, count_parameters)
             finally:
-                await host.stop()
+                await swarm_node.stop()
 
 
 async def _follow(
-    page: Page, host: Host, discovery: Discovery, run: RunConfig, known: Sequence[PeerId], count_parameters: CountParameters
+    page: Page,
+    swarm_node: SwarmNode,
+    discovery: Discovery,
+    run: RunConfig,
+    known: Sequence[PeerId],
+    count_parameters: CountParameters,
 ) -> None:
-    node = _ObserverNode(host, run, known)
+    node = _ObserverNode(swarm_node, run, known)
     parameters = asyncio.create_task(asyncio.to_thread(count_parameters, run))
     async with node.listening():
         await _until_stopped(
-            node.ask(), node.refresh_connections(discovery), _show_swarm(page, node, run, parameters), _watch_daemon(host)
+            node.ask(), node.refresh_connections(discovery), _show_swarm(page, node, run, parameters), _watch_daemon(swarm_node)
         )
 
 
 class _ObserverNode:
-    """A follower on the wire."""
+    """An observer on the network."""
 
-    def __init__(self, host: Host, run: RunConfig, contacts: Sequence[PeerId]) -> None:
+    def __init__(self, swarm_node: SwarmNode, run: RunConfig, contacts: Sequence[PeerId]) -> None:
         self.observer = Observer(
             genesis_of(run), decide=decide_by(run.rules), verify=is_signed, contacts=contacts, timing=Timing()
         )
-        self._host = host
+        self._swarm_node = swarm_node
         self._run = run
         self._wire = GossipWire(
-            host.p2p, run=run.digest, me=host.me, kinds=MESSAGE_KINDS, on_message=self._on_message, on_refused=lambda *_: None
+            swarm_node.p2p,
+            run=run.digest,
+            me=swarm_node.me,
+            kinds=MESSAGE_KINDS,
+            on_message=self._on_message,
+            on_refused=lambda *_: None,
         )
         self._sends: set[asyncio.Task[bool]] = set()
 
@@ -107,16 +117,16 @@ class _ObserverNode:
             await self._wire.stop()
 
     async def ask(self) -> None:
-        """The follower's questions, for ever."""
+        """The observer's questions, until cancelled."""
         while True:
             self._send(self.observer.tick(time.monotonic()))
             await asyncio.sleep(PERIOD_SECONDS)
 
     async def refresh_connections(self, discovery: Discovery) -> None:
-        """Who else takes part, for ever."""
+        """Refresh the connections to the peers of the run, until cancelled."""
         while True:
             await asyncio.sleep(RECONNECT_SECONDS)
-            connections = await connect_to_run(self._host, discovery, self._run.digest, is_patient=False)
+            connections = await connect_to_run(self._swarm_node, discovery, self._run.digest, should_retry=False)
             self.observer.meet(connections.connected)
 
     async def _on_message(self, sender: PeerId, message: object) -> None:
@@ -130,15 +140,15 @@ class _ObserverNode:
 
 
 async def _show_swarm(page: Page, node: _ObserverNode, run: RunConfig, parameters: "asyncio.Task[int | None]") -> None:
-    """Draw what is known, whenever it is another thing, for ever."""
-    observer, story, shown = node.observer, story_of(run), None
+    """Draw the status whenever it has changed, until cancelled."""
+    observer, from_ledger, shown = node.observer, ledger_events_of(run), None
 
     def drawn(entries: Sequence[LedgerEntry], alive: frozenset[PeerId], known: int | None) -> Document:
-        story.follow(entries)
+        from_ledger.follow(entries)
         return document(
-            story.status,
-            story.lines,
-            contributions=leaderboard(story.credited, sequence_length=run.data.sequence_length),
+            from_ledger.status,
+            from_ledger.lines,
+            contributions=leaderboard(from_ledger.credited, sequence_length=run.data.sequence_length),
             sequence_length=run.data.sequence_length,
             parameters=known,
             bytes_per_value=run.averaging.bytes_per_value,
@@ -162,8 +172,8 @@ async def _rest(begun: float) -> None:
     await asyncio.sleep(max(PERIOD_SECONDS, REST_SHARE * (time.monotonic() - begun)))
 
 
-def story_of(run: RunConfig) -> Story:
-    """An untold story of the run."""
+def ledger_events_of(run: RunConfig) -> LedgerEvents:
+    """The events of the run's ledger, of which none is written yet."""
     started: Mapping[str, object] = {
         "run": run.digest,
         "name": run.name,
@@ -178,7 +188,7 @@ def story_of(run: RunConfig) -> Story:
         "unigram_entropy": None,
         "resumed_round": None,
     }
-    return Story(genesis_of(run), started=started, sequence_length=run.data.sequence_length)
+    return LedgerEvents(genesis_of(run), started=started, sequence_length=run.data.sequence_length)
 
 
 # --- a run on this machine -------------------------------------------------------------------------------------------
@@ -194,34 +204,32 @@ async def follow_workdir(*, workdir: Path, address: Address, say: Say) -> None:
 
 
 async def _show_workdir(page: Page, workdir: Path, run: RunConfig) -> None:
-    """Draw what lies there, whenever it has changed, for ever."""
-    files, shown, story = [workdir / "events.jsonl", workdir / "journal.bin"], None, story_of(run)
+    """Draw the run of the directory whenever it has changed, until cancelled."""
+    files, shown, from_ledger = [workdir / "events.jsonl", workdir / "journal.bin"], None, ledger_events_of(run)
     while True:
         begun = time.monotonic()
         state = [(path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.exists()]
         if state != shown:
             shown = state
-            page.show(await asyncio.to_thread(workdir_document, workdir, run, story))
+            page.show(await asyncio.to_thread(workdir_document, workdir, run, from_ledger))
         await _rest(begun)
 
 
-def workdir_document(workdir: Path, run: RunConfig, story: Story) -> Document:
-    """The swarm as the ledger tells it, and this node as its own events do. Raises StorageError."""
+def workdir_document(workdir: Path, run: RunConfig, from_ledger: LedgerEvents) -> Document:
+    """The swarm by its ledger, and this node by its own events. Raises StorageError."""
     own_events: list[Event] = list(read_events(workdir / "events.jsonl"))
     own = replay(own_events)
     journal = workdir / "journal.bin"
     entries = chain(journal_records(journal), genesis_of(run)) if journal.exists() else []
     length = run.data.sequence_length
     if entries:
-        story.follow(entries)
-        contributions = leaderboard(story.credited, sequence_length=length)
-        status, plans = story.status, story.lines
+        from_ledger.follow(entries)
+        contributions = leaderboard(from_ledger.credited, sequence_length=length)
+        status, plans = from_ledger.status, from_ledger.lines
         for event in own_events:
-            if event["event"] == "round" and (event["round"], event["instance"]) not in story.status.results:
+            if event["event"] == "round" and (event["round"], event["instance"]) not in from_ledger.status.results:
                 status = apply(status, event)
-        source = (
-            "Read from the ledger on this machine, and from what its node says of itself. Rounds without receipts are its own."
-        )
+        source = "Read from the ledger on this machine and from its node's events, which alone have the newest rounds."
     else:
         status, plans, contributions = own, plans_of(own_events), _alone(own)
         source = "Read from the events of one node: this run keeps no ledger, so nothing here is signed."
@@ -239,7 +247,7 @@ def workdir_document(workdir: Path, run: RunConfig, story: Story) -> Document:
 
 
 def _alone(own: Status) -> list[Contribution]:
-    """Without a ledger nothing is signed; what one node says it did."""
+    """Without a ledger nothing is signed: the rounds of one node, by its own events."""
     results = own.results.values()
     if not results:
         return []
@@ -265,7 +273,7 @@ async def _served(address: Address, say: Say) -> AsyncIterator[Page]:
     try:
         say(f"dashboard: {url}")
         if not address.is_loopback:
-            say("everybody who can reach that address can look at the page; it only shows what the ledger says")
+            say("all machines that can reach that address can open the page; it shows only the ledger")
         yield page
     finally:
         await server.stop()
@@ -287,6 +295,6 @@ async def _until_stopped(*works: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _watch_daemon(host: Host) -> None:
-    await host.wait_until_dead()
+async def _watch_daemon(swarm_node: SwarmNode) -> None:
+    await swarm_node.wait_until_dead()
     raise SwarmError("the p2p daemon ended; start again", code="E306")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from adloco_p2p.config.local_files import check_run_of_others, unpinned
+from adloco_p2p.config.local_files import check_run_of_others, check_sources, unpinned
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
@@ -19,7 +19,7 @@ from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.adapters import signals
-from adloco_p2p.runtime.adapters.daily_schedule import DayBook, Schedule
+from adloco_p2p.runtime.adapters.daily_schedule import DailySchedule, DayBook
 from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, process_start
 from adloco_p2p.runtime.adapters.metrics_endpoint import MetricsEndpoint
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal
@@ -41,11 +41,11 @@ from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_run
 from adloco_p2p.swarm.discovery.join_link import format_link, split_initial_peers
 from adloco_p2p.swarm.discovery.manifest import SignedManifest, fetch_manifest
-from adloco_p2p.swarm.discovery.peer_maintenance import Neighbourhood
+from adloco_p2p.swarm.discovery.peer_maintenance import PeerMaintenance
 from adloco_p2p.swarm.discovery.reachability import AdlocoReachability
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.addresses import PeerAddress, shareable
-from adloco_p2p.swarm.p2p.host import Host
+from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
 from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.swarm.transport.log_limiter import Refusals
@@ -68,16 +68,19 @@ async def start_run(
 ) -> Stop:
     """Be the first peer of a run, or come back to it. `initial_peers` are others that make it known, such as a bootstrap."""
     _, addresses = split_initial_peers(initial_peers)
-    select_device(config)  # a device that is not there is noticed before others are invited
+    check_sources(run)  # what is not there is noticed before the join link is printed
+    select_device(config)
     workdir.enter("starting the p2p daemon")
-    host = await Host.start(
+    swarm_node = await SwarmNode.start(
         workdir=workdir.path, config=config, initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses]
     )
-    async with _ending(host):
+    async with _ending(swarm_node):
         if open_versions := unpinned(run):
             say(f"others cannot join before these are commit hashes of the hub: {'; '.join(open_versions)}")
-        manifest = _load_manifest(workdir) or SignedManifest.sign(run, host.identity)
-        return await _take_part(host, addresses, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say)
+        manifest = _load_manifest(workdir) or SignedManifest.sign(run, swarm_node.identity)
+        return await _take_part(
+            swarm_node, addresses, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say
+        )
 
 
 async def join_run(*, workdir: Workdir, target: JoinTarget, config: PeerConfig, view: View, say: Callable[[str], None]) -> Stop:
@@ -87,18 +90,18 @@ async def join_run(*, workdir: Workdir, target: JoinTarget, config: PeerConfig, 
     select_device(config)
     workdir.enter("looking for the swarm")
     say("looking for the swarm")
-    host = await Host.start(
+    swarm_node = await SwarmNode.start(
         workdir=workdir.path, config=config, initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses]
     )
-    async with _ending(host):
-        discovery = Discovery(host.dht, host.identity, wall_clock=host.clock)
+    async with _ending(swarm_node):
+        discovery = Discovery(swarm_node.dht, swarm_node.identity, wall_clock=swarm_node.clock)
         workdir.enter("asking for the run")
         say("asking for the run")
         manifest = _load_manifest(workdir)
         if manifest is None:
             run_digest = await choose_run(discovery, wanted=linked or target.run)
-            known = await connect_to_run(host, discovery, run_digest, is_patient=False)
-            manifest = await fetch_manifest(host.p2p, [*known.connected, *await host.peers_connected()], run_digest)
+            known = await connect_to_run(swarm_node, discovery, run_digest, should_retry=False)
+            manifest = await fetch_manifest(swarm_node.p2p, [*known.connected, *await swarm_node.peers_connected()], run_digest)
         run = manifest.verified(manifest.run)
         wanted = linked or target.run
         if wanted is not None and not manifest.run.startswith(wanted):
@@ -107,7 +110,9 @@ async def join_run(*, workdir: Workdir, target: JoinTarget, config: PeerConfig, 
             )
         check_run_of_others(run, config)
         say(f"run {run.name} ({manifest.run[:16]}), {time.monotonic() - begun:.1f} s after the start")
-        return await _take_part(host, addresses, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say)
+        return await _take_part(
+            swarm_node, addresses, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say
+        )
 
 
 def _load_manifest(workdir: Workdir) -> SignedManifest | None:
@@ -116,15 +121,15 @@ def _load_manifest(workdir: Workdir) -> SignedManifest | None:
 
 
 @contextlib.asynccontextmanager
-async def _ending(host: Host):  # type: ignore[no-untyped-def]
+async def _ending(swarm_node: SwarmNode):  # type: ignore[no-untyped-def]
     try:
         yield
     finally:
-        await host.stop()
+        await swarm_node.stop()
 
 
 async def _take_part(
-    host: Host,
+    swarm_node: SwarmNode,
     initial_peers: Sequence[PeerAddress],
     *,
     workdir: Workdir,
@@ -135,8 +140,8 @@ async def _take_part(
     say: Callable[[str], None],
 ) -> Stop:
     workdir.adopt(run)
-    addresses = await host.addresses()
-    say(await host.describe_reachability())
+    addresses = await swarm_node.addresses()
+    say(await swarm_node.describe_reachability())
     if addresses:
         say(f"initial peers: {' '.join(addresses)}")
     linked = shareable([*addresses, *map(str, initial_peers)])[:LINKED_ADDRESSES]  # so that it leads here without us, too
@@ -146,18 +151,18 @@ async def _take_part(
     local = await asyncio.to_thread(open_local, workdir=workdir, run=run, peer_config=config, view=view, say=say)
     try:
         workdir.save_manifest(manifest.to_bytes())
-        return await _train(host, local, manifest, link)
+        return await _train(swarm_node, local, manifest, link)
     finally:
         local.close()
 
 
-async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: str) -> Stop:
-    """Meet the others, then run the loop to the end."""
-    local.workdir.enter("meeting the others")
-    discovery = Discovery(host.dht, host.identity, wall_clock=host.clock)
-    contacts = (await connect_to_run(host, discovery, local.run.digest, is_patient=False)).connected
+async def _train(swarm_node: SwarmNode, local: LocalPeer, manifest: SignedManifest, link: str) -> Stop:
+    """Connect to the others, then run the loop to the end."""
+    local.workdir.enter("connecting to the others")
+    discovery = Discovery(swarm_node.dht, swarm_node.identity, wall_clock=swarm_node.clock)
+    contacts = (await connect_to_run(swarm_node, discovery, local.run.digest, should_retry=False)).connected
     with contextlib.closing(Journal.open(local.workdir.journal_path)) as journal:
-        return await NetworkPeer(host, local, discovery, manifest, contacts, journal).run(link)
+        return await NetworkPeer(swarm_node, local, discovery, manifest, contacts, journal).run(link)
 
 
 class NetworkPeer:
@@ -165,7 +170,7 @@ class NetworkPeer:
 
     def __init__(
         self,
-        host: Host,
+        swarm_node: SwarmNode,
         local: LocalPeer,
         discovery: Discovery,
         manifest: SignedManifest,
@@ -173,7 +178,7 @@ class NetworkPeer:
         journal: Journal,
     ) -> None:
         run = local.run
-        self._host = host
+        self._swarm_node = swarm_node
         self._local = local
         self._manifest = manifest
         self._journal = NetworkJournal(journal)
@@ -188,13 +193,15 @@ class NetworkPeer:
         )
         pace, members = self._rate_limiter, self._members
         self._wire = self._gossip()
-        self._averager = Averager(host.p2p, codec=run.averaging.codec, pace=pace, meter=traffic.averaging, members=members)
-        self._server = StateServer(host.p2p, run=run.digest, pace=pace, meter=traffic.state, members=members)
+        self._averager = Averager(
+            swarm_node.p2p, codec=run.averaging.codec, pace=pace, meter=traffic.averaging, members=members
+        )
+        self._server = StateServer(swarm_node.p2p, run=run.digest, pace=pace, meter=traffic.state, members=members)
         self._server.on_served = lambda instance, number: self._node.post(StateServed(instance=instance, round=number))
-        fetcher = StateFetcher(host.p2p, run=run.digest, pace=pace, meter=traffic.state)
+        fetcher = StateFetcher(swarm_node.p2p, run=run.digest, pace=pace, meter=traffic.state)
         self._states = NetworkStates(self._server, fetcher, num_parameters=local.engine.num_parameters)
-        self._reachability = AdlocoReachability(host.p2p, run=run.digest, dial=host.dial_from_outside)
-        self._near = Neighbourhood(host, discovery, run=run.digest, roster=self._roster, write=local.sink.write)
+        self._reachability = AdlocoReachability(swarm_node.p2p, run=run.digest, dial=swarm_node.dial_from_outside)
+        self._maintenance = PeerMaintenance(swarm_node, discovery, run=run.digest, roster=self._roster, write=local.sink.write)
         self._messenger = NetworkMessenger(self._wire, roster=self._roster, fail=self._fail)
         self._node = self._loop()
 
@@ -204,7 +211,7 @@ class NetworkPeer:
         durable = local.durable if local.durable is not None else local.begin()
         for instance in durable.held:
             self._states.offer(instance, durable.round, local.engine.digests(instance)[1], local.engine.state(instance))
-        schedule = Schedule(
+        schedule = DailySchedule(
             local.peer_config,
             self._rate_limiter,
             book=DayBook(local.workdir.path / "traffic.json"),
@@ -234,7 +241,7 @@ class NetworkPeer:
     # --- parts -------------------------------------------------------------------------------------------------------
 
     def _agree(self, contacts: Sequence[PeerId]) -> GossipAgreement:
-        run, identity = self._local.run, self._host.identity
+        run, identity = self._local.run, self._swarm_node.identity
         return GossipAgreement(
             self._local.me,
             genesis=genesis_of(run),
@@ -251,7 +258,7 @@ class NetworkPeer:
 
     def _gossip(self) -> GossipWire:
         return GossipWire(
-            self._host.p2p,
+            self._swarm_node.p2p,
             run=self._local.run.digest,
             me=self._local.me,
             kinds=MESSAGE_KINDS,
@@ -266,7 +273,7 @@ class NetworkPeer:
 
     def _loop(self) -> Node:
         local = self._local
-        size, out_of_reach = local.engine.num_averaged, self._near.out_of_reach
+        size, out_of_reach = local.engine.num_averaged, self._maintenance.out_of_reach
         return Node(
             peer=Peer(me=local.me, cadence=local.cadence, agreement=self._agreement),
             ports=Ports(
@@ -285,9 +292,9 @@ class NetworkPeer:
         return [
             show_bandwidth(self._local, self._rate_limiter),
             self._wire.pump(),
-            self._near.announce(name=self._local.run.name, author=self._manifest.author),
-            self._near.refresh_connections(),
-            self._near.compare_clocks(),
+            self._maintenance.announce(name=self._local.run.name, author=self._manifest.author),
+            self._maintenance.refresh_connections(),
+            self._maintenance.compare_clocks(),
             self._watch_daemon(),
         ]
 
@@ -308,7 +315,7 @@ class NetworkPeer:
         self._node.post(error)
 
     async def _watch_daemon(self) -> None:
-        await self._host.wait_until_dead()
+        await self._swarm_node.wait_until_dead()
         raise SwarmError("the p2p daemon ended; start again, the checkpoint stands", code="E306")
 
 

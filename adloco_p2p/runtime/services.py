@@ -32,7 +32,7 @@ from adloco_p2p.training.hosting import Hosting
 
 @dataclass(slots=True, kw_only=True)
 class LocalPeer:
-    """What one peer has on its own machine: its directory, its engine and what it remembers."""
+    """The parts of one peer on its own machine: its directory, its engine and its last checkpoint."""
 
     me: PeerId
     run: RunConfig
@@ -42,12 +42,12 @@ class LocalPeer:
     event_log: EventLog
     sink: Sink
     durable: Durable | None
-    """What the last checkpoint remembers; none in a fresh directory."""
+    """The decisions in the last checkpoint; none in a fresh directory."""
     capacity: Capacity
     view: EventBroadcaster
     peer_config: PeerConfig
     started_fields: dict[str, Any]
-    """What the first event says of the run and the machine."""
+    """The first event's fields about the run and the machine."""
 
     @property
     def cadence(self) -> Cadence:
@@ -75,7 +75,7 @@ def open_local(
 ) -> LocalPeer:
     """Build data, model and storage of one peer; restore the last checkpoint where there is one.
 
-    Raises ConfigError, StorageError and DeviceError. `say` tells the user what takes time.
+    Raises ConfigError, StorageError and DeviceError. `say` prints the phases that take time.
     """
 
     def enter(phase: str) -> None:
@@ -135,7 +135,7 @@ def open_local(
 
 
 BANDWIDTH_SECONDS = 2.0
-"""How often the views are told of rates."""
+"""Period of the rates in the views."""
 
 
 def control_server(node: Node, local: LocalPeer, rate_limiter: RateLimiter | None) -> ControlServer:
@@ -148,7 +148,7 @@ def control_server(node: Node, local: LocalPeer, rate_limiter: RateLimiter | Non
 
 
 async def show_bandwidth(local: LocalPeer, rate_limiter: RateLimiter) -> None:
-    """Tell the views what passes, for ever."""
+    """Send the rates of traffic to the views, until cancelled."""
     while True:
         await asyncio.sleep(BANDWIDTH_SECONDS)
         local.sink.write("bandwidth", dict(rate_limiter.traffic()))

@@ -1,15 +1,15 @@
-"""What must hold after every event, checked from outside: nothing here asks a peer what it thinks.
+"""Invariants that must hold after every event, checked from outside: nothing here reads a peer's own conclusions.
 
-1. One history per connected swarm: two plans for one parent exist only if somebody who accepted the one had been silent, for a
-   whole lease, to somebody who took part in the other.
-2. A member is left out only after it was silent for a whole lease at the clock of each peer that takes part, or said goodbye.
+1. One history per connected swarm: two plans for one parent exist only if a peer that accepted the one had been silent, for a
+   whole lease, to a peer that took part in the other.
+2. A member is excluded only after it was silent for a whole lease at the clock of each peer that takes part, or has left.
 3. A peer votes for one value per slot, accepts one value per ballot, and nothing below what it promised, restarts included.
-4. What a peer says of promises, acceptances and votes is on its disk before.
+4. Promises, acceptances and votes are on a peer's disk before it sends them.
 5. Every plan follows by the rule from its parent and from reports that their peers submitted, and from nothing else.
 6. Every plan was voted for by a majority of distinct members that counted.
 7. A ledger only grows, or changes to one of higher rank.
 8. After the last fault all that live come to the same last plan (checked by the world).
-9. What a side of a partition trained is merged into the history that wins, or dropped for a reason (`sim/healing.py`).
+9. Training of either side of a partition is merged into the history that wins, or dropped for a reason (`sim/healing.py`).
 """
 
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ class Checkers:
         self._acted: dict[Digest, dict[PeerId, None]] = {}
         """Slot -> who promised or accepted in it."""
         self._left_out: dict[Digest, dict[PeerId, None]] = {}
-        """Slot -> who was rightly left out by somebody who promised or accepted in it."""
+        """Slot -> the peers that were rightly excluded by one that promised or accepted in it."""
         self._recovered_roster: dict[Digest, None] = {}
         """Slots whose whole roster was silent to the peer that settled them."""
         self._children: dict[Digest, dict[Digest, None]] = {}
@@ -147,7 +147,7 @@ class Checkers:
         self._hear(peer, other, beat, now)
 
     def _hear_of(self, peer: PeerId, other: PeerId, beat: int, now: float) -> None:
-        """From a third one: believed of a life that the other one made known itself, and while none is known."""
+        """From a third one: accepted for a life that the other one made known itself, and while none is known."""
         known = self._beats[peer].get(other, 0)
         if other not in self._own_word[peer] or beat // BEATS_PER_LIFE == known // BEATS_PER_LIFE:
             self._hear(peer, other, beat, now)
@@ -157,7 +157,7 @@ class Checkers:
             self._beats[peer][other] = beat
             self._heard_at[peer][other] = now
 
-    # --- what is written and said ------------------------------------------------------------------------------------
+    # --- journal and messages --------------------------------------------------------------------------------------
 
     def persisting(self, peer: PeerId, record: object) -> None:
         match record:
@@ -172,7 +172,7 @@ class Checkers:
             case LedgerEntry():
                 self._check_entry(peer, record)
 
-    def saying(self, peer: PeerId, message: object, now: float) -> None:
+    def before_send(self, peer: PeerId, message: object, now: float) -> None:
         match message:
             case Prepare():
                 self._absent[message.parent, message.ballot] = message.absent
@@ -193,7 +193,7 @@ class Checkers:
 
     def _need(self, *key: object) -> None:
         if key not in self._disk:
-            raise Violation(f"{key[0]} says what is not on its disk: {key[1]}")
+            raise Violation(f"{key[0]} sends what is not on its disk: {key[1]}")
 
     def _check_ack(self, peer: PeerId, ack: Ack, now: float) -> None:
         self._need(peer, "ack", ack.parent, ack.ballot, ack.value)
@@ -212,7 +212,7 @@ class Checkers:
             raise Violation(f"{peer} votes for two values in one slot")
 
     def _take_part(self, peer: PeerId, parent: Digest, ballot: Ballot, now: float) -> None:
-        """Whoever promises or accepts agrees that the absent are silent."""
+        """A peer that promises or accepts agrees that the absent are silent."""
         self._acted.setdefault(parent, {})[peer] = None
         for other in self._absent[parent, ballot]:
             self._left_out.setdefault(parent, {})[other] = None
@@ -221,7 +221,7 @@ class Checkers:
             lease = self._timing.lease(len(self._plans[parent].roster))
             heard_at = self._heard_at[peer].get(other, self._booted_at[peer])
             if other == peer or now - heard_at < lease - 1e-3:
-                raise Violation(f"{peer} leaves out {other}, which it heard {now - heard_at:.3f} s ago (lease {lease:.1f} s)")
+                raise Violation(f"{peer} excludes {other}, whose beat came {now - heard_at:.3f} s ago (lease {lease:.1f} s)")
 
     # --- ledgers -----------------------------------------------------------------------------------------------------
 
@@ -229,7 +229,9 @@ class Checkers:
         if self._known_entries.get(id(entry)) is not entry:
             self._check_new_entry(entry)
             self._known_entries[id(entry)] = entry
-            if len(entry.certificate.absent) == len(self._plans[entry.value.parent].roster):  # an heir goes on alone
+            if len(entry.certificate.absent) == len(
+                self._plans[entry.value.parent].roster
+            ):  # a returning member continues alone
                 self._absent[entry.value.parent, entry.certificate.ballot] = entry.certificate.absent
                 self._take_part(peer, entry.value.parent, entry.certificate.ballot, self._awake_at[peer])
                 self._recovered_roster[entry.value.parent] = None
@@ -242,7 +244,7 @@ class Checkers:
         parent = entry.plan.parent
         excused = [other for other in self._left_out.get(parent, {}) if other in self._acted.get(parent, {})]
         if self._is_gentle or not (excused or parent in self._recovered_roster):
-            raise Violation(f"{peer} has a second plan of round {entry.plan.round}, and nobody was cut off")
+            raise Violation(f"{peer} has a second plan of round {entry.plan.round}, and no peer was cut off")
 
     def _check_new_entry(self, entry: LedgerEntry) -> None:
         """5 and 6, written without the code under test."""
@@ -316,19 +318,19 @@ class Checkers:
 
 
 def _deciding(plan: RoundPlan) -> list[PeerId]:
-    """Who decides on the successor: founders and those of eight rounds, if they reported one of the last four rounds."""
-    told = {
+    """The electors of the successor: founders and those of eight rounds, if they reported one of the last four rounds."""
+    last_round = {
         roster_entry.peer: roster_entry.joined_round - 1 if roster_entry.last_report is None else roster_entry.last_report
         for roster_entry in plan.roster
     }
-    lately = [roster_entry for roster_entry in plan.roster if plan.round - 2 - told[roster_entry.peer] < 4]
+    lately = [roster_entry for roster_entry in plan.roster if plan.round - 2 - last_round[roster_entry.peer] < 4]
     old = [
         roster_entry.peer
         for roster_entry in lately
         if roster_entry.joined_round == 0 or roster_entry.joined_round <= plan.round - 8
     ]
-    heard = [roster_entry.peer for roster_entry in lately if roster_entry.last_report is not None]
-    return old or heard or [roster_entry.peer for roster_entry in plan.roster]
+    reporting = [roster_entry.peer for roster_entry in lately if roster_entry.last_report is not None]
+    return old or reporting or [roster_entry.peer for roster_entry in plan.roster]
 
 
 def _end(entries: Sequence[LedgerEntry]) -> Digest:

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated world: plain data, and the small random scenarios of a seed."""
+"""Faults of a simulated world: plain data, and the small random scenarios of a seed."""
 
 from dataclasses import dataclass
 from random import Random
@@ -6,7 +6,8 @@ from random import Random
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Everything that a world does to its peers until `calm_at`; from then on it is kind. Seconds of virtual time."""
+    """Everything that a world does to its peers until `faults_end_at`; from then on there are no faults. Seconds of virtual
+    time."""
 
     loss: float = 0.0
     """Part of the messages that never arrive."""
@@ -19,14 +20,14 @@ class Faults:
     crash_targets: float = 0.0
     """The same, right after an effect that writes to the disk or reveals what was written."""
     never_back: float = 0.0
-    """Part of the crashed that stay away."""
+    """Part of the crashed that do not restart."""
     pause_chance: float = 0.0
     """Chance per peer and second to stand still for up to `pause_seconds`."""
     pause_seconds: float = 20.0
     churn: float = 0.0
     """Joiners, and as many leavers, per peer and minute."""
     aside: float = 0.0
-    """Peers that say goodbye but follow, and come back after a while, per peer and minute."""
+    """Peers that leave but follow, and come back after a while, per peer and minute."""
     partition_at: float | None = None
     partition_seconds: float = 0.0
     one_way_links: float = 0.0
@@ -40,11 +41,11 @@ class Faults:
     """Clocks of two machines differ by up to so much, and run up to 0.1 % fast or slow."""
     slow_peers: float = 0.0
     """Part of the peers that need three times as long for a round."""
-    calm_at: float = 30.0
+    faults_end_at: float = 30.0
 
     @property
     def is_gentle(self) -> bool:
-        """No reason for anybody to be left out: two histories must not arise."""
+        """No reason to exclude any peer: two histories must not arise."""
         return not (
             self.loss > 0.1
             or self.crash_chance
@@ -83,5 +84,5 @@ def random_faults(random: Random) -> Faults:
         vanish_share=vanish,
         slow_peers=sometimes(0.3, 0.3),
         aside=sometimes(0.3, 4.0),
-        calm_at=20.0,
+        faults_end_at=20.0,
     )

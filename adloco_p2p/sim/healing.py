@@ -1,12 +1,12 @@
-"""What becomes of training that a lost history holds: the pretended states of machines, and the promises about them.
+"""Branch states after a partition: the simulated states of machines, and the invariants about them.
 
-1. A plan names a stray for the first time only if a reporter brings it who had a seat when the histories parted, if it is the
-   first of its branch and instance, and if it is not in the history anyway; and it names every such stray.
-2. A stray alone weighs at most one half.
-3. What a machine trained apart is in its reports as long as it lives, until a plan settles it: merged, or dropped for a
+1. A plan names a branch state for the first time only if a reporter with a seat when the histories parted reports it, if it is
+the    first of its branch and instance, and if it is not in the history anyway; and it names every such branch state.
+2. A branch state alone weighs at most one half.
+3. A machine's branch state is in its reports as long as it lives, until a plan settles it: merged, or dropped for a
    reason.
 
-The first is written anew, from the entries that were persisted; nothing here asks a peer what it thinks.
+The first is written anew, from the entries that were persisted; nothing here reads a peer's own conclusions.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ MakeStates = Callable[[], BranchStore]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Apart:
-    """What a machine trained in a history that it gave up."""
+    """A state that a machine trained in a history that it gave up."""
 
     branch: Digest
     instance: InstanceId
@@ -40,7 +40,8 @@ class _Apart:
 
 
 class Healing:
-    """The world tells what happens; `tell` and `missing` answer for a machine. `broken` returns the first broken promise."""
+    """The world reports what happens; `branches_of` and `missing` answer for a machine. `broken` returns the first broken
+    promise."""
 
     def __init__(self, genesis: RoundPlan, make: MakeStates) -> None:
         self._make = make
@@ -63,7 +64,7 @@ class Healing:
         self._apart.pop(peer, None)
 
     def decided(self, peer: PeerId, plan: RoundPlan) -> None:
-        """Pretended machines carry a plan out at once."""
+        """Simulated machines carry a plan out at once."""
         states = self._states[peer]
         self._heads[peer] = canonical.digest_once(plan)
         states.note(plan)
@@ -71,7 +72,7 @@ class Healing:
         states.tidy(plan.round - 1)
 
     def switched(self, peer: PeerId, switched: Reorg, last: Report | None) -> None:
-        """The machine stands where its last report says."""
+        """The machine is where its last report puts it."""
         states, lost = self._states[peer], {entry.value.plan for entry in switched.lost}
         states.on_reorg(switched)
         self._apart[peer] = []
@@ -89,7 +90,7 @@ class Healing:
         return self._states[peer].missing(_mine(peer, plan), ())
 
     def fetch(self, peer: PeerId, plan: RoundPlan) -> None:
-        """Whoever is alive and has it gives it."""
+        """Any holder that is alive gives it."""
         for key in self.missing(peer, plan):
             item = self._states[peer].pending(key)
             holders = [other for other in item.holders if other != peer] if item is not None else []
@@ -98,13 +99,13 @@ class Healing:
                 self._states[peer].fetched(key)
                 self._states[peer].kept(StateKept(instance=key, round=item.branch_state.round, digest=item.branch_state.state))
 
-    def tell(self, peer: PeerId) -> tuple[BranchState, ...]:
+    def branches_of(self, peer: PeerId) -> tuple[BranchState, ...]:
         return self._states[peer].tell()
 
     # --- promises ----------------------------------------------------------------------------------------------------
 
     def newly_named(self, entry: LedgerEntry) -> tuple[PendingBranch, ...]:
-        """What the entry's plan believes for the first time: what the rule was told."""
+        """The branch states that the entry's plan names for the first time."""
         before = {item.branch_state.key for item in self._plans[entry.value.parent].branches}
         return tuple(item for item in entry.plan.branches if item.branch_state.key not in before)
 
@@ -129,17 +130,17 @@ class Healing:
         for key in sorted(pending - {item.branch_state.key for item in entry.plan.branches}):
             is_merged = any(key in merge.sources for merge in entry.plan.merges)
             if not is_merged and "dropped what" not in entry.plan.reason:
-                return f"round {entry.plan.round} neither names nor merges {key} any more, and says no reason"
+                return f"round {entry.plan.round} neither names nor merges {key} any more, without a reason"
         return ""
 
     def forgotten(self, peer: PeerId, report: Report) -> str:
         """A report that a machine is about to submit."""
-        told = {(branch_state.branch, branch_state.instance) for branch_state in report.branches}
+        reported = {(branch_state.branch, branch_state.instance) for branch_state in report.branches}
         for apart in self._apart[peer]:
             history = self._history(self._heads[peer])
             known = {(item.branch_state.branch, item.branch_state.instance) for _, plan, _ in history for item in plan.branches}
             is_in = any(apart.state == state for _, _, states in history for state in states)
-            if (apart.branch, apart.instance) not in {*told, *known} and not is_in:
+            if (apart.branch, apart.instance) not in {*reported, *known} and not is_in:
                 return f"{peer} forgets what it trained apart of instance {apart.instance}"
         return ""
 

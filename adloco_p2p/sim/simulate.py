@@ -24,7 +24,7 @@ class RoundResult:
     first_seconds: float
     median_seconds: float
     last_seconds: float
-    """Peers that were cut off or restarted hear of it later."""
+    """Peers that were cut off or restarted learn it later."""
     peers: int
 
 
@@ -36,7 +36,7 @@ class Result:
     peers: int
     """At the start."""
     violation: str | None
-    """What went wrong; none: every invariant held and the run came to its end."""
+    """The violation; none: every invariant held and the run came to its end."""
     rounds: tuple[RoundResult, ...]
     virtual_seconds: float
     events: int
@@ -48,7 +48,7 @@ class Result:
     bytes_per_peer: float
     reorgs: int
     trace: tuple[str, ...] = ()
-    """The end of the story, for a run that failed."""
+    """The last lines of the trace, for a run that failed."""
 
 
 def simulate(
@@ -71,7 +71,7 @@ def simulate(
         partition_at=round_seconds if partition_seconds else None,
         partition_seconds=partition_seconds,
         liars=liars,
-        calm_at=rounds * round_seconds + partition_seconds if loss or churn or partition_seconds else 0.0,
+        faults_end_at=rounds * round_seconds + partition_seconds if loss or churn or partition_seconds else 0.0,
     )
     for seed in seeds:
         yield run_seed(seed, peers=peers, rounds=rounds, faults=faults, round_seconds=round_seconds, timing=timing)
@@ -96,7 +96,7 @@ def run_seed(
     measures_bytes: bool = True,
     factory: AgreementFactory = GossipAgreement,
 ) -> Result:
-    """Play one seed; a failing one is played again to tell its story."""
+    """Run one seed; a failing one is run again with a trace."""
 
     def world(*, is_traced: bool) -> World:
         return World(
@@ -164,7 +164,7 @@ def _round_result(round: int, times: Sequence[float], world: World) -> RoundResu
 
 
 def summary(results: Sequence[Result]) -> str:
-    """For a terminal: a line per swarm size, the rounds where there is one size, and the story of the first run that failed."""
+    """For a terminal: a line per swarm size, the rounds where there is one size, and the trace of the first run that failed."""
     failed = [result for result in results if result.violation is not None]
     lines = [f"{len(results) - len(failed)} of {len(results)} runs kept every promise"]
     sizes = sorted({result.peers for result in results})

@@ -1,4 +1,4 @@
-"""What a pretended trainer reports: plausible numbers, or a liar's."""
+"""Reports of a simulated trainer: plausible numbers, or a liar's."""
 
 import hashlib
 from dataclasses import replace
@@ -23,7 +23,7 @@ CAPACITY = Capacity(samples_per_second=10.0, micro_batch_limit=8, max_instances=
 def report_of(
     peer: PeerId, plan: RoundPlan, plan_digest: Digest, random: Random, *, is_liar: bool, branches: tuple[BranchState, ...] = ()
 ) -> Report:
-    """What the peer says of the round of this plan."""
+    """The peer's report about the round of this plan."""
     capacity = replace(CAPACITY, samples_per_second=1e29 if is_liar else random.uniform(5.0, 15.0))
     items = [item for item in plan.instances if any(share.peer == peer for share in item.hosts)]
     probe = plan.probe

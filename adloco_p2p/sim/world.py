@@ -1,6 +1,6 @@
 """A discrete-event world: peers that agree, machines that fail, a network that does what networks do.
 
-Every peer is the very `GossipAgreement` of production with a journal and a clock of its own; only training is pretended. One
+Every peer is the very `GossipAgreement` of production with a journal and a clock of its own; only training is simulated. One
 seed decides everything, so a failing run is a number. Checkers look at every effect before it takes place.
 """
 
@@ -83,7 +83,7 @@ class Machine:
     is_gone: bool = False
     """It left, or is not coming back."""
     is_aside: bool = False
-    """It said goodbye and follows without taking part."""
+    """It has left and follows without taking part."""
     messages: int = 0
     bytes: int = 0
     timer_at: float | None = None
@@ -159,10 +159,10 @@ class World:
     # --- playing -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Play until everybody alive has the last plan and nothing can go wrong any more."""
-        end = self.faults.calm_at + WAIT_LIMIT_SECONDS
+        """Run until all peers alive have the last plan and no fault is left."""
+        end = self.faults.faults_end_at + WAIT_LIMIT_SECONDS
         while self._queue and self.time <= end:
-            if self.time >= self.faults.calm_at and self.is_over():
+            if self.time >= self.faults.faults_end_at and self.is_over():
                 return
             self.time, _, act = heapq.heappop(self._queue)
             self.events += 1
@@ -287,11 +287,11 @@ class World:
                     is_telling = True
                 case Send(peer=peer, message=message):
                     is_telling = isinstance(message, TELLING)
-                    self._say(machine, message, [peer])
+                    self._send_each(machine, message, [peer])
                 case Broadcast(message=message):
                     is_telling = isinstance(message, TELLING)
                     assert machine.agreement is not None
-                    self._say(machine, message, machine.agreement.consensus.slot.roster)
+                    self._send_each(machine, message, machine.agreement.consensus.slot.roster)
                 case Decided(plan=plan):
                     self.checkers.decided(machine.peer, plan)
                     self.note(machine.peer, f"decides round {plan.round}, roster of {len(plan.roster)}")
@@ -303,7 +303,7 @@ class World:
                 case Reorg():
                     self._switch(machine, outcome)
             chance = self.faults.crash_targets if is_telling else self.faults.crash_chance
-            if chance and self.time < self.faults.calm_at and self.random.random() < chance:
+            if chance and self.time < self.faults.faults_end_at and self.random.random() < chance:
                 self._crash(machine, f"after {type(outcome).__name__}")
                 return
 
@@ -324,7 +324,7 @@ class World:
         machine.plans = {round: plan for round, plan in machine.plans.items() if round not in lost}
         machine.plans.update((entry.plan.round, entry.plan) for entry in switched.won)
 
-    # --- pretended training ------------------------------------------------------------------------------------------
+    # --- simulated training ------------------------------------------------------------------------------------------
 
     def _work(self, machine: Machine) -> None:
         """Train the next round; one that is far behind takes up the round that the others are in."""
@@ -350,7 +350,7 @@ class World:
         if machine.plans.get(plan.round) is not plan:
             self._after(machine)
             return
-        branches = self.healing.tell(machine.peer)
+        branches = self.healing.branches_of(machine.peer)
         digest = canonical.digest_once(plan)
         report = report_of(machine.peer, plan, digest, self.random, is_liar=machine.is_liar, branches=branches)
         machine.done, machine.own = plan.round, (*machine.own, report)[-3:]
@@ -365,7 +365,7 @@ class World:
         self._after(machine)
 
     def _forge(self, liar: Machine, report: Report) -> None:
-        """A report in another's name, which nobody must believe."""
+        """A report in another's name, which no peer must accept."""
         assert liar.agreement is not None
         slot = liar.agreement.consensus.slot
         victim = self.random.choice(slot.roster)
@@ -375,13 +375,13 @@ class World:
             supply = Supply(
                 parent=slot.digest, reports=(SignedReport(report=forged, signature=sign(liar.peer, unsigned.payload)),)
             )
-            self._say(liar, supply, slot.roster)
+            self._send_each(liar, supply, slot.roster)
 
     # --- the network -------------------------------------------------------------------------------------------------
 
-    def _say(self, machine: Machine, message: object, peers: Sequence[PeerId]) -> None:
+    def _send_each(self, machine: Machine, message: object, peers: Sequence[PeerId]) -> None:
         others = [peer for peer in peers if peer != machine.peer]
-        self.checkers.saying(machine.peer, message, machine.clock(self.time))
+        self.checkers.before_send(machine.peer, message, machine.clock(self.time))
         if self.trace is not None:
             self.note(machine.peer, f"-> {','.join(others)} {_brief(message)}")
         machine.messages += len(others)
@@ -389,20 +389,22 @@ class World:
             size = canonical.size(message)
             machine.bytes += len(others) * size
             if size > MAX_MESSAGE_BYTES:
-                raise Violation(f"{short(machine.peer)} sends a {type(message).__name__} of {size} bytes, which nobody takes")
-        is_calm = self.time >= self.faults.calm_at
+                raise Violation(
+                    f"{short(machine.peer)} sends a {type(message).__name__} of {size} bytes, which no peer accepts"
+                )
+        are_faults_over = self.time >= self.faults.faults_end_at
         shortest, longest = self.faults.delay_seconds
         for peer in others:
             target = self.machines.get(peer)
             if target is None:
                 continue
             copies = 1
-            if not is_calm:
+            if not are_faults_over:
                 if self.random.random() < self.faults.loss or self._is_cut(machine.peer, peer):
                     continue
                 copies += self.random.random() < self.faults.duplication
             for _ in range(copies):
-                at = self.time + self.random.uniform(shortest, min(longest, 0.3) if is_calm else longest)
+                at = self.time + self.random.uniform(shortest, min(longest, 0.3) if are_faults_over else longest)
                 self._at(at, self._deliver, target, machine.peer, message)
 
     def _is_cut(self, sender: PeerId, receiver: PeerId) -> bool:
@@ -461,7 +463,7 @@ class World:
                 self._leave(machine)
             if random.random() < faults.aside / 60.0 and len([m for m in alive if not m.is_aside]) > 2:
                 self._step_aside(machine)
-        if self.time + 1.0 < faults.calm_at:
+        if self.time + 1.0 < faults.faults_end_at:
             self._at(self.time + 1.0, self._every_second)
 
     def _join(self) -> None:
@@ -485,7 +487,7 @@ class World:
             return
         machine.is_aside, machine.working = True, None
         self.checkers.left(machine.peer)
-        self.note(machine.peer, "steps aside")
+        self.note(machine.peer, "pauses")
         self._perform(machine, machine.agreement.leave(machine.clock(self.time)))
         self._after(machine)
         self._at(self.time + self.random.uniform(0.2, 15.0), self._step_in, machine, machine.life)

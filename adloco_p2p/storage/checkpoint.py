@@ -8,9 +8,9 @@
         manifest.json              written last: size and SHA-256 of every file, the decisions (`Durable`), the run's digest
       round-000012.old/            for a moment, where a checkpoint of the same round is replaced
 
-The manifest stands in an envelope with its own SHA-256, so that a damaged one is told from one of another run or version. The
-file must be the canonical form of what it holds: a digit beyond a double's precision changes no value, but it is damage too.
-The order is: files, sync, manifest, sync, rename, sync, and only then are older checkpoints removed.
+The manifest stands in an envelope with its own SHA-256, so that a damaged one is distinguished from one of another run or
+version. The file must be the canonical form of what it holds: a digit beyond a double's precision changes no value, but it is
+damage too. The order is: files, sync, manifest, sync, rename, sync, and only then are older checkpoints removed.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What makes a directory of files a checkpoint."""
+    """The list of files that makes a directory a checkpoint."""
 
     format: int
     run: Digest
@@ -92,7 +92,7 @@ class CheckpointStore:
 
     @classmethod
     def open(cls, directory: Path, *, run: Digest, kept: int) -> "CheckpointStore":
-        """Make the directory, and clear away what an interrupted process left. Raises StorageError."""
+        """Make the directory, and remove the files of an interrupted process. Raises StorageError."""
         assert kept >= 2, "a torn checkpoint needs one before it"
         with reported(directory):
             directory.mkdir(parents=True, exist_ok=True)
@@ -225,13 +225,13 @@ class CheckpointStore:
         return tensors, meta
 
     def _check(self, round: int) -> Manifest:
-        """The manifest, once every file is what it says. Raises _Damaged, and StorageError for another run or version."""
+        """The manifest, once every file matches it. Raises _Damaged, and StorageError for another run or version."""
         folder = self._final(round)
         try:
             manifest = self._read_manifest(folder)
             for name, record in manifest.files.items():
                 if (folder / name).stat().st_size != record.size_bytes or _measure(folder / name) != record:
-                    raise _Damaged(f"{name} is not what the manifest says")
+                    raise _Damaged(f"{name} differs from the manifest")
         except PermissionError as error:
             raise StorageError(f"{error.filename}: permission denied; give this user read access", code="E403") from error
         except OSError as error:  # missing, or a part of the disk that cannot be read

@@ -63,8 +63,8 @@ class EventLog:
 
 
 def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """The events in a file, oldest first; none where there is no file. A last line without its end is left out, because
-    it is being written or was torn; any other unreadable line is logged and left out. Raises StorageError."""
+    """The events in a file, oldest first; none where there is no file. A last line without its end is skipped, because
+    it is being written or was torn; any other unreadable line is logged and skipped. Raises StorageError."""
     with reported(path):
         content = path.read_bytes() if path.exists() else b""
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):

@@ -4,7 +4,7 @@
     record    mark (2 bytes), length (4), CRC-32 of length and payload (4), payload; numbers little-endian
 
 A crash can tear only the record that was being appended, because every earlier one was synced. So on opening, damage with
-nothing readable behind it is the torn tail and is cut off: that append never returned, hence nobody acted on it. Damage
+nothing readable behind it is the torn tail and is cut off: that append never returned, hence nothing has acted on it. Damage
 with a whole record behind it happened to synced bytes: then the journal is refused, because a forgotten vote is worse.
 """
 
@@ -127,7 +127,7 @@ class Journal:
 
 def read_records(path: Path, *, size_bytes: int | None = None) -> Iterator[tuple[int, bytes]]:
     """Place and content of every record in the first `size_bytes` of a journal, which another process may be writing: nothing
-    is locked or mended. Raises StorageError.
+    is locked or repaired. Raises StorageError.
     """
     with reported(path), _content(path) as content:
         end_of_records = min(_end_of_records(path, content), size_bytes or len(content))

@@ -1,4 +1,4 @@
-"""One zip file that lets somebody else understand what happened on this machine, and nothing that they must not have.
+"""One zip file that lets others understand what happened on this machine, without its secrets.
 
 crash.txt      how the last crash ended, if there was one
 about.json     versions, machine, command line

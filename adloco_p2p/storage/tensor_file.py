@@ -15,7 +15,7 @@ import torch
 from adloco_p2p.core.model.types import Digest
 
 _NAMES = {torch.float32: "F32", torch.int64: "I64"}
-"""What checkpoints hold, as the format calls it."""
+"""The types of checkpoints, by the names of the format."""
 _ALIGNMENT = 8
 """The header is padded with spaces to a multiple of this."""
 

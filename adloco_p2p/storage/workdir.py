@@ -3,7 +3,7 @@
 lock               held while the process lives; inside are its process id and, while it starts, what it does
 run.json           the run's configuration in canonical form; its SHA-256 is the run's id
 manifest.bin       the same, signed by the run's author: what joiners are given
-identity.key       this peer's private key: whoever has it is this peer
+identity.key       this peer's private key: its owner is this peer
 peers.json         where other peers were found last time
 journal.bin        votes and final plans (`journal.py`)
 events.jsonl       what happened, one line each (`event_log.py`)
@@ -31,17 +31,17 @@ MAX_RUN_BYTES = 1 << 20
 
 
 HELPING = "running as a bootstrap: it helps peers to find each other"
-"""What the holder of a directory does all the time where it is a bootstrap."""
+"""The phase of a directory's holder that is a bootstrap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who works in a directory."""
+    """The process that works in a directory."""
 
     pid: int
     """0 where it cannot be read."""
     starting: str | None = None
-    """What it does while it starts; none before and after that."""
+    """Its phase while it starts; none before and after that."""
 
     @property
     def is_helper(self) -> bool:
@@ -93,12 +93,12 @@ class Workdir:
             )
 
     def keep_to(self, *, is_offline: bool) -> None:
-        """What was trained alone has no ledger that others could verify, and what was agreed with others would be missing in a
-        ledger that goes on later. Raises ConfigError where the run that lies here was trained the other way."""
+        """Training alone leaves no ledger that others could verify, and agreed rounds would be missing in a ledger that is
+        continued later. Raises ConfigError where the run that lies here was trained the other way."""
         if is_offline and self.manifest_path.exists():
             raise ConfigError(
                 f"--offline: the run in {self.path} was begun on the network, and others would not know what is trained without"
-                " it; leave --offline out (nobody else has to be there), or choose another --workdir",
+                " it; remove --offline (no other peer has to be there), or choose another --workdir",
                 code="E213",
             )
         has_trained = self.checkpoints_path.is_dir() and any(self.checkpoints_path.iterdir())

@@ -1,7 +1,7 @@
 """The swarm's ports inside one process, without a network: for a peer alone, for simulated hosts, and as the fake that the
 conformance suite holds against the real transport.
 
-Everything happens in one event loop. Messages arrive in order and are never lost, unless `cut` says so.
+Everything happens in one event loop. Messages arrive in order and are never lost, except to peers in `cut`.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, PseudoGradientStatistics
-from adloco_p2p.errors import AverageFailed, StateTransferFailed
+from adloco_p2p.errors import AveragingError, StateTransferFailed
 from adloco_p2p.numerics.digest import tensor_digest
 from adloco_p2p.numerics.reduction import pseudo_gradient_statistics, weighted_average
 
@@ -46,7 +46,7 @@ class _Rendezvous:
 
 @dataclass(slots=True)
 class MemorySwarm:
-    """What the peers of one process share. `cut` holds peers that nobody can reach, to test departures."""
+    """The state that the peers of one process share. `cut` holds peers that cannot be reached, to test departures."""
 
     inboxes: dict[PeerId, Callable[[PeerId, object], None]] = field(default_factory=dict)
     rendezvous: dict[Digest, _Rendezvous] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class MemoryPort:
         shares: tuple[float, ...] = (),
     ) -> MemoryAverage:
         """Wait for all members, then take the weighted mean; all members receive the same tensor values."""
-        del round, shares  # nobody reduces here, and everything is kept
+        del round, shares  # no member reduces here, and everything is kept
         rendezvous = self.swarm.rendezvous.setdefault(key, _Rendezvous(weights=weights))
         assert rendezvous.weights == weights, "the key binds the members"
         members = tuple(peer for peer, _ in weights)
@@ -109,7 +109,7 @@ class MemoryPort:
                 await rendezvous.done.wait()
         except TimeoutError:
             missing = tuple(peer for peer in members if peer not in rendezvous.vectors)
-            raise AverageFailed(f"waited {timeout_seconds:.1f} s for {', '.join(missing)}", suspects=missing) from None
+            raise AveragingError(f"waited {timeout_seconds:.1f} s for {', '.join(missing)}", suspects=missing) from None
         finally:
             self.swarm.rendezvous.pop(key, None)
         assert rendezvous.average is not None
@@ -137,7 +137,7 @@ class MemoryPort:
         del round, key, timeout_seconds
         average = self.swarm.averages.get(digest)
         if average is None or all(peer in self.swarm.cut for peer in from_peers):
-            raise AverageFailed("nobody holds the average", suspects=from_peers)
+            raise AveragingError("no peer holds the average", suspects=from_peers)
         return MemoryAverage(
             vector=average,
             digest=digest,
@@ -149,14 +149,14 @@ class MemoryPort:
     def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[torch.Tensor]) -> None:
         del round
         if len(self.swarm.inboxes) < 2:
-            return  # nobody to fetch it
+            return  # no peer to fetch it
         offers = self.swarm.states.setdefault((self.me, instance), {})
         offers[digest] = tuple(vector.clone() for vector in state)
         for old in list(offers)[:-STATES_KEPT]:
             del offers[old]
 
     def retire(self, instance: InstanceId) -> None:
-        """What is there stays until `withdraw`; it is little."""
+        """A state stays until `withdraw`; it is little."""
 
     def withdraw(self, instance: InstanceId) -> None:
         self.swarm.states.pop((self.me, instance), None)

@@ -28,7 +28,7 @@ from adloco_p2p.training.device import configure_device
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.inner_loop import OnProgress, run_inner_steps
 from adloco_p2p.training.instance import Instance
-from adloco_p2p.training.learning_rate import round_schedule
+from adloco_p2p.training.learning_rate import learning_rate_schedule
 from adloco_p2p.training.memory_search import search_cpu, search_cuda
 from adloco_p2p.training.model import build_model, derived_seed, initial_seed
 from adloco_p2p.training.shell import ModelShell
@@ -54,7 +54,8 @@ class Hosting:
         self._pseudo_gradients: dict[InstanceId, torch.Tensor] = {}
         self._codec = codec_named(run.averaging.codec)
         self._residual: dict[InstanceId, torch.Tensor] = {}
-        """What the codec lost of earlier pseudo-gradients (error feedback), [P]; checkpointed, forgotten with the instance."""
+        """The residual of earlier pseudo-gradients that the codec lost (error feedback), [P]; checkpointed, forgotten with the
+        instance."""
         self._micro_batch_limit: int | None = None
         self._heldout: Batch | None = None
 
@@ -120,7 +121,7 @@ class Hosting:
         instance = self._get(instance_id)
         if effect.is_ahead:
             self._run_ahead(instance_id)
-        elif not instance.is_at_boundary:  # a round that never came to an average
+        elif not instance.is_at_boundary:  # a round that never got an average
             self.discard(instance_id)
         instance.round = effect.round
         self._pseudo_gradients.pop(instance_id, None)
@@ -135,7 +136,7 @@ class Hosting:
                 instance,
                 stream,
                 share=effect.share,
-                schedule=round_schedule(effect, inner=self._run.inner, initial_batch=self._run.batch.initial_batch),
+                schedule=learning_rate_schedule(effect, inner=self._run.inner, initial_batch=self._run.batch.initial_batch),
                 micro_batch_limit=micro_batch_limit,
                 should_stop=should_stop,
                 on_progress=on_progress,
@@ -159,7 +160,7 @@ class Hosting:
 
     def _run_ahead(self, instance: InstanceId) -> None:
         """Begin a round from the outer parameters as they are, or from where this host's own pseudo-gradient, in place of the
-        average that is under way, would bring them. What the codec loses of it may be needed before the outer step has come."""
+        average that is under way, would bring them. Its residual may be needed before the outer step has come."""
         hosted = self._get(instance)
         start = hosted.outer.clone()
         weight = {"eager": hosted.fraction, "forecast": 1.0}.get(self._run.outer.overlap)
@@ -197,7 +198,7 @@ class Hosting:
             self._pseudo_gradients.pop(instance, None)
 
     def _part(self, hosted: Instance) -> slice:
-        """What the pseudo-gradient of the round under way is of."""
+        """The parameters that the pseudo-gradient of the current round refers to."""
         return slice(0, self.num_parameters) if hosted.round is None else self._fragment_of(hosted.round)
 
     def _step(self, outer: torch.Tensor, momentum: torch.Tensor, averaged: torch.Tensor) -> None:
@@ -315,7 +316,7 @@ class Hosting:
         return self._instances[instance]
 
     def _own_randomness(self) -> AbstractContextManager[None]:
-        """What is drawn inside leaves torch's global random state as it was."""
+        """Random draws inside leave torch's global random state as it was."""
         return torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else [])
 
     def _new(self, outer: torch.Tensor, *, momentum: torch.Tensor | None) -> Instance:
@@ -349,7 +350,7 @@ class Hosting:
         )
 
     def _merge(self, merge: Merge) -> None:
-        """Outer parameters and momentum of the target <- weighted means; its AdamW as the rules say (method section 6)."""
+        """Outer parameters and momentum of the target <- weighted means; its AdamW by the rules (method section 6)."""
         rules = self._run.merge
         target = self._get(merge.target)
         taken = [(self._get(s), weight) for s, weight in zip(merge.sources, merge.weights, strict=True) if weight > 0]

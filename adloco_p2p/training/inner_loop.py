@@ -13,7 +13,7 @@ from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch, SampleStream
 from adloco_p2p.numerics.grad_stats import half_batch_statistics, half_products
 from adloco_p2p.training.instance import Instance
-from adloco_p2p.training.learning_rate import RoundSchedule
+from adloco_p2p.training.learning_rate import LearningRateSchedule
 from adloco_p2p.training.shell import ModelShell
 
 STATISTICS_PERIOD = 4
@@ -32,7 +32,7 @@ def run_inner_steps(
     stream: SampleStream,
     *,
     share: HostShare,
-    schedule: RoundSchedule,
+    schedule: LearningRateSchedule,
     micro_batch_limit: int,
     should_stop: Callable[[], bool],
     on_progress: OnProgress,
@@ -40,7 +40,8 @@ def run_inner_steps(
     """Do the inner steps of `share`, or as many as `should_stop`, asked before each, lets pass.
 
     Returns what was done, which after a stop is a smaller contribution but a valid one (its weight is its samples); none where
-    nothing was done. The caller decides whether it counts or is discarded. What `should_stop` does takes no training time.
+    nothing was done. The caller decides whether it counts or is discarded. The time of `should_stop` does not count as
+    training.
     Raises DeviceError where one sample does not fit, or where training has diverged.
     """
     assert share.inner_steps >= 1 and share.effective_batch >= 1, share

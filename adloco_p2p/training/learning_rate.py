@@ -8,8 +8,8 @@ from adloco_p2p.core.model.events import RunInner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundSchedule:
-    """What the learning rates of one round of one instance depend on."""
+class LearningRateSchedule:
+    """The inputs of the learning rates in one round of one instance."""
 
     inner: InnerConfig
     steps_before: int
@@ -36,15 +36,15 @@ class RoundSchedule:
     def _decay(self, step: int) -> float:
         if self.inner.schedule == "constant":
             return 1.0
-        # interpolated inside the round, so that the rate does not jump at its boundaries
+        # interpolated inside the round, so that the rate is continuous at its boundaries
         progress = self.progress_start + (self.progress_end - self.progress_start) * step / self.num_steps
         floor = self.inner.final_fraction
         return floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
 
 
-def round_schedule(effect: RunInner, *, inner: InnerConfig, initial_batch: int) -> RoundSchedule:
+def learning_rate_schedule(effect: RunInner, *, inner: InnerConfig, initial_batch: int) -> LearningRateSchedule:
     """The schedule of the round that a plan asks for."""
-    return RoundSchedule(
+    return LearningRateSchedule(
         inner=inner,
         steps_before=effect.plan.inner_steps_before,
         num_steps=effect.share.inner_steps,

@@ -49,8 +49,8 @@ def search_cpu(shell: ModelShell, *, sequence_length: int, vocab_size: int, budg
 def _step_bytes(shell: ModelShell, rows: Batch) -> int:
     """Bytes of a forward and backward beside parameters and gradients.
 
-    What autograd saves, and as a guess twice the largest saved tensor again: backward makes the logits' gradient beside them.
-    """
+    The tensors that autograd saves, and as a guess twice the largest saved tensor again: backward makes the logits' gradient
+    beside them."""
     own = {parameter.untyped_storage().data_ptr() for parameter in shell.parameters}
     saved: dict[int, int] = {}
 

@@ -85,7 +85,7 @@ def _is_known(model_type: str, key: str, value: Scalar) -> bool:
         return True
     try:
         changed = transformers.AutoConfig.for_model(model_type, **{key: value}).to_dict()
-    except Exception:  # refused, so it is known; `_architecture` says why
+    except Exception:  # refused, so it is known; `_architecture` reports why
         return True
     changed.pop(key, None)
     return bool(changed != plain.to_dict())
@@ -110,7 +110,7 @@ def check_size(config: transformers.PretrainedConfig, memory_bytes: int | None) 
 
 
 def _memory_bytes() -> int | None:
-    """Of this machine and its GPUs together; none where the system does not tell."""
+    """Of this machine and its GPUs together; none where the system does not report it."""
     try:
         own = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
@@ -133,7 +133,7 @@ def _from_config(config: transformers.PretrainedConfig, given: dict[str, Scalar]
     except Exception as error:  # torch and transformers refuse impossible sizes with whatever error they happen to run into
         sizes = " ".join(f"{key}={value}" for key, value in sorted(given.items()) if type(value) is int)
         raise ConfigError(
-            f"model.architecture: these sizes do not make a {config.model_type}: {sizes or 'none is set'}; torch says:"
+            f"model.architecture: these sizes do not make a {config.model_type}: {sizes or 'none is set'}; torch reports:"
             f" {_one_line(error) or type(error).__name__}",
             code="E209",
         ) from error

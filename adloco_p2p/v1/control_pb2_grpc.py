@@ -60,7 +60,7 @@ class ControlServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def GetStatus(self, request, context):
-        """What the node does now.
+        """The status of the node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,4 +1,4 @@
-"""The doctor's report: what was found, and for everything that is not well its cause and what mends it."""
+"""The doctor's report: one line per check, and cause and remedy of every problem."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ class CheckResult:
     """One line of the doctor's report."""
 
     check: str
-    """What was looked at, in a word or two."""
+    """The subject of the check, in a word or two."""
     outcome: Outcome
     """A warning: it works, but not well. Failed: the node cannot take part."""
     found: str
     code: str | None = None
-    """Entry of the table of errors, with cause and remedy; where the verdict is a warning or worse."""
+    """Entry of the table of errors, with cause and remedy; where the outcome is a warning or worse."""
 
     def __post_init__(self) -> None:
         assert (self.code is not None) == (self.outcome in ("warning", "failed")), self

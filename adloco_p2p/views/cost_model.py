@@ -16,7 +16,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What every formula needs."""
+    """The inputs of every formula."""
 
     num_samples: float
     """N: samples of the whole run."""
@@ -55,7 +55,7 @@ def capped_geometric_rounds(work: Workload, *, ratio: float, largest_batch: floa
 
 
 def round_bytes(*, num_parameters: int, num_workers: int, bytes_per_value: float) -> float:
-    """What a ring all-reduce moves per worker, round and direction: 2 (M - 1) / M P w."""
+    """Bytes of a ring all-reduce per worker, round and direction: 2 (M - 1) / M P w."""
     return 2 * (num_workers - 1) / num_workers * num_parameters * bytes_per_value
 
 
@@ -73,7 +73,7 @@ def growing_rounds(num_samples: float, *, per_round: float, growth: float, most_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What one exchange of pseudo-gradients costs a peer."""
+    """The cost of one exchange of pseudo-gradients for a peer."""
 
     num_parameters: int
     num_workers: int
@@ -96,7 +96,7 @@ class Estimate:
 
 
 def estimate_of(method: str, rounds: float, link: Link, *, basis: Literal["derived", "extrapolated"] = "derived") -> Estimate:
-    """What so many rounds cost."""
+    """The cost of so many rounds."""
     whole = ceil(rounds - ROUNDING)
     per_round = round_bytes(
         num_parameters=link.num_parameters, num_workers=link.num_workers, bytes_per_value=link.bytes_per_value
@@ -112,7 +112,7 @@ def estimate_of(method: str, rounds: float, link: Link, *, basis: Literal["deriv
 
 def bounds(work: Workload, link: Link, *, growth_cap: float, max_batch: int) -> tuple[Estimate, ...]:
     """The most rounds that the run may need, with a batch that never grows; and the fewest, with a global batch that grows by
-    `growth_cap` in every round up to `max_batch`. How fast a batch grows nobody knows before the run: that is what the batch
+    `growth_cap` in every round up to `max_batch`. The growth of the batch is not known before the run: that is what the norm
     test measures. One estimate where the batch cannot grow."""
     most = estimate_of(f"at most: constant batch of {work.initial_batch:g} per host", constant_rounds(work), link)
     largest = max_batch / work.num_workers

@@ -1,4 +1,4 @@
-"""What views show, computed from a `Status`: progress, time left, rates, and the rows of the tables. Pure."""
+"""The numbers and rows of the views, computed from a `Status`: progress, time left, rates, and the rows of the tables. Pure."""
 
 import math
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ def totals(status: Status) -> Totals:
 
 
 def traffic_by_kind(status: Status) -> dict[str, tuple[int, int]]:
-    """Bytes sent and received by kind. Where nothing was counted, what the committed averages of this peer came to."""
+    """Bytes sent and received by kind. Where nothing was counted, those of the committed averages of this peer."""
     results = status.results.values()
     averaging = sum(result.bytes_sent for result in results), sum(result.bytes_received for result in results)
     return dict(status.traffic) or {"averaging": averaging}
@@ -96,7 +96,7 @@ def bandwidth(status: Status) -> dict[str, float | None]:
 
 
 def phase(status: Status) -> str:
-    """What this peer does now, in a word: of its instances, that of the first that is not done."""
+    """The phase of this peer now, in a word: of its instances, that of the first that is not done."""
     if status.state == "starting":
         return status.starting or status.state
     if status.state in ("paused", "stopped", "finished"):
@@ -108,15 +108,17 @@ def phase(status: Status) -> str:
 
 
 def joining(status: Status) -> str:
-    """What this peer waits for before it does work in the run, in words; empty where it has work, or none is planned for it."""
+    """In words, why this peer has no work in the run yet; empty where it has work, or none is planned for it."""
     plan = status.current_plan
     if plan is None or plan.is_last or not status.peer or status.state != "running":
         return ""
     ahead = [known for known in status.plans if known.round >= plan.round]
     if all(roster_entry.peer != status.peer for roster_entry in plan.roster):
-        seated = [known.round for known in ahead if any(roster_entry.peer == status.peer for roster_entry in known.roster)]
+        admitted = [known.round for known in ahead if any(roster_entry.peer == status.peer for roster_entry in known.roster)]
         return (
-            f"waiting to join: round {seated[0]}" if seated else f"waiting to join: round {ahead[-1].round + 1} at the earliest"
+            f"waiting to join: round {admitted[0]}"
+            if admitted
+            else f"waiting to join: round {ahead[-1].round + 1} at the earliest"
         )
     shares = [share for planned in plan.instances if (share := _share(status, planned)) is not None]
     if not shares or status.results or any(share.inner_steps for share in shares):
@@ -151,7 +153,7 @@ def final_heldout(status: Status) -> float | None:
 
 
 def fate(status: Status, instance: int) -> str:
-    """What became of an instance, in words."""
+    """The fate of an instance, in words."""
     for decision in status.decisions:
         if decision.kind == "merge" and instance in decision.sources and instance not in decision.targets:
             return f"merged into {decision.targets[0]} before round {decision.round}"
@@ -303,13 +305,13 @@ _AFTER_TRAINING = frozenset(
 
 
 def _share(status: Status, planned: PlannedInstance | None) -> Host | None:
-    """What the plan asks of this peer for the instance."""
+    """The share of this peer in the instance, by the plan."""
     hosts = planned.hosts if planned is not None else ()
     return next((host for host in hosts if host.peer == status.peer), None)
 
 
 def _current_activity(status: Status, instance: int) -> Activity | None:
-    """Only of the round in progress: what an earlier round left behind says nothing about this one."""
+    """Only of the round in progress: progress of an earlier round does not count."""
     activity = status.activities.get(instance)
     return activity if activity is not None and activity.round >= status.current_round else None
 

@@ -9,7 +9,7 @@ from adloco_p2p.views.status import Status, apply
 
 
 def read_events(path: Path) -> list[Event]:
-    """Return all events of the file. A torn last line (the process was killed while writing it) is left out.
+    """Return all events of the file. A torn last line (the process was killed while writing it) is omitted.
 
     Raises ConfigError, naming the file: missing, unreadable, empty, or a line that is not an event.
     """

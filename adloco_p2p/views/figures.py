@@ -1,5 +1,5 @@
 """The pictures of the report, drawn with matplotlib without its global state. Each function returns a figure; `report.py`
-names and saves them. Colours are the Okabe-Ito palette, which colour-blind readers can tell apart."""
+names and saves them. Colours are the Okabe-Ito palette, which colour-blind readers can distinguish."""
 
 import math
 import re
@@ -125,7 +125,7 @@ def _margin_labels(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abscissa:
-    """What a loss is drawn against."""
+    """The horizontal axis of a loss curve."""
 
     name: str
     label: str
@@ -250,7 +250,7 @@ def _boundaries(axes: Axes, status: Status, abscissa: Abscissa) -> None:
 
 
 def batches(status: Status) -> Figure:
-    """One panel per instance: what the batch test asked and what was used; the ground tells the switch mode."""
+    """One panel per instance: the batch that the norm test asked for, and the one used; the ground shows the switch mode."""
     found = dict(list(_by_instance(status).items())[:MAX_PANELS])
     columns = min(3, len(found))
     rows = math.ceil(len(found) / columns)
@@ -260,7 +260,7 @@ def batches(status: Status) -> Figure:
     figure.subplots_adjust(left=0.075, right=0.975, top=1 - 1.05 / height, bottom=0.55 / height, hspace=0.3, wspace=0.08)
     hidden = len(_by_instance(status)) - len(found)
     more = f"; {hidden} more instances are not shown" if hidden else ""
-    _heading(figure, 0.075, "Batch growth", f"dashed: asked by the batch test; solid: really used{more}")
+    _heading(figure, 0.075, "Batch growth", f"dashed: asked by the norm test; solid: used{more}")
     _mode_key(figure, 1 - 0.56 / height)
     for index, panel in enumerate(panels.flat):
         panel.set_visible(index < len(found))
@@ -312,8 +312,8 @@ def family(status: Status) -> Figure:
     lanes = {instance: row for row, instance in enumerate(sorted(status.lives))}
     height = 2.0 + (0.66 if len(lanes) <= 12 else 0.3) * max(len(lanes), 2)
     figure = Figure(figsize=(9.6, height))
-    told = "instances over the rounds; thickness: effective batch; a cross is a failed averaging attempt"
-    axes = _axes(figure, "Family tree", told, left=0.1, right=0.85)
+    subtitle = "instances over the rounds; thickness: effective batch; a cross is a failed averaging attempt"
+    axes = _axes(figure, "Family tree", subtitle, left=0.1, right=0.85)
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
     first = min(life.start for life in status.lives.values())
@@ -467,8 +467,8 @@ def traffic(status: Status) -> Figure:
     """Bytes sent upwards, bytes received downwards."""
     figure = Figure(figsize=(9.6, 4.2))
     totals = derived.totals(status)
-    told = f"per outer round; {units.size(totals.bytes_sent)} sent and {units.size(totals.bytes_received)} received in all"
-    axes = _axes(figure, "Bytes exchanged", told, left=0.095, right=0.875)
+    subtitle = f"per outer round; {units.size(totals.bytes_sent)} sent and {units.size(totals.bytes_received)} received in all"
+    axes = _axes(figure, "Bytes exchanged", subtitle, left=0.095, right=0.875)
     rounds = sorted({result.round for result in status.results.values()})
     sent, received = dict.fromkeys(rounds, 0), dict.fromkeys(rounds, 0)
     for result in status.results.values():

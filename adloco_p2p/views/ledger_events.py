@@ -1,8 +1,8 @@
-"""The story of a run as its ledger tells it: the same events that a peer writes, of nobody in particular. Pure.
+"""Events of a run, derived from its ledger: the events that a peer writes, but of no single peer. Pure.
 
-So whoever holds the ledger sees a run in the views that a peer has of its own: what was planned and why, and what the signed
-reports say of every round. The ledger knows no clock and no single peer's traffic, so these events carry none; a round that
-has no receipts yet is not told.
+With them every holder of the ledger sees a run in the same views as a peer: the plans with their reasons, and the results in
+the signed reports. The ledger has no clock and no peer's traffic, so these events carry none; a round without reports in the
+ledger has no event yet.
 """
 
 from collections import Counter
@@ -19,8 +19,8 @@ from adloco_p2p.views.records import Event
 from adloco_p2p.views.status import Status, apply
 
 
-class Story:
-    """The story of a ledger, told up to where it has come; what is told once is not told again."""
+class LedgerEvents:
+    """Folds the entries of a ledger into events and a status; every entry once."""
 
     def __init__(self, genesis: RoundPlan, *, started: Mapping[str, object], sequence_length: int) -> None:
         """`started` are the fields of the first event, as in `events.jsonl`."""
@@ -35,32 +35,32 @@ class Story:
         self.lines: list[Event] = []
         """Plans, oldest first."""
         self._plans = [self._genesis]
-        self._hear({"event": "started", "time": 0.0, **self._started})
+        self._apply({"event": "started", "time": 0.0, **self._started})
         for event in _planned(self._genesis, None):
-            self._hear(event)
+            self._apply(event)
 
     def follow(self, entries: Sequence[LedgerEntry]) -> None:
-        """Tell what is new. A ledger that was switched to another history is told from the beginning."""
+        """Add the new entries. After a reorg everything is derived anew."""
         known = len(self._plans) - 1
         if len(entries) < known or (known and entries[known - 1].plan != self._plans[-1]):
             self._begin()
         for entry in entries[len(self._plans) - 1 :]:
             for event in _planned(entry.plan, entry):
-                self._hear(event)
+                self._apply(event)
             if len(self._plans) >= REPORT_LAG:
-                self._hear_reports(self._plans[-REPORT_LAG], entry)
+                self._apply_reports(self._plans[-REPORT_LAG], entry)
             self._plans.append(entry.plan)
 
-    def _hear_reports(self, reported: RoundPlan, entry: LedgerEntry) -> None:
+    def _apply_reports(self, reported: RoundPlan, entry: LedgerEntry) -> None:
         found = credited_in(reported, entry)
         self.credited += found
         by_instance: dict[int, list[CreditedSamples]] = {}
         for credit in found:
             by_instance.setdefault(credit.item.instance, []).append(credit)
         for instance, about in sorted(by_instance.items()):
-            self._hear(_round(reported, instance, about, self._sequence_length))
+            self._apply(_round(reported, instance, about, self._sequence_length))
 
-    def _hear(self, event: Event) -> None:
+    def _apply(self, event: Event) -> None:
         self.status = apply(self.status, event)
         if event["event"] == "plan":
             self.lines.append(event)

@@ -1,4 +1,4 @@
-"""What the web page of a run shows, as one JSON document. Pure; every list in it has a limit.
+"""The web page of a run, as one JSON document. Pure; every list in it has a limit.
 
 `status` and `plans` come from the ledger (`ledger_events.py`) or, for a run without one, from the events of a peer.
 """
@@ -36,8 +36,8 @@ def document(
     source: str,
     own: Status | None,
 ) -> Document:
-    """`plans`: their events, oldest first. `is_alive`: who showed a sign of life lately; none where nobody listens.
-    `source`: where this comes from, for the reader. `own`: what this machine's node says of itself."""
+    """`plans`: their events, oldest first. `is_alive`: whether a peer showed a sign of life lately; none without a connection
+    to the swarm. `source`: the origin of the data, for the reader. `own`: the status of this machine's node."""
     peers = _peers(status, contributions, _states(status, own, is_alive))
     return {
         "run": {
@@ -163,7 +163,7 @@ def _shown_decisions(status: Status) -> Sequence[Decision]:
 
 
 def _states(status: Status, own: Status | None, is_alive: Callable[[str], bool] | None) -> dict[str, str]:
-    """Of the roster: what was heard of them lately, or else what this machine's node says. After its end nobody knows."""
+    """Of the roster: by recent signs of life, or else by this machine's node. Unknown after its end."""
     seated = [row.peer for row in derived.peer_rows(status)]
     if is_alive is not None:
         return {peer: "alive" if is_alive(peer) else "silent" for peer in seated}
@@ -197,7 +197,7 @@ def _peers(status: Status, contributions: Sequence[Contribution], states: Mappin
 
 
 def _traffic(status: Status, own: Status | None, *, parameters: int | None, bytes_per_value: float) -> Document:
-    """What averaging cost the whole swarm, computed from who contributed; and what this machine's node measured."""
+    """Bytes of averaging in the whole swarm, computed from the contributors; and those that this machine's node measured."""
     swarm: float | None = None
     if parameters is not None:
         swarm = sum(

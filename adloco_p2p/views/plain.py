@@ -30,7 +30,7 @@ class PlainView:
         """Nothing to prepare; there for the sake of one way to use both views."""
 
     def recall(self, events: Iterable[Event]) -> None:
-        """What happened before; prints nothing."""
+        """Earlier events; prints nothing."""
         self._status = replay(events)
 
     def update(self, event: Event) -> None:
@@ -55,7 +55,7 @@ def _joined(label: str, *pairs: str) -> str:
 
 
 def _at(status: Status, event: Event) -> str:
-    """`round 12/40`, padded to the longest; `round 12` where nobody knows how many there will be."""
+    """`round 12/40`, padded to the longest; `round 12` where the number of rounds is not known."""
     if status.rounds is None:
         return f"round {event['round']}".ljust(len("round 999"))
     return f"round {event['round']}/{status.rounds}".ljust(len(f"round {status.rounds}/{status.rounds}"))
@@ -150,7 +150,7 @@ def _stopping(_status: Status, event: Event) -> str:
 
 
 def _stood_still(_status: Status, event: Event) -> str:
-    return _joined("woke", f"stood still for {units.duration(event['seconds'])}: suspended, asleep, or the clock was set")
+    return _joined("woke", f"did not run for {units.duration(event['seconds'])}: suspended, asleep, or the clock was set")
 
 
 def _paused(_status: Status, event: Event) -> str:

@@ -1,6 +1,6 @@
-"""The numbers that a monitor collects of one node, by the conventions of Prometheus: base units, `_total` for what only grows.
+"""The numbers that a monitor collects of one node, by the conventions of Prometheus: base units, `_total` for counters.
 
-What only grows may fall when a node resumes, because rounds that were lost are not counted: monitors read that as a restart.
+A counter may fall when a node resumes, because rounds that were lost are not counted: monitors read that as a restart.
 """
 
 import math
@@ -17,7 +17,7 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """One metric and its samples: values of the labels -> value. A sample that is not known is left out."""
+    """One metric and its samples: values of the labels -> value. An unknown sample is omitted."""
 
     name: str
     kind: Literal["gauge", "counter"]
@@ -38,7 +38,7 @@ def _run(status: Status) -> list[Measure]:
         Measure(
             name="adloco_run_info",
             kind="gauge",
-            meaning="What this node takes part in; always 1.",
+            meaning="Run, peer and device of this node; always 1.",
             label_names=("run", "name", "mode", "peer", "device"),
             samples={
                 (
@@ -59,7 +59,7 @@ def _run(status: Status) -> list[Measure]:
         _gauge("adloco_run_remaining_seconds", "Estimated time until the end of the run.", derived.eta_seconds(status)),
         _gauge("adloco_run_finished", "1 once the run is complete.", float(status.finish is not None)),
         _gauge("adloco_round_expected_seconds", "Computing time of the slowest host, as planned.", expected),
-        _gauge("adloco_last_event_timestamp_seconds", "When this node last said anything, in unix time.", status.last_time),
+        _gauge("adloco_last_event_timestamp_seconds", "Time of the last event of this node, in unix time.", status.last_time),
     ]
 
 
@@ -69,7 +69,7 @@ def _work(status: Status) -> list[Measure]:
         _counter("adloco_samples_total", "Samples that this node trained, in rounds that count.", totals.samples),
         _counter("adloco_tokens_total", "Predicted tokens that this node trained, in rounds that count.", totals.tokens),
         _counter("adloco_training_seconds_total", "Time in inner steps, in rounds that count.", totals.training_seconds),
-        _counter("adloco_running_seconds_total", "Time in which the node ran, all its lives.", status.elapsed_seconds),
+        _counter("adloco_running_seconds_total", "Time in which the node ran, over all restarts.", status.elapsed_seconds),
         _gauge("adloco_compute_utilisation_ratio", "Time in inner steps by running time.", derived.compute_utilisation(status)),
         _gauge("adloco_tokens_per_second", "Tokens by running time, over the last rounds.", derived.tokens_per_second(status)),
         _gauge("adloco_micro_batch_limit_samples", "Samples that fit one pass on this device.", status.micro_batch_limit),
@@ -111,11 +111,13 @@ def _instances(status: Status) -> list[Measure]:
         ),
         each(
             "adloco_instance_requested_batch_samples",
-            "What the batch test asks.",
+            "Global batch that the norm test asks for.",
             {r.instance: r.requested_batch for r in rows},
         ),
         each(
-            "adloco_instance_effective_batch_samples", "What a step really uses.", {r.instance: r.effective_batch for r in rows}
+            "adloco_instance_effective_batch_samples",
+            "Global batch that a step uses.",
+            {r.instance: r.effective_batch for r in rows},
         ),
         each("adloco_instance_hosts", "Peers that train the instance.", {row.instance: row.num_hosts for row in rows}),
     ]

@@ -1,4 +1,4 @@
-"""What a status is made of: events, parsed into typed values. `status.py` explains rounds and boundaries."""
+"""The parts of a status: events, parsed into typed values. `status.py` explains rounds and boundaries."""
 
 import time
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ Event = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What one peer is asked to do for one instance in one round."""
+    """The work assigned to one peer for one instance in one round."""
 
     peer: str
     batch_samples: int
@@ -49,12 +49,12 @@ class Plan:
     samples_before: int
     """Samples that the plans of the rounds before gave out."""
     samples: int
-    """What this one gives out."""
+    """Samples that this plan assigns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What this peer does for one instance now."""
+    """The work of this peer for one instance now."""
 
     round: int
     phase: str
@@ -66,7 +66,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
-    """What one finished round of one instance came to on this peer. Losses in nats per token."""
+    """The result of one finished round of one instance on this peer. Losses in nats per token."""
 
     round: int
     instance: int
@@ -130,10 +130,10 @@ class Finish:
 
 
 def warning_of_ours(key: str, message: str) -> dict[str, Any]:
-    """A condition that the viewer sees and the node cannot tell, as an event of now."""
+    """A condition that the viewer sees and the node cannot report, as an event of now."""
     return {"event": "warning", "time": time.time(), "key": key, "message": message, "active": True}
 
 
 def starting(phase: str) -> dict[str, Any]:
-    """What a node does that cannot tell it yet, as an event of now."""
+    """The phase of a node that cannot report it yet, as an event of now."""
     return {"event": "starting", "time": time.time(), "phase": phase}

@@ -17,7 +17,7 @@ CAPTIONS = {
     "batches.png": "The batch that the test asked for, and the one that was used.",
     "family.png": "Forks and merges of the instances.",
     "seconds.png": "Where the time went.",
-    "bytes.png": "What averaging moved over the network; the table above has all traffic.",
+    "bytes.png": "Bytes of averaging; the table above has all traffic.",
 }
 """Pictures in the order of the page."""
 

@@ -1,4 +1,4 @@
-"""What is known of a run, from the events of one peer: `apply(status, event)` is a pure fold, so a replay of
+"""The status of a run, from the events of one peer: `apply(status, event)` is a pure fold, so a replay of
 `events.jsonl` gives exactly what the live view showed. `derived.py` computes what views show from it.
 
 Rounds are numbered from 0, as in plans and events. A boundary has the number of the round that it precedes: forks and merges
@@ -66,7 +66,7 @@ class Status:
     warnings: Mapping[str, str] = field(default_factory=dict)
     """Conditions that hold now: key to message."""
     peer_states: Mapping[str, str] = field(default_factory=dict)
-    """What membership last said of a peer: joined, left, suspected, returned."""
+    """The last membership event of a peer: joined, left, suspected, returned."""
     traffic: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Bytes sent and received by kind, where they were counted: averaging with its failed attempts, gossip, state."""
     last_checkpoint: int | None = None
@@ -75,9 +75,9 @@ class Status:
     state: str = "starting"
     """starting, running, pausing, paused, stopping, stopped, finished."""
     join_link: str = ""
-    """With which others join through this peer; empty where nobody can dial it."""
+    """With which others join through this peer; empty where others cannot dial it."""
     starting: str = ""
-    """What the node does in that state, before it can be asked."""
+    """The phase of the node in that state, before it can be asked."""
     stopping: str | None = None
     """Why it stops, or pauses."""
     finish: Finish | None = None
@@ -188,8 +188,8 @@ def _plan(status: Status, event: Event) -> Status:
         status = _decided(status, switch)
     for planned in plan.instances:
         status = _lived(status, planned.instance, plan.round, plan.round if plan.is_last else plan.round + 1)
-    seated = {roster_entry.peer for roster_entry in plan.roster}
-    states = {peer: state for peer, state in status.peer_states.items() if peer in seated or state != "left"}
+    on_roster = {roster_entry.peer for roster_entry in plan.roster}
+    states = {peer: state for peer, state in status.peer_states.items() if peer in on_roster or state != "left"}
     newest = tuple(known for _, known in sorted({**others, plan.round: plan}.items()))[-MAX_PLANS:]
     return replace(status, plans=newest, peer_states=states)
 
@@ -235,7 +235,7 @@ def _switches(before: Plan, plan: Plan) -> list[Decision]:
 
 
 def _decided(status: Status, decision: Decision) -> Status:
-    """Append, or replace what an earlier session said of the same decision."""
+    """Append, or replace the same decision of an earlier session."""
 
     def key(known: Decision) -> tuple[int, str, tuple[int, ...]]:
         return known.round, known.kind, known.sources

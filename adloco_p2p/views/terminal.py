@@ -97,7 +97,7 @@ class TerminalView:
         self._live.start()
 
     def recall(self, events: Iterable[Event]) -> None:
-        """What happened before; forgets everything else."""
+        """Earlier events; forgets everything else."""
         self._status = replay(events)
 
     def update(self, event: Event) -> None:
@@ -195,7 +195,7 @@ def _header(status: Status, width: int) -> list[RenderableType]:
 
 
 def _so_far(status: Status, width: int) -> list[RenderableType]:
-    """What the node has come to, once there is something to say."""
+    """The results of the node so far, once there are any."""
     price, utilisation = derived.bytes_per_token(status), derived.compute_utilisation(status)
     counted, saved = status.first_contribution_seconds, status.last_checkpoint
     is_alone = bool(status.join_link) and [row.is_self for row in derived.peer_rows(status)] == [True]
@@ -326,7 +326,8 @@ def _section(
 
 
 def _cut(rows: Sequence[Row], num_lines: int) -> tuple[Sequence[Row], int]:
-    """The rows that fit, and how many do not; where some do not, one line (but not the only one) is kept to say so."""
+    """The rows that fit, and how many do not; where some do not, one line (but not the only one) is kept to show their
+    number."""
     if len(rows) <= num_lines or num_lines == 1:
         return rows[:num_lines], 0
     return rows[: num_lines - 1], len(rows) - num_lines + 1

@@ -75,7 +75,7 @@ def weights(values: tuple[float, ...]) -> str:
 
 
 def short_digest(digest: str) -> str:
-    """Enough of a run's digest to tell it from others."""
+    """Enough of a run's digest to distinguish it from others."""
     return digest[:8]
 
 

@@ -1,1 +1,1 @@
-"""What a browser or a monitor is served over HTTP: the page of a run and the metrics of a node."""
+"""Pages over HTTP, for browsers and monitors: the page of a run and the metrics of a node."""

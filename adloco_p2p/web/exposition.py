@@ -12,7 +12,7 @@ from adloco_p2p.web.server import Handler
 
 
 class Measure(Protocol):
-    """What `views.gauges` makes."""
+    """A metric, as `views.prometheus` makes it."""
 
     @property
     def name(self) -> str: ...
@@ -35,7 +35,7 @@ def exposition(measures: Iterable[Measure], accept: str) -> tuple[bytes, str]:
 
 
 def metrics_route(measure: Callable[[], Iterable[Measure]]) -> Handler:
-    """Answers a scrape with what `measure` says at that moment."""
+    """Answers a scrape with the present result of `measure`."""
 
     async def serve(request: web.Request) -> web.Response:
         body, content_type = exposition(measure(), request.headers.get("Accept", ""))

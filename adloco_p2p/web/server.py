@@ -1,7 +1,7 @@
 """A small HTTP server that only gives: no form, no cookie, no upload, nothing that changes anything.
 
-It listens on loopback unless told otherwise. A browser gets one page, its style and its script from this package and may load
-nothing else (Content-Security-Policy); every request that is not exactly one of the routes is refused before it is read.
+It listens on loopback unless configured otherwise. A browser gets one page, its style and its script from this package and may
+load nothing else (Content-Security-Policy); every request that is not exactly one of the routes is refused before it is read.
 Another site that a browser shows cannot read along: names other than this machine's are refused (DNS rebinding).
 """
 
@@ -22,9 +22,9 @@ from adloco_p2p.errors import ConfigError, SwarmError
 MAX_EVENT_STREAMS = 32
 """Browsers that are kept up to date at the same time; further ones ask again by themselves."""
 PERIOD_SECONDS = 2.0
-"""At most so often a page hears of news."""
+"""A page is notified at most so often."""
 KEEPALIVE_SECONDS = 15.0
-"""A quiet event stream says so, so that a dead connection is noticed."""
+"""A quiet event stream sends a sign of life, so that a dead connection is noticed."""
 STOP_SECONDS = 0.2
 """For answers under way; the streams of events would never end by themselves."""
 _SECURITY = {
@@ -68,7 +68,7 @@ def parse_host(setting: str, host: str) -> str:
     except ValueError:
         raise ConfigError(
             f"{setting} {host}: an IP address of this machine is accepted, such as 127.0.0.1 (this machine only) or 0.0.0.0"
-            " (everybody who can reach it)",
+            " (for all machines that can reach it)",
             code="E200",
         ) from None
 
@@ -83,7 +83,7 @@ class Server:
         self._runner = web.AppRunner(application, access_log=None, max_line_size=2048, max_field_size=4096, max_headers=64)
 
     async def start(self) -> str:
-        """The URL. Raises SwarmError where nobody can listen there."""
+        """The URL. Raises SwarmError where the address cannot be used."""
         await self._runner.setup()
         host, port = self._address.host, self._address.port
         try:
@@ -114,7 +114,7 @@ class Server:
 
 
 def _is_loopback_name(host: str) -> bool:
-    """What a browser on this machine asks for: `localhost`, or a loopback address, with or without a port."""
+    """Names by which a browser on this machine asks: `localhost`, or a loopback address, with or without a port."""
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
     name = name.removeprefix("[").removesuffix("]")
     try:
@@ -124,7 +124,7 @@ def _is_loopback_name(host: str) -> bool:
 
 
 class Page:
-    """The page of a run. `show` gives it what to show; browsers hear of it within a period."""
+    """The page of a run. `show` gives it what to show; browsers are notified within a period."""
 
     def __init__(self) -> None:
         self._body = b"{}"
@@ -138,7 +138,7 @@ class Page:
         return {**assets, "/api/run": self._run, "/api/events": self._events}
 
     def show(self, document: Mapping[str, object]) -> None:
-        """Replace what is shown. What did not change is not sent again."""
+        """Replace the document. An unchanged one is not sent again."""
         body = json.dumps(document, separators=(",", ":"), allow_nan=False).encode("ascii")
         if body != self._body:
             self._body, self._tag = body, _tag(body)
@@ -164,12 +164,12 @@ class Page:
         try:
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **_SECURITY})
             await response.prepare(request)
-            told = ""
+            sent_tag = ""
             while True:
                 changed = self._changed
-                if told != self._tag:
-                    told = self._tag
-                    await response.write(f"event: news\ndata: {told}\n\n".encode("ascii"))
+                if sent_tag != self._tag:
+                    sent_tag = self._tag
+                    await response.write(f"event: news\ndata: {sent_tag}\n\n".encode("ascii"))
                     await asyncio.sleep(PERIOD_SECONDS)
                     continue
                 try:
@@ -178,7 +178,7 @@ class Page:
                 except TimeoutError:
                     await response.write(b": quiet\n\n")
         except ConnectionResetError:
-            return response  # the browser went away
+            return response  # the browser closed the connection
         finally:
             self._num_streams -= 1
 

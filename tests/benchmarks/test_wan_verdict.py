@@ -72,7 +72,7 @@ def test_a_partition_that_ends_with_a_merge_breaks_nothing() -> None:
 
 def test_training_that_is_thrown_away_needs_a_reason() -> None:
     assert update_miss_counts(merges=()).broken == ["1 rounds trained apart were neither merged nor dropped for a reason"]
-    assert update_miss_counts(merges=(), reason="dropped what b trained apart: nobody who holds it is left").broken == []
+    assert update_miss_counts(merges=(), reason="dropped what b trained apart: no peer that holds it is left").broken == []
 
 
 def test_one_history_comes_in_time() -> None:

@@ -115,7 +115,7 @@ def cut(world: PartitionedWorld, *, at: float, seconds: float, side: Sequence[Pe
 
 
 def healed(world: PartitionedWorld) -> list[Merge]:
-    """The merges of strays, in the order of the ledger."""
+    """The merges of branch states, in the order of the ledger."""
     agreement = world.hosts[PEER0].peer._agreement
     assert isinstance(agreement, GossipAgreement)
     merges = [merge for entry in agreement.ledger.since(1) for merge in entry.plan.merges]

@@ -25,9 +25,9 @@ def check_plan(plan: RoundPlan, rules: Rules) -> list[str]:
         "several instances at the end": not plan.is_last or len(ids) == 1,
         "a probe at the end": not plan.is_last or plan.probe is None,
         "forks or merges before the first round": plan.round > 0 or not (plan.forks or plan.merges or plan.pending),
-        "strays are not sorted": [item.branch_state.key for item in plan.branches]
+        "branches are not sorted": [item.branch_state.key for item in plan.branches]
         == sorted({item.branch_state.key for item in plan.branches}),
-        "strays of instances that do not live": all(item.target in ids for item in plan.branches),
+        "branches of instances that do not live": all(item.target in ids for item in plan.branches),
         "too many instances": len(ids) <= max(1, min(rules.instances.count, MAX_INSTANCES)),
     }
     problems = [text for text, holds in facts.items() if not holds]

@@ -80,7 +80,7 @@ def hashed(*parts: object) -> Digest:
 
 
 @dataclass
-class JoinTarget:
+class PendingAverage:
     members: tuple[PeerId, ...]
     joined: dict[PeerId, Average] = field(default_factory=dict)
 
@@ -133,7 +133,7 @@ class World:
         self.averaging_seconds = averaging_seconds
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.sequence = 0
-        self.meetings: dict[Digest, JoinTarget] = {}
+        self.averages: dict[Digest, PendingAverage] = {}
         self.on_effect: Callable[[PeerId, Effect], None] = lambda peer, effect: None
         names = [PeerId(f"peer{index}") for index in range(num_peers)]
         self.capacity = capacity or Capacity(samples_per_second=0.0, micro_batch_limit=8, max_instances=8)
@@ -250,10 +250,10 @@ class World:
             case RepairAverage():
                 self.repair(name, effect)
             case CancelAverage(instance=instance, round=number, attempt=attempt):
-                for meeting in self.meetings.values():
-                    joined = meeting.joined.get(name)
+                for pending in self.averages.values():
+                    joined = pending.joined.get(name)
                     if joined and (joined.instance, joined.round, joined.attempt) == (instance, number, attempt):
-                        self.give_up(name, meeting)
+                        self.give_up(name, pending)
             case FetchState():
                 self.fetch(name, effect)
             case Stop():
@@ -359,24 +359,24 @@ class World:
 
     def average(self, name: PeerId, effect: Average) -> None:
         members = tuple(peer for peer, _ in effect.weights)
-        meeting = self.meetings.setdefault(effect.key, JoinTarget(members=members))
-        meeting.joined[name] = effect
-        if len(meeting.joined) == len(members):
-            self.at(self.averaging_seconds, lambda: self.complete(effect, meeting))
-        self.at(effect.timeout_seconds, lambda: self.expire(name, effect, meeting))
+        pending = self.averages.setdefault(effect.key, PendingAverage(members=members))
+        pending.joined[name] = effect
+        if len(pending.joined) == len(members):
+            self.at(self.averaging_seconds, lambda: self.complete(effect, pending))
+        self.at(effect.timeout_seconds, lambda: self.expire(name, effect, pending))
 
-    def give_up(self, name: PeerId, meeting: JoinTarget) -> None:
+    def give_up(self, name: PeerId, pending: PendingAverage) -> None:
         """The others hear of it at once; nobody is to blame."""
-        del meeting.joined[name]
-        for peer in list(meeting.joined):
-            joined = meeting.joined.pop(peer)
+        del pending.joined[name]
+        for peer in list(pending.joined):
+            joined = pending.joined.pop(peer)
             ids = ids_of(joined)
             self.deliver(peer, AverageFailed(**ids, reason=f"{name} gave up", suspects=()), 0.05)
 
-    def complete(self, effect: Average, meeting: JoinTarget) -> None:
-        dead = tuple(peer for peer in meeting.members if peer not in meeting.joined or not self.hosts[peer].is_alive)
-        for peer in list(meeting.joined):
-            joined = meeting.joined.pop(peer)
+    def complete(self, effect: Average, pending: PendingAverage) -> None:
+        dead = tuple(peer for peer in pending.members if peer not in pending.joined or not self.hosts[peer].is_alive)
+        for peer in list(pending.joined):
+            joined = pending.joined.pop(peer)
             ids = ids_of(joined)
             if dead:
                 self.deliver(peer, AverageFailed(**ids, reason="a member is gone", suspects=dead), STALL_SECONDS)
@@ -385,13 +385,13 @@ class World:
             self.hosts[peer].averages[joined.instance, joined.round] = digest
             self.hosts[peer].held_averages.add(digest)
             statistics = PseudoGradientStatistics(own_sqnorm=4.0, inner_product=1.0, averaged_sqnorm=1.5)
-            finished = AverageFinished(**ids, digest=digest, contributors=meeting.members, statistics=statistics)
+            finished = AverageFinished(**ids, digest=digest, contributors=pending.members, statistics=statistics)
             self.feed(peer, finished)
 
-    def expire(self, name: PeerId, effect: Average, meeting: JoinTarget) -> None:
-        if meeting.joined.get(name) is effect:
-            del meeting.joined[name]
-            missing = tuple(peer for peer in meeting.members if peer not in meeting.joined and peer != name)
+    def expire(self, name: PeerId, effect: Average, pending: PendingAverage) -> None:
+        if pending.joined.get(name) is effect:
+            del pending.joined[name]
+            missing = tuple(peer for peer in pending.members if peer not in pending.joined and peer != name)
             ids = ids_of(effect)
             self.feed(name, AverageFailed(**ids, reason="timed out", suspects=missing))
 
@@ -532,8 +532,8 @@ class RefereedWorld(World):
         host = self.hosts[name]
         durable = host.durable
         assert durable is not None
-        for meeting in self.meetings.values():
-            meeting.joined.pop(name, None)
+        for pending in self.averages.values():
+            pending.joined.pop(name, None)
         host.peer = Peer(me=name, cadence=self.cadence, agreement=self.agreement())
         host.states = {instance: host.saved[durable.round, instance] for instance in durable.held}
         host.stop, host.is_alive, host.is_ahead, host.applied = None, True, False, {}

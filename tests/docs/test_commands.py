@@ -11,7 +11,7 @@ from tests.docs.pages import INLINE, REPOSITORY, Block, blocks_of, check_command
 
 PAGES = sorted(
     path
-    for path in [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md"), *(REPOSITORY / "peers").glob("*.md")]
+    for path in [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md"), *(REPOSITORY / "peers").glob("*.md")]
     if blocks_of(path)
 )
 SOMEBODY_ELSES_RUN = Block(

@@ -21,7 +21,7 @@ from adloco_p2p.core.ledger.contributions import credited, leaderboard
 from adloco_p2p.core.ledger.ledger import chain
 from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
-from adloco_p2p.runtime.follow_run import story_of, workdir_document
+from adloco_p2p.runtime.follow_run import ledger_events_of, workdir_document
 from adloco_p2p.storage.workdir import read_run
 from tests.e2e.processes import CONNECTED, ROUNDS, begin_warm, events, run, write_config
 from tests.e2e.swarm_processes import LOOPBACK, PeerProcess, wait, write_swarm_config
@@ -74,7 +74,7 @@ def test_a_ledger_that_is_not_sound_is_not_counted(whole: Path, tmp_path: Path, 
 def test_the_page_of_a_directory_says_the_same(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = read_run(whole)
     assert config is not None
-    page: dict[str, Any] = json.loads(json.dumps(workdir_document(whole, config, story_of(config)), allow_nan=False))
+    page: dict[str, Any] = json.loads(json.dumps(workdir_document(whole, config, ledger_events_of(config)), allow_nan=False))
     found = board(whole, capsys)
     assert page["now"]["tokens"] == found["tokens"] and page["now"]["is_finished"]
     assert [(row["peer"], row["tokens"]) for row in page["peers"]] == [(row["peer"], row["tokens"]) for row in found["peers"]]
@@ -94,7 +94,7 @@ def test_a_directory_without_a_ledger_has_a_page_too(whole: Path, tmp_path: Path
     (copy / "journal.bin").unlink()
     config = read_run(copy)
     assert config is not None
-    page = workdir_document(copy, config, story_of(config))
+    page = workdir_document(copy, config, ledger_events_of(config))
     assert "nothing here is signed" in str(page["source"])
     (row,) = page["peers"]  # type: ignore[misc]
     assert row["samples"] == sum(event["samples"] for event in events(copy, "round"))

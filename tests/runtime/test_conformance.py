@@ -13,7 +13,7 @@ from hivemind.p2p import P2P
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, AttemptFailed
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
-from adloco_p2p.errors import AverageFailed, StateTransferFailed
+from adloco_p2p.errors import AveragingError, StateTransferFailed
 from adloco_p2p.numerics.digest import state_digest
 from adloco_p2p.runtime.adapters.swarm_ports import NetworkAveraging, NetworkMessenger, NetworkStates
 from adloco_p2p.runtime.node.ports import Averaging, Messenger, StateExchange
@@ -178,7 +178,7 @@ def test_a_missing_member_fails_the_attempt_for_all_and_is_named(swarm: Swarm) -
             for index, member in enumerate(members[:2])
         ]
         for failed in await asyncio.gather(*tasks, return_exceptions=True):
-            assert isinstance(failed, AverageFailed)
+            assert isinstance(failed, AveragingError)
             assert members[2].me in failed.suspects
 
     play(swarm, scenario)
@@ -209,7 +209,7 @@ def test_who_had_no_part_fetches_the_average_by_its_digest(swarm: Swarm) -> None
         )
         assert torch.equal(fetched.vector, results[0].vector)
         assert fetched.digest == results[0].digest
-        with pytest.raises(AverageFailed):
+        with pytest.raises(AveragingError):
             await members[2].averaging.repair(
                 round=0,
                 key=canonical.digest("nothing"),

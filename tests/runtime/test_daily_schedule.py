@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.runtime.adapters.daily_schedule import DayBook, Schedule
+from adloco_p2p.runtime.adapters.daily_schedule import DailySchedule, DayBook
 from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
 from adloco_p2p.swarm.transport.traffic import Traffic
 
@@ -21,7 +21,7 @@ class Desk:
         self.traffic = Traffic()
         config = PeerConfig(**settings)  # type: ignore[arg-type]
         self.rate_limiter = RateLimiter(self.traffic, up_bytes_per_second=config.upload_bytes_per_second)
-        self.schedule = Schedule(
+        self.schedule = DailySchedule(
             config,
             self.rate_limiter,
             book=DayBook(path / "traffic.json"),

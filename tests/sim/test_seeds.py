@@ -28,7 +28,7 @@ def test_fifty_thousand_seeds(block: int) -> None:
 
 
 def story(seed: int) -> list[str]:
-    world = World(seed, peers=5, rounds=3, faults=Faults(loss=0.1, crash_targets=0.05, calm_at=10.0), is_traced=True)
+    world = World(seed, peers=5, rounds=3, faults=Faults(loss=0.1, crash_targets=0.05, faults_end_at=10.0), is_traced=True)
     world.run()
     assert world.trace is not None
     return world.trace
@@ -48,7 +48,7 @@ def test_a_peer_alone_waits_for_nothing() -> None:
 
 def test_a_healthy_swarm_decides_within_two_round_trips() -> None:
     delay = 0.05
-    faults = Faults(delay_seconds=(delay, delay), calm_at=0.0)
+    faults = Faults(delay_seconds=(delay, delay), faults_end_at=0.0)
     result = run_seed(1, peers=8, rounds=6, faults=faults, round_seconds=2.0)
     assert result.violation is None and result.reorgs == 0
     # the last report travels one way, then proposal, acks and votes one each
@@ -57,7 +57,7 @@ def test_a_healthy_swarm_decides_within_two_round_trips() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_nine_tenths_vanish_and_plans_keep_coming(seed: int) -> None:
-    faults = Faults(vanish_at=3.0, vanish_share=0.9, calm_at=3.0)
+    faults = Faults(vanish_at=3.0, vanish_share=0.9, faults_end_at=3.0)
     result = run_seed(seed, peers=10, rounds=6, faults=faults, round_seconds=2.0)
     assert result.violation is None
     assert [item.round for item in result.rounds] == [1, 2, 3, 4, 5, 6]
@@ -66,7 +66,7 @@ def test_nine_tenths_vanish_and_plans_keep_coming(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_two_halves_go_on_and_become_one_ledger(seed: int) -> None:
-    faults = Faults(partition_at=3.0, partition_seconds=30.0, calm_at=33.0)
+    faults = Faults(partition_at=3.0, partition_seconds=30.0, faults_end_at=33.0)
     world = World(seed, peers=8, rounds=12, faults=faults, round_seconds=4.0)
     world.run()
     assert world.switches >= 3  # every peer of one side
@@ -78,7 +78,7 @@ def test_two_halves_go_on_and_become_one_ledger(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_swarm_that_passes_messages_on_agrees_too(seed: int) -> None:
-    faults = Faults(loss=0.02, crash_targets=0.001, calm_at=10.0)
+    faults = Faults(loss=0.02, crash_targets=0.001, faults_end_at=10.0)
     result = run_seed(seed, peers=30, rounds=4, faults=faults, round_seconds=4.0, measures_bytes=False)
     assert result.violation is None, summary([result])
 

@@ -24,7 +24,7 @@ def parted(seed: int, *, make_branches: MakeStates = BranchStore, liars: float |
         partition_at=random.uniform(2.0, 10.0),
         partition_seconds=random.uniform(10.0, 30.0),
         slow_peers=random.choice((0.0, 0.3)),
-        calm_at=45.0,
+        faults_end_at=45.0,
     )
     peers = random.randint(3, 6)
     return World(seed, peers=peers, rounds=24, faults=faults, round_seconds=2.0, make_branches=make_branches)
@@ -62,7 +62,7 @@ def test_what_was_trained_apart_is_settled_at_length(block: int) -> None:
 
 
 def test_without_liars_and_crashes_all_of_it_is_merged() -> None:
-    faults = Faults(partition_at=5.0, partition_seconds=25.0, calm_at=30.0)
+    faults = Faults(partition_at=5.0, partition_seconds=25.0, faults_end_at=30.0)
     world = World(3, peers=6, rounds=24, faults=faults, round_seconds=2.0)
     world.run()
     assert num_merged(world) > 0
@@ -89,7 +89,8 @@ def test_a_peer_that_forgets_what_it_trained_is_caught(bug: type[BranchStore]) -
 
 def test_believing_anybody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        branch_merge, "_is_credible", lambda history, claimant, branch_state: branch_state.fork in history.position
+        "adloco_p2p.core.ledger.branch_claims._is_credible",
+        lambda history, claimant, branch_state: branch_state.fork in history.position,
     )
     assert any(caught(parted(seed, liars=0.5)) for seed in range(10))
 

@@ -221,7 +221,7 @@ def test_a_longer_file_is_refused(tmp_path: Path) -> None:
     store = opened(tmp_path)
     save(store, 1)
     lengthen(store.directory / "round-000001" / "instance-3.safetensors")
-    with pytest.raises(StorageError, match=r"instance-3\.safetensors is not what the manifest says"):
+    with pytest.raises(StorageError, match=r"instance-3\.safetensors differs from the manifest"):
         opened(tmp_path).latest()
 
 
@@ -245,7 +245,7 @@ def test_loading_checks_a_round_that_nobody_checked(tmp_path: Path) -> None:
     store = opened(tmp_path)
     save(store, 1)
     flip(store.directory / "round-000001" / "instance-3.safetensors")
-    with pytest.raises(StorageError, match=r"instance 3 cannot be read: .* is not what the manifest says"):
+    with pytest.raises(StorageError, match=r"instance 3 cannot be read: .* differs from the manifest"):
         opened(tmp_path).load_instance(1, THREE)
     with pytest.raises(StorageError, match=r"round-000008: instance 3 cannot be read: .*manifest\.json"):
         opened(tmp_path).load_instance(8, THREE)
@@ -478,7 +478,7 @@ def test_a_refusing_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_file_in_the_place_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("mine")
-    with pytest.raises(StorageError, match="choose another working directory"):
+    with pytest.raises(StorageError, match="choose another directory"):
         opened(tmp_path)
     assert (tmp_path / "checkpoints").read_text() == "mine"
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.config.run_config import InnerConfig
-from adloco_p2p.training.learning_rate import RoundSchedule
+from adloco_p2p.training.learning_rate import LearningRateSchedule
 
 INNER = InnerConfig(learning_rate=1.0, warmup_steps=10, final_fraction=0.1, adoption_warmup_steps=4, batch_scaling_cap=2.0)
-ROUND = RoundSchedule(inner=INNER, steps_before=100, num_steps=8, progress_start=0.5, progress_end=0.75, batch_ratio=9.0)
+ROUND = LearningRateSchedule(inner=INNER, steps_before=100, num_steps=8, progress_start=0.5, progress_end=0.75, batch_ratio=9.0)
 
 
 def test_cosine_is_interpolated_inside_the_round() -> None:

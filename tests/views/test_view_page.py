@@ -10,7 +10,7 @@ from adloco_p2p.core.ledger.contributions import Contribution, credited, leaderb
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.views import page
-from adloco_p2p.views.ledger_events import Story
+from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import document, plans_of
 from adloco_p2p.views.records import Event
 from adloco_p2p.views.status import replay
@@ -42,16 +42,16 @@ def shown(made: list[Event], contributions: list[Contribution] | None = None, **
 def ledger_document(size: int, rounds: int, **changes: Any) -> tuple[dict[str, Any], Ledger]:
     ledger = members(trained(size, rounds)).ledger
     genesis, entries = ledger.plans[0], ledger.entries
-    story = Story(genesis, started={**STARTED, "rounds": RULES.work.rounds}, sequence_length=LENGTH)
+    events = LedgerEvents(genesis, started={**STARTED, "rounds": RULES.work.rounds}, sequence_length=LENGTH)
     for length in range(len(entries) + 1):
-        story.follow(entries[:length])
-    assert story.credited == credited(genesis, entries)
-    rows = leaderboard(story.credited, sequence_length=LENGTH)
-    whole = Story(genesis, started={**STARTED, "rounds": RULES.work.rounds}, sequence_length=LENGTH)
+        events.follow(entries[:length])
+    assert events.credited == credited(genesis, entries)
+    rows = leaderboard(events.credited, sequence_length=LENGTH)
+    whole = LedgerEvents(genesis, started={**STARTED, "rounds": RULES.work.rounds}, sequence_length=LENGTH)
     whole.follow(entries)
-    assert whole.status == story.status and whole.lines == story.lines, "told at once or as it grows, it is one story"
+    assert whole.status == events.status and whole.lines == events.lines, "told at once or as it grows, it is one events"
     defaults: dict[str, Any] = {"sequence_length": LENGTH, "parameters": 1000, "bytes_per_value": 4.0, "is_alive": None}
-    found = document(story.status, story.lines, contributions=rows, source="here", own=None, **(defaults | changes))
+    found = document(events.status, events.lines, contributions=rows, source="here", own=None, **(defaults | changes))
     return json.loads(json.dumps(found, allow_nan=False)), ledger
 
 
@@ -84,9 +84,9 @@ def test_losses_are_weighted_by_the_samples_that_count() -> None:
         )
         for signed, x in zip(entry.reports, (2.0, 4.0), strict=True)
     )
-    story = Story(ledger.plans[0], started=STARTED, sequence_length=LENGTH)
-    story.follow([ledger.entries[0], replace(entry, reports=(loud, quiet))])
-    rounds = [result for (round, _), result in story.status.results.items() if round == 0]
+    events = LedgerEvents(ledger.plans[0], started=STARTED, sequence_length=LENGTH)
+    events.follow([ledger.entries[0], replace(entry, reports=(loud, quiet))])
+    rounds = [result for (round, _), result in events.status.results.items() if round == 0]
     assert rounds
     for event in rounds:
         given = [
@@ -154,12 +154,12 @@ def test_before_the_first_round_there_is_a_page() -> None:
 
 def test_another_history_is_told_from_the_beginning() -> None:
     one, other = (members(trained(2, rounds=4, speed=speed)).ledger for speed in (10.0, 20.0))
-    story = Story(one.plans[0], started=STARTED, sequence_length=LENGTH)
-    story.follow(one.entries)
-    story.follow(other.entries[:3])
-    fresh = Story(one.plans[0], started=STARTED, sequence_length=LENGTH)
+    events = LedgerEvents(one.plans[0], started=STARTED, sequence_length=LENGTH)
+    events.follow(one.entries)
+    events.follow(other.entries[:3])
+    fresh = LedgerEvents(one.plans[0], started=STARTED, sequence_length=LENGTH)
     fresh.follow(other.entries[:3])
-    assert one.entries[2] != other.entries[2] and story.status == fresh.status and story.credited == fresh.credited
+    assert one.entries[2] != other.entries[2] and events.status == fresh.status and events.credited == fresh.credited
 
 
 def test_a_run_that_counts_samples_shows_how_many_were_given_out() -> None:

@@ -19,7 +19,7 @@ from adloco_p2p.core.model.types import (
 )
 
 MAX_ROUNDS_APART = 256
-"""What left the history longer ago is not taken in: so many entries are looked through for every claim."""
+"""Branches that parted longer ago are not taken in: so many entries are looked through for every claim."""
 
 
 class History(Protocol):
@@ -36,9 +36,9 @@ class History(Protocol):
 # --- believing -------------------------------------------------------------------------------------------------------
 
 
-def believed(history: History, reports: Sequence[Report]) -> tuple[PendingBranch, ...]:
-    """Strays that these reports name and no plan of the history named before. The history ends with the plan whose successor
-    is made from the reports."""
+def accepted_claims(history: History, reports: Sequence[Report]) -> tuple[PendingBranch, ...]:
+    """Branch states that these reports name and no plan of the history named before. The history ends with the plan whose
+    successor is made from the reports."""
     parent = history.plans[-1]
     pending = {item.branch_state.key for item in parent.branches}
     claims: dict[InstanceId, list[tuple[PeerId, BranchState]]] = {}
@@ -78,7 +78,7 @@ def _chosen(history: History, claims: Sequence[tuple[PeerId, BranchState]]) -> P
     branch_state = min((branch_state for _, branch_state in same), key=lambda branch_state: branch_state.samples)
     parent, position = history.plans[-1], history.position[branch_state.fork]
     fork, entries = history.plan(position), tuple(history.between(position + 1, len(history.position)))
-    target = _heir(branch_state.instance, entries, parent)
+    target = _successor_instance(branch_state.instance, entries, parent)
     won = trained_samples(fork, entries, target, end=parent.round + 1)
     peers = tuple(peer for peer, _ in same)
     return PendingBranch(
@@ -91,8 +91,8 @@ def _chosen(history: History, claims: Sequence[tuple[PeerId, BranchState]]) -> P
     )
 
 
-def _heir(instance: InstanceId, entries: Sequence[LedgerEntry], parent: RoundPlan) -> InstanceId:
-    """What the instance was merged into since the fork. One that never was here goes into the first that lives."""
+def _successor_instance(instance: InstanceId, entries: Sequence[LedgerEntry], parent: RoundPlan) -> InstanceId:
+    """The instance that it was merged into since the fork. One that never was here goes into the first that lives."""
     for entry in entries:
         instance = _moved(instance, entry.plan.merges)
     living = [item.instance for item in parent.instances]

@@ -1,9 +1,9 @@
-"""Who contributed how much, by the signed reports in the ledger. Pure.
+"""How much each peer contributed, by the signed reports in the ledger. Pure.
 
-Everybody who holds the ledger computes the same numbers: entries carry the reports that their plan was made from, each signed
+Every holder of the ledger computes the same numbers: entries carry the reports that their plan was made from, each signed
 by its peer. A claim counts up to what the plan gave that peer to do, once, as in `ledger.proven_samples`: the rows add up to
 the samples that the ledger's head proves. A plan is made from the reports of two rounds before, so the last two rounds have
-no receipts yet; the last round of a run, and reports that came too late for their plan, never get one.
+no credited samples yet; the last round of a run, and reports that came too late for their plan, never get one.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from adloco_p2p.core.model.types import REPORT_LAG, InstanceId, InstanceReport, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditedSamples:
-    """What one peer reported of one instance in one round, and how many of the samples count."""
+    """One peer's report about one instance in one round, and how many of its samples count."""
 
     peer: PeerId
     round: int
@@ -48,7 +48,7 @@ def credited(genesis: RoundPlan, entries: Sequence[LedgerEntry]) -> list[Credite
 
 
 def credited_in(reported: RoundPlan, entry: LedgerEntry) -> list[CreditedSamples]:
-    """What one entry's reports say of the plan two rounds before it."""
+    """The credited samples that one entry's reports prove for the plan two rounds before it."""
     given = {(plan.instance, share.peer): share.samples for plan in reported.instances for share in plan.hosts}
     found: dict[tuple[InstanceId, PeerId], CreditedSamples] = {}
     for signed in entry.reports:

@@ -48,7 +48,7 @@ class CandidateChain:
 
 
 def switch_between(own: Ledger, other: Ledger) -> Reorg:
-    """What a change from the one to the other costs and brings."""
+    """The reorg from one chain to the other: what it drops and adds."""
     common = sum(ours == theirs for ours, theirs in zip(own.digests, other.digests, strict=False)) - 1
     return Reorg(
         fork=own.plan(common),

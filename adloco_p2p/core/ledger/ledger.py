@@ -56,7 +56,7 @@ class Ledger:
         self.samples: list[int] = [0]
         self.position: dict[Digest, int] = {self.digests[0]: 0}
         self._members: dict[PeerId, int] = dict.fromkeys(roster_of(genesis), 0)
-        """Everybody who ever was on a roster -> the position of the first one."""
+        """Every peer that ever was on a roster -> the position of the first one."""
         self._genesis = genesis
         self._recall = recall
 
@@ -117,7 +117,7 @@ class Ledger:
         return copy
 
     def members(self) -> frozenset[PeerId]:
-        """Everybody who ever was on a roster."""
+        """Every peer that ever was on a roster."""
         return frozenset(self._members)
 
     def locator(self) -> tuple[Digest, ...]:

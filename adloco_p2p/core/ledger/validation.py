@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from adloco_p2p.core.ledger.branch_claims import believed
+from adloco_p2p.core.ledger.branch_claims import accepted_claims
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import electorate, electors, is_emergency, is_majority
@@ -22,15 +22,15 @@ from adloco_p2p.core.model.types import (
 
 
 def num_emergencies(genesis: RoundPlan, entries: Sequence[LedgerEntry]) -> int:
-    """Entries of a ledger that rest on less than a majority of the full electorate."""
+    """Entries of a ledger with the votes of less than a majority of the full electorate."""
     parents = [genesis, *(entry.plan for entry in entries)]
     return sum(is_emergency(entry.certificate, parent) for entry, parent in zip(entries, parents, strict=False))
 
 
 def change_of(value: Value, reports: Sequence[Report], ledger: "Ledger") -> RosterChange:
-    """What the rule is told beside the reports; the ledger ends with the value's parent."""
+    """The rule's input beside the reports; the ledger ends with the value's parent."""
     joined = tuple((join.peer, join.capacity) for join in value.joined)
-    return RosterChange(joined=joined, departed=value.departed, branches=believed(ledger, reports))
+    return RosterChange(joined=joined, departed=value.departed, branches=accepted_claims(ledger, reports))
 
 
 def check_value(
@@ -49,8 +49,8 @@ def check_value(
     wrong = wrong or _check_change(value, parent, verify)
     if wrong:
         return wrong
-    told = tuple(signed.report for signed in reports)
-    plan = decide(parent, told, change_of(value, told, ledger))
+    plain_reports = tuple(signed.report for signed in reports)
+    plan = decide(parent, plain_reports, change_of(value, plain_reports, ledger))
     if canonical.digest_once(plan) != value.plan:
         return "the rule makes another plan of these reports"
     return plan
@@ -82,7 +82,7 @@ def _check_change(value: Value, parent: RoundPlan, verify: Verify) -> str:
     if joined != sorted(set(joined)) or any(peer in roster for peer in joined):
         return "newcomers are not new, or not sorted"
     if list(value.departed) != sorted(set(value.departed)) or any(peer not in roster for peer in value.departed):
-        return "somebody departs who is not there"
+        return "a departing peer is not on the roster"
     if not 1 <= len(roster) + len(joined) - len(value.departed) <= MAX_ROSTER:
         return "the roster would be empty or too large"
     for join in value.joined:
@@ -112,12 +112,12 @@ def check_certificate(
     parent: RoundPlan,
     parent_digest: Digest,
     verify: Verify,
-    heirs: Collection[PeerId] = (),
+    returning_members: Collection[PeerId] = (),
 ) -> str:
-    """Empty where the votes make the value final; otherwise what is missing. Where nobody of the roster is left, the vote of
-    one of the `heirs` is enough, who made the value: of those who join with it, the ones that had a seat before."""
+    """Empty where the votes make the value final; otherwise what is missing. Where no peer of the roster is left, the vote of
+    one of the `returning_members` is enough, who made the value: of those who join with it, the ones that had a seat before."""
     counted = electors(electorate(parent), roster_of(parent), certificate.absent)
-    if not counted and certificate.ballot.peer in heirs:
+    if not counted and certificate.ballot.peer in returning_members:
         counted = [certificate.ballot.peer]
     members = frozenset(counted)
     peers = [vote.peer for vote in certificate.votes]
@@ -160,7 +160,7 @@ def check_entry(entry: LedgerEntry, *, ledger: "Ledger", decide: Decide, verify:
         parent=parent,
         parent_digest=entry.value.parent,
         verify=verify,
-        heirs=[join.peer for join in entry.value.joined if join.peer in ledger.members()],
+        returning_members=[join.peer for join in entry.value.joined if join.peer in ledger.members()],
     )
 
 
@@ -174,6 +174,6 @@ def verify_ledger(genesis: RoundPlan, entries: Sequence[LedgerEntry], decide: De
         if wrong:
             problems.append(f"round {entry.plan.round}: {wrong}")
         if entry.value.parent != ledger.digests[-1]:
-            break  # there is nothing that the rest could be checked against
+            break  # the others have nothing to be checked against
         ledger.append(entry)
     return problems

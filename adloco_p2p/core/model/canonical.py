@@ -1,6 +1,6 @@
 """One byte form per value: JSON with sorted keys, no spaces, ASCII, shortest round-trip floats, no NaN.
 
-What is hashed, signed, stored and sent is always this form, so two peers that hold equal values hold equal bytes.
+Values are always hashed, signed, stored and sent in this form, so two peers that hold equal values hold equal bytes.
 """
 
 import dataclasses

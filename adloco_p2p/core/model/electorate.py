@@ -1,4 +1,4 @@
-"""Whose votes count after a plan: founders, and members past their probation that report. Pure functions of the plan."""
+"""The electors after a plan: founders, and members past their probation that report. Pure functions of the plan."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,9 @@ from adloco_p2p.core.model.ledger_entry import Certificate
 from adloco_p2p.core.model.types import REPORT_LAG, PeerId, RosterEntry, RoundPlan
 
 PROBATION_ROUNDS = 8
-"""A newcomer has a say after so many rounds: names are free, rounds of work are not."""
+"""A newcomer becomes an elector after so many rounds: names are free, rounds of work are not."""
 SILENT_ROUNDS = 4
-"""A member that did not report so many rounds running has no say until it reports again."""
+"""A member that did not report so many rounds running is no elector until it reports again."""
 DEPARTS_AFTER = 16
 """A member that did not report so many rounds running loses its seat. Long enough for a newcomer to fetch a large state, and
 for one that goes to hand over what it has; a peer that lives asks to join again."""
@@ -27,13 +27,13 @@ def silent_rounds(roster_entry: RosterEntry, round: int) -> int:
 def electorate(plan: RoundPlan) -> tuple[PeerId, ...]:
     """The members that decide on the successor of the plan, sorted: those that were there from the first plan on, or have
     been for `PROBATION_ROUNDS`, and report. Where there is none, those that reported lately; else all."""
-    heard = [roster_entry for roster_entry in plan.roster if silent_rounds(roster_entry, plan.round) < SILENT_ROUNDS]
+    reporting = [roster_entry for roster_entry in plan.roster if silent_rounds(roster_entry, plan.round) < SILENT_ROUNDS]
     seasoned = [
         roster_entry
-        for roster_entry in heard
+        for roster_entry in reporting
         if not roster_entry.joined_round or plan.round - roster_entry.joined_round >= PROBATION_ROUNDS
     ]
-    chosen = seasoned or [roster_entry for roster_entry in heard if roster_entry.last_report is not None] or plan.roster
+    chosen = seasoned or [roster_entry for roster_entry in reporting if roster_entry.last_report is not None] or plan.roster
     return tuple(roster_entry.peer for roster_entry in chosen)
 
 
@@ -44,7 +44,7 @@ def electors(electorate: Sequence[PeerId], roster: Sequence[PeerId], absent: Seq
 
 
 def is_emergency(certificate: Certificate, parent: RoundPlan) -> bool:
-    """Whether the votes are not of more than half of the full electorate: somebody went on without the others."""
+    """Whether the votes are not of more than half of the full electorate: a minority went on without the others."""
     full = electorate(parent)
     voters = [cast.peer for cast in certificate.votes if not cast.abstains and cast.peer in full]
     return not is_majority(len(voters), len(full))

@@ -29,7 +29,7 @@ from adloco_p2p.core.model.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What this peer has done since it first joined the run."""
+    """The work of this peer since it first joined the run."""
 
     samples: int = 0
     tokens: int = 0
@@ -48,7 +48,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Durable:
-    """What a checkpoint at the boundary before `round` says of decisions: enough to go on with the same ones."""
+    """The decisions in a checkpoint at the boundary before `round`: enough to continue with the same ones."""
 
     round: int
     """The first round that is not done."""
@@ -65,7 +65,7 @@ class Durable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InnerResult:
-    """What the inner steps of one round of one instance came to on this host."""
+    """The outcome of the inner steps of one round of one instance on this host."""
 
     samples: int
     tokens: int
@@ -79,7 +79,7 @@ class InnerResult:
     seconds: float
     half_batch: HalfBatchStatistics | None
     micro_batch_limit: int
-    """What the device holds now; smaller than before after an out-of-memory."""
+    """Samples of one pass that the device holds now; smaller than before after an out-of-memory."""
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class AverageFinished:
     bytes_sent: int = 0
     bytes_received: int = 0
     upload_bytes_per_second: float = 0.0
-    """What the own uplink carried, as the receivers saw it; 0 where it was not measured."""
+    """Throughput of the own uplink as the receivers measured it; 0 where it was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +184,7 @@ class StateKept:
     """A copy was made, and is served."""
 
     instance: InstanceId
-    """What the copy is called."""
+    """The name of the copy."""
     round: int
     digest: Digest
 
@@ -197,7 +197,7 @@ class FetchFailed:
 
 
 Command = Literal["pause", "resume", "drain", "leave", "checkpoint"]
-"""pause: end the round, say goodbye, stay and follow. resume: take part again. drain: end the round, save, say goodbye, stop.
+"""pause: end the round, leave the roster, keep following. resume: take part again. drain: end the round, save, leave, stop.
 leave: the same at once, without the round under way. checkpoint: save at the next boundary."""
 COMMANDS: tuple[Command, ...] = get_args(Command)
 
@@ -208,7 +208,7 @@ class Commanded:
 
     command: Command
     reason: str = "asked"
-    """Who asks, or why, for the event file."""
+    """The origin or reason of the command, for the event file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +228,7 @@ class ReportHeard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerGone:
-    """Membership holds the peer for dead, or it said goodbye."""
+    """Membership declares the peer dead, or it has left."""
 
     peer: PeerId
 
@@ -468,4 +468,4 @@ class Decided:
 
 
 Outcome = Decided | Reorg | PeerGone | PeerBack | ReportHeard | Effect
-"""What agreeing leads to: facts for the peer, and effects that keep their place among them."""
+"""Outcomes of the agreement: facts for the peer, and effects that keep their place among them."""

@@ -1,4 +1,4 @@
-"""What a ledger is made of: signed reports, proposed values, votes, certificates, and the entries that they make final."""
+"""The parts of a ledger: signed reports, proposed values, votes, certificates, and the entries that they make final."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class SignedReport:
         return payload("report", canonical.digest_once(self.report))
 
 
-# --- acquaintance ----------------------------------------------------------------------------------------------------
+# --- membership ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ MAX_JOINS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Value:
-    """What a plan is made from, and the plan that the rule makes of it."""
+    """The inputs of a plan, and the plan that the rule makes of them."""
 
     round: Count
     """Of the resulting plan; the reports are of `round - 2`."""
@@ -108,7 +108,7 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reorg:
-    """Two histories met, and the other one counts. What this side trained since the fork is merged in; see
+    """A longer history was found and replaces the own one. Training of this side since the fork is merged in; see
     `core/planning/branch_merge.py`."""
 
     fork: RoundPlan
@@ -124,7 +124,7 @@ Verify = Callable[[PeerId, bytes, str], bool]
 
 
 def payload(kind: str, *parts: object) -> bytes:
-    """The bytes that are signed: what it is, then what it says."""
+    """The bytes that are signed: the kind, then the content."""
     return canonical.encode((kind, *parts))
 
 
@@ -145,7 +145,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """`The successor of this parent is this value.` A peer says so of one value per parent, in its whole life."""
+    """`The successor of this parent is this value.` A peer votes for one value per parent, in its whole life."""
 
     peer: PeerId
     parent: Digest

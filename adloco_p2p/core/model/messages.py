@@ -1,6 +1,6 @@
-"""What peers say to each other to stay acquainted and to agree, and what they write down on the way.
+"""The messages of membership, consensus and averaging, and the journal records that precede them.
 
-The shell proves who the SENDER of a message is. What is passed on by others (reports, join requests, farewells, proposals,
+The shell proves who the SENDER of a message is. Content that others pass on (reports, join requests, leaves, proposals,
 votes) carries the signature of its author as well. All values are frozen and have one canonical form.
 """
 
@@ -26,7 +26,7 @@ from adloco_p2p.core.model.ledger_entry import (
 from adloco_p2p.core.model.types import MAX_HOSTS, MAX_ROSTER, Count, Digest, HexDigest, InstanceId, PeerId
 
 MAX_PASSED_ON = 16
-"""Join requests, farewells, and lives that one heartbeat passes on, each."""
+"""Join requests, leaves, and incarnations that one heartbeat passes on, each."""
 MAX_ENTRY_BYTES = 48 << 20
 """Canonical bytes of a ledger entry: more than the largest that can be valid, of 4,096 seats with 256 hosts of each of 64
 instances."""
@@ -38,7 +38,7 @@ MAX_LOCATOR = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """`This is my newest life`: others may say that they heard of beats of this incarnation, and of no other."""
+    """`This is my newest life`: others may report beats of this incarnation, and of no other."""
 
     peer: PeerId
     run: Digest
@@ -66,7 +66,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """`I am alive, and this is whom I heard of.` Sent to a few peers per period, whatever the size of the swarm."""
+    """`I am alive, and these are the beats that I know.` Sent to a few peers per period, whatever the size of the swarm."""
 
     beat: Count
     roster: Digest
@@ -75,11 +75,12 @@ class Heartbeat:
     """Highest beat known of every peer of that roster; 0 where none."""
     head: Head
     have: Annotated[int, Ge(0), Lt(1 << MAX_ROSTER)]
-    """Whose reports for the next plan the sender holds: one bit per peer of the roster of their round, lowest first."""
+    """The peers whose reports for the next plan the sender holds: one bit per peer of the roster of their round, lowest
+    first."""
     joins: Annotated[tuple[JoinRequest, ...], MaxLen(MAX_PASSED_ON)] = ()
     leaves: Annotated[tuple[Leave, ...], MaxLen(MAX_PASSED_ON)] = ()
     lives: Annotated[tuple[Life, ...], MaxLen(MAX_PASSED_ON)] = ()
-    """Of members: the sender's own first, then such as it heard of lately."""
+    """Of members: the sender's own first, then those that it learned lately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +121,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """The value that the proposer asks everybody to accept, as it did itself."""
+    """The value that the proposer asks all to accept, as it did itself."""
 
     ballot: Ballot
     absent: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
@@ -147,7 +148,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The proposer of a large swarm says that a majority accepted; small swarms hear the acks themselves."""
+    """Sent by the proposer of a large swarm once a majority accepted; small swarms receive the acks directly."""
 
     parent: Digest
     ballot: Ballot
@@ -161,7 +162,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Final:
-    """The proposer of a large swarm passes on the certificate; small swarms hear the votes themselves."""
+    """The proposer of a large swarm passes on the certificate; small swarms receive the votes directly."""
 
     parent: Digest
     value: Digest
@@ -218,12 +219,12 @@ class AverageDigest:
     is_answer: bool = False
     """Said because the receiver showed that it does not know it; asks for nothing itself."""
     relayed_for: Members = ()
-    """Contributors in client mode who told the sender that they hold the same."""
+    """Contributors in client mode whose commit votes for the same digest the sender relays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed:
-    """'My attempt ended without a result; these I waited for in vain.' A sender that names itself will not contribute."""
+    """'My attempt ended without a result; these members did not answer.' A sender that names itself will not contribute."""
 
     instance: InstanceId
     round: Count
@@ -233,7 +234,8 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStart:
-    """'Average again, with these.' Members that wait in the attempt say it, too: whoever has voted already answers."""
+    """'Average again, with these.' Members that wait in the attempt resend it; a member that has voted already answers with its
+    vote."""
 
     instance: InstanceId
     round: Count
@@ -249,7 +251,7 @@ class RunComplete:
     """'I have carried out the last plan.'"""
 
     is_answer: bool = False
-    """Said because the receiver told the same; asks for nothing itself."""
+    """An answer to the same message of the receiver; it asks for no answer itself."""
 
 
 WireMessage = Message | AveragingMessage | RunComplete
@@ -258,7 +260,7 @@ MESSAGE_KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(WireM
 """Messages by their names on the wire."""
 
 
-# --- what is written down before it is said --------------------------------------------------------------------------
+# --- journal records, written before the message is sent ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +278,7 @@ class Promised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """With the reports, so that the value can be proposed again when nobody else has them."""
+    """With the reports, so that the value can be proposed again when no other peer has them."""
 
     ballot: Ballot
     value: Value

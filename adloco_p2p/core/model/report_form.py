@@ -30,7 +30,7 @@ def bits_of(named: Iterable[PeerId], hosts: Sequence[PeerId]) -> int:
 
 
 def named_by(bits: int, plan: InstancePlan) -> tuple[PeerId, ...]:
-    """The hosts of the plan whose bits are set, sorted. A bit beyond the last host names nobody."""
+    """The hosts of the plan whose bits are set, sorted. A bit beyond the last host names no peer."""
     return tuple(share.peer for place, share in enumerate(plan.hosts) if bits >> place & 1)
 
 
@@ -38,12 +38,13 @@ def named_by(bits: int, plan: InstancePlan) -> tuple[PeerId, ...]:
 
 
 def max_bytes(num_instances: int) -> int:
-    """What a report of a peer that hosts so many instances may take."""
+    """Bytes that a report of a peer with so many instances may take."""
     return MAX_REPORT_BYTES + MAX_INSTANCE_BYTES * max(0, num_instances - INSTANCES_INCLUDED)
 
 
 def fitted(report: Report) -> Report:
-    """A peer's own report, cut to what others accept. Strays go first, the last ones before the others; then statistics."""
+    """A peer's own report, cut to what others accept. Branch states are cut first, the last ones before the others; then
+    statistics."""
     limit = max_bytes(len(report.instances))
     while report.branches and canonical.size(report) > limit:
         report = replace(report, branches=report.branches[:-1])

@@ -1,8 +1,8 @@
 """When a run ends: after so many rounds, or once its plans have given out so many samples (`WorkRules`).
 
-With a batch that grows nobody knows the rounds beforehand, so runs of one number of rounds do not train on the same amount of
-text. Counted are the samples of the agreed plans, not what hosts report: every peer counts alike, and a host that fails
-cannot make a run longer.
+With a batch that grows the number of rounds is not known beforehand, so runs of one number of rounds do not train on the same
+amount of text. Counted are the samples of the agreed plans, not what hosts report: every peer counts alike, and a host that
+fails cannot make a run longer.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def progress_after(plan: RoundPlan, work: WorkRules) -> float:
 
 
 def end_after(plan: RoundPlan, work: WorkRules) -> int:
-    """The number that the plan with `is_last` will have, as far as the plan tells: by samples, if all rounds to come are like
+    """The number that the plan with `is_last` will have, as far as the plan shows: by samples, if all rounds to come are like
     its own. The next round's number where nothing is left."""
     if work.samples is None:
         assert work.rounds is not None
@@ -69,14 +69,14 @@ def proven_samples(reported: RoundPlan | None, reports: Sequence[SignedReport]) 
 
 
 def given_samples(plan: RoundPlan, instance: InstanceId) -> int:
-    """What the plan tells the hosts to train."""
+    """The samples that the plan assigns to its hosts."""
     return sum(share.samples for item in plan.instances if item.instance == instance for share in item.hosts)
 
 
 def trained_samples(fork: RoundPlan, entries: Sequence[LedgerEntry], instance: InstanceId, *, end: int) -> int:
     """Samples that went into the instance's state at the boundary before round `end`, from the round of `fork` on, along with
-    what was merged into it. `entries` follow `fork`. Rounds that they have reports of count as these say, each host at
-    most what it was given; the last ones, which nobody could report yet, as planned."""
+    what was merged into it. `entries` follow `fork`. Rounds that they have reports of count as reported, each host at
+    most what it was given; the last ones, which no host could report yet, as planned."""
     plans = {plan.round: plan for plan in (fork, *(entry.plan for entry in entries)) if plan.round < end}
     reports = {entry.plan.round - 2: entry.reports for entry in entries}
     total, names = 0, {instance}

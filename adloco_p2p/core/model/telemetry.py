@@ -1,4 +1,4 @@
-"""The events that tell a run's story, as plain fields: what the event file and the views are made of."""
+"""The events that describe a run, as plain fields: the content of the event file and the input of the views."""
 
 from dataclasses import dataclass, field
 

@@ -22,11 +22,11 @@ MAX_ROSTER = 4096
 MAX_INSTANCES = 64
 """Live instances of a run."""
 FIRST_BRANCH_ID = 1_000_000
-"""Strays are called by numbers from here on, which no instance has."""
+"""Keys of branch states begin here; no instance has such a number."""
 MAX_BRANCHES = 64
 """States of lost histories that a report or a plan may name."""
 MAX_BALLOT_JUMP = 1 << 20
-"""Nobody comes so many attempts ahead of others in one step; who says so would use up the numbers that others can name."""
+"""No honest peer is so many attempts ahead of others; a larger step would exhaust the numbers that others can use."""
 MAX_HISTORY = 32
 """Rounds of statistics that a plan carries per instance."""
 
@@ -60,7 +60,7 @@ SwitchMode = Literal["single", "capped", "accumulate"]
 """single: one pass holds the batch. capped: the request is not honoured, one pass of what fits. accumulate: several passes."""
 
 
-# --- measured: what a host says of one round -------------------------------------------------------------------------
+# --- measured: the report of a host about one round -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class PseudoGradientStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceReport:
-    """What one host did for one instance in one round."""
+    """The work of one host for one instance in one round."""
 
     instance: InstanceId
     samples: Count
@@ -135,7 +135,7 @@ class ProbeVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What a peer offers for the coming rounds."""
+    """The capacity that a peer offers for the coming rounds."""
 
     samples_per_second: NonNegative
     """Measured speed over the last round, all hosted instances together; 0 where nothing was measured yet."""
@@ -146,14 +146,14 @@ class Capacity:
     is_leaving: bool = False
     """The peer finishes this round and goes."""
     upload_bytes_per_second: NonNegative = 0.0
-    """What its uplink carried in its last averages, as the receivers saw it; 0 where nothing was measured yet."""
+    """Throughput of its uplink in its last averages, as the receivers saw it; 0 where nothing was measured yet."""
     is_reachable: bool = True
-    """Others can open connections to it. Who is in client mode only has those that it opens itself."""
+    """Others can open connections to it. A peer in client mode only has those that it opens itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchState:
-    """What one side of a partition made of an instance: its state at the end of a history that lost."""
+    """One side of a partition's result for an instance: its state at the end of a history that lost."""
 
     fork: HexDigest
     """The last plan that the lost history and the winning one share, ..."""
@@ -170,14 +170,14 @@ class BranchState:
 
     @property
     def key(self) -> InstanceId:
-        """What the state is called where it lies beside instances. A branch has one state per instance."""
+        """The name of the state where it lies beside instances. A branch has one state per instance."""
         named = hashlib.sha256(f"{self.branch}:{self.instance}".encode("ascii")).digest()
         return InstanceId(FIRST_BRANCH_ID + int.from_bytes(named[:8]) % FIRST_BRANCH_ID)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Report:
-    """Everything a peer says of one round. `round` is the round that ended. A newcomer's first report names no instance.
+    """The report of one peer about one round. `round` is the round that ended. A newcomer's first report names no instance.
     `core/model/report_form.py` bounds its size."""
 
     peer: PeerId
@@ -216,8 +216,8 @@ class NoiseSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostShare:
-    """What one host does for one instance in one round. `batch_samples` 0: it only receives the average (a joiner, or a host
-    that averages left out)."""
+    """The work assigned to one host for one instance in one round. `batch_samples` 0: it only receives the average (a joiner,
+    or a host in backoff)."""
 
     peer: PeerId
     batch_samples: Count
@@ -227,7 +227,7 @@ class HostShare:
     first_sample: Count
     """Where this host's samples begin in the instance's sample order."""
     missed_averages: Count = 0
-    """Rounds running in which it had work and was in no committed average, as far as reports tell."""
+    """Rounds running in which it had work and was in no committed average, as far as reports show."""
     works_from: Count = 0
     """It has work from this round on; a later round than the plan's: not yet."""
     place_before: Annotated[int, Ge(0), Lt(MAX_HOSTS)] | None = None
@@ -250,7 +250,7 @@ class InstancePlan:
 
     instance: InstanceId
     requested_batch: PositiveCount
-    """B: what the batch test asks, global."""
+    """B: the batch that the norm test asks for, global."""
     effective_batch: PositiveCount
     """Sum over hosts of what one inner step really uses."""
     mode: SwitchMode
@@ -285,7 +285,7 @@ Fraction = Annotated[float, Ge(0), Le(1)]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
     """Instances that become one. The target is one of the sources and keeps its id; a weight of 0 ends a source without
-    taking anything from it. A source may be a stray, by its key. A probe has the same form and only measures."""
+    taking anything from it. A source may be a branch state, by its key. A probe has the same form and only measures."""
 
     sources: Annotated[tuple[InstanceId, ...], MaxLen(MAX_INSTANCES)]
     target: InstanceId
@@ -296,17 +296,17 @@ class Merge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingBranch:
-    """A stray that the swarm knows of. Once all hosts of the target hold it, it is merged into the target."""
+    """A branch state that the swarm knows of. Once all hosts of the target hold it, it is merged into the target."""
 
     branch_state: BranchState
     target: InstanceId
-    """What the instance has become in the winning history."""
+    """The instance of the winning history that it is merged into."""
     won_samples: Count
-    """What the target was trained with since the fork, up to the round of the plan."""
+    """Samples that trained the target since the fork, up to the round of the plan."""
     claimants: Annotated[tuple[PeerId, ...], MaxLen(MAX_HOSTS)]
-    """Who brought it, sorted."""
+    """Peers that reported it first, sorted."""
     holders: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
-    """Who said in its last report that it holds the state, sorted."""
+    """Peers whose last report states that they hold it, sorted."""
     since: Count
     """Round of the first plan that names it."""
 
@@ -362,12 +362,13 @@ class RoundPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterChange:
-    """Who comes and who goes with the next plan, and what the comers bring. A peer in both lists starts again as a newcomer."""
+    """Peers that join and depart with the next plan, and branch states accepted with it. A peer in both lists starts again as a
+    newcomer."""
 
     joined: Annotated[tuple[tuple[PeerId, Capacity], ...], MaxLen(MAX_ROSTER)] = ()
     departed: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)] = ()
     branches: Annotated[tuple[PendingBranch, ...], MaxLen(MAX_BRANCHES)] = ()
-    """Believed for the first time."""
+    """Accepted for the first time."""
 
 
 ROUNDS_KEPT = 2
@@ -396,4 +397,4 @@ def shortened(text: str, *, limit: int = 400) -> str:
 
 
 ROUNDS_OPEN = 16
-"""A stray that not all hosts of its target hold by then is dropped."""
+"""A branch state that not all hosts of its target hold by then is dropped."""

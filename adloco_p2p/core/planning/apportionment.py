@@ -12,7 +12,7 @@ MIN_HOSTS = 2
 FASTEST_CLAIM = 16.0
 """A speed counts for at most this many times the median one: what a liar gains, and beyond which a truly fast host waits."""
 SLOWEST_CLAIM = 1 / 256
-"""A speed counts for at least this fraction of the median one, so that nobody can make the swarm expect a round of years."""
+"""A speed counts for at least this fraction of the median one, so that no claim can make the swarm expect a round of years."""
 
 
 def largest_remainder(total: int, weights: Sequence[float], *, caps: Sequence[int] | None = None) -> list[int]:
@@ -45,7 +45,7 @@ def allocate_hosts(
 
     All peers host the same number of instances, as far as their memory holds them: as many as the requests can feed, since
     every host of an instance does at least one sample per step. Peers whose memory together holds less than all instances
-    host more than they offered, as a lone peer does: an instance without a host is lost. Who hosted an instance keeps it
+    host more than they offered, as a lone peer does: an instance without a host is lost. A host of an instance keeps it
     where possible, for a move costs a state transfer.
     """
     assert requests and max_instances
@@ -65,7 +65,7 @@ def allocate_hosts(
 
 
 def _common_load(slots: Sequence[int], *, num_instances: int, fed: int) -> int:
-    """Instances per peer: the most that the requests feed, but never so few that an instance or a peer is left out."""
+    """Instances per peer: the most that the requests feed, but never so few that an instance or a peer gets none."""
     load = 1
     while sum(min(load, slot) for slot in slots) < num_instances:
         load += 1
@@ -97,10 +97,10 @@ def _fill(
 
 
 def credible_speeds(speeds: Sequence[float]) -> list[float]:
-    """Claimed samples per second, as far as they are believed; 0 (unknown) stays 0.
+    """Claimed samples per second, as far as they are plausible; 0 (unknown) stays 0.
 
     As long as most of the known speeds are honest, a claim moves a share by no more than the two factors. Of two claims
-    nobody can tell which one lies: then too the larger is at most FASTEST_CLAIM times the smaller.
+    it is unknown which one lies: then too the larger is at most FASTEST_CLAIM times the smaller.
     """
     known = [speed for speed in speeds if speed > 0.0]
     if not known:

@@ -4,8 +4,8 @@ Two statistics exist. The pseudo-gradient form (4.3 B) compares what the hosts t
 micro-batch form (4.2 within one host) compares the two halves of a batch. Both become a `NoiseSample` about the mean over the
 whole effective batch, so one formula serves both: requested batch = batch * noise / (eta^2 * signal).
 
-Reports are claims of strangers. What one liar among four or more hosts can do is bounded, and said where it is bounded.
-Sums use `math.fsum`: the built-in `sum` rounds differently from one Python version to the next, and peers must agree.
+Reports are claims of strangers. The effect of one liar among four or more hosts is bounded; each bound is stated where it
+applies. Sums use `math.fsum`: the built-in `sum` rounds differently from one Python version to the next, and peers must agree.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from adloco_p2p.core.model.rules import BatchRules
 from adloco_p2p.core.model.types import MAX_HISTORY, InstancePlan, InstanceReport, NoiseSample, PeerId
 
 MIN_ROBUST_HOSTS = 4
-"""From this many hosts on, outliers are clipped or trimmed; below it nobody can tell who lies."""
+"""From this many hosts on, outliers are clipped or trimmed; with fewer, a liar cannot be identified."""
 OUTLIER_FACTOR = 4.0
 """A squared norm counts for at most this many times what the median host shows."""
 BATCH_CLAIM_FACTOR = 2
@@ -25,7 +25,7 @@ BATCH_CLAIM_FACTOR = 2
 SHRINK_STREAK = 5
 """Rounds in a row below half the batch, before a batch that may shrink does."""
 SHRINK = 0.9
-"""What is left of the batch after a calm spell."""
+"""Factor by which the batch shrinks after such a streak."""
 ROUNDING = 1e-9
 """Rounding noise that never adds a sample."""
 
@@ -49,10 +49,11 @@ def pool_round(
     *,
     places: Mapping[PeerId, int],
 ) -> tuple[NoiseSample | None, str]:
-    """The gradient noise of one instance in one round, pooled over the hosts that trained; none where nothing can be said.
+    """The gradient noise of one instance in one round, pooled over the hosts that trained; none where the statistics do not
+    suffice.
 
-    `claims` holds what each host says of the instance, `plan` the newest plan of it: the yardstick for claimed batches.
-    `places` gives the bit by which claims name a host. The text says which statistic was used, or why none.
+    `claims` holds each host's report about the instance, `plan` the newest plan of it: the yardstick for claimed batches.
+    `places` gives the bit by which claims name a host. The text names which statistic was used, or why none.
     """
     trained = {peer: claims[peer] for peer in sorted(claims) if claims[peer].samples > 0 and claims[peer].batch_samples > 0}
     if not trained:
@@ -195,7 +196,7 @@ def next_request(
     rules: BatchRules,
     untestable: bool = False,
 ) -> tuple[int, int, str]:
-    """The next global batch, the new count of calm rounds, and why.
+    """The next global batch, the new shrink streak, and why.
 
     `history` is the window of statistics, empty where the last round gave none. The demand T is about the batch that was
     really used (it sits in the samples), so a device that caps the batch does not make the request climb on itself; the
@@ -219,15 +220,15 @@ def next_request(
         new = _grown(requested, asked, rules)
         limit = "" if new == asked else f", growth limited to {rules.growth_cap:g} a round and {rules.max_batch}"
         return new, 0, f"{requested} -> {new}: {basis} asks {demand:.6g}{limit}"
-    calm = shrink_streak + 1 if demand < requested / 2 else 0
-    if rules.may_shrink and calm >= SHRINK_STREAK:
+    streak = shrink_streak + 1 if demand < requested / 2 else 0
+    if rules.may_shrink and streak >= SHRINK_STREAK:
         new = max(ceil(SHRINK * requested - ROUNDING), asked)
-        return new, 0, f"{requested} -> {new}: {basis} asks {demand:.6g}, below half for {calm} rounds"
-    return requested, calm, f"{requested} is enough: {basis} asks {demand:.6g}"
+        return new, 0, f"{requested} -> {new}: {basis} asks {demand:.6g}, below half for {streak} rounds"
+    return requested, streak, f"{requested} is enough: {basis} asks {demand:.6g}"
 
 
 def demanded_batch(history: Sequence[NoiseSample], *, inner_steps: int, rules: BatchRules) -> tuple[float | None, str]:
-    """T, the global batch that the test asks for, with the basis in words; none where the statistics cannot say.
+    """T, the global batch that the test asks for, with the basis in words; none where the statistics do not suffice.
 
     Only samples of the newest sample's kind are pooled: norms of gradients and of pseudo-gradients do not compare.
     """
@@ -275,7 +276,7 @@ def _ratio(numerators: Sequence[float], denominators: Sequence[float], rules: Ba
 
 def _level_factor(source: str, inner_steps: int, rules: BatchRules) -> float:
     """The noise of one inner step is H times that of the averaged update (4.3). Where micro-batches stand in for the
-    pseudo-gradient, they are brought to the level of the run: a run whose hosts alternate must not jump by H."""
+    pseudo-gradient, they are brought to the level of the run: a run whose hosts alternate must not change by a factor of H."""
     if source == "pseudo_gradient":
         return float(inner_steps) if rules.level == "inner" else 1.0
     stands_in = rules.statistic == "pseudo_gradient"

@@ -1,13 +1,13 @@
-"""What was trained in a history that lost: whether it is believed, and how it comes into the history that won.
+"""Branch states, trained in a history that lost: which claims are accepted, and how they merge into the winning history.
 
 A peer that changes to another history sets the states aside that its own side trained, and names them in its reports. A plan
-names those that are believed; the hosts of what the instance has become fetch them, and say in their reports that they hold
+names those that are accepted; the hosts of the target instance fetch them, and state in their reports that they hold
 them. The plan that finds that all of them do orders the merge, weighted by samples since the fork. So nothing waits for a
 state that may not come, and what is ordered can be done. All of it is a pure function of the ledger and the reports.
 
-Bounds on claims of strangers: only who had a seat when the histories parted is believed; one state per branch and instance,
+Bounds on claims of strangers: only peers with a seat when the histories parted are accepted; one state per branch and instance,
 that of the most claimants; of one peer one branch, and another only of a fork that is later than the first one's merge; the
-claimed samples count at most as many as the winners', so that a stray alone weighs at most one half.
+claimed samples count at most as many as the winners', so that a branch state alone weighs at most one half.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,22 +32,22 @@ from adloco_p2p.core.model.types import (
 
 def settle(
     previous: RoundPlan,
-    heard: Mapping[PeerId, Report],
+    received: Mapping[PeerId, Report],
     merges: Sequence[Merge],
     staying: Sequence[PeerId],
     new: Sequence[PendingBranch],
     *,
     is_last: bool,
 ) -> tuple[tuple[PendingBranch, ...], tuple[Merge, ...], list[str]]:
-    """The strays that the next plan names, the merges of those that are ripe, and what was dropped and why. `merges` are those
-    that the next plan has anyway, `staying` its roster, `new` what is believed for the first time."""
-    carried = {item.branch_state.key: _carried(item, previous, heard, merges, staying) for item in previous.branches}
+    """The branch states that the next plan names, the merges of those that are ripe, and what was dropped and why. `merges` are
+    those that the next plan has anyway, `staying` its roster, `new` those accepted for the first time."""
+    carried = {item.branch_state.key: _carried(item, previous, received, merges, staying) for item in previous.branches}
     busy = {source for merge in merges for source in merge.sources}
     ripe: dict[InstanceId, list[PendingBranch]] = {}
     open_ones, whys = [], []
     for _, item in sorted(carried.items()):
         why = _why_drop(item, previous.round + 1, is_last=is_last)
-        if item.target not in busy and _all_hold(item, previous, heard, staying):
+        if item.target not in busy and _all_hold(item, previous, received, staying):
             ripe.setdefault(item.target, []).append(item)
         elif why:
             whys.append(f"dropped {_told(item)}: {why}")
@@ -60,15 +60,19 @@ def settle(
 
 
 def _carried(
-    item: PendingBranch, previous: RoundPlan, heard: Mapping[PeerId, Report], merges: Sequence[Merge], staying: Sequence[PeerId]
+    item: PendingBranch,
+    previous: RoundPlan,
+    received: Mapping[PeerId, Report],
+    merges: Sequence[Merge],
+    staying: Sequence[PeerId],
 ) -> PendingBranch:
     """One round later: the winners have trained on, others hold the state, or hold it no longer."""
     held = {
         peer: any(
             (branch_state.key, branch_state.state) == (item.branch_state.key, item.branch_state.state)
-            for branch_state in heard[peer].branches
+            for branch_state in received[peer].branches
         )
-        if peer in heard
+        if peer in received
         else peer in item.holders
         for peer in staying
     }
@@ -80,16 +84,16 @@ def _carried(
     )
 
 
-def _all_hold(item: PendingBranch, previous: RoundPlan, heard: Mapping[PeerId, Report], staying: Sequence[PeerId]) -> bool:
+def _all_hold(item: PendingBranch, previous: RoundPlan, received: Mapping[PeerId, Report], staying: Sequence[PeerId]) -> bool:
     """All hosts of the target that reported and stay, at least one."""
     planned: list[InstancePlan] = [plan for plan in previous.instances if plan.instance == item.target]
-    hosts = [share.peer for plan in planned for share in plan.hosts if share.peer in heard and share.peer in staying]
+    hosts = [share.peer for plan in planned for share in plan.hosts if share.peer in received and share.peer in staying]
     return bool(hosts) and all(peer in item.holders for peer in hosts)
 
 
 def _why_drop(item: PendingBranch, round: int, *, is_last: bool) -> str:
     if not item.holders:
-        return "nobody who holds it is left"
+        return "no peer that holds it is left"
     if is_last:
         return "the run ends before all hosts hold it"
     if round - item.since >= ROUNDS_OPEN:
@@ -98,7 +102,7 @@ def _why_drop(item: PendingBranch, round: int, *, is_last: bool) -> str:
 
 
 def _merge_of(target: InstanceId, items: Sequence[PendingBranch]) -> Merge:
-    """The target and all its ripe strays in one merge, weighted by samples since the forks."""
+    """The target and all its ripe branch states in one merge, weighted by samples since the forks."""
     won = max(item.won_samples for item in items)
     amounts = [float(won), *(float(min(item.branch_state.samples, won)) for item in items)]
     weights = normalized(amounts, survivor=0)
@@ -112,7 +116,7 @@ def _merge_of(target: InstanceId, items: Sequence[PendingBranch]) -> Merge:
 
 
 def _told(item: PendingBranch) -> str:
-    """Who trained what apart, in words and numbers."""
+    """The peers and samples of the branches, in words."""
     branch_state, names = item.branch_state, ", ".join(item.claimants[:3])
     others = f" and {len(item.claimants) - 3} others" if len(item.claimants) > 3 else ""
     return (

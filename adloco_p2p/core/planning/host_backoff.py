@@ -1,7 +1,7 @@
 """Hosts that the committed averages leave out again and again: they get no work for a while, then are tried again.
 
-Such a host cannot be reached, is too slow, or sends what nobody can use; each round with it costs the others a failed attempt.
-While it rests it receives the averages like a newcomer, so that it can go on at once where it is reached again. The reports
+Such a host cannot be reached, is too slow, or sends unusable data; each round with it costs the others a failed attempt.
+During its backoff it receives the averages like a newcomer, so that it can go on at once where it is reached again. The reports
 of a round are there two plans later, so a host that is tried again is tried for two rounds. All of it is a pure function of
 the shares of the plan before and of the reports.
 """
@@ -12,15 +12,15 @@ from dataclasses import replace
 from adloco_p2p.core.model.types import HostShare, InstanceReport, PeerId
 
 MISSED_AVERAGES_LIMIT = 3
-"""Left out so many times running, a host rests."""
+"""A host that missed so many averages running backs off."""
 SHORTEST_BACKOFF_ROUNDS = 4
-"""The first rest; each one that follows is twice as long, ..."""
+"""The first backoff; each one that follows is twice as long, ..."""
 LONGEST_BACKOFF_ROUNDS = 16
 """... up to this."""
 
 
 def backoff_rounds(missed_averages: int) -> int:
-    """Rounds without work for a host that is left out for the `missed_averages`-th time running; 0 where it goes on."""
+    """Rounds without work for a host that missed `missed_averages` averages running; 0 where it keeps its work."""
     if missed_averages < MISSED_AVERAGES_LIMIT:
         return 0
     return min(SHORTEST_BACKOFF_ROUNDS << min(missed_averages - MISSED_AVERAGES_LIMIT, 8), LONGEST_BACKOFF_ROUNDS)
@@ -29,10 +29,10 @@ def backoff_rounds(missed_averages: int) -> int:
 def update_miss_counts(
     hosts: Sequence[HostShare], claims: Mapping[PeerId, InstanceReport], *, round: int, next_round: int
 ) -> tuple[HostShare, ...]:
-    """The shares with what the reports of `round` say of them, for the plan of `next_round`.
+    """The shares, updated by the reports of `round`, for the plan of `next_round`.
 
-    A host is in the average, or left out of it, where more than half of the reports agree on that; otherwise nothing is known.
-    Who had no work in that round is not judged.
+    A host is in the average, or missed it, where more than half of the reports agree on that; otherwise nothing is known.
+    A host without work in that round keeps its count.
     """
     return tuple(
         share
@@ -47,26 +47,26 @@ def _num_naming(place: int, claims: Mapping[PeerId, InstanceReport]) -> int:
 
 
 def _update_miss_count(share: HostShare, num_naming: int, num_claims: int, next_round: int) -> HostShare:
-    if 2 * num_naming == num_claims:  # also where nobody reported
+    if 2 * num_naming == num_claims:  # also where there are no reports
         return share
     if 2 * num_naming > num_claims:
         return replace(share, missed_averages=0)
     missed_averages = share.missed_averages + 1
-    rest = backoff_rounds(missed_averages)
-    return replace(share, missed_averages=missed_averages, works_from=next_round + rest if rest else share.works_from)
+    rounds = backoff_rounds(missed_averages)
+    return replace(share, missed_averages=missed_averages, works_from=next_round + rounds if rounds else share.works_from)
 
 
 def backed_off(candidates: Sequence[PeerId], hosts: Iterable[HostShare], round: int) -> list[PeerId]:
-    """Candidates that do not rest in this round, or all where nobody else is left: an instance is never without a host that
+    """Candidates that are not in backoff in this round, or all where no other is left: an instance is never without a host that
     trains it."""
-    resting = {share.peer for share in hosts if share.works_from > round and share.missed_averages >= MISSED_AVERAGES_LIMIT}
-    return [peer for peer in candidates if peer not in resting] or list(candidates)
+    backed_off = {share.peer for share in hosts if share.works_from > round and share.missed_averages >= MISSED_AVERAGES_LIMIT}
+    return [peer for peer in candidates if peer not in backed_off] or list(candidates)
 
 
 def describe_backoff(hosts: Iterable[HostShare]) -> str:
-    """In words, who gets no work in this plan and for how long; empty where nobody rests."""
-    resting = [share for share in hosts if share.batch_samples == 0 and share.missed_averages >= MISSED_AVERAGES_LIMIT]
+    """In words, which hosts get no work in this plan and for how long; empty where none is in backoff."""
+    backed_off = [share for share in hosts if share.batch_samples == 0 and share.missed_averages >= MISSED_AVERAGES_LIMIT]
     named = ", ".join(
-        f"{share.peer} before round {share.works_from} (left out {share.missed_averages} times)" for share in resting
+        f"{share.peer} before round {share.works_from} (missed {share.missed_averages} averages)" for share in backed_off
     )
     return f"no work for {named}" if named else ""

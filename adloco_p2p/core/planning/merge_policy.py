@@ -63,7 +63,7 @@ def judge(probe: Merge, verdicts: Sequence[ProbeVerdict], *, rules: MergeRules) 
 
 
 def merged_batch(merge: Merge, instances: Sequence[InstancePlan], *, rules: MergeRules, max_batch: int) -> int:
-    """Global request of the merged instance. Sources that end without a weight have no say."""
+    """Global request of the merged instance. Sources that end without a weight do not count."""
     requests = {plan.instance: plan.requested_batch for plan in instances}
     taken = [requests[i] for i, weight in zip(merge.sources, merge.weights, strict=True) if weight > 0.0]
     after = {"survivor": requests[merge.target], "max": max(taken), "sum": min(sum(taken), max_batch)}

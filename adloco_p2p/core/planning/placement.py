@@ -1,4 +1,4 @@
-"""Who hosts what in the next plan, and how an instance's batch is cut over its hosts and into passes."""
+"""The hosts of every instance of the next plan, and how an instance's batch is cut over its hosts and into passes."""
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,15 +23,15 @@ class InstanceDraft:
 
     plan: InstancePlan
     holders: tuple[PeerId, ...]
-    """Who holds its state, or a part of what it is made from: preferred as hosts."""
+    """Peers that hold its state, or a part of its sources: preferred as hosts."""
     ready: tuple[PeerId, ...]
-    """Who holds all of it and can train at once; empty: nobody, or everybody can make it from the run's seed."""
+    """Peers that hold all of it and can train at once; empty: none, or every peer can make it from the run's seed."""
 
 
 def place_hosts(
     drafts: Sequence[InstanceDraft], roster: Sequence[RosterEntry], round: int, rules: Rules
 ) -> tuple[tuple[InstancePlan, ...], float]:
-    """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless everybody leaves.
+    """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless all leave.
 
     A host that is new to an instance has to fetch its state first, so it only receives the first average; so does a host that
     missed averages (`host_backoff.py`), as long as another host can train. A peer's speed is split over its instances by their

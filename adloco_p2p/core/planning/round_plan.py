@@ -6,7 +6,7 @@ strangers: those of another round, of peers outside the roster, and about instan
 over, and nothing in a report can make a plan that `tests/core/plan_check.py` objects to.
 
 A guarded merge takes three plans: plan(r) carries the probe, which is measured after round r; plan(r + 1) carries it on as
-`pending`; plan(r + 2) finds the verdicts in the reports of round r and does what they say.
+`pending`; plan(r + 2) finds the verdicts in the reports of round r and acts on them.
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ from adloco_p2p.core.planning.merge_policy import choose_merge, final_merge, jud
 from adloco_p2p.core.planning.placement import InstanceDraft, place_hosts
 
 ORPHANED_ROUNDS = 3
-"""An instance whose state nobody has any more, as all its hosts report so many times, ends."""
+"""An instance ends after all its hosts have reported so many rounds without its state."""
 SPEEDS_KEPT = 5
 """Measured speeds that a seat remembers; their median shares the work."""
 
@@ -117,22 +117,22 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     """The next plan of a run whose plan `end` is the last."""
     round = previous.round + 1
     is_last = round >= end
-    heard = _heard(previous, reports)
-    roster_entries = _next_roster(previous, heard, change)
-    claims = _claims(previous, heard)
+    received = _received(previous, reports)
+    roster_entries = _next_roster(previous, received, change)
+    claims = _claims(previous, received)
     places = _places(previous)
     drafts = [
-        _carried(plan, previous, heard, claims[plan.instance], rules, places=places[plan.instance])
+        _carried(plan, previous, received, claims[plan.instance], rules, places=places[plan.instance])
         for plan in previous.instances
     ]
     drafts, forks = _forked(drafts, round, end, rules)
-    merges, probe, why = _merges(previous, drafts, heard, claims, is_forking=bool(forks), end=end, rules=rules)
+    merges, probe, why = _merges(previous, drafts, received, claims, is_forking=bool(forks), end=end, rules=rules)
     drafts = _merged(drafts, merges, rules)
     branches, healing, branch_reasons = settle(
-        previous, heard, merges, [roster_entry.peer for roster_entry in roster_entries], change.branches, is_last=is_last
+        previous, received, merges, [roster_entry.peer for roster_entry in roster_entries], change.branches, is_last=is_last
     )
     instances, seconds = place_hosts(drafts, roster_entries, round, rules)
-    reasons = [f"reports of {len(heard)} of {len(previous.roster)} peers"] if previous.round > 0 else ["no reports yet"]
+    reasons = [f"reports of {len(received)} of {len(previous.roster)} peers"] if previous.round > 0 else ["no reports yet"]
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
     reasons += branch_reasons
     return RoundPlan(
@@ -155,24 +155,24 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     )
 
 
-# --- who said what ---------------------------------------------------------------------------------------------------
+# --- reports ---------------------------------------------------------------------------------------------------------
 
 
-def _heard(previous: RoundPlan, reports: Sequence[Report]) -> dict[PeerId, Report]:
+def _received(previous: RoundPlan, reports: Sequence[Report]) -> dict[PeerId, Report]:
     """One report per peer of the roster, of the round before `previous`. Of two different ones the smaller bytes count."""
     known = {roster_entry.peer for roster_entry in previous.roster}
-    heard: dict[PeerId, Report] = {}
+    received: dict[PeerId, Report] = {}
     for report in reports:
         if report.round != previous.round - 1 or report.peer not in known:
             continue
-        other = heard.get(report.peer)
+        other = received.get(report.peer)
         if other is None or canonical.encode(report) < canonical.encode(other):
-            heard[report.peer] = report
-    return {peer: heard[peer] for peer in sorted(heard)}
+            received[report.peer] = report
+    return {peer: received[peer] for peer in sorted(received)}
 
 
-def _claims(previous: RoundPlan, heard: Mapping[PeerId, Report]) -> dict[InstanceId, dict[PeerId, InstanceReport]]:
-    """What hosts say of each instance. A fresh copy did not exist yet: what its source did speaks for it."""
+def _claims(previous: RoundPlan, received: Mapping[PeerId, Report]) -> dict[InstanceId, dict[PeerId, InstanceReport]]:
+    """The hosts' reports per instance. A fresh copy did not exist yet: the report about its source stands for it."""
     origin = _origin(previous)
     hosts: dict[InstanceId, dict[PeerId, None]] = {}
     for plan in previous.instances:
@@ -182,9 +182,9 @@ def _claims(previous: RoundPlan, heard: Mapping[PeerId, Report]) -> dict[Instanc
         source = origin.get(plan.instance, plan.instance)
         claims[plan.instance] = {
             peer: item
-            for peer in heard
+            for peer in received
             if peer in hosts[source]
-            for item in [next((item for item in heard[peer].instances if item.instance == source), None)]
+            for item in [next((item for item in received[peer].instances if item.instance == source), None)]
             if item is not None
         }
     return claims
@@ -205,12 +205,12 @@ def _origin(plan: RoundPlan) -> dict[InstanceId, InstanceId]:
     return {target: fork.source for fork in plan.forks for target in fork.targets}
 
 
-def _next_roster(previous: RoundPlan, heard: Mapping[PeerId, Report], change: RosterChange) -> tuple[RosterEntry, ...]:
+def _next_roster(previous: RoundPlan, received: Mapping[PeerId, Report], change: RosterChange) -> tuple[RosterEntry, ...]:
     roster_entries: dict[PeerId, RosterEntry] = {}
     for roster_entry in previous.roster:
         if roster_entry.peer in change.departed:
             continue
-        report = heard.get(roster_entry.peer)
+        report = received.get(roster_entry.peer)
         if report is not None:
             speed = report.capacity.samples_per_second
             speeds = (*roster_entry.speeds, speed)[-SPEEDS_KEPT:] if speed > 0 else roster_entry.speeds
@@ -236,7 +236,7 @@ def _next_roster(previous: RoundPlan, heard: Mapping[PeerId, Report], change: Ro
 def _carried(
     plan: InstancePlan,
     previous: RoundPlan,
-    heard: Mapping[PeerId, Report],
+    received: Mapping[PeerId, Report],
     claims: Claims,
     rules: Rules,
     *,
@@ -257,7 +257,7 @@ def _carried(
     )
     named = Counter(claim.state_digest for claim in claims.values())
     digest = min(named, key=lambda digest: (-named[digest], digest)) if named else None
-    is_orphaned = previous.round > 0 and not claims and all(share.peer in heard for share in plan.hosts)
+    is_orphaned = previous.round > 0 and not claims and all(share.peer in received for share in plan.hosts)
     moved = replace(
         plan,
         orphaned_rounds=0 if claims else plan.orphaned_rounds + is_orphaned,
@@ -289,7 +289,7 @@ def _forked(drafts: list[InstanceDraft], round: int, end: int, rules: Rules) -> 
 def _merges(
     previous: RoundPlan,
     drafts: Sequence[InstanceDraft],
-    heard: Mapping[PeerId, Report],
+    received: Mapping[PeerId, Report],
     claims: Mapping[InstanceId, Claims],
     *,
     is_forking: bool,
@@ -304,7 +304,7 @@ def _merges(
     if previous.pending is not None:
         probed = [plan for plan in previous.instances if plan.instance in previous.pending.sources]
         hosts = {share.peer for plan in probed for share in plan.hosts}
-        verdicts = [report.verdict for peer, report in heard.items() if report.verdict is not None and peer in hosts]
+        verdicts = [report.verdict for peer, report in received.items() if report.verdict is not None and peer in hosts]
         update_miss_counts = judge(previous.pending, verdicts, rules=rules.merge)
         merges = (update_miss_counts,) if update_miss_counts else ()
         whys.append(update_miss_counts.reason if update_miss_counts else "no verdict on the last probe")
@@ -338,14 +338,14 @@ def _ended(merges: Sequence[Merge]) -> set[InstanceId]:
 
 
 def _end_of_orphans(plans: Sequence[InstancePlan]) -> Merge | None:
-    """End the instances that nobody has any more. The last one is waited for, however long that takes."""
+    """End the instances that no peer holds any more. The last one is waited for, however long that takes."""
     orphans = [plan.instance for plan in plans if plan.orphaned_rounds >= ORPHANED_ROUNDS]
     others = [plan for plan in plans if plan.orphaned_rounds == 0]
     if not orphans or not others:
         return None
     survivor = max(others, key=lambda plan: (plan.requested_batch, plan.instance)).instance
     names = ", ".join(map(str, orphans))
-    reason = f"instance {names} ends: all its hosts reported {ORPHANED_ROUNDS} rounds without it, nobody has its state"
+    reason = f"instance {names} ends: all its hosts reported {ORPHANED_ROUNDS} rounds without it, so its state is lost"
     return keep_only(survivor, [survivor, *orphans], reason=reason)
 
 
@@ -355,7 +355,7 @@ def _is_probed_for_the_end(round: int, num_instances: int, end: int, rules: Rule
 
 
 def _without_verdict(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, Claims]) -> Merge:
-    """The end of a guarded run whose last probe nobody measured: never an average that was not measured."""
+    """The end of a guarded run whose last probe no host measured: never an average that was not measured."""
     instances = [plan.instance for plan in plans]
     heldout = {i: [c.heldout_loss for c in claims[i].values() if c.heldout_loss is not None] for i in instances}
     training = {i: [c.loss for c in claims[i].values() if c.loss is not None] for i in instances}
@@ -371,7 +371,7 @@ def _without_verdict(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, 
 
 
 def _merged(drafts: Sequence[InstanceDraft], merges: Sequence[Merge], rules: Rules) -> list[InstanceDraft]:
-    """Targets take the merged request; the other sources are gone. The target's own order of samples goes on."""
+    """Targets take the merged request; the other sources are gone. The target's own order of samples continues."""
     current = {draft.plan.instance: draft for draft in drafts}
     for merge in merges:
         sources = [current[source] for source in merge.sources]

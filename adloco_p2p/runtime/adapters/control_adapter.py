@@ -39,7 +39,7 @@ class ControlAdapter:
 
 
 def describe(name: Command, status: Status) -> str:
-    """What the command leads to in this state."""
+    """The effect of the command in this state, in words."""
     if status.state == "finished":
         return "the run is complete; the peer goes once the others have it too"
     is_paused = status.state == "paused"

@@ -22,7 +22,7 @@ LOOK_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """What holds now."""
+    """The permission that holds now."""
 
     pause: str | None = None
     """Why the node should pause; none: it may work."""
@@ -34,7 +34,7 @@ def permission(config: PeerConfig, now: datetime, *, used_bytes: int) -> Permiss
     """`used_bytes` is the traffic of the day that `now` is in."""
     if config.daily_budget_bytes and used_bytes >= config.daily_budget_bytes:
         budget = config.daily_budget_bytes / 1e9
-        return Permission(pause=f"the day's budget of {budget:g} GB is used up; goes on after midnight")
+        return Permission(pause=f"the day's budget of {budget:g} GB is used up; training continues after midnight")
     until = quiet_until(config.quiet_hours, now)
     if until is None:
         return Permission()
@@ -67,8 +67,8 @@ class DayBook:
         return self._bytes
 
 
-class Schedule:
-    """Looks at the clock every few seconds. `command` is the node's, `is_paused` says whether somebody has paused it."""
+class DailySchedule:
+    """Looks at the clock every few seconds. `command` is the node's, `is_paused` returns whether the user has paused it."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Schedule:
         self._has_paused = False
 
     async def run(self) -> None:
-        """For ever."""
+        """Until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(LOOK_SECONDS)

@@ -1,4 +1,4 @@
-"""Between the sink and the view: keeps the status of the node, and hands every event on to whoever watches from outside."""
+"""Between the sink and the view: keeps the status of the node, and passes every event on to the watchers outside."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from adloco_p2p.runtime.node.event_sink import UNRECORDED, View
 from adloco_p2p.views.status import Status, apply, replay
 
 MAX_HISTORY_BYTES = 8 << 20
-"""Of the event file, its end: what a watcher is told of the past."""
+"""The end of the event file that a watcher gets."""
 MAX_QUEUED = 4096
 """Events that may wait for one watcher; a slower one is cut off, and may come again."""
 BATCH_BYTES = 256 << 10
@@ -79,7 +79,7 @@ class EventBroadcaster:
             self._queues.pop(queue, None)
 
     def _read(self, size: int) -> list[str]:
-        """What was written before somebody began to watch. Where the beginning is too long ago, what the run is comes first."""
+        """Events before the watcher came. Where the first event is too long ago, it is sent first all the same."""
         if not size:
             return []
         with self._events_path.open("rb") as file:
@@ -97,7 +97,7 @@ class EventBroadcaster:
                 self._cut_off(queue)
 
     def _end(self) -> None:
-        """Watchers are told that the node ends."""
+        """Watchers are notified that the node ends."""
         for queue in [*self._queues]:
             self._cut_off(queue)
 

@@ -14,7 +14,7 @@ _SINCE_BOOT_FIELD = 19
 
 
 def process_start() -> float:
-    """When this process began, by the monotonic clock; now, where the system does not tell."""
+    """When this process began, by the monotonic clock; now, where the system does not report it."""
     now, stat = time.monotonic(), Path("/proc/self/stat")
     if not stat.exists():
         return now

@@ -18,7 +18,7 @@ class MetricsEndpoint:
             self._server = Server(address, {"/metrics": metrics_route(lambda: measures(broadcaster.status))})
 
     async def start(self) -> None:
-        """Raises SwarmError where nobody can listen there."""
+        """Raises SwarmError where the address cannot be used."""
         if self._server is not None:
             await self._server.start()
 

@@ -1,4 +1,4 @@
-"""What every peer of a run agrees by: the first plan, the rule for the next one, and whose signature counts."""
+"""The rules of a run's agreement: the first plan, the rule for the next one, and the check of signatures."""
 
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.rules import Rules
@@ -7,13 +7,13 @@ from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.swarm.p2p.identity import Identity, verify
 
 CONTEXT = "consensus"
-"""What is signed for the consensus means nothing elsewhere."""
+"""A signature for the consensus is valid nowhere else."""
 UNKNOWN_CAPACITY = Capacity(samples_per_second=0.0, micro_batch_limit=1 << 20, max_instances=MAX_INSTANCES)
 """Of a peer that has not reported yet; its device worker keeps to its own limit anyway."""
 
 
 def genesis_of(run: RunConfig) -> RoundPlan:
-    """The first plan, which everybody computes from the run's configuration: its author alone, of unknown capacity."""
+    """The first plan, which every peer computes from the run's configuration: its author alone, of unknown capacity."""
     return genesis(run.digest, [(PeerId(run.author), UNKNOWN_CAPACITY)], run.rules)
 
 

@@ -8,7 +8,7 @@ import torch
 from adloco_p2p.core.model import messages
 from adloco_p2p.core.model.messages import WireMessage
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan
-from adloco_p2p.errors import AverageFailed
+from adloco_p2p.errors import AveragingError
 from adloco_p2p.runtime.node.ports import AveragedVector
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
@@ -22,7 +22,7 @@ STRANGER_KINDS: dict[str, float] = {
     messages.PullEntries.__name__: 20.0,
     messages.Entries.__name__: 5.0,
 }
-"""What a peer without a seat may send: it asks to join, takes its leave, reads the ledger, or shows the history of its side of
+"""Messages that a peer without a seat may send: it asks to join, leaves, reads the ledger, or shows the history of its side of
 a partition. Everything else is a matter of members. With the price of each, in messages of the strangers' budget: to find,
 decode and encode the ledger entries that are an answer takes some 50 ms."""
 PRICES: dict[str, float] = {messages.PullEntries.__name__: 20.0}
@@ -37,7 +37,7 @@ DRAIN_SECONDS = 3.0
 
 
 class Members:
-    """Who has a seat in one of the newest plans, as the network asks it for every message and stream."""
+    """The peers with a seat in one of the newest plans, as the network asks it for every message and stream."""
 
     def __init__(self, plans: Callable[[], Sequence[RoundPlan]]) -> None:
         """`plans`: those of the ledger, oldest first."""
@@ -118,7 +118,7 @@ class NetworkAveraging:
         reducers = [peer for (peer, _), share in zip(weights, shares or [1.0] * len(weights), strict=True) if share > 0]
         missing = await self._out_of_reach(reducers)
         if missing:  # dialling them once more would hold up the whole round
-            raise AverageFailed(f"no way from here to {', '.join(missing)}", suspects=missing)
+            raise AveragingError(f"no way from here to {', '.join(missing)}", suspects=missing)
         return await self._averager.average(
             round=round, key=key, weights=weights, vector=vector, timeout_seconds=timeout_seconds, shares=shares or None
         )

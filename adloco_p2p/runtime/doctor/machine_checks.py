@@ -1,4 +1,4 @@
-"""The doctor's look at this machine: nothing is downloaded, nothing is changed, nobody is asked."""
+"""The doctor's look at this machine: nothing is downloaded or changed, no other peer is asked."""
 
 import shutil
 import subprocess
@@ -30,7 +30,7 @@ NVIDIA = Path("/proc/driver/nvidia/version")
 
 
 def check_machine(config: PeerConfig, workdir: Path | None) -> Iterator[CheckResult]:
-    """One finding after the other, in a second or two."""
+    """One result after the other, in a second or two."""
     yield check_python(sys.version_info[:3])
     yield check_packages()
     yield check_gpu(config)
@@ -50,7 +50,7 @@ def check_python(version: tuple[int, ...]) -> CheckResult:
 
 
 def check_packages() -> CheckResult:
-    """What the installed node says that it needs, against what is installed."""
+    """The requirements of the installed node against the installed packages."""
     problems, count = [], 0
     for text in metadata.requires(DISTRIBUTION) or ():
         requirement = Requirement(text)
@@ -91,7 +91,7 @@ def check_gpu(config: PeerConfig) -> CheckResult:
 
 def check_memory(available_bytes: int | None) -> CheckResult:
     if available_bytes is None:
-        return CheckResult(check="memory", outcome="skipped", found="this system does not tell")
+        return CheckResult(check="memory", outcome="skipped", found="this system does not report it")
     found = f"{_gib(available_bytes)} available"
     if available_bytes < GOOD_MEMORY_BYTES:
         outcome = "failed" if available_bytes < LEAST_MEMORY_BYTES else "warning"
@@ -119,8 +119,8 @@ def check_workdir(workdir: Path, holder: Holder | None) -> CheckResult:
         return CheckResult(check="workdir", outcome="failed", found=str(error), code=error.code)
     if holder is None:
         return CheckResult(check="workdir", outcome="ok", found=f"{who}; no node runs there")
-    told = f", last event {max(0.0, time.time() - events.stat().st_mtime):.0f} s ago" if events.exists() else ""
-    return CheckResult(check="workdir", outcome="ok", found=f"{who}; a node runs there (process {holder.pid}{told})")
+    age = f", last event {max(0.0, time.time() - events.stat().st_mtime):.0f} s ago" if events.exists() else ""
+    return CheckResult(check="workdir", outcome="ok", found=f"{who}; a node runs there (process {holder.pid}{age})")
 
 
 def check_ports(config: PeerConfig, *, is_running: bool) -> CheckResult:
@@ -142,7 +142,7 @@ def check_ports(config: PeerConfig, *, is_running: bool) -> CheckResult:
 
 
 def available_memory_bytes() -> int | None:
-    """What this process may still take: of the machine, or of its container where that is less."""
+    """Memory that this process may still take: of the machine, or of its container where that is less."""
     if not MEMORY_INFO.exists():
         return None
     lines = dict(line.split(":", 1) for line in MEMORY_INFO.read_text().splitlines())
@@ -154,13 +154,13 @@ def available_memory_bytes() -> int | None:
 
 
 def driver_version() -> str | None:
-    """As nvidia-smi says; none where it cannot."""
+    """As nvidia-smi reports; none where it cannot."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=DRIVER_SECONDS, check=True)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=DRIVER_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return told.stdout.splitlines()[0].strip() if told.stdout.strip() else None
+    return result.stdout.splitlines()[0].strip() if result.stdout.strip() else None
 
 
 def _gib(num_bytes: int) -> str:

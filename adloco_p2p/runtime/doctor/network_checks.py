@@ -16,8 +16,8 @@ from adloco_p2p.swarm.discovery.join_link import split_initial_peers
 from adloco_p2p.swarm.discovery.reachability import ClockReading, Speed, ask_to_dial_back, measure_speed, ping
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.daemon import outgoing_address
-from adloco_p2p.swarm.p2p.host import Host
 from adloco_p2p.swarm.p2p.listening import has_open_port, is_free
+from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.views.check_report import CheckResult
 
 MAX_ASKED = 2
@@ -29,11 +29,11 @@ SLOW_BYTES_PER_SECOND = 125_000.0
 
 
 async def check_network(config: PeerConfig, initial_peers: Sequence[str]) -> AsyncIterator[CheckResult]:
-    """One finding after the other, in some ten seconds. Raises ConfigError for what is no address."""
+    """One result after the other, in some ten seconds. Raises ConfigError for an invalid address."""
     linked, addresses = split_initial_peers(initial_peers)
     with tempfile.TemporaryDirectory(prefix="adloco-doctor-") as folder:
         try:
-            host = await Host.start(
+            swarm_node = await SwarmNode.start(
                 workdir=Path(folder),
                 config=_beside_a_node(config),
                 initial_peers=[str(a) for a in addresses],
@@ -43,23 +43,23 @@ async def check_network(config: PeerConfig, initial_peers: Sequence[str]) -> Asy
             yield CheckResult(check="initial peers", outcome="failed", found=str(error), code=error.code)
             return
         try:
-            yield _initial_peers(host, len({address.peer for address in addresses}))
-            discovery = Discovery(host.dht, host.identity, wall_clock=host.clock)
+            yield _initial_peers(swarm_node, len({address.peer for address in addresses}))
+            discovery = Discovery(swarm_node.dht, swarm_node.identity, wall_clock=swarm_node.clock)
             runs = [record.run for record in await discovery.list_runs()]
             for run in [linked] if linked else runs[:1]:
-                await connect_to_run(host, discovery, run, is_patient=False)
+                await connect_to_run(swarm_node, discovery, run, should_retry=False)
             yield CheckResult(check="runs", outcome="ok", found=f"{len(runs)} announced" if runs else "none announced yet")
-            readings = await _pinged(host)
+            readings = await _pinged(swarm_node)
             yield _protocol(readings)
             yield _clock(readings)
-            yield await _dial_back(host, readings)
-            yield await _speed(host, readings)
+            yield await _dial_back(swarm_node, readings)
+            yield await _speed(swarm_node, readings)
         finally:
-            await host.stop()
+            await swarm_node.stop()
 
 
 def _beside_a_node(config: PeerConfig) -> PeerConfig:
-    """The machine's own addresses while nobody listens there, so that a forwarded port is tried; beside a running node any
+    """The machine's own addresses while no process listens there, so that a forwarded port is tried; beside a running node any
     other ports, to which nothing that is announced leads."""
     if all(has_open_port(maddr) or is_free(maddr) for maddr in config.host_maddrs):
         return config
@@ -75,18 +75,18 @@ def _open_port(maddr: str) -> str:
     return f"{head}{protocol}0{separator}{tail}"
 
 
-def _initial_peers(host: Host, num_given: int) -> CheckResult:
-    missing = "; ".join(f"{unreached.peer}: {unreached.reason}" for unreached in host.unreached)
+def _initial_peers(swarm_node: SwarmNode, num_given: int) -> CheckResult:
+    missing = "; ".join(f"{unreached.peer}: {unreached.reason}" for unreached in swarm_node.unreached)
     if missing:
-        found = f"{num_given - len(host.unreached)} of {num_given} answer; {missing}"
+        found = f"{num_given - len(swarm_node.unreached)} of {num_given} answer; {missing}"
         return CheckResult(check="initial peers", outcome="warning", found=found, code="E320")
     return CheckResult(check="initial peers", outcome="ok", found=f"{num_given} of {num_given} answer")
 
 
-async def _pinged(host: Host) -> Mapping[PeerId, ClockReading]:
+async def _pinged(swarm_node: SwarmNode) -> Mapping[PeerId, ClockReading]:
     """Those of the connected peers that speak our protocol of reachability."""
-    peers = (await host.peers_connected())[:MAX_PINGED]
-    answers = await asyncio.gather(*(ping(host.p2p, peer) for peer in peers), return_exceptions=True)
+    peers = (await swarm_node.peers_connected())[:MAX_PINGED]
+    answers = await asyncio.gather(*(ping(swarm_node.p2p, peer) for peer in peers), return_exceptions=True)
     for answer in answers:
         if isinstance(answer, BaseException) and not isinstance(answer, SwarmError):
             raise answer
@@ -103,18 +103,18 @@ def _protocol(readings: Mapping[PeerId, ClockReading]) -> CheckResult:
 
 def _clock(readings: Mapping[PeerId, ClockReading]) -> CheckResult:
     if not readings:
-        return CheckResult(check="clock", outcome="skipped", found="nobody to compare with")
+        return CheckResult(check="clock", outcome="skipped", found="no peer to compare with")
     found = survey(readings)
     if found.is_off:
         return CheckResult(check="clock", outcome="warning", found=found.in_words, code="E321")
     return CheckResult(check="clock", outcome="ok", found=found.in_words)
 
 
-async def _dial_back(host: Host, readings: Mapping[PeerId, ClockReading]) -> CheckResult:
+async def _dial_back(swarm_node: SwarmNode, readings: Mapping[PeerId, ClockReading]) -> CheckResult:
     """Whether others can connect, and what stands between."""
-    own = await host.addresses()
+    own = await swarm_node.addresses()
     if not own:
-        return CheckResult(check="dial back", outcome="skipped", found="client mode: nobody is meant to connect")
+        return CheckResult(check="dial back", outcome="skipped", found="client mode: others are not meant to connect")
     seen = sorted({reading.observed.split("/")[2] for reading in readings.values() if reading.observed.count("/") >= 2})
     nat = f"others see {', '.join(seen) or 'nothing'}, this machine has {outgoing_address()}"
     is_translated = bool(seen) and outgoing_address() not in seen and not all(host.startswith("127.") for host in seen)
@@ -126,7 +126,7 @@ async def _dial_back(host: Host, readings: Mapping[PeerId, ClockReading]) -> Che
         if tried == MAX_ASKED:
             break
         try:
-            answers = await ask_to_dial_back(host.p2p, peer, list(dict.fromkeys(wanted)))
+            answers = await ask_to_dial_back(swarm_node.p2p, peer, list(dict.fromkeys(wanted)))
         except SwarmError as error:
             refusals.append(str(error))
             continue
@@ -135,23 +135,23 @@ async def _dial_back(host: Host, readings: Mapping[PeerId, ClockReading]) -> Che
         if reached:
             return CheckResult(check="dial back", outcome="ok", found=f"reached from outside at {reached[0]} ({outcome})")
     if not tried:
-        return CheckResult(check="dial back", outcome="skipped", found="; ".join(refusals) or "nobody to ask")
-    found = f"{tried} peers tried in vain; {outcome}: {nat}"
+        return CheckResult(check="dial back", outcome="skipped", found="; ".join(refusals) or "no peer to ask")
+    found = f"{tried} peers could not connect; {outcome}: {nat}"
     return CheckResult(check="dial back", outcome="warning", found=found, code="E322")
 
 
-async def _speed(host: Host, readings: Mapping[PeerId, ClockReading]) -> CheckResult:
+async def _speed(swarm_node: SwarmNode, readings: Mapping[PeerId, ClockReading]) -> CheckResult:
     speeds: dict[PeerId, Speed] = {}
     refusals = []
     for peer in sorted(readings, key=lambda peer: readings[peer].round_trip_seconds):
         if len(speeds) == MAX_ASKED:
             break
         try:
-            speeds[peer] = await measure_speed(host.p2p, peer)
+            speeds[peer] = await measure_speed(swarm_node.p2p, peer)
         except SwarmError as error:
             refusals.append(str(error))
     if not speeds:
-        return CheckResult(check="speed", outcome="skipped", found="; ".join(refusals) or "nobody to ask")
+        return CheckResult(check="speed", outcome="skipped", found="; ".join(refusals) or "no peer to ask")
     up = max(speed.up_bytes_per_second for speed in speeds.values())
     down = max(speed.down_bytes_per_second for speed in speeds.values())
     found = f"at least {up * 8 / 1e6:.1f} Mbit/s up, {down * 8 / 1e6:.1f} Mbit/s down ({len(speeds)} peers)"

@@ -36,7 +36,7 @@ from adloco_p2p.core.model.events import (
     TransitionApplied,
 )
 from adloco_p2p.core.model.types import InstanceId
-from adloco_p2p.runtime.node.ports import Checkpoints, Engine, StateExchange, Vector
+from adloco_p2p.runtime.node.ports import CheckpointStore, Engine, StateExchange, Vector
 
 DeviceEffect = (
     RunInner
@@ -64,7 +64,7 @@ class DeviceWorker:
         self,
         *,
         engine: Engine,
-        checkpoints: Checkpoints,
+        checkpoints: CheckpointStore,
         states: StateExchange,
         post: Callable[[Event], None],
         progress: Callable[[dict[str, object]], None],
@@ -156,7 +156,7 @@ class DeviceWorker:
         is_failed = False
         while (write := self._writes.get()) is not None:
             if is_failed or self._is_aborted.is_set():
-                continue  # goes on taking, so that the device never waits for a place in the queue in vain
+                continue  # goes on taking, so that the device never waits for a place in a queue that nothing empties
             try:
                 write()
             except BaseException as error:  # handed to the event loop, which ends the process

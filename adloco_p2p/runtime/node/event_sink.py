@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 UNRECORDED = frozenset({"progress", "phase", "bandwidth", "listening"})
-"""Events for the live view only: many, and nothing that a finished round does not say again."""
+"""Events for the live view only: many, and all of their content is in the event of the finished round."""
 
 
 class View(Protocol):
@@ -14,7 +14,7 @@ class View(Protocol):
     def start(self) -> None: ...
 
     def recall(self, events: Sequence[dict[str, Any]]) -> None:
-        """What happened before. Shown only by where it led; forgets everything else."""
+        """Earlier events. Only the resulting status is shown; everything else is forgotten."""
 
     def update(self, event: dict[str, Any]) -> None: ...
 
@@ -48,16 +48,16 @@ class CountingSink:
         """`totals`: bytes sent and received by kind, since the process began."""
         self._sink = sink
         self._totals = totals
-        self._told = dict.fromkeys(totals(), (0, 0))
+        self._counted = dict.fromkeys(totals(), (0, 0))
         self._round: object = 0
 
     def write(self, name: str, fields: dict[str, object]) -> None:
         self._sink.write(name, fields)
         if name in ("round", "finished"):
             self._round = fields.get("round", self._round)
-            totals, told = self._totals(), self._told
-            self._told = totals
-            sent = {kind: now[0] - told[kind][0] for kind, now in totals.items()}
-            received = {kind: now[1] - told[kind][1] for kind, now in totals.items()}
+            totals, before = self._totals(), self._counted
+            self._counted = totals
+            sent = {kind: now[0] - before[kind][0] for kind, now in totals.items()}
+            received = {kind: now[1] - before[kind][1] for kind, now in totals.items()}
             if any(sent.values()) or any(received.values()):
                 self._sink.write("traffic", {"round": self._round, "sent": sent, "received": received})

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from adloco_p2p.core.model.events import (
     ApplyOuter,
     Average,
+    AverageFailed,
     AverageFinished,
     Broadcast,
     CancelAverage,
@@ -40,17 +41,16 @@ from adloco_p2p.core.model.events import (
     Ticked,
     Transition,
 )
-from adloco_p2p.core.model.events import AverageFailed as AverageFailedEvent
 from adloco_p2p.core.model.events import FetchFailed as FetchFailedEvent
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.core.peer.peer import Peer
-from adloco_p2p.errors import AverageFailed, StateTransferFailed
+from adloco_p2p.errors import AveragingError, StateTransferFailed
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
 from adloco_p2p.runtime.node.ports import (
     AveragedVector,
     Averaging,
-    Checkpoints,
+    CheckpointStore,
     Engine,
     EventSink,
     Journal,
@@ -69,7 +69,7 @@ class Ports:
     """Everything outside that the loop talks to."""
 
     engine: Engine
-    checkpoints: Checkpoints
+    checkpoints: CheckpointStore
     averaging: Averaging
     messenger: Messenger
     states: StateExchange
@@ -129,12 +129,12 @@ class Node:
         self._call_soon(self._inbox.put_local, event)
 
     async def deliver(self, event: Received) -> None:
-        """Hand over what a remote peer sent; returns when there is room for the next one. What happens here comes first, so
+        """Hand over a message of a remote peer; returns when there is room for the next one. Local events come first, so
         remote peers, however much they send, hold up neither device nor user."""
         await self._inbox.put_remote(event)
 
     def command(self, command: Command, *, reason: str = "asked") -> None:
-        """What the user asks. May be called from any thread once the node runs."""
+        """A command of the user. May be called from any thread once the node runs."""
         self.post(Commanded(command=command, reason=reason))
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -262,8 +262,8 @@ class Node:
     async def _average(self, effect: Average | RepairAverage) -> None:
         try:
             averaged = await self._averaged(effect)
-        except AverageFailed as error:
-            failed = AverageFailedEvent(
+        except AveragingError as error:
+            failed = AverageFailed(
                 instance=effect.instance,
                 round=effect.round,
                 attempt=effect.attempt,

@@ -1,4 +1,4 @@
-"""What the runtime needs from the rooms, as small Protocols. Each says who calls it, from where, and what may block.
+"""The ports of the runtime to the rooms, as small Protocols. Each states its caller, its thread, and what may block.
 
 A vector is a flat float32 tensor on the CPU, shape [P]; the runtime only hands it on, so that it needs no torch.
 """
@@ -15,7 +15,7 @@ Vector = Any
 
 
 class Engine(Protocol):
-    """Trains. Called only from the device worker's thread, if not said otherwise; every call blocks until it is done."""
+    """Trains. Called only from the device worker's thread, unless stated otherwise; every call blocks until it is done."""
 
     def run_inner(
         self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: Callable[[int, SupportsFloat, int], None]
@@ -55,7 +55,7 @@ class Engine(Protocol):
     def snapshot(self, instance: InstanceId) -> tuple[dict[str, Vector], dict[str, object]]: ...
 
 
-class Checkpoints(Protocol):
+class CheckpointStore(Protocol):
     """Durable state. Called only from the device worker's second thread, in the order of the effects."""
 
     def save_instance(self, round: int, instance: InstanceId, tensors: dict[str, Vector], meta: dict[str, object]) -> None: ...
@@ -64,7 +64,7 @@ class Checkpoints(Protocol):
 
 
 class AveragedVector(Protocol):
-    """What an averaging gave: the same bytes on every host."""
+    """The result of an averaging: the same bytes on every host."""
 
     @property
     def vector(self) -> Vector: ...
@@ -86,11 +86,11 @@ class AveragedVector(Protocol):
 
     @property
     def upload_bytes_per_second(self) -> float:
-        """What the own uplink carried, as the receivers saw it; 0 where it was not measured."""
+        """Throughput of the own uplink as the receivers measured it; 0 where it was not measured."""
 
 
 class Averaging(Protocol):
-    """Averages vectors with other peers. Called from the event loop; raises AverageFailed."""
+    """Averages vectors with other peers. Called from the event loop; raises AveragingError."""
 
     async def average(
         self,

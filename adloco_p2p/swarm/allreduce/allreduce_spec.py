@@ -1,4 +1,4 @@
-"""What the members of one average agree on, how the vector is cut, and the arithmetic on one part. Pure.
+"""The parameters that all members of one all-reduce share, how the vector is cut, and the arithmetic on one part. Pure.
 
 The vector is cut into contiguous shards, one per reducer, and every shard into parts of equal size (the last may be
 shorter). A part is summed in member order, each product and each sum rounded to float32 (no fused operation), so the same
@@ -42,14 +42,14 @@ class Part:
 class AllReduceSpec:
     """Everything that must be equal on all members of one average.
 
-    Raises ValueError for what no plan says: doubled members, negative or all-zero shares, an empty vector.
+    Raises ValueError for values that no plan has: doubled members, negative or all-zero shares, an empty vector.
     """
 
     key: Digest
     weights: tuple[tuple[PeerId, int], ...]
     """Members and their samples; the order is the order of summation."""
     shares: tuple[float, ...]
-    """How much of the vector each member reduces, in any unit; 0: none (a receiver, or a peer that nobody can reach)."""
+    """How much of the vector each member reduces, in any unit; 0: none (a receiver, or a peer that cannot be reached)."""
     size: int
     codec: TensorCodec
     """Of what members send; see `mean_codec` for what they get back."""

@@ -1,6 +1,6 @@
 """Averaging over the streams of hivemind's network: equal bytes on every host, or a failure that names whom to leave out.
 
-The members and their weights come from the agreed plan and never from the wire. What a failed attempt left behind is
+The members and their weights come from the agreed plan and never from the wire. The remains of a failed attempt are
 scratch: the caller tries again with the survivors, under another key. `butterfly.py` has one attempt, `repair.py` what
 happens to results afterwards; here is what belongs to a peer: the handler, the keys, the limits.
 """
@@ -18,7 +18,7 @@ from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
 from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
-from adloco_p2p.errors import AverageFailed, LocalProtocolError, RemoteProtocolError
+from adloco_p2p.errors import AveragingError, LocalProtocolError, RemoteProtocolError
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.digest import result_digest
 from adloco_p2p.numerics.reduction import statistics_of
@@ -49,7 +49,7 @@ class Averaged:
     vector: torch.Tensor
     """float32 [P], equal on every host."""
     digest: Digest
-    """What every host must share; see `parts.result_digest`."""
+    """The digest that every host must share; see `numerics.digest`."""
     contributors: tuple[PeerId, ...]
     """The peers whose vectors are in it, sorted."""
     statistics: PseudoGradientStatistics | None
@@ -60,13 +60,13 @@ class Averaged:
     bytes_received: int
     seconds: float
     upload_bytes_per_second: float
-    """What the uplink carried while this peer sent, as the receivers saw it; 0 where it sent nothing."""
+    """Throughput of the uplink as the receivers measured it; 0 where this peer sent nothing."""
 
 
 class Averager:
     """All averages of one peer. Belongs to the event loop in which `start` ran.
 
-    `part_bytes`, the most that a part may have, and `codec` must be equal on all members. `pace` says when data may be sent
+    `part_bytes`, the most that a part may have, and `codec` must be equal on all members. `pace` decides when data may be sent
     and read.
     """
 
@@ -82,7 +82,7 @@ class Averager:
         meter: Meter | None = None,
         members: Callable[[], Collection[PeerId]] = frozenset,
     ) -> None:
-        """`members`: who has a seat now. The streams of others get few places and little patience, except where this peer has
+        """`members`: who has a seat now. The streams of others get few places and little time, except where this peer has
         no seat itself and does not know who has one."""
         self._p2p = p2p
         self._members = members
@@ -98,7 +98,7 @@ class Averager:
         self._begun = asyncio.Event()
         """Set, and replaced, when an average begins: remote members may wait for it."""
         self._ended: OrderedDict[Digest, tuple[bytes, HelloReply]] = OrderedDict()
-        """Keys that are used up: what had been agreed, and what to tell those who come too late."""
+        """Keys that are used up: their spec, and the answer to members that come too late."""
         self._early_notes: OrderedDict[tuple[Digest, PeerId], tuple[bytes, HelloReply]] = OrderedDict()
         """Failures of averages that this peer has not begun."""
         self._fetches: dict[Digest, Fetch] = {}
@@ -161,16 +161,16 @@ class Averager:
     ) -> Averaged:
         """Weighted mean of the members' vectors: float32 [P], contiguous, on the CPU, untouched until this returns.
 
-        `weights` are samples in an order that all members share; a member of weight 0 only receives. `shares` says how much
+        `weights` are samples in an order that all members share; a member of weight 0 only receives. `shares` is how much
         of the vector each member reduces; by default those that contribute share it equally. A key is used once: for the
         others, an attempt that was given up is over. The result is put in `out` where given, which is worth having: new memory
         is a large part of the cost. It is held for repairs until results of later rounds take its place.
 
-        Raises AverageFailed, with suspects, when there is no result by the deadline or none can be expected any more;
+        Raises AveragingError, with suspects, when there is no result by the deadline or none can be expected any more;
         ValueError for arguments that no plan contains.
         """
         if sum(weight for _, weight in weights) == 0:
-            raise AverageFailed("no member has any samples")
+            raise AveragingError("no member has any samples")
         averaged = torch.empty_like(vector) if out is None else out
         if not all(_is_flat(tensor) for tensor in (vector, averaged)) or averaged.shape != vector.shape:
             raise ValueError("vector and out must be float32 [P], contiguous, on the CPU")
@@ -185,16 +185,16 @@ class Averager:
         if self._own_peer not in spec.members:
             raise LocalProtocolError("this peer is not a member of the average it was asked for")
         if key in self._running or key in self._ended:
-            raise AverageFailed("this attempt was begun here before, and given up")  # the round was begun anew
+            raise AveragingError("this attempt was begun here before, and given up")  # the round was begun anew
         begun = asyncio.get_running_loop().time()
         butterfly = self._begin(spec, vector.detach(), averaged, timeout_seconds)
         try:
             await butterfly.run()
-        except AverageFailed as error:
+        except AveragingError as error:
             self._end_in_failure(butterfly, failure(str(error), error.suspects))
             raise
         except asyncio.CancelledError:
-            # Whom it blames, the core says. It takes part in the next attempt, so nobody should leave it out for this.
+            # The core decides whom it blames. It takes part in the next attempt, so others should not exclude it for this.
             self._end_in_failure(butterfly, failure("this peer gave up", ()))
             raise
         self._remember_end(spec, refusal("this average has ended; its result can be fetched by its digest"))
@@ -227,7 +227,7 @@ class Averager:
         """Fetch a committed result from peers that hold it; every part is checked against the digest.
 
         `key` is what `forget` takes afterwards. Where `vector`, this peer's own, is one of the contributions, the statistics
-        are those of `average`. Raises AverageFailed.
+        are those of `average`. Raises AveragingError.
         """
         begun = asyncio.get_running_loop().time()
         result, traffic = self._results.find(digest), (0, 0)
@@ -239,7 +239,7 @@ class Averager:
                 async with asyncio.timeout(timeout_seconds):
                     result = await fetch.run(donors, lambda peer: self._connect(peer, self._limits.connect_seconds))
             except TimeoutError:
-                raise AverageFailed("the deadline passed while fetching the result", suspects=donors) from None
+                raise AveragingError("the deadline passed while fetching the result", suspects=donors) from None
             self._fetches.pop(digest, None)
             traffic = fetch.bytes_sent - before[0], fetch.bytes_received - before[1]
         self._hold(key, result, round, is_fetched=True)
@@ -261,7 +261,7 @@ class Averager:
         )
 
     def _fetch_of(self, digest: Digest, size: int) -> Fetch:
-        """The one that was begun, so that a slow line comes to an end over several tries; only of few results."""
+        """The one that was begun, so that a slow line finishes over several tries; only of few results."""
         fetch = self._fetches.pop(digest, None)
         if fetch is None:
             fetch = Fetch(digest, codec=self._codec, size=size, stall_seconds=self._stall_detector.limit_seconds)
@@ -307,7 +307,7 @@ class Averager:
         return butterfly
 
     def _end_in_failure(self, butterfly: Butterfly, reply: HelloReply) -> None:
-        """Remember why, and tell the others before the streams close, so that nobody blames this peer."""
+        """Keep the reason, and send it to the others before the streams close, so that they do not blame this peer."""
         self._remember_end(butterfly.spec, reply)
         self._spawn(self._tell_and_close(butterfly, reply))
 
@@ -319,7 +319,7 @@ class Averager:
     async def _tell_and_close(self, butterfly: Butterfly, reply: HelloReply) -> None:
         turn = asyncio.Semaphore(_NOTES_AT_ONCE)
 
-        async def tell(peer: PeerId) -> None:
+        async def notify(peer: PeerId) -> None:
             hello = Hello(purpose=Purpose.ABORT, key=butterfly.spec.key, spec=butterfly.spec.digest)
             async with turn:
                 try:
@@ -333,7 +333,7 @@ class Averager:
         others = [peer for peer in butterfly.spec.members if peer != self._own_peer]
         try:
             async with asyncio.timeout(_NOTE_SECONDS):
-                await asyncio.gather(*(tell(peer) for peer in others))
+                await asyncio.gather(*(notify(peer) for peer in others))
         except TimeoutError:
             _LOG.debug("averaging.notes_lost key=%.12s", butterfly.spec.key)
         finally:
@@ -383,16 +383,16 @@ class Averager:
             _LOG.warning("averaging.refused peer=%s count=%d reason=%s", peer, count, reason)
 
     async def _local_fault(self) -> str | None:
-        """What is wrong with this peer's own network daemon, if anything is. A slow one, on a busy machine, is in order; one
-        that answers nothing for as long as nobody may be silent cannot tell who else is."""
-        patience_seconds = self._stall_detector.limit_seconds
+        """The fault of this peer's own network daemon, if there is one. A slow daemon, on a busy machine, is in order; one that
+        does not answer within the stall limit makes every other peer look silent."""
+        limit_seconds = self._stall_detector.limit_seconds
         try:
-            async with asyncio.timeout(patience_seconds):
+            async with asyncio.timeout(limit_seconds):
                 await self._p2p.list_peers()
         except P2PDaemonError:
             return None  # that is an answer, too
         except TimeoutError:
-            return f"this peer's own network daemon did not answer for {patience_seconds:.3g} s"
+            return f"this peer's own network daemon did not answer for {limit_seconds:.3g} s"
         except (ConnectionError, FileNotFoundError, asyncio.IncompleteReadError):
             return "this peer's own network daemon is gone"
         except OSError as error:
@@ -417,9 +417,9 @@ class Averager:
             stream = self._accepted[task] = await FramedStream.take_over(peer, reader, writer)
             stream.count_into(self._meter)
             stream.pace = self._pace
-            patience = max(self._limits.hello_seconds, self._stall_detector.limit_seconds)
-            while await self._serve_next(stream, patience):
-                patience = 2 * IDLE_SECONDS
+            limit_seconds = max(self._limits.hello_seconds, self._stall_detector.limit_seconds)
+            while await self._serve_next(stream, limit_seconds):
+                limit_seconds = 2 * IDLE_SECONDS
         except RemoteProtocolError as error:
             self._note_refusal(peer, str(error))
         except (StreamLost, TimeoutError) as error:
@@ -449,9 +449,9 @@ class Averager:
         is_full = num_of_members >= self._max_streams - limits.max_stranger_streams
         return not is_full and self._num_streams[peer] < limits.max_streams_per_peer
 
-    async def _serve_next(self, stream: FramedStream, patience_seconds: float) -> bool:
+    async def _serve_next(self, stream: FramedStream, limit_seconds: float) -> bool:
         """Do what the next hello asks. True: another one may follow."""
-        async with asyncio.timeout(patience_seconds):
+        async with asyncio.timeout(limit_seconds):
             hello = Hello.decode(await stream.receive(FrameKind.HELLO))
         match hello.purpose:
             case Purpose.AVERAGE:
@@ -472,7 +472,7 @@ class Averager:
         give_up = loop.time() + (self._limits.stranger_seconds if is_stranger else self._limits.waiting_seconds)
         while hello.key not in self._running and hello.key not in self._ended:
             if stream.is_lost or loop.time() > give_up:
-                raise StreamLost(f"{stream.peer} waited in vain for this peer to begin")
+                raise StreamLost(f"{stream.peer} waited too long for this peer to begin")
             try:
                 await asyncio.wait_for(self._begun.wait(), min(_WATCH_SECONDS, self._limits.stall_seconds / 5))
             except TimeoutError:

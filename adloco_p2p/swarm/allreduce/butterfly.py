@@ -5,8 +5,8 @@
 A member opens a few streams to each reducer, or takes those that the last average left open, and deals the parts to them in
 turn (`AllReduceSpec.lanes`): the daemon's flow control lets one stream alone fill only half of a long link. It does not wait
 for the reply: the first parts are on their way behind the hello. A reducer sums part i as soon as all contributors' part i is
-here, encodes the mean ONCE, and everybody, the reducer too, decodes those bytes: one result, byte for byte. At the end the
-member says NOTE: it has all, and the stream is free for the next average.
+here, encodes the mean ONCE, and all members, the reducer too, decode those bytes: one result, byte for byte. At the end the
+member sends NOTE: it has all, and the stream is free for the next average.
 
 Flow control is end to end: on each lane a member sends part i only after it got averaged part i - `AllReduceSpec.window`, so a
 reducer never holds more than WINDOW parts of anyone and never has to stop reading.
@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 from adloco_p2p.core.model.types import ROUNDS_KEPT, PeerId
-from adloco_p2p.errors import AverageFailed, RemoteProtocolError, SwarmError
+from adloco_p2p.errors import AveragingError, RemoteProtocolError, SwarmError
 from adloco_p2p.numerics.codecs import fits
 from adloco_p2p.numerics.digest import part_digest
 from adloco_p2p.numerics.reduction import BadPart, part_statistics, weighted_mean
@@ -49,12 +49,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragingLimits:
-    """What may grow and what may wait."""
+    """Limits of memory and of waiting."""
 
     stall_seconds: float = 5.0
     """A peer that shows no sign of life for so long is a suspect, ..."""
     longest_stall_seconds: float = 20.0
-    """... where silences that ended were short. However long they were, nobody may be silent for longer than this."""
+    """... where ended stalls were short. However long they were, no member may be silent for longer than this."""
     connect_seconds: float = 20.0
     """A reducer that cannot be reached for so long is a suspect."""
     retry_seconds: float = 0.5
@@ -62,7 +62,7 @@ class AveragingLimits:
     grace_seconds: float = 0.3
     """After a stream has ended: wait so long for a note that names the true cause."""
     hello_seconds: float = 5.0
-    """An accepted stream that does not say what it wants is dropped."""
+    """An accepted stream that sends no hello by then is dropped."""
     waiting_seconds: float = 300.0
     """How long a stream may wait for this peer to start its average."""
     max_streams: int = 2048
@@ -102,8 +102,8 @@ class Butterfly:
         local_fault: Callable[[], Awaitable[str | None]],
         on_refused: Callable[[PeerId, str], None],
     ) -> None:
-        """`local_fault` says what is wrong with this peer's own way to the network, if anything is; `on_refused` hears who was
-        turned away, and why."""
+        """`local_fault` returns what is wrong with this peer's own network daemon, if anything; `on_refused` gets the
+        refused peer and the reason."""
         self.spec = spec
         self.me = spec.members.index(own_peer)
         self.averaged = averaged
@@ -135,7 +135,7 @@ class Butterfly:
         """By member and lane: streams that were opened to this reducer."""
         self._reducers: dict[tuple[int, int], tuple[FramedStream, PartSink]] = {}
         """By member and lane: streams on which a reducer answered."""
-        self._tallies: list[tuple[int, float]] = []
+        self._throughputs: list[tuple[int, float]] = []
         """Bytes and seconds: how fast the reducers got what this peer sent."""
         self._stream_ended = asyncio.Event()
         self._lost: dict[int, str] = {}
@@ -143,7 +143,7 @@ class Butterfly:
     # --- life ---
 
     async def run(self) -> None:
-        """Until the whole result is here. Raises AverageFailed; the caller then calls `close`."""
+        """Until the whole result is here. Raises AveragingError; the caller then calls `close`."""
         alarm = self._loop.call_at(self._deadline, self._meet_deadline)
         self._spawn(self._watch(), member=None)
         if self.me in self.spec.contributors:
@@ -173,7 +173,7 @@ class Butterfly:
                     self._stream_ended.clear()
                     await self._stream_ended.wait()
         except TimeoutError:
-            _LOG.info("averaging.linger key=%.12s members=%d served=%d", self.spec.key, expected, len(self._senders))
+            _LOG.info("averaging.serve_stragglers key=%.12s members=%d served=%d", self.spec.key, expected, len(self._senders))
         finally:
             self.close()
 
@@ -202,7 +202,7 @@ class Butterfly:
     def fail(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
         """End the attempt without a result; the first reason stands."""
         if not self._outcome.done():
-            self._outcome.set_exception(AverageFailed(reason, suspects=suspects))
+            self._outcome.set_exception(AveragingError(reason, suspects=suspects))
 
     @property
     def traffic(self) -> tuple[int, int]:
@@ -211,12 +211,12 @@ class Butterfly:
         return sent, self.bytes_received + sum(stream.bytes_received for stream in self._streams)
 
     def _spawn(self, work: Coroutine[None, None, T], *, member: int | None) -> asyncio.Task[T]:
-        """Run beside the others. What it raises ends the attempt; a lost stream only after the grace."""
+        """Run beside the others. Its exception ends the attempt; a lost stream only after the grace."""
 
         def finished(task: asyncio.Task[T]) -> None:
             self._tasks.discard(task)
             error = None if task.cancelled() else task.exception()
-            if isinstance(error, AverageFailed):
+            if isinstance(error, AveragingError):
                 self.fail(str(error), tuple(PeerId(peer) for peer in error.suspects))
             elif isinstance(error, BadPart):
                 self.fail(f"{self._peer(error.member)} sent {error}", (self._peer(error.member),))
@@ -236,7 +236,7 @@ class Butterfly:
     # --- as a member: to one reducer and back ---
 
     async def _exchange(self, member: int, lane: int, parts: tuple[Part, ...]) -> None:
-        """A stream that was kept open may have died unnoticed: where it ends before the reducer has said anything, a new one
+        """A stream that was kept open may have died unnoticed: where it ends before the reducer has answered, a new one
         takes its place, once. No part can count twice: a reducer takes one stream per member and lane, and refuses others."""
         stream = await self._reach(member)
         is_new = stream.bytes_sent == 0
@@ -268,7 +268,7 @@ class Butterfly:
             self._spawn(self._send_own(stream, sink, parts), member=member)
         reply = HelloReply.decode(await stream.receive(FrameKind.HELLO_REPLY))
         if reply.status == "refused":
-            raise AverageFailed(f"{self._peer(member)} refused: {reply.reason}", suspects=(self._peer(member),))
+            raise AveragingError(f"{self._peer(member)} refused: {reply.reason}", suspects=(self._peer(member),))
         if reply.status == "failed":
             self.on_remote_failure(self._peer(member), self.spec.digest, reply)
             return
@@ -281,17 +281,17 @@ class Butterfly:
         self._pool.give_back(stream)
 
     def _note_throughput(self, payload: bytes, parts: tuple[Part, ...]) -> None:
-        """A reducer says how fast it got the first of our parts. What cannot be true is left aside."""
+        """A reducer reports how fast it got the first of our parts. Impossible values are ignored."""
         num_bytes, seconds = THROUGHPUT.unpack(payload) if len(payload) == THROUGHPUT.size else (0, 0.0)
         if 0 < num_bytes <= sum(part.num_sent_bytes for part in parts) and 0 < seconds < math.inf:
-            self._tallies.append((num_bytes, seconds))
+            self._throughputs.append((num_bytes, seconds))
 
     @property
     def upload_bytes_per_second(self) -> float:
         """All that arrived over the time that the slowest way took: the ways share the uplink, and are used at once."""
-        if not self._tallies:
+        if not self._throughputs:
             return 0.0
-        return sum(num_bytes for num_bytes, _ in self._tallies) / max(seconds for _, seconds in self._tallies)
+        return sum(num_bytes for num_bytes, _ in self._throughputs) / max(seconds for _, seconds in self._throughputs)
 
     async def _send_own(self, stream: FramedStream, sink: PartSink, parts: tuple[Part, ...]) -> None:
         with contextlib.suppress(StreamLost):  # seen where the answer is awaited
@@ -351,7 +351,7 @@ class Butterfly:
         if not await self._loop.run_in_executor(self._executor, fits, codec, self._vector):
             low, high = torch.aminmax(self._vector)
             why = f"the own vector has values from {float(low)} to {float(high)}; codec {codec.name} holds {codec.largest:.6g}"
-            raise AverageFailed(why, suspects=(self._peer(self.me),))
+            raise AveragingError(why, suspects=(self._peer(self.me),))
 
     # --- as a reducer: from one member and back ---
 
@@ -399,7 +399,7 @@ class Butterfly:
             self._forget_stream(stream)
 
     async def _send_throughput(self, stream: FramedStream, sink: PartSink, parts: tuple[Part, ...]) -> None:
-        """Tell the member how fast its first parts came: those that it sends without waiting for anybody."""
+        """Report to the member how fast its first parts came: those that it sends without waiting for others."""
         begun, first = self._loop.time(), parts[: self.spec.window]
         await sink.wait_for(len(first))
         seconds = self._loop.time() - begun
@@ -492,12 +492,12 @@ class Butterfly:
         while True:
             await asyncio.sleep(self._quiet_seconds)
             now = self._loop.time()
-            was_away = now - last > 2 * self._quiet_seconds  # this process stood still: the silence was ours
+            was_suspended = now - last > 2 * self._quiet_seconds  # this process did not run: the stall was ours
             last, awaited = now, self._awaited_senders()
-            if was_away:
+            if was_suspended:
                 self._silence.reset()
             for stream in self._streams:
-                if was_away or stream.is_paced:
+                if was_suspended or stream.is_paced:
                     stream.last_received = now
             self._silence.look({stream: now - stream.last_received for stream in self._streams})
             limit_seconds = self._stall_detector.limit_seconds
@@ -537,20 +537,20 @@ class Butterfly:
     async def _blame_lost(self) -> None:
         await asyncio.sleep(self._limits.grace_seconds)
         if (trouble := await self._local_fault()) is not None:
-            raise AverageFailed(trouble)
+            raise AveragingError(trouble)
         suspects = tuple(self._peer(member) for member in sorted(self._lost))
-        raise AverageFailed("; ".join(self._lost[member] for member in sorted(self._lost)), suspects=suspects)
+        raise AveragingError("; ".join(self._lost[member] for member in sorted(self._lost)), suspects=suspects)
 
     def on_remote_failure(self, teller: PeerId, spec: bytes, reply: HelloReply) -> None:
-        """Another member says that the average has failed. One that disagrees on what is averaged is not believed."""
+        """Another member reports that the average has failed. A report about another spec is ignored."""
         if teller not in self.spec.members:
             return
         if spec != self.spec.digest:
             self.fail(f"the members do not agree: {teller} means another average", (teller,))
         named = tuple(peer for peer in reply.suspects if peer in self.spec.members)
         if 2 * len([peer for peer in named if peer != teller]) >= len(self.spec.members) > 2:
-            named = ()  # half of the members and more nobody suspects on one member's word
-        self.fail(f"{teller} says: {reply.reason}", named)
+            named = ()  # one member's report cannot make half of the members suspects
+        self.fail(f"{teller} reports: {reply.reason}", named)
 
     def _awaited_senders(self) -> tuple[int, ...]:
         """The contributors that hold up this reducer."""
@@ -576,4 +576,4 @@ class Butterfly:
                     others = set(stream.awaited_members) & set(self._remote_contributors)
                     awaited |= others or {member}
         names = tuple(self._peer(member) for member in sorted(awaited))
-        self.fail(f"the deadline passed, waiting for {', '.join(names) or 'nobody'}", names)
+        self.fail(f"the deadline passed, waiting for {', '.join(names) or 'no member'}", names)

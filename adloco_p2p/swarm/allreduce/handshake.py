@@ -33,7 +33,7 @@ class Purpose(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """What a stream is for: its first frame, and that of every further average on it. 84 bytes."""
+    """The purpose of a stream: its first frame, and that of every further average on it. 84 bytes."""
 
     purpose: Purpose
     key: Digest
@@ -93,7 +93,7 @@ def refusal(reason: str) -> HelloReply:
 
 
 def failure(reason: str, suspects: tuple[str, ...]) -> HelloReply:
-    """What the other members are told; the reason is cut to what one frame holds."""
+    """Sent to the other members; the reason is cut to the size of one frame."""
     named = tuple(PeerId(peer) for peer in suspects[:MAX_SUSPECTS])
     return HelloReply(status="failed", reason=_short(reason), suspects=named)
 

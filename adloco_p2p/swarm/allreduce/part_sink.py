@@ -9,7 +9,7 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import Part
 
 
 class PartSink:
-    """Parts in order, each into its own room. `permitted` says how many may have been begun by now."""
+    """Parts in order, each into its own room. `permitted` returns how many may have been begun by now."""
 
     def __init__(
         self,

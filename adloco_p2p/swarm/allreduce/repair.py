@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
-from adloco_p2p.errors import AverageFailed, RemoteProtocolError
+from adloco_p2p.errors import AveragingError, RemoteProtocolError
 from adloco_p2p.numerics.codecs import TensorCodec, mean_codecs
 from adloco_p2p.numerics.digest import part_digest, result_digest
 from adloco_p2p.numerics.reduction import part_statistics, statistics_of
@@ -185,7 +185,7 @@ class Fetch:
         self._assemblies: dict[Table, _Assembly] = {}
 
     async def run(self, donors: tuple[PeerId, ...], connect: Callable[[PeerId], Awaitable[FramedStream]]) -> EncodedResult:
-        """Until every part is here. Raises AverageFailed when no donor is left; the caller bounds the time."""
+        """Until every part is here. Raises AveragingError when no donor is left; the caller bounds the time."""
         waiting = list(donors)
         working: dict[asyncio.Task[None], PeerId] = {}
         failures: dict[PeerId, str] = {}
@@ -196,7 +196,7 @@ class Fetch:
                     working[asyncio.create_task(self._fetch_from(donor, connect))] = donor
                 if not working:
                     why = "; ".join(failures.values()) or "no donor was named"
-                    raise AverageFailed(f"the result could not be fetched: {why}", suspects=tuple(failures))
+                    raise AveragingError(f"the result could not be fetched: {why}", suspects=tuple(failures))
                 done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     donor, error = working.pop(task), task.exception()

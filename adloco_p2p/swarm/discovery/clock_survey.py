@@ -8,7 +8,7 @@ from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.swarm.discovery.reachability import ClockReading
 
 MAX_OFFSET_SECONDS = 60.0
-"""Further off, and the user is told."""
+"""A larger offset is reported to the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

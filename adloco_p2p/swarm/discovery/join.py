@@ -9,7 +9,7 @@ from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.swarm.discovery.run_records import Discovery, RunRecord
 from adloco_p2p.swarm.p2p.addresses import leads_out
-from adloco_p2p.swarm.p2p.host import Host
+from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
 DISCOVERY_SECONDS = 30.0
 """How long a joiner looks for a run before it gives up."""
@@ -17,7 +17,7 @@ DISCOVERY_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinTarget:
-    """What the user says about the way to the run."""
+    """The user's arguments that lead to the run."""
 
     initial_peers: tuple[str, ...]
     """Addresses and join links; none for the first peer of a run."""
@@ -48,7 +48,7 @@ def _describe(record: RunRecord) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConnections:
-    """The announced peers of a run, this one left out."""
+    """The announced peers of a run, without this one."""
 
     connected: tuple[PeerId, ...]
     """Sorted."""
@@ -56,17 +56,17 @@ class RunConnections:
     """Why not, in words."""
 
 
-async def connect_to_run(host: Host, discovery: Discovery, run: Digest, *, is_patient: bool) -> RunConnections:
+async def connect_to_run(swarm_node: SwarmNode, discovery: Discovery, run: Digest, *, should_retry: bool) -> RunConnections:
     """Connect to the announced peers of the run and remember those that this peer has a connection with: anybody can announce
     addresses that lead nowhere. Addresses of networks that this machine is not in are not dialled (`leads_out`). Without
-    `is_patient` each peer is dialled once."""
+    `should_retry` each peer is dialled once."""
     records = await discovery.find_peers(run)
-    connected, own = set(await host.peers_connected()), await host.addresses()
+    connected, own = set(await swarm_node.peers_connected()), await swarm_node.addresses()
     addresses = {record.peer: [text for text in record.addresses if leads_out(text, own)] for record in records}
     new = [address for peer, known in addresses.items() if peer not in connected for address in known]
-    dialled = await host.connect(new, is_patient=is_patient) if new else {}
+    dialled = await swarm_node.connect(new, should_retry=should_retry) if new else {}
     connected |= {peer for peer, problem in dialled.items() if problem is None}
-    host.remember(address for peer, known in addresses.items() if peer in connected for address in known)
+    swarm_node.remember(address for peer, known in addresses.items() if peer in connected for address in known)
     return RunConnections(
         connected=tuple(sorted(connected & {record.peer for record in records})),
         unreached={peer: problem for peer, problem in dialled.items() if problem is not None},

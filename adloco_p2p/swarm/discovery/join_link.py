@@ -63,7 +63,7 @@ def _old_parts(text: str) -> list[str]:
 
 
 def split_initial_peers(texts: Sequence[str]) -> tuple[Digest | None, tuple[PeerAddress, ...]]:
-    """What `--initial-peers` was given: addresses and join links, mixed. Raises ConfigError; links must lead to one run."""
+    """The arguments of `--initial-peers`: addresses and join links, mixed. Raises ConfigError; links must lead to one run."""
     links = [parse_link(text) for text in texts if is_link(text)]
     runs = sorted({link.run for link in links})
     if len(runs) > 1:

@@ -90,5 +90,5 @@ async def fetch_manifest(p2p: P2P, peers: Iterable[PeerId], run: Digest) -> Sign
         else:
             return manifest
     raise SwarmError(
-        f"nobody could give the manifest of run {run}:\n" + "\n".join(problems or ["  no peer is known"]), code="E304"
+        f"no peer could give the manifest of run {run}:\n" + "\n".join(problems or ["  no peer is known"]), code="E304"
     )

@@ -1,4 +1,4 @@
-"""What a peer does beside training to be found and to find others: announces itself, gets acquainted, compares clocks."""
+"""Maintenance beside training: a peer announces itself, refreshes its connections and compares clocks."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ from adloco_p2p.swarm.discovery.clock_survey import survey
 from adloco_p2p.swarm.discovery.join import connect_to_run
 from adloco_p2p.swarm.discovery.reachability import ping
 from adloco_p2p.swarm.discovery.run_records import Discovery
-from adloco_p2p.swarm.p2p.host import Host
+from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
 ANNOUNCE_SECONDS = 40.0
 """A third of a record's lifetime."""
@@ -32,14 +32,14 @@ CLOCK = "clock"
 Write = Callable[[str, dict[str, Any]], None]
 
 
-class Neighbourhood:
-    """Run its three coroutines beside the loop, for ever."""
+class PeerMaintenance:
+    """Run its three coroutines beside the loop, until cancelled."""
 
     def __init__(
-        self, host: Host, discovery: Discovery, *, run: Digest, roster: Callable[[], Sequence[PeerId]], write: Write
+        self, swarm_node: SwarmNode, discovery: Discovery, *, run: Digest, roster: Callable[[], Sequence[PeerId]], write: Write
     ) -> None:
         """`write` takes events: `clock`, and `warning` where a condition begins and ends."""
-        self._host = host
+        self._swarm_node = swarm_node
         self._discovery = discovery
         self._run = run
         self._roster = roster
@@ -50,14 +50,14 @@ class Neighbourhood:
 
     async def announce(self, *, name: str, author: PeerId) -> None:
         """This peer and the run, again before the records end."""
-        told: tuple[str, ...] | None = None
-        told_at = 0.0
+        announced: tuple[str, ...] | None = None
+        announced_at = 0.0
         while True:
-            addresses = await self._host.addresses()
-            if addresses != told or time.monotonic() - told_at > ANNOUNCE_SECONDS:
+            addresses = await self._swarm_node.addresses()
+            if addresses != announced or time.monotonic() - announced_at > ANNOUNCE_SECONDS:
                 await self._discovery.announce_peer(self._run, addresses)
                 await self._discovery.announce_run(self._run, name=name, author=author, num_peers=len(self._roster()))
-                told, told_at = addresses, time.monotonic()
+                announced, announced_at = addresses, time.monotonic()
             await asyncio.sleep(ADDRESS_CHECK_SECONDS)
 
     async def refresh_connections(self) -> None:
@@ -65,7 +65,7 @@ class Neighbourhood:
         pause = RECONNECT_SECONDS / 8
         while True:
             await asyncio.sleep(pause)
-            known = await connect_to_run(self._host, self._discovery, self._run, is_patient=True)
+            known = await connect_to_run(self._swarm_node, self._discovery, self._run, should_retry=True)
             self._unreached = frozenset(known.unreached)
             roster = set(self._roster())
             missed = {f"connection to {peer}": why for peer, why in known.unreached.items() if peer in roster}
@@ -78,17 +78,17 @@ class Neighbourhood:
     async def out_of_reach(self, peers: Sequence[PeerId]) -> tuple[PeerId, ...]:
         """Those that could not be reached when last tried, and have not connected by themselves since."""
         doubtful = [peer for peer in peers if peer in self._unreached]
-        connected = await self._host.peers_connected() if doubtful else ()
+        connected = await self._swarm_node.peers_connected() if doubtful else ()
         return tuple(peer for peer in doubtful if peer not in connected)
 
     async def compare_clocks(self) -> None:
-        """Ask some peers now and then, and write down what they say. One warning where this machine's clock is off."""
+        """Ask some peers now and then, and record their answers. One warning where this machine's clock is off."""
         await asyncio.sleep(FIRST_CLOCKS_SECONDS)
         while True:
-            connected = set(await self._host.peers_connected())
+            connected = set(await self._swarm_node.peers_connected())
             others = [peer for peer in self._roster() if peer in connected]
             asked = self._random.sample(others, min(MAX_CLOCKS, len(others)))
-            answers = await asyncio.gather(*(ping(self._host.p2p, peer) for peer in asked), return_exceptions=True)
+            answers = await asyncio.gather(*(ping(self._swarm_node.p2p, peer) for peer in asked), return_exceptions=True)
             readings = {}
             for peer, answer in zip(asked, answers, strict=True):
                 if isinstance(answer, SwarmError):

@@ -1,8 +1,8 @@
-"""What peers find out about the ways between them: clocks, who can be dialled, how fast it goes. Served by every peer, also by
-one that takes part in no run.
+"""Measurements of the paths between peers: clocks, reachability, throughput. Served by every peer, also by one that takes part
+in no run.
 
-Dialling back is done by a daemon of its own with a throwaway identity, because a connection that stands would prove nothing. It
-dials nobody but the asker: only addresses at the IP address from which the asker is connected, and libp2p accepts no other
+Dialling back is done by a daemon of its own with a throwaway identity, because an open connection would prove nothing. It dials
+only the asker: only addresses at the IP address from which the asker is connected, and libp2p accepts no other
 PeerID there; so a peer cannot be made to look at third parties. All of this is bounded per remote and in total.
 
 Wire names: hivemind builds them from the servicer's class name, so `AdlocoReachability` is part of the protocol.
@@ -38,7 +38,7 @@ SPEED_STREAMS = 4
 PINGS_PER_SECOND, PING_BURST = 20.0, 100.0
 DIALS_PER_SECOND, DIAL_BURST = 0.1, 5.0
 SPEED_BYTES_PER_SECOND, SPEED_BURST_BYTES = 64.0 * 1024, 4.0 * SPEED_BYTES
-"""What is served in total."""
+"""Requests served in total."""
 REMOTE_DIAL_SECONDS = 10.0
 """Between two questions of one remote peer."""
 MAX_REMOTES = 1024
@@ -60,7 +60,7 @@ class ClockReading:
     run: Digest
     """Empty where it takes part in none."""
     observed: str
-    """Where the other one sees us, such as /ip4/203.0.113.7/tcp/4001; empty where it does not say."""
+    """Where the other one sees us, such as /ip4/203.0.113.7/tcp/4001; empty where it does not answer that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class AdlocoReachability(ServicerBase):  # type: ignore[misc]  # hivemind is not
                 return
 
     async def rpc_ping(self, request: gossip_pb2.PingRequest, context: P2PContext) -> gossip_pb2.PingReply:
-        del request  # versions are compared by the asker, who has somebody to tell
+        del request  # versions are compared by the asker, which can report to its user
         observed = await self._observed(context.remote_id) if self._pings.try_take(1) else ()
         return gossip_pb2.PingReply(
             protocol_version=PROTOCOL_VERSION,
@@ -183,7 +183,7 @@ async def ping(p2p: P2P, peer: PeerId, *, wall_clock: Callable[[], float] = time
 
 
 async def ask_to_dial_back(p2p: P2P, peer: PeerId, addresses: Sequence[str]) -> Mapping[str, str | None]:
-    """What `peer` met when it dialled us: per address that it tried, the problem or none. Raises SwarmError."""
+    """The result of dialling us from `peer`: per address that it tried, the problem or none. Raises SwarmError."""
     request = gossip_pb2.DialBackRequest(addresses=addresses[:MAX_ADDRESSES])
     try:
         reply = await _stub(p2p, peer).rpc_dial_back(request, timeout=DIAL_BACK_SECONDS)

@@ -1,8 +1,8 @@
-"""Finding runs and peers through the DHT, and the signed configuration of a run.
+"""Runs and peers, found through the DHT, and the signed configuration of a run.
 
 The DHT is open: anybody may store anything under any key, and what is stored last wins. So every record is signed by the peer
 that it is about, checked when read, and only used to find addresses and digests; what a run is, its manifest says, and what a
-peer may do, the roster. Records are small (MAX_RECORD_BYTES): the DHT was not made for more.
+peer may do, the roster. Records are small (MAX_DHT_RECORD_BYTES): the DHT was not made for more.
 
   adloco/runs         -> {run digest: RunRecord of the peer that announced the run last}
   adloco/RUN/peers    -> {peer id: PeerRecord}
@@ -27,11 +27,11 @@ from adloco_p2p.swarm.p2p.addresses import MAX_ADDRESS_CHARS, MAX_ADDRESSES, par
 from adloco_p2p.swarm.p2p.identity import Identity, verify
 from adloco_p2p.v1 import gossip_pb2
 
-MAX_RECORD_BYTES = 16 * 1024
+MAX_DHT_RECORD_BYTES = 16 * 1024
 MAX_RECORDS = 4096
 """Entries of one DHT key that are looked at."""
 MAX_LIFETIME_SECONDS = 24 * 3600.0
-"""A record that claims to hold for longer is not believed."""
+"""A record that claims to hold for longer is ignored."""
 RECORD_LIFETIME_SECONDS = 120.0
 """How long an announcement holds; renew it at a third of that."""
 READ_TIMEOUT_SECONDS = 10.0
@@ -85,7 +85,7 @@ class Discovery:
     async def announce_peer(
         self, run: Digest, addresses: Sequence[str], *, lifetime_seconds: float = RECORD_LIFETIME_SECONDS
     ) -> bool:
-        """Tell the DHT where this peer of `run` is. False where nobody stored it."""
+        """Announce the addresses of this peer of `run` in the DHT. False where no node stored them."""
         record = PeerRecord(
             run=run,
             peer=self._identity.peer_id,
@@ -104,7 +104,7 @@ class Discovery:
         num_peers: int,
         lifetime_seconds: float = RECORD_LIFETIME_SECONDS,
     ) -> bool:
-        """Tell the DHT that `run` is being trained. False where nobody stored it."""
+        """Announce in the DHT that `run` is being trained. False where no node stored it."""
         record = RunRecord(
             run=run,
             name=name,
@@ -117,7 +117,7 @@ class Discovery:
         return await self._store(_RUNS_KEY, run, _RUN_CONTEXT, record, record.expiration)
 
     async def list_runs(self) -> tuple[RunRecord, ...]:
-        """The runs that somebody announces, those with most peers first."""
+        """The announced runs, those with most peers first."""
         records = [
             record
             for subkey, record in await self._read(_RUNS_KEY, RunRecord, _RUN_CONTEXT, lambda record: record.announcer)
@@ -126,8 +126,8 @@ class Discovery:
         return tuple(sorted(records, key=lambda record: (-record.num_peers, record.run)))
 
     async def find_peers(self, run: Digest) -> tuple[PeerRecord, ...]:
-        """Peers of `run`, this one left out, sorted by peer. Records of another protocol version are among them, so that the
-        user can be told."""
+        """Peers of `run` without this one, sorted by peer. Records of another protocol version are among them, so that the
+        user can be informed."""
         records = [
             record
             for subkey, record in await self._read(_peers_key(run), PeerRecord, _PEER_CONTEXT, lambda record: record.peer)
@@ -139,7 +139,7 @@ class Discovery:
         payload = canonical.encode(record)
         signed = gossip_pb2.SignedRecord(payload=payload, signature=self._identity.sign(context, payload))
         value = signed.SerializeToString()
-        assert len(value) <= MAX_RECORD_BYTES
+        assert len(value) <= MAX_DHT_RECORD_BYTES
         return bool(await self._dht.store(key, value, expiration, subkey=subkey))
 
     async def _read(
@@ -163,18 +163,18 @@ class Discovery:
 
 
 def _checked(kind: type[Record], value: object, context: str, signer: Callable[[Record], PeerId]) -> Record | None:
-    if not isinstance(value, bytes) or len(value) > MAX_RECORD_BYTES:
+    if not isinstance(value, bytes) or len(value) > MAX_DHT_RECORD_BYTES:
         return None
     try:
         signed = gossip_pb2.SignedRecord.FromString(value)
-        record = decode(kind, signed.payload, max_bytes=MAX_RECORD_BYTES)
+        record = decode(kind, signed.payload, max_bytes=MAX_DHT_RECORD_BYTES)
     except (DecodeError, RemoteProtocolError):
         return None
     return record if verify(signer(record), context, signed.payload, signed.signature) else None
 
 
 def _leads_home(record: PeerRecord) -> bool:
-    """Whether every address is one of the peer that signed: nobody can send others to a third party in its own name."""
+    """Whether every address is one of the peer that signed: a peer cannot send others to a third party in its own name."""
     try:
         return all(parse_peer_address(address).peer == record.peer for address in record.addresses)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""What a peer remembers of the network between two lives: addresses of others, and its own ports. One small JSON file.
+"""The memory of a peer about the network between two starts: addresses of others, and its own ports. One small JSON file.
 
 The book is a cache: where it cannot be read it is started anew, and the peer needs its bootstrap again.
 """
@@ -18,7 +18,7 @@ from adloco_p2p.errors import ConfigError, RemoteProtocolError, StorageError
 from adloco_p2p.swarm.p2p.addresses import MAX_ADDRESS_CHARS, MAX_ADDRESSES, PeerAddress, parse_peer_address
 
 MAX_PEERS = 64
-"""The ones heard of last are kept."""
+"""The most recent ones are kept."""
 _MAX_FILE_BYTES = MAX_PEERS * MAX_ADDRESSES * (MAX_ADDRESS_CHARS + 100)
 
 
@@ -33,7 +33,7 @@ class ListenPort:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
     peers: Annotated[tuple[str, ...], MaxLen(MAX_PEERS * MAX_ADDRESSES)] = ()
-    """Full addresses, those heard of last come first; the addresses of one peer side by side."""
+    """Full addresses, the most recent ones come first; the addresses of one peer side by side."""
     ports: Annotated[tuple[ListenPort, ...], MaxLen(MAX_ADDRESSES)] = ()
 
 

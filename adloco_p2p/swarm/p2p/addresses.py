@@ -95,7 +95,7 @@ def shareable(addresses: Sequence[str]) -> tuple[str, ...]:
 def leads_out(address: str, own: Sequence[str]) -> bool:
     """Whether to dial an address that anybody may have announced, given the `own` ones that this peer can be reached under. An
     announced address of this machine or its network is tried only where this peer can itself be reached in such a one: others
-    must not choose what is knocked at here. Without addresses of its own (client mode) a peer cannot tell, and tries."""
+    must not choose what is knocked at here. Without addresses of its own (client mode) a peer does not know, and tries."""
     if _is_never_announced(address):
         return False
     kinds = {reach(mine) for mine in own}
@@ -109,8 +109,10 @@ def leads_out(address: str, own: Sequence[str]) -> bool:
 
 
 def _is_never_announced(address: str) -> bool:
-    """Link-local, multicast or no address at all: nobody is reached there from another machine."""
+    """Link-local, multicast or no address at all: not reachable from another machine."""
     parts = address.split("/")
+    if len(parts) < 3:
+        return True
     if parts[1] not in ("ip4", "ip6"):
         return False
     host = ipaddress.ip_address(parts[2])

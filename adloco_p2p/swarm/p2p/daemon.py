@@ -1,13 +1,13 @@
 """hivemind's P2P daemon (p2pd, a Go process) as a child that cannot outlive us and that no Ctrl-C reaches.
 
-hivemind starts p2pd by asyncio's create_subprocess_exec without a hook for the child's side. What it does offer is the list of
+hivemind starts p2pd by asyncio's create_subprocess_exec without a hook for the child's side. It does offer the list of
 arguments: a subclass puts a launcher of five lines in front of them, which asks the kernel to kill it with its parent
 (PR_SET_PDEATHSIG survives exec) and then becomes p2pd. The launcher also leaves our process group: a Ctrl-C in the terminal
-must reach this process first, which still has a farewell to send through p2pd.
+must reach this process first, which still has to send its leave through p2pd.
 Why not otherwise: `setpriv --pdeathsig` is missing on small systems; a preexec_fn would need asyncio's function replaced for
-everybody for a while, and runs Python between fork and exec. Where the kernel has no such thing (macOS), p2pd ends by itself
+all callers for a while, and runs Python between fork and exec. Where the kernel has no such thing (macOS), p2pd ends by itself
 IDLE_SECONDS after its last connection, which is ours, is gone.
-The kernel sends the signal when the THREAD that started the child ends: start hosts from the main thread's loop.
+The kernel sends the signal when the THREAD that started the child ends: start nodes from the main thread's loop.
 
 The daemon's unix sockets lie in a directory per workdir, so that what a killed life left there can be removed with certainty.
 """
@@ -40,7 +40,7 @@ from adloco_p2p.swarm.p2p.hivemind_patches import check_version, control_of, dae
 from adloco_p2p.swarm.p2p.listening import choose_ports, wait_for_ports, with_port
 
 IDLE_SECONDS = 30.0
-"""p2pd ends so long after nobody is connected to it."""
+"""p2pd ends so long after its last client has disconnected."""
 REAP_SECONDS = 2.0
 """For a killed daemon to be gone."""
 _MAX_SOCKET_PATH_BYTES = 100
@@ -63,13 +63,13 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def launcher() -> list[str]:
-    """What stands in front of p2pd's arguments. Isolated and without site packages: starts in about 15 ms."""
+    """The command in front of p2pd's arguments. Isolated and without site packages: starts in about 15 ms."""
     source = _LAUNCHER if sys.platform == "linux" else _DETACHER
     return [sys.executable, "-I", "-S", "-c", source, str(os.getpid())]
 
 
 def daemon_class(sockets: Path) -> type[P2P]:
-    """hivemind's P2P whose daemon dies with us, has its sockets in `sockets`, and is heard whatever we stop waiting for."""
+    """hivemind's P2P whose daemon dies with us, has its sockets in `sockets`, and is read whatever we stop waiting for."""
 
     class Daemon(P2P):  # type: ignore[misc]  # hivemind is not typed
         _UNIX_SOCKET_PREFIX = f"/unix{sockets}/"
@@ -210,7 +210,7 @@ async def start_daemon(
 
 
 async def start_anonymous(daemon: type[P2P], *, start_seconds: float) -> P2P:
-    """p2pd with a throwaway identity that nobody can dial: to look at the swarm from outside. Raises SwarmError."""
+    """p2pd with a throwaway identity that cannot be dialled: to look at the swarm from outside. Raises SwarmError."""
     try:
         return await daemon.create(
             auto_nat=False,
@@ -236,7 +236,7 @@ async def stop_daemon(p2p: P2P) -> None:
 
 
 def has_public_address(config: PeerConfig) -> bool:
-    """Whether the addresses that this peer would tell others are public ones, as far as the system can tell."""
+    """Whether the addresses that this peer would announce are public, as far as the system knows."""
     if config.announce_maddrs:
         return any(reach(maddr) == "public" for maddr in config.announce_maddrs)
     listened = {reach(maddr) for maddr in config.host_maddrs if not _is_wildcard(maddr)}
@@ -260,5 +260,5 @@ def _is_wildcard(maddr: str) -> bool:
 
 
 def _does_not_start(daemon: type[P2P], error: Exception, where: str) -> SwarmError:
-    said = f" ({daemon.first_words})" if daemon.first_words else ""
-    return SwarmError(f"the p2p daemon does not start{where}: {error}{said}", code="E305")
+    output = f" ({daemon.first_words})" if daemon.first_words else ""
+    return SwarmError(f"the p2p daemon does not start{where}: {error}{output}", code="E305")

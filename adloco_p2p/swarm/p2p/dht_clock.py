@@ -1,10 +1,10 @@
-"""The clock of the DHT: what time it is in the swarm, whatever the clock of this machine says.
+"""The clock of the DHT: what time it is in the swarm, whatever the clock of this machine shows.
 
 A record of the DHT ends at an instant, and every node compares it with its own clock; hivemind even refuses a peer whose clock
 differs by three seconds. A volunteer's clock may be minutes off, and nothing else in a run asks what time it is. So the DHT
 in this process reads this clock instead: set once, when we join, to the median of those through whom we join, and advanced by
 what has elapsed since. A clock that is wrong, or set right in the middle of a run, then does no harm. All peers of a swarm so
-share the time of its first peer; whether that is right concerns nobody.
+share the time of its first peer; whether that is right does not matter.
 
 hivemind has no way to be given a clock; `hivemind_patches.set_dht_clock` replaces the function that its modules call.
 """
@@ -25,7 +25,7 @@ class DhtClock:
         self._elapsed = elapsed
         self._zero = wall_clock() - elapsed()
         self.correction_seconds = 0.0
-        """What was added to this machine's own clock."""
+        """Seconds added to this machine's own clock."""
 
     def __call__(self) -> float:
         return self._zero + self.correction_seconds + self._elapsed()

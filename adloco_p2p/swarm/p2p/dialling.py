@@ -25,7 +25,7 @@ _P2P = b"\xa5\x03"
 
 
 async def dial(p2p: P2P, addresses: Iterable[PeerAddress]) -> dict[PeerId, str | None]:
-    """Connect to every peer over any of its addresses, all at once. What went wrong with whom, in words, or none."""
+    """Connect to every peer over any of its addresses, all at once. Peer -> the problem in words, or none."""
     transports: dict[PeerId, list[str]] = {}
     for address in addresses:
         transports.setdefault(address.peer, []).append(address.transport)
@@ -44,11 +44,11 @@ async def dial(p2p: P2P, addresses: Iterable[PeerAddress]) -> dict[PeerId, str |
     return dict(zip(peers, await asyncio.gather(*(dial_one(peer) for peer in peers)), strict=True))
 
 
-async def dial_patiently(
+async def dial_with_retries(
     p2p: P2P, addresses: Iterable[PeerAddress], *, draw: Callable[[], float] = random.random
 ) -> dict[PeerId, str | None]:
-    """As `dial`, but whoever was not reached is tried again. The reason that is kept is the first: later ones may only say
-    that libp2p does not want to dial so soon."""
+    """As `dial`, but a peer that was not reached is tried again. The reason that is kept is the first: later ones may only
+    state that libp2p does not want to dial so soon."""
     wanted = tuple(addresses)
     problems: dict[PeerId, str | None] = {}
     for pause_seconds in (*PAUSES_SECONDS, None):
@@ -62,13 +62,13 @@ async def dial_patiently(
 
 
 def _last_words(message: str) -> str:
-    """The cause, out of what libp2p says about every single attempt."""
+    """The cause, out of libp2p's message about every single attempt."""
     lines = [line.strip(" *") for line in message.splitlines() if line.strip()]
     return lines[-1][-200:] if lines else "refused"
 
 
 def dialable(transport: str) -> Multiaddr:
-    """What precedes the last /p2p/ of an address, as p2pd reads it: hivemind writes the PeerID of a relay in a form (CIDv1)
+    """The part before the last /p2p/ of an address, as p2pd reads it: hivemind writes the PeerID of a relay in a form (CIDv1)
     that p2pd refuses, together with all other addresses of the same call."""
     head, *hops = transport.split("/p2p/")
     encoded = Multiaddr(head).to_bytes()

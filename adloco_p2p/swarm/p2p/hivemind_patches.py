@@ -1,4 +1,4 @@
-"""Everything that relies on the insides of hivemind 1.1.12: what has to be mended in it, and what it has no public name for.
+"""Everything that relies on the internals of hivemind 1.1.12: patches of it, and access to parts without a public name.
 
 **The persistent connection to the daemon** carries every unary call, the DHT's and ours. One task reads it, looks up the future
 of the call that is answered, and sets its result, without looking whether the caller has given up in the same turn of the
@@ -41,7 +41,7 @@ def check_version() -> None:
 
 
 class AwaitedCalls(dict[UUID, "asyncio.Future[Any]"]):
-    """A call is in it as long as somebody waits for the answer."""
+    """A call is in it as long as a task waits for the answer."""
 
     def __contains__(self, call_id: object) -> bool:
         future = self.get(call_id)  # type: ignore[call-overload]
@@ -105,7 +105,7 @@ class TolerantReader(RecordValidatorBase):  # type: ignore[misc]  # hivemind is 
         return True
 
     def strip_value(self, record: DHTRecord) -> bytes:
-        """What hivemind unpacks: the value if it is packed bytes, as ours are, else a packed nothing."""
+        """The bytes that hivemind unpacks: the value if it is packed bytes, as ours are, else a packed nothing."""
         value: bytes = record.value
         for marker, width in ((0xC4, 1), (0xC5, 2), (0xC6, 4)):  # msgpack: bytes, with a length of so many bytes
             if value[:1] == bytes([marker]) and int.from_bytes(value[1 : 1 + width], "big") == len(value) - 1 - width:

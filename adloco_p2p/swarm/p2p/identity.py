@@ -1,4 +1,4 @@
-"""Who a peer is: an Ed25519 key in a file, and a PeerID that holds the public key, so that anyone can verify.
+"""The identity of a peer: an Ed25519 key in a file, and a PeerID that holds the public key, so that anyone can verify.
 
 The file is what the p2p daemon reads as its own key (libp2p's private key message): one key proves the connection and signs
 reports and records. libp2p writes a public key of this kind into the PeerID whole ("identity multihash", 12D3KooW...), see
@@ -57,7 +57,7 @@ class Identity:
         return cls(_decoded(data, path))
 
     def sign(self, context: str, payload: bytes) -> bytes:
-        """64 bytes. `context` says what kind of thing is signed, so that no signature means two things."""
+        """64 bytes. `context` names the kind of signed content, so that no signature means two things."""
         return self._key.sign(_signed_bytes(context, payload))
 
     def _encoded(self) -> bytes:
@@ -112,7 +112,7 @@ def _decoded(data: bytes, path: Path) -> Ed25519PrivateKey:
     wanted = len(_PRIVATE_PREFIX) + 2 * _KEY_BYTES
     if len(data) != wanted or not data.startswith(_PRIVATE_PREFIX):
         raise StorageError(
-            f"{path}: not an Ed25519 identity ({len(data)} bytes). Restore it from a copy, or move it away for a new one",
+            f"{path}: not an Ed25519 identity ({len(data)} bytes). Restore it from a copy, or remove it for a new one",
             code="E406",
         )
     key = Ed25519PrivateKey.from_private_bytes(data[len(_PRIVATE_PREFIX) : -_KEY_BYTES])

@@ -54,9 +54,9 @@ def with_port(maddr: str, port: int) -> str:
 
 
 def choose_ports(maddrs: Sequence[str], book: AddressBook | None) -> tuple[ListenPort, ...]:
-    """A free port for every address that leaves it open: the one of the last life, if nobody has taken it.
+    """A free port for every address that leaves it open: the one of the last start, if it is still free.
 
-    Chosen here rather than by p2pd, which does not tell the port where other addresses are announced.
+    Chosen here rather than by p2pd, which does not report the port where other addresses are announced.
     """
     ports = []
     for maddr in maddrs:
@@ -68,7 +68,7 @@ def choose_ports(maddrs: Sequence[str], book: AddressBook | None) -> tuple[Liste
 
 
 def is_free(maddr: str) -> bool:
-    """Whether nobody listens there. p2pd would not notice: its sockets share a port (SO_REUSEPORT) with each other."""
+    """Whether the port is free. p2pd would not notice: its sockets share a port (SO_REUSEPORT) with each other."""
     try:
         _bound_port(maddr)
     except OSError:

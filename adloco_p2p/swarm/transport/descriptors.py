@@ -1,9 +1,9 @@
-"""How many file descriptors streams of other peers may take: the rest belongs to checkpoints, the journal and the daemon."""
+"""How many file descriptors streams of other peers may take: the others belong to checkpoints, the journal and the daemon."""
 
 import resource
 
 WANTED_DESCRIPTORS = 4096
-"""What this process asks the system for, where its limit is lower."""
+"""The limit that this process asks the system for, where its own is lower."""
 RESERVED_DESCRIPTORS = 512
 """For files, the page, the daemon, and streams that this peer opens itself."""
 LEAST_STREAMS = 256

@@ -1,7 +1,7 @@
 """Framed binary streams between peers, over the streams of hivemind's network daemon.
 
 A stream is a protocol on the transport itself, not a reader and a writer: bytes go from the socket straight to where they
-belong, and the end of a stream is noticed at once, also while nobody reads. Nothing here waits for a remote peer without
+belong, and the end of a stream is noticed at once, also while no task reads. Nothing here waits for a remote peer without
 the caller being able to cancel it.
 
 The daemon knows no half-closed stream: when one end closes, both directions end, and bytes on their way to it are lost. So
@@ -32,7 +32,7 @@ from adloco_p2p.swarm.transport.traffic import Meter
 
 
 class Pacing(Protocol):
-    """Where a governor of bandwidth sits; see `rate_limiter.RateLimiter`."""
+    """The hook of a rate limiter; see `rate_limiter.RateLimiter`."""
 
     @property
     def up_piece_bytes(self) -> int: ...
@@ -109,10 +109,10 @@ class FramedStream(asyncio.BufferedProtocol):
         self.on_lost: Callable[[Exception], None] | None = None
         """Called once when the stream ends other than by `close` or `abort`."""
         self.awaited_members: tuple[int, ...] = ()
-        """Whom the other end waits for, as its last sign of life says."""
+        """The member that the other end waits for, by its last keepalive."""
         self.max_control_bytes = CONTROL_BYTES
         self.pace: Pacing | None = None
-        """What holds back the reading of data, if anything does."""
+        """The limiter of the reading of data, if there is one."""
         self.bytes_sent = self.bytes_received = 0
         self._meter = Meter()
         self.last_sent = self.last_received = loop.time()
@@ -160,7 +160,7 @@ class FramedStream(asyncio.BufferedProtocol):
         self._held = data
 
     def resume(self) -> None:
-        """Take what comes after the hello: somebody knows now what to do with it."""
+        """Take what comes after the hello: its consumer is known now."""
         self._is_held = False
         self.last_received = self._loop.time()
         self._feed(self._held)
@@ -353,7 +353,7 @@ class FramedStream(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def end(self, reason: Exception) -> None:
-        """End the stream now because of what the other end did or did not do; `on_lost` hears of it."""
+        """End the stream now because of what the other end did or did not do; `on_lost` is called."""
         if self._lost is None:
             self._end_quietly(reason)
             self._transport.abort()

@@ -1,8 +1,8 @@
 """Messages between peers: one envelope for every kind, checked here and nowhere else before the core sees the value.
 
-Who sent a message is known from the connection (libp2p proves the PeerID of the other end), so an envelope carries no
-signature; what is passed on from third parties is signed inside the message, and checked by whoever reads it.
-A refusal travels back as `Ack.reason`: the user at the other end learns why nobody answers.
+The sender of a message is known from the connection (libp2p proves the PeerID of the other end), so an envelope carries no
+signature; content of third parties is signed inside the message, and checked by its reader.
+A refusal travels back as `Ack.reason`: the user at the other end learns why no peer answers.
 
 Wire names: hivemind builds them from the servicer's class name, so `AdlocoGossip` is part of the protocol.
 """
@@ -38,21 +38,21 @@ MESSAGES_PER_SECOND = 200.0
 MESSAGE_BURST = 400.0
 BYTES_PER_SECOND = 8.0 * (1 << 20)
 BYTES_BURST = 16.0 * (1 << 20)
-"""What one remote peer may send; the rest is refused."""
+"""Messages that one remote peer may send; more are refused."""
 STRANGER_MESSAGES_PER_SECOND = 100.0
 STRANGER_MESSAGE_BURST = 400.0
 STRANGER_BYTES_PER_SECOND = 4.0 * (1 << 20)
 STRANGER_BYTES_BURST = 16.0 * (1 << 20)
-"""What all strangers together may send: identities cost nothing, so a rate for each of them would be no limit."""
+"""Messages that all strangers together may send: identities cost nothing, so a rate for each of them would be no limit."""
 STRANGER_SENT_BYTES_PER_SECOND = 2.0 * (1 << 20)
 STRANGER_SENT_BYTES_BURST = 16.0 * (1 << 20)
-"""What all strangers together may make us send."""
+"""Answers that all strangers together may cause."""
 SENT_BYTES_PER_SECOND = 0.5 * (1 << 20)
 SENT_BYTES_BURST = 8.0 * (1 << 20)
-"""What one remote peer may make us send, however often it asks; the rest is lost, as on a bad link. The pieces of one message
+"""Answers that one remote peer may cause, however often it asks; more are lost, as on a bad link. The pieces of one message
 wait for it instead."""
 MAX_REMOTES = 8192
-"""Remote peers whose rates are remembered; the ones not heard of for longest are forgotten."""
+"""Remote peers whose rates are remembered; the least recent ones are forgotten."""
 MAX_REASON_CHARS = 300
 NETWORK_ERRORS = (TimeoutError, P2PDaemonError, P2PHandlerError, DecodeError, OSError, asyncio.IncompleteReadError)
 _log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class GossipWire:
 
         `members` gives the peers that have a seat now; every other one is a stranger, may send `stranger_kinds` only, and
         shares one budget with all other strangers. Where this peer has no seat itself it does not know who has one, and
-        treats all alike. What a message costs, in messages, stands in `stranger_kinds` and, for the budget that
+        treats all alike. The price of a message, in messages, is in `stranger_kinds` and, for the budget that
         each peer has, in `prices`; 1 where nothing is named. Messages in pieces are taken from members, and from
         peers that this one has sent something.
         """
@@ -121,9 +121,9 @@ class GossipWire:
         self._prices = dict(prices)
         self._assembly = Assembly()
         self._in_pieces: dict[PeerId, None] = {}
-        """Who is being sent a message in pieces."""
+        """Peers that are being sent a message in pieces."""
         self.num_too_large = 0
-        """Messages that were not sent because nobody would take them: each is a bug here."""
+        """Messages that were not sent because no peer would accept them: each is a bug here."""
         self._meter = meter or Meter()
         self._from_remote = _Rates((MESSAGES_PER_SECOND, MESSAGE_BURST), (BYTES_PER_SECOND, BYTES_BURST))
         self._to_remote = _Rates((SENT_BYTES_PER_SECOND, SENT_BYTES_BURST))
@@ -138,7 +138,7 @@ class GossipWire:
         await self._servicer.add_p2p_handlers(self._p2p)
 
     async def stop(self) -> None:
-        """Accept nothing more. What lies in the inbox is dropped."""
+        """Accept nothing more. The inbox is dropped."""
         if not self._p2p.is_alive:
             return
         try:
@@ -148,7 +148,7 @@ class GossipWire:
             _log.debug("gossip handlers not removed: %r", error)
 
     async def pump(self) -> None:
-        """Hands the received messages to `on_message`, for ever. Raises what that raises."""
+        """Hands the received messages to `on_message`, until cancelled. Raises what that raises."""
         while True:
             sender, message = await self._inbox.get()
             await self._on_message(sender, message)
@@ -161,7 +161,7 @@ class GossipWire:
         return await self._send_envelopes(peer, self._envelopes(message))
 
     async def broadcast(self, peers: Iterable[PeerId], message: object) -> int:
-        """Send to all of them, this peer left out; returns how many took it."""
+        """Send to all of them except this peer; returns how many took it."""
         envelopes = self._envelopes(message)
         slots = asyncio.Semaphore(MAX_CONCURRENT_SENDS)
 
@@ -236,7 +236,7 @@ class GossipWire:
         return can_answer and try_take_all(self._from_strangers, (price, num_bytes))
 
     def _envelopes(self, message: object) -> list[gossip_pb2.Envelope]:
-        """One, or one for each piece; none for a message that nobody would take."""
+        """One, or one for each piece; none for a message that no peer would accept."""
         payload = canonical.encode(message)
         if len(payload) > MAX_MESSAGE_BYTES:
             self.num_too_large += 1

@@ -1,7 +1,7 @@
 """Messages that wait for the core: bounded, and shared fairly among their senders.
 
 Every sender has a queue and a quota of its own. Members are served before strangers, and of each of the two groups one
-message of every sender in turn. A sender that floods fills its own quota and nobody else's.
+message of every sender in turn. A sender that floods fills only its own quota.
 """
 
 import asyncio

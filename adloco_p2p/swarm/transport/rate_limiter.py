@@ -4,7 +4,7 @@ Tensors and state wait for their turn; gossip never does: it is charged afterwar
 cap data is sent in pieces of a tenth of a second, so that a small message on the same connection waits for no more than that.
 A download is held back by not reading, which the transport's flow control hands on to the sender.
 
-What is counted is payload and our own framing; `OVERHEAD` stands for what encryption, multiplexing and TCP add.
+Payload and our own framing are counted; `OVERHEAD` stands for what encryption, multiplexing and TCP add.
 """
 
 import time
@@ -24,7 +24,7 @@ RATE_SECONDS = 10.0
 
 
 class RateLimiter:
-    """For one event loop. What was used of the day's budget is known to its owner, who tells it in `set_budget`."""
+    """For one event loop. Its owner knows the used part of the day's budget and passes it to `set_budget`."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class RateLimiter:
         self._apply_caps()
 
     def set_caps(self, *, up_bytes_per_second: int | None, down_bytes_per_second: int | None) -> None:
-        """What the user asks for, from now on; none: as it is, 0: no cap. In quiet hours the lower of both caps holds."""
+        """The caps that the user sets, from now on; none: as it is, 0: no cap. In quiet hours the lower of both caps holds."""
         up, down = self._asked
         self._asked = (
             up if up_bytes_per_second is None else up_bytes_per_second,
@@ -55,7 +55,7 @@ class RateLimiter:
         self._apply_caps()
 
     def set_quiet_caps(self, caps: tuple[int, int] | None) -> None:
-        """Quiet hours begin, with caps up and down of their own (0: none), or end. What the user asked for stays."""
+        """Quiet hours begin, with caps up and down of their own (0: none), or end. The caps of the user stay."""
         self._quiet = caps
         self._apply_caps()
 

@@ -1,8 +1,8 @@
-"""How long another peer may show no sign of life before it is given up: learned from silences that ended. Pure.
+"""How long a stream may be silent before its peer is given up: learned from stalls that ended. Pure.
 
-On a busy machine, or a bad line, peers that live are silent for seconds too. A silence several times as long as any that has
-ended lately is no longer explained by that. The limits on both sides do not move: a peer that dies among quick ones is found
-as soon as ever, and nobody can teach the others to wait for it for ever.
+On a busy machine, or a bad line, peers that live are silent for seconds too. A stall several times as long as any that has
+ended lately is no longer explained by that. The limits on both sides are fixed: a peer that dies among quick ones is found
+quickly, and no peer can make the others wait for it indefinitely.
 """
 
 from collections import deque
@@ -12,11 +12,11 @@ from typing import Any
 FACTOR = 3.0
 """As for the deadlines of whole averages; see `core/averaging/adaptive_timeout.py`."""
 WINDOW = 16
-"""Averages whose silences are remembered."""
+"""Averages whose stalls are remembered."""
 
 
 class StallDetector:
-    """What a peer has learned in its last averages, and in those under way."""
+    """The stalls that a peer has seen in its last averages, and in those under way."""
 
     def __init__(self, *, least_seconds: float, most_seconds: float) -> None:
         self._least_seconds, self._most_seconds = least_seconds, most_seconds
@@ -24,7 +24,7 @@ class StallDetector:
 
     @property
     def limit_seconds(self) -> float:
-        """A silence that is longer means that the peer is gone."""
+        """A stall that is longer means that the peer is gone."""
         longest = max((watch.longest_seconds for watch in self._ended), default=0.0)
         return min(max(self._least_seconds, FACTOR * longest), self._most_seconds)
 
@@ -35,7 +35,7 @@ class StallDetector:
 
 
 class Watch:
-    """The silences of one average's streams."""
+    """The stalls of one average's streams."""
 
     def __init__(self) -> None:
         self.longest_seconds = 0.0
@@ -43,11 +43,11 @@ class Watch:
         self._seen: dict[Any, float] = {}
 
     def look(self, silent_seconds: Mapping[Any, float]) -> None:
-        """How long every stream has been silent by now. One that was silent for longer at the last look has spoken since."""
+        """How long every stream has been silent by now. One that was silent for longer at the last look has sent since."""
         ended = [seen for stream, seen in self._seen.items() if silent_seconds.get(stream, seen) < seen]
         self.longest_seconds = max([self.longest_seconds, *ended])
         self._seen = dict(silent_seconds)
 
     def reset(self) -> None:
-        """Nothing was heard because nobody listened: what was seen before says nothing."""
+        """This process did not run, so earlier observations do not count."""
         self._seen = {}

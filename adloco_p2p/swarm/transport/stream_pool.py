@@ -17,7 +17,8 @@ MAX_IDLE = 256
 
 
 class StreamPool:
-    """For one event loop. Whoever takes a stream owns it until it gives it back, in a state in which the next hello fits."""
+    """For one event loop. A caller that takes a stream owns it until it gives it back, in a state in which the next hello
+    fits."""
 
     def __init__(self, open_stream: Callable[[PeerId, float], Awaitable[FramedStream]]) -> None:
         self._open_stream = open_stream

@@ -40,7 +40,7 @@ class TokenBucket:
         self._level = min(self._level, burst)
 
     def try_take(self, amount: float) -> bool:
-        """Take the tokens if they are there. What is asked at once must fit in the burst."""
+        """Take the tokens if they are there. One request must fit in the burst."""
         if self._rate == 0:
             return True
         self._fill()
@@ -55,7 +55,7 @@ class TokenBucket:
         return self._rate == 0 or amount <= self._level
 
     def debt_seconds(self, amount: float) -> float:
-        """Take the tokens, on credit where they are missing, and say how long to wait before using them."""
+        """Take the tokens, on credit where they are missing, and return how long to wait before using them."""
         if self._rate == 0:
             return 0.0
         self._fill()

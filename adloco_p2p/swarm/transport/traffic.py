@@ -1,4 +1,4 @@
-"""What goes over the network, counted where it is written and read: payload and our own framing, not what libp2p adds."""
+"""Bytes on the network, counted where it is written and read: payload and our own framing, not what libp2p adds."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-// The page of a run. It asks /api/run for one document and draws it; /api/events says when there is news.
+// The page of a run. It asks /api/run for one document and draws it; /api/events signals changes.
 // Text from other peers only ever becomes text nodes. Nothing is loaded from anywhere else.
 "use strict";
 
@@ -113,18 +113,18 @@ function curve(points, place, classes) {
 function readable(chart, holder, readout, places, describe) {
   const cursor = shape("line", { class: "cursor", y1: chart.top, y2: chart.height - chart.bottom, visibility: "hidden" });
   chart.svg.append(cursor);
-  const tell = (place) => readout.replaceChildren(...describe(place));
+  const update = (place) => readout.replaceChildren(...describe(place));
   const sorted = [...places].sort((a, b) => a - b);
-  tell(sorted[sorted.length - 1]);
+  update(sorted[sorted.length - 1]);
   chart.svg.addEventListener("pointermove", (event) => {
     const inside = ((event.clientX - chart.svg.getBoundingClientRect().left) / chart.svg.getBoundingClientRect().width) * chart.width;
     const nearest = sorted.reduce((best, place) => (Math.abs(chart.x(place) - inside) < Math.abs(chart.x(best) - inside) ? place : best));
     cursor.setAttribute("x1", chart.x(nearest));
     cursor.setAttribute("x2", chart.x(nearest));
     cursor.setAttribute("visibility", "visible");
-    tell(nearest);
+    update(nearest);
   });
-  chart.svg.addEventListener("pointerleave", () => { cursor.setAttribute("visibility", "hidden"); tell(sorted[sorted.length - 1]); });
+  chart.svg.addEventListener("pointerleave", () => { cursor.setAttribute("visibility", "hidden"); update(sorted[sorted.length - 1]); });
   holder.replaceChildren(chart.svg);
 }
 
@@ -132,8 +132,8 @@ function perInstance(run, place, axis, text) {
   const parts = [];
   for (const instance of run.instances) {
     const point = instance.points.find((candidate) => candidate[axis] === place);
-    const said = point && text(point);
-    if (said) parts.push(element("b", { class: `f${colour(instance.id)}` }, `  ${instance.id} `), said);
+    const words = point && text(point);
+    if (words) parts.push(element("b", { class: `f${colour(instance.id)}` }, `  ${instance.id} `), words);
   }
   return parts;
 }
@@ -146,7 +146,7 @@ function waiting(id, text) {
 function drawLoss(run) {
   const all = run.instances.flatMap((instance) => instance.points);
   const ys = all.flatMap((point) => [point.loss, point.heldout]).filter((value) => value !== null);
-  if (!ys.length) return waiting("loss", "no round has been reported yet; the ledger tells a round two rounds later");
+  if (!ys.length) return waiting("loss", "no round has been reported yet; a round is in the ledger two rounds later");
   const axis = view.axis;
   const entropy = run.now.unigram_entropy;
   const hasReference = entropy !== null && entropy <= Math.max(...ys) * 1.02;
@@ -157,7 +157,7 @@ function drawLoss(run) {
   });
   if (hasReference) {
     chart.svg.append(shape("line", { class: "reference", x1: chart.left, x2: chart.width - chart.right, y1: chart.y(entropy), y2: chart.y(entropy) }));
-    chart.svg.append(shape("text", { class: "axis", x: chart.width - chart.right, y: chart.y(entropy) - 5, "text-anchor": "end" }, "knowing only how often each token occurs"));
+    chart.svg.append(shape("text", { class: "axis", x: chart.width - chart.right, y: chart.y(entropy) - 5, "text-anchor": "end" }, "a unigram model"));
   }
   for (const instance of run.instances) {
     for (const [field, style] of [["loss", "faint"], ["heldout", ""]]) {
@@ -265,7 +265,7 @@ function meter(share) {
 
 function drawPeers(run) {
   const hidden = run.num_peers - run.peers.length;
-  at("peers-note").textContent = `Tokens by the signed reports in the ledger, each claim up to what the plan gave that peer. The last two rounds have no receipts yet.${hidden > 0 ? ` ${plural(hidden, "more peer")} not shown.` : ""}`;
+  at("peers-note").textContent = `Tokens credited by the signed reports in the ledger, at most what the plan assigned to that peer. The last two rounds are not credited yet.${hidden > 0 ? ` ${plural(hidden, "more peer")} not shown.` : ""}`;
   table("peers", [["peer"], ["state", "left"], ["tokens"], ["share"], ["", "bar"], ["rounds"], ["last"], ["samples/s"], ["instances"]], run.peers.map((peer) => {
     const line = row([
       [short(peer.peer), "peer"], [peer.state, `left ${peer.state === "left" ? "left-swarm" : peer.state}`], [count(peer.tokens)], [percent(peer.share)],
@@ -284,7 +284,7 @@ function drawTraffic(run) {
   rows.push(row([["all peers, averaging *"], [bytes(traffic.swarm_averaging_bytes)], [bytes(traffic.swarm_averaging_bytes)]]));
   rows.push(row([["all peers, averaging per token *"], [bytes(traffic.swarm_bytes_per_token)], [""]]));
   table("traffic", [["what"], ["sent"], ["received"]], rows);
-  at("traffic-note").textContent = "* computed: what an all-reduce of the contributors that the ledger names moves. What this node says of itself is measured.";
+  at("traffic-note").textContent = "* computed from the contributors that the ledger names. The numbers of this node are measured.";
 }
 
 function drawOwn(run) {
@@ -306,7 +306,7 @@ function drawOwn(run) {
 
 function drawLedger(run) {
   const hidden = run.num_plans - run.ledger.length;
-  at("ledger-note").textContent = `${plural(run.num_plans, "plan")}, every decision recomputed and every signature checked before it is shown here${hidden > 0 ? `; the ${hidden} oldest are left out` : ""}. Open one for its reasons.`;
+  at("ledger-note").textContent = `${plural(run.num_plans, "plan")}, every decision recomputed and every signature checked before it is shown here${hidden > 0 ? `; the ${hidden} oldest are not shown` : ""}. Open one for its reasons.`;
   const lines = view.isWhole ? run.ledger : run.ledger.slice(0, FIRST_LINES);
   at("all").hidden = lines.length === run.ledger.length;
   at("all").textContent = `show ${plural(run.ledger.length - lines.length, "older plan")}`;
@@ -344,15 +344,15 @@ function drawHead(run) {
   const alive = run.num_alive;
   const isSeated = run.peers.some((peer) => peer.state === "seated");
   const isOver = run.now.is_finished || (run.now.is_last_agreed && !alive);
-  const state = isOver ? "finished" : run.now.is_last_agreed ? "the last plan is agreed" : alive ? "training" : isSeated ? "stopped" : "nobody is heard of";
-  const position = run.run.samples === null ? `of ${run.run.rounds}` : `(${run.now.samples_given.toLocaleString("en")} of ${run.run.samples.toLocaleString("en")} samples given)`;
+  const state = isOver ? "finished" : run.now.is_last_agreed ? "the last plan is agreed" : alive ? "training" : isSeated ? "stopped" : "no peer answers";
+  const position = run.run.samples === null ? `of ${run.run.rounds}` : `(${run.now.samples_given.toLocaleString("en")} of ${run.run.samples.toLocaleString("en")} samples assigned)`;
   at("state").textContent = `round ${run.now.round} ${position}, ${state}`;
   at("state").classList.remove("lost");
   at("bar").style.width = `${isOver ? 100 : 100 * run.now.fraction}%`;
   at("bar").parentElement.setAttribute("aria-valuenow", isOver ? 100 : Math.round(100 * run.now.fraction));
   const live = run.instances.filter((instance) => instance.is_alive).length;
   const tiles = [
-    ["held-out loss", loss(run.now.heldout_loss), "nats per token"], ["tokens with receipts", count(run.now.tokens), `${count(run.now.samples)} samples`],
+    ["held-out loss", loss(run.now.heldout_loss), "nats per token"], ["credited tokens", count(run.now.tokens), `${count(run.now.samples)} samples`],
     ["peers", String(isSeated ? run.num_peers : alive), isSeated ? "known" : `alive of ${run.num_peers}`], ["instances", String(live), `of ${run.instances.length} so far`],
     ["averaging, all peers", bytes(run.traffic.swarm_averaging_bytes), "computed"],
   ];

@@ -1,10 +1,10 @@
-"""What is believed of lost histories, and what it weighs."""
+"""What is accepted of lost histories, and what it weighs."""
 
 from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.core.ledger.branch_claims import believed
+from adloco_p2p.core.ledger.branch_claims import accepted_claims
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Ballot, Certificate, LedgerEntry, SignedReport, Value
@@ -58,7 +58,7 @@ def branch_state(ledger: Ledger, *, fork: int = 2, samples: int = 100, **changes
 
 
 def bringing(ledger: Ledger, *claims: tuple[int, BranchState]) -> list[Report]:
-    """The reports that decide the next plan; some of them bring strays."""
+    """The reports that decide the next plan; some of them bring branch states."""
     assert ledger.reported is not None
     brought = {peer(index): item for index, item in claims}
     return [
@@ -70,11 +70,11 @@ def bringing(ledger: Ledger, *claims: tuple[int, BranchState]) -> list[Report]:
 def test_a_claim_is_believed_only_of_who_was_there() -> None:
     ledger = history(5)
     good = branch_state(ledger)
-    (item,) = believed(ledger, bringing(ledger, (0, good)))
+    (item,) = accepted_claims(ledger, bringing(ledger, (0, good)))
     assert (item.branch_state, item.target, item.claimants, item.since) == (good, INSTANCE, (peer(0),), 6)
     newcomer = Report(peer=peer(77), round=4, plan=ledger.digests[4], capacity=capacity(), branches=(good,))
     own_state = ledger.entries[-1].reports[0].report.instances[0].state_digest
-    assert believed(ledger, [newcomer]) == ()
+    assert accepted_claims(ledger, [newcomer]) == ()
     for wrong in (
         branch_state(ledger, fork_round=1),
         branch_state(ledger, round=2),
@@ -82,25 +82,29 @@ def test_a_claim_is_believed_only_of_who_was_there() -> None:
         replace(good, fork=Digest("9" * 64)),
         branch_state(ledger, state=own_state),
     ):
-        assert believed(ledger, bringing(ledger, (0, wrong))) == ()
+        assert accepted_claims(ledger, bringing(ledger, (0, wrong))) == ()
 
 
 def test_a_branch_is_believed_once_and_of_one_peer_one_branch() -> None:
     ledger = history(5)
     good = branch_state(ledger)
     reports = bringing(ledger, (0, good))
-    grow(ledger, next_plan(ledger.plans[-1], reports, ONE, roster=RosterChange(branches=believed(ledger, reports))), reports)
+    grow(
+        ledger,
+        next_plan(ledger.plans[-1], reports, ONE, roster=RosterChange(branches=accepted_claims(ledger, reports))),
+        reports,
+    )
     assert [item.branch_state for item in ledger.plans[-1].branches] == [good]
-    assert believed(ledger, bringing(ledger, (1, good))) == ()
+    assert accepted_claims(ledger, bringing(ledger, (1, good))) == ()
     invented = replace(good, branch=Digest("d" * 64))
-    assert believed(ledger, bringing(ledger, (0, invented))) == ()
-    assert len(believed(ledger, bringing(ledger, (1, invented)))) == 1
+    assert accepted_claims(ledger, bringing(ledger, (0, invented))) == ()
+    assert len(accepted_claims(ledger, bringing(ledger, (1, invented)))) == 1
 
 
 def test_what_most_claim_counts_and_of_their_samples_the_fewest() -> None:
     ledger = history(5)
     two, lie = branch_state(ledger), branch_state(ledger, round=9, state=Digest("9" * 64))
-    (item,) = believed(ledger, bringing(ledger, (0, lie), (1, replace(two, samples=90)), (2, two)))
+    (item,) = accepted_claims(ledger, bringing(ledger, (0, lie), (1, replace(two, samples=90)), (2, two)))
     assert (item.branch_state.round, item.branch_state.samples, item.claimants) == (two.round, 90, (peer(1), peer(2)))
 
 
@@ -113,7 +117,7 @@ def test_samples_are_those_of_reports_and_at_the_end_those_of_plans() -> None:
 
 
 def merged(ledger: Ledger, item: PendingBranch, *, holders: range, round_later: int = 1) -> RoundPlan:
-    """The plan after one that names the stray, when these peers report that they hold it."""
+    """The plan after one that names the branch state, when these peers report that they hold it."""
     named = replace(ledger.plans[-1], branches=(replace(item, since=ledger.plans[-1].round + 1 - round_later),))
     reports = bringing(ledger, *((index, item.branch_state) for index in holders))
     return next_plan(named, reports, ONE)
@@ -122,7 +126,7 @@ def merged(ledger: Ledger, item: PendingBranch, *, holders: range, round_later: 
 @pytest.mark.parametrize(("samples", "weight"), [(100, None), (10**9, 0.5)])
 def test_the_merge_is_ordered_once_all_hosts_hold_it_and_weighs_by_samples(samples: int, weight: float | None) -> None:
     ledger = history(5)
-    (item,) = believed(ledger, bringing(ledger, (0, branch_state(ledger, samples=samples))))
+    (item,) = accepted_claims(ledger, bringing(ledger, (0, branch_state(ledger, samples=samples))))
     size = len(ledger.plans[-1].roster)
     waiting = merged(ledger, item, holders=range(size - 1))
     assert waiting.merges == () and len(waiting.branches) == 1
@@ -134,10 +138,10 @@ def test_the_merge_is_ordered_once_all_hosts_hold_it_and_weighs_by_samples(sampl
     assert check_plan(plan, ONE) == []
 
 
-def test_a_stray_that_nobody_holds_or_that_takes_too_long_is_dropped_with_a_reason() -> None:
+def test_a_branch_state_that_no_peer_holds_or_that_takes_too_long_is_dropped_with_a_reason() -> None:
     ledger = history(5)
-    (item,) = believed(ledger, bringing(ledger, (0, branch_state(ledger))))
+    (item,) = accepted_claims(ledger, bringing(ledger, (0, branch_state(ledger))))
     lonely = merged(ledger, item, holders=range(0))
-    assert lonely.branches == lonely.merges == () and "nobody who holds it is left" in lonely.reason
+    assert lonely.branches == lonely.merges == () and "no peer that holds it is left" in lonely.reason
     late = merged(ledger, item, holders=range(1), round_later=ROUNDS_OPEN + 1)
     assert late.branches == late.merges == () and f"after {ROUNDS_OPEN} rounds" in late.reason

@@ -75,7 +75,7 @@ def longest_item(instance: int = 0) -> InstanceReport:
     )
 
 
-def longest_report(*, num_instances: int, num_strays: int, num_sources: int = 2) -> Report:
+def longest_report(*, num_instances: int, num_branches: int, num_sources: int = 2) -> Report:
     branch_state = BranchState(
         fork=DIGEST,
         fork_round=1,
@@ -98,7 +98,7 @@ def longest_report(*, num_instances: int, num_strays: int, num_sources: int = 2)
         capacity=replace(capacity(), samples_per_second=-LONGEST, upload_bytes_per_second=-LONGEST),
         instances=tuple(longest_item(number) for number in range(num_instances)),
         verdict=verdict,
-        branches=(branch_state,) * num_strays,
+        branches=(branch_state,) * num_branches,
     )
 
 
@@ -147,10 +147,10 @@ def test_a_report_that_names_hosts_that_the_plan_does_not_have_is_in_no_plan() -
 
 
 @pytest.mark.parametrize("num_instances", [0, 1, 4, 8, MAX_INSTANCES])
-@pytest.mark.parametrize("num_strays", [0, 3, MAX_BRANCHES])
+@pytest.mark.parametrize("num_branches", [0, 3, MAX_BRANCHES])
 @pytest.mark.parametrize("num_sources", [2, MAX_INSTANCES])
-def test_what_an_honest_peer_reports_always_fits(num_instances: int, num_strays: int, num_sources: int) -> None:
-    report = fitted(longest_report(num_instances=num_instances, num_strays=num_strays, num_sources=num_sources))
+def test_what_an_honest_peer_reports_always_fits(num_instances: int, num_branches: int, num_sources: int) -> None:
+    report = fitted(longest_report(num_instances=num_instances, num_branches=num_branches, num_sources=num_sources))
     assert canonical.size(report) <= max_bytes(num_instances)
     assert [item.instance for item in report.instances] == list(range(num_instances))
     assert report.verdict is not None
@@ -158,7 +158,7 @@ def test_what_an_honest_peer_reports_always_fits(num_instances: int, num_strays:
 
 
 def test_a_report_that_fits_is_not_touched() -> None:
-    report = longest_report(num_instances=3, num_strays=3)
+    report = longest_report(num_instances=3, num_branches=3)
     assert fitted(report) is report
 
 
@@ -170,7 +170,7 @@ def test_a_large_report_is_not_kept_and_in_no_plan() -> None:
     assert is_short(large), "a plan could give so much"
     assert usable([large], plans[0]) == [], "this plan did not"
     assert checked([large, *(signed(report) for report in others)], plans).startswith("a report is too large")  # type: ignore[union-attr]
-    larger = signed(replace(first, branches=longest_report(num_instances=0, num_strays=MAX_BRANCHES).branches))
+    larger = signed(replace(first, branches=longest_report(num_instances=0, num_branches=MAX_BRANCHES).branches))
     pool = ReportPool(lambda *_: True)
     pool.move(range(3), [first.peer])
     assert not pool.keep(larger)
@@ -194,7 +194,7 @@ def test_names_cannot_fill_a_report() -> None:
 
 def test_reports_of_one_plan_are_bounded_together() -> None:
     plan = plan_of(3)
-    report = replace(longest_report(num_instances=4, num_strays=3), plan=canonical.digest(plan))
+    report = replace(longest_report(num_instances=4, num_branches=3), plan=canonical.digest(plan))
     report = replace(report, instances=tuple(replace(item, contributors=0) for item in report.instances))
     many = [signed(replace(report, peer=PeerId(f"{index:04d}".ljust(52, "x")))) for index in range(MAX_ROSTER)]
     chosen = usable(many, plan)

@@ -82,7 +82,7 @@ def test_claimants_that_die_hold_nobody_up(victims: tuple[PeerId, ...]) -> None:
     if PEER2 in victims:
         reasons = [str(log.fields["reason"]) for log in world.hosts[PEER0].logs if log.name == "plan"]
         (dropped,) = [reason for reason in reasons if "dropped what peer2, peer3 trained apart" in reason]
-        assert "nobody who holds it is left" in dropped
+        assert "no peer that holds it is left" in dropped
 
 
 def test_three_sides_become_one() -> None:

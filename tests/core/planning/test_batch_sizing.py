@@ -202,11 +202,13 @@ def test_one_liar_among_four_cannot_move_micro_batch_statistics_beyond_the_hones
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
-def ask(requested: int, *history: NoiseSample, effective: int | None = None, calm: int = 0, **rules: object) -> tuple[int, int]:
+def ask(
+    requested: int, *history: NoiseSample, effective: int | None = None, shrink_streak: int = 0, **rules: object
+) -> tuple[int, int]:
     new, shrink_streak, why = next_request(
         requested=requested,
         effective=requested if effective is None else effective,
-        shrink_streak=calm,
+        shrink_streak=shrink_streak,
         history=history,
         inner_steps=H,
         rules=BatchRules(**rules),  # type: ignore[arg-type]
@@ -308,12 +310,12 @@ def test_only_the_newest_kind_of_statistics_and_the_newest_rounds_are_pooled() -
 
 def test_the_batch_is_a_ratchet_unless_it_may_shrink() -> None:
     low = noise_sample(batch=10, noise=1.0, signal=1.0)
-    assert ask(100, low, eta=1.0, calm=3) == (100, 4)
-    assert ask(100, low, eta=1.0, calm=7) == (100, 8)
-    assert ask(100, low, eta=1.0, calm=3, may_shrink=True) == (100, 4)
-    assert ask(100, low, eta=1.0, calm=4, may_shrink=True) == (90, 0)
-    assert ask(100, replace(low, noise=9.5), eta=1.0, calm=4, may_shrink=True) == (100, 0)
-    assert ask(10, replace(low, batch_samples=4), eta=1.0, calm=4, may_shrink=True) == (9, 0)
+    assert ask(100, low, eta=1.0, shrink_streak=3) == (100, 4)
+    assert ask(100, low, eta=1.0, shrink_streak=7) == (100, 8)
+    assert ask(100, low, eta=1.0, shrink_streak=3, may_shrink=True) == (100, 4)
+    assert ask(100, low, eta=1.0, shrink_streak=4, may_shrink=True) == (90, 0)
+    assert ask(100, replace(low, noise=9.5), eta=1.0, shrink_streak=4, may_shrink=True) == (100, 0)
+    assert ask(10, replace(low, batch_samples=4), eta=1.0, shrink_streak=4, may_shrink=True) == (9, 0)
 
 
 samples = st.builds(
@@ -343,10 +345,10 @@ batch_rules = st.builds(
 @given(st.integers(1, 4096), st.integers(0, 9), st.lists(samples, max_size=6), batch_rules)
 @settings(max_examples=200, deadline=None)
 def test_requests_stay_within_bounds_for_any_statistics(
-    requested: int, calm: int, history: list[NoiseSample], rules: BatchRules
+    requested: int, shrink_streak: int, history: list[NoiseSample], rules: BatchRules
 ) -> None:
     new, shrink_streak, why = next_request(
-        requested=requested, effective=requested, shrink_streak=calm, history=history, inner_steps=H, rules=rules
+        requested=requested, effective=requested, shrink_streak=shrink_streak, history=history, inner_steps=H, rules=rules
     )
     assert why and shrink_streak >= 0
     assert new <= rules.max_batch

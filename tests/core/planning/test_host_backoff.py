@@ -1,4 +1,4 @@
-"""Hosts that averages leave out: when they rest, for how long, and that nobody is left without a host."""
+"""Hosts that miss averages: when they back off, for how long, and that no instance is left without a host."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ def shares(**changes: Any) -> tuple[HostShare, ...]:
     return (*others, replace(last, **changes))
 
 
-def test_rests_double_up_to_a_limit() -> None:
+def test_backoffs_double_up_to_a_limit() -> None:
     assert [backoff_rounds(missed_averages) for missed_averages in (0, 2, 3, 4, 5, 6, 7, 8, 10**9)] == [
         0,
         0,
@@ -61,7 +61,7 @@ def test_more_than_half_of_the_reports_say_who_was_left_out(
     assert (share.missed_averages, share.works_from) == (missed_averages, 0)
 
 
-def test_left_out_for_the_third_time_it_rests_four_rounds_and_the_others_do_not() -> None:
+def test_after_three_missed_averages_a_host_backs_off_four_rounds_and_the_others_do_not() -> None:
     said = claims({A: (A, B), B: (A, B)})
     first, second, share = update_miss_counts(shares(missed_averages=2), said, round=5, next_round=7)
     assert (share.missed_averages, share.works_from) == (3, 11)
@@ -115,12 +115,12 @@ LONG = replace(ONE, work=replace(ONE.work, rounds=48))
 
 
 def test_a_host_that_is_never_in_an_average_works_less_and_less_and_the_plan_says_why() -> None:
-    """Left out in rounds 0, 1, 2, known in plan 4: rests 4 rounds, 4 to 7. Works in 8 and 9; the reports of 8 are in plan 10:
+    """Misses rounds 0, 1, 2, known in plan 4: backs off in rounds 4 to 7. Works in 8 and 9; the reports of 8 are in plan 10:
     8 rounds, 10 to 17. Works in 18, 19; 16 rounds, 20 to 35. Works in 36, 37; 16 rounds again from 38 on."""
     plans = run(LONG, until=47, say=without(C, until=100))
     assert worked_rounds(plans, C) == [0, 1, 2, 3, 8, 9, 18, 19, 36, 37]
     assert worked_rounds(plans, A) == worked_rounds(plans, B) == list(range(48))
-    assert plans[4].instances[0].reason.startswith(f"no work for {C} before round 8 (left out 3 times); ")
+    assert plans[4].instances[0].reason.startswith(f"no work for {C} before round 8 (missed 3 averages); ")
     assert "no work" not in plans[8].instances[0].reason
 
 
@@ -130,12 +130,12 @@ def test_a_host_that_is_in_an_average_again_is_like_any_other() -> None:
     assert plans[10].instances[0].hosts[2].missed_averages == 0
 
 
-def test_an_instance_whose_other_hosts_depart_is_trained_by_the_one_that_rests() -> None:
+def test_an_instance_whose_other_hosts_depart_is_trained_by_the_one_in_backoff() -> None:
     plans = run(LONG, until=9, say=without(C, until=100), joins={6: RosterChange(departed=(A, B))})
     assert worked_rounds(plans, C) == [0, 1, 2, 3, 6, 7, 8, 9]
 
 
-def test_the_check_finds_work_of_a_host_that_rests() -> None:
+def test_the_check_finds_work_of_a_host_in_backoff() -> None:
     plan = run(LONG, until=5, say=without(C, until=100))[-1]
     item = plan.instances[0]
     wrong = replace(plan, instances=(replace(item, hosts=tuple(replace(s, works_from=0) for s in item.hosts)),))
@@ -145,24 +145,24 @@ def test_the_check_finds_work_of_a_host_that_rests() -> None:
 # --- in a swarm ------------------------------------------------------------------------------------------------------
 
 
-class Spoiled(World):
-    """No average of several comes about with the spoiler, the last of the peers, among its members."""
+class Failing(World):
+    """No average of several succeeds with the faulty peer, the last one, among its members."""
 
     def average(self, name: PeerId, effect: Average) -> None:
-        spoiler = max(self.hosts)
-        if spoiler not in [member for member, _ in effect.weights] or len(effect.weights) == 1:
+        faulty = max(self.hosts)
+        if faulty not in [member for member, _ in effect.weights] or len(effect.weights) == 1:
             super().average(name, effect)
             return
         ids = {"instance": effect.instance, "round": effect.round, "attempt": effect.attempt}
-        suspects = () if name == spoiler else (spoiler,)
-        self.deliver(name, AverageFailed(**ids, reason="spoiled", suspects=suspects), 0.5)
+        suspects = () if name == faulty else (faulty,)
+        self.deliver(name, AverageFailed(**ids, reason="failed", suspects=suspects), 0.5)
 
 
-class SpoiledWorld(Spoiled, RefereedWorld):
+class FailingWorld(Failing, RefereedWorld):
     """The plans go on without a peer that is silent."""
 
 
-class SpoiledPartitionedWorld(Spoiled, PartitionedWorld):
+class FailingPartitionedWorld(Failing, PartitionedWorld):
     """Peers that agree by themselves."""
 
 
@@ -178,8 +178,8 @@ def note_work(world: World) -> list[tuple[PeerId, int]]:
     return worked
 
 
-def test_a_host_that_spoils_every_average_costs_an_attempt_in_ten_rounds_of_forty_eight() -> None:
-    world = SpoiledWorld(rules=rules(rounds=48), num_peers=4)
+def test_a_host_that_fails_every_average_costs_an_attempt_in_ten_rounds_of_forty_eight() -> None:
+    world = FailingWorld(rules=rules(rounds=48), num_peers=4)
     worked = note_work(world)
     world.run(until=2000.0)
     assert all(finished(host) for host in world.hosts.values())
@@ -190,20 +190,20 @@ def test_a_host_that_spoils_every_average_costs_an_attempt_in_ten_rounds_of_fort
 
 
 @pytest.mark.parametrize("num_peers", [2, 3])
-def test_where_all_that_train_die_while_a_host_rests_it_goes_on_alone(num_peers: int) -> None:
-    world = SpoiledPartitionedWorld(rules=rules(rounds=16), num_peers=num_peers)
+def test_where_all_that_train_die_while_a_host_is_in_backoff_it_goes_on_alone(num_peers: int) -> None:
+    world = FailingPartitionedWorld(rules=rules(rounds=16), num_peers=num_peers)
     worked = note_work(world)
-    spoiler = max(world.hosts)
+    faulty = max(world.hosts)
     note = world.on_effect
 
     def strike(name: PeerId, effect: Effect) -> None:
         note(name, effect)
-        if name != spoiler and isinstance(effect, RunInner) and effect.round == 5:
+        if name != faulty and isinstance(effect, RunInner) and effect.round == 5:
             for other in world.hosts:
-                world.hosts[other].is_alive = other == spoiler
+                world.hosts[other].is_alive = other == faulty
 
     world.on_effect = strike
     world.run(until=2000.0)
-    assert finished(world.hosts[spoiler])
-    rounds = [number for name, number in worked if name == spoiler]
+    assert finished(world.hosts[faulty])
+    rounds = [number for name, number in worked if name == faulty]
     assert rounds[:4] == [0, 1, 2, 3] and 4 not in rounds and 5 not in rounds and rounds[-1] == 15

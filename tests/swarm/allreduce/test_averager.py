@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from adloco_p2p.errors import AverageFailed, LocalProtocolError
+from adloco_p2p.errors import AveragingError, LocalProtocolError
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.allreduce.averager import Averaged
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
@@ -189,7 +189,7 @@ def test_a_repair_that_nobody_can_serve_fails(peers: Peers) -> None:
     for index in range(2):
         peers[index].averager.forget(key_of("forgotten"))
     donor = peers[1].peer_id
-    with pytest.raises(AverageFailed, match="no such result") as failed:
+    with pytest.raises(AveragingError, match="no such result") as failed:
         peers.run(
             peers[0].averager.repair(
                 key=key_of("forgotten"), digest=results[0].digest, from_peers=(donor,), size=1_000, timeout_seconds=10
@@ -216,7 +216,7 @@ def test_wrong_arguments_are_refused(peers: Peers) -> None:
         arguments = {"key": key_of(name), "weights": everybody, "vector": vector, "timeout_seconds": 1.0} | changes
         return peers.run(averager.average(**arguments))  # type: ignore[arg-type]
 
-    with pytest.raises(AverageFailed, match="no member has any samples"):
+    with pytest.raises(AveragingError, match="no member has any samples"):
         attempt("a", weights=peers.weights(0, 0))
     with pytest.raises(ValueError, match="float32"):
         attempt("b", vector=vector.double())
@@ -229,7 +229,7 @@ def test_wrong_arguments_are_refused(peers: Peers) -> None:
     with pytest.raises(LocalProtocolError, match="not a member"):
         attempt("f", weights=everybody[1:])
     attempt("used", weights=peers.weights(1))
-    with pytest.raises(AverageFailed, match="begun here before"):
+    with pytest.raises(AveragingError, match="begun here before"):
         attempt("used", weights=peers.weights(1))
 
 

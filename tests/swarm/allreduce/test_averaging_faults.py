@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from adloco_p2p.errors import AverageFailed
+from adloco_p2p.errors import AveragingError
 from adloco_p2p.swarm.allreduce import butterfly
 from adloco_p2p.swarm.allreduce.averager import Averaged, Averager
 from adloco_p2p.swarm.allreduce.handshake import HANDLER, Hello, Purpose, failure
@@ -27,7 +27,7 @@ def peers() -> Iterator[Peers]:
 
 
 def suspects_of(result: object) -> tuple[str, ...]:
-    assert isinstance(result, AverageFailed), result
+    assert isinstance(result, AveragingError), result
     return result.suspects
 
 
@@ -100,7 +100,7 @@ def test_members_that_disagree_on_weights_do_not_average(peers: Peers) -> None:
         ]
         return await asyncio.gather(*calls, return_exceptions=True)
 
-    assert all(isinstance(result, AverageFailed) for result in peers.run(disagree()))
+    assert all(isinstance(result, AveragingError) for result in peers.run(disagree()))
 
 
 @pytest.mark.parametrize("weight", [1, 3])
@@ -216,7 +216,7 @@ def test_a_note_of_a_stranger_about_an_average_to_come_is_not_kept(peers: Peers,
 
 
 def test_a_stranger_with_the_key_is_refused_by_its_identity(peers: Peers) -> None:
-    async def intrude() -> AverageFailed:
+    async def intrude() -> AveragingError:
         inside = asyncio.create_task(
             peers[0].averager.average(
                 key=key_of("private"), weights=peers.weights(1, 1), vector=torch.ones(100), timeout_seconds=20
@@ -228,7 +228,7 @@ def test_a_stranger_with_the_key_is_refused_by_its_identity(peers: Peers) -> Non
             vector=torch.ones(100),
             timeout_seconds=3,
         )
-        with pytest.raises(AverageFailed, match="not a member") as refused:
+        with pytest.raises(AveragingError, match="not a member") as refused:
             await outside
         assert not inside.done()
         other = peers[1].averager.average(
@@ -376,7 +376,7 @@ def test_one_that_gives_up_tells_the_others(peers: Peers, way: str) -> None:
 
     begun = time.monotonic()
     gave_up, *others = peers.run(give_up())
-    assert isinstance(gave_up, asyncio.CancelledError if way == "cancel" else AverageFailed)
+    assert isinstance(gave_up, asyncio.CancelledError if way == "cancel" else AveragingError)
     to_leave_out = () if way == "cancel" else (peers[0].peer_id,)  # who only gave up this attempt takes part in the next
     assert [suspects_of(result) for result in others] == [to_leave_out] * 2
     assert time.monotonic() - begun < TIMEOUT_SECONDS, "nobody waited for the deadline"
@@ -394,7 +394,7 @@ def test_a_used_key_is_not_served_again(peers: Peers) -> None:
     async def replay() -> None:
         await peers[1].averager.stop()
         await twin.start()
-        with pytest.raises(AverageFailed, match="has ended"):
+        with pytest.raises(AveragingError, match="has ended"):
             await twin.average(key=key_of("replayed"), weights=peers.weights(1, 1), vector=torch.ones(1_000), timeout_seconds=5)
         await twin.stop()
         await peers[1].averager.start()

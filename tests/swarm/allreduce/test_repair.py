@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.errors import AverageFailed
+from adloco_p2p.errors import AveragingError
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.allreduce.averager import Averaged
 from adloco_p2p.swarm.allreduce.repair import Fetch, _Room
@@ -52,7 +52,7 @@ def test_a_donor_that_cuts_the_parts_wrongly_spoils_nobody_elses(peers: Peers) -
     assert held is not None
     (first, one), (second, two), *others = held.parts
     store._results[key_of("lied about")] = replace(held, parts=((first + 4, one), (second - 4, two), *others))
-    with pytest.raises(AverageFailed) as failed:
+    with pytest.raises(AveragingError) as failed:
         repair(peers, "lied about", result, 1)
     assert failed.value.suspects == (peers[1].peer_id,)
     assert repair(peers, "lied about", result, 1, 2).digest == result.digest  # its table came first
@@ -71,7 +71,7 @@ def test_a_second_try_fetches_what_the_first_one_lacks(peers: Peers, monkeypatch
 
     with monkeypatch.context() as patched:
         patched.setattr(Fetch, "_filled", lost_half_way)
-        with pytest.raises(AverageFailed, match="the line broke"):
+        with pytest.raises(AveragingError, match="the line broke"):
             repair(peers, "interrupted", result, 1)
     held = peers[1].averager._results.find(result.digest)
     assert held is not None

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from adloco_p2p.core.model.types import Digest
-from adloco_p2p.errors import AverageFailed, SwarmError
+from adloco_p2p.errors import AveragingError, SwarmError
 from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, process_start
 from adloco_p2p.runtime.adapters.swarm_ports import NetworkAveraging
 from adloco_p2p.swarm.discovery import peer_maintenance
-from adloco_p2p.swarm.discovery.peer_maintenance import Neighbourhood
+from adloco_p2p.swarm.discovery.peer_maintenance import PeerMaintenance
 from adloco_p2p.swarm.discovery.reachability import ClockReading
 
 RUN = Digest("ab" * 32)
@@ -45,7 +45,7 @@ def test_a_wrong_clock_is_told_once_when_it_begins_and_once_when_it_ends(monkeyp
 
     monkeypatch.setattr(peer_maintenance, "ping", ping)
     monkeypatch.setattr(peer_maintenance.asyncio, "sleep", pause)
-    near = Neighbourhood(FakeHost(), None, run=RUN, roster=lambda: ["a", "b", "gone", "mute"], write=write)
+    near = PeerMaintenance(FakeHost(), None, run=RUN, roster=lambda: ["a", "b", "gone", "mute"], write=write)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(near.compare_clocks())
     assert [survey["offset_seconds"] for survey in surveys] == [0.0, 100.0, 100.0, 0.0]
@@ -82,12 +82,12 @@ def test_the_start_of_this_process_is_known():
 
 def test_who_is_known_to_be_out_of_reach_ends_an_attempt_at_once():
     async def scenario():
-        near = Neighbourhood(FakeHost(), None, run=RUN, roster=list, write=lambda *_: None)
+        near = PeerMaintenance(FakeHost(), None, run=RUN, roster=list, write=lambda *_: None)
         assert await near.out_of_reach(["a", "z"]) == ()
         near._unreached = frozenset({"a", "y", "z"})
         assert await near.out_of_reach(["a", "b", "z"]) == ("z",)  # `a` has connected by itself since
         averaging = NetworkAveraging(None, size=lambda round: 4, out_of_reach=near.out_of_reach)
-        with pytest.raises(AverageFailed, match="no way from here to z") as raised:
+        with pytest.raises(AveragingError, match="no way from here to z") as raised:
             await averaging.average(round=0, key=RUN, weights=(("a", 3), ("z", 4)), vector=None, timeout_seconds=60.0)
         assert raised.value.suspects == ("z",)
 

@@ -8,7 +8,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.types import Digest
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.discovery.manifest import SignedManifest
-from adloco_p2p.swarm.discovery.run_records import MAX_RECORD_BYTES, Discovery, PeerRecord
+from adloco_p2p.swarm.discovery.run_records import MAX_DHT_RECORD_BYTES, Discovery, PeerRecord
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.v1 import gossip_pb2
 from tests.swarm.swarm_hosts import started_hosts
@@ -84,7 +84,7 @@ def test_records_that_are_not_what_they_claim_are_passed_over(tmp_path):
                 "context": _signed(mallory, "run record", mine),
                 "other signer": _signed(mallory, "peer record", record),
                 "subkey": good,  # signed well, but filed under another name
-                "size": b"x" * (MAX_RECORD_BYTES + 1),
+                "size": b"x" * (MAX_DHT_RECORD_BYTES + 1),
                 "garbage": b"garbage",
                 "type": "a string",
                 "third party": _signed(mallory, "peer record", dataclasses.replace(mine, addresses=record.addresses)),
@@ -145,4 +145,4 @@ def test_a_well_signed_manifest_must_still_be_a_configuration(author):
 
 def test_the_largest_records_fit_into_the_dht():
     record = PeerRecord(run=RUN, peer="p" * 64, addresses=("a" * 400,) * 16, protocol=PROTOCOL_VERSION, expiration=1e9)
-    assert len(canonical.encode(record)) + 100 < MAX_RECORD_BYTES
+    assert len(canonical.encode(record)) + 100 < MAX_DHT_RECORD_BYTES

@@ -23,14 +23,14 @@ time.time = lambda: real() + float(sys.argv[1])  # before anybody has imported i
 
 import asyncio
 from pathlib import Path
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.core.types import Digest
-from adloco_p2p.swarm.discovery import Discovery
-from adloco_p2p.swarm.host import Host
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.core.model.types import Digest
+from adloco_p2p.swarm.discovery.run_records import Discovery
+from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
 async def main():
     config = PeerConfig(host_maddrs=("/ip4/127.0.0.1/tcp/0",))
-    host = await Host.start(workdir=Path(sys.argv[2]), config=config, initial_peers=sys.argv[3:])
+    host = await SwarmNode.start(workdir=Path(sys.argv[2]), config=config, initial_peers=sys.argv[3:])
     discovery = Discovery(host.dht, host.identity, wall_clock=host.clock)
     assert await discovery.announce_peer(Digest("ab" * 32), await host.addresses())
     seen = await discovery.find_peers(Digest("ab" * 32))

@@ -7,7 +7,7 @@ from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
 
 from adloco_p2p.swarm.p2p import dialling
 from adloco_p2p.swarm.p2p.addresses import parse_peer_address
-from adloco_p2p.swarm.p2p.dialling import dial_patiently, dialable
+from adloco_p2p.swarm.p2p.dialling import dial_with_retries, dialable
 
 ALICE = "12D3KooWQkxwZWd7pAqo4nri2UXpypCziQafHx7YoEtdZBsauLWL"
 BOB = "12D3KooWAyUjq8p3jBZTzB3Au3Bib8B2cfVSBWUBmVFTiaMLWPyG"
@@ -32,7 +32,7 @@ def _dial(monkeypatch, refusals):
     monkeypatch.setattr(dialling, "PAUSES_SECONDS", (0.0, 0.0))
     daemon = Daemon(refusals)
     addresses = [parse_peer_address(f"/ip4/127.0.0.1/tcp/1/p2p/{peer}") for peer in refusals]
-    return asyncio.run(dial_patiently(daemon, addresses, draw=lambda: 0.5)), daemon.calls
+    return asyncio.run(dial_with_retries(daemon, addresses, draw=lambda: 0.5)), daemon.calls
 
 
 def test_both_dialled_at_once_and_the_second_attempt_helps(monkeypatch):

@@ -322,13 +322,14 @@ def test_the_manifest_is_fetched_from_whoever_has_it(tmp_path):
             wire_b.run = config.digest
             with pytest.raises(SwarmError, match=rf"{b.me}: does not hold it"):
                 await fetch_manifest(a.p2p, [b.me], config.digest)
-            wire_b.manifest = SignedManifest.sign(config, b.identity)
-            assert await fetch_manifest(a.p2p, [b.me], config.digest) == wire_b.manifest
+            manifest = SignedManifest.sign(config, b.identity)
+            wire_b.manifest = manifest.to_proto()
+            assert await fetch_manifest(a.p2p, [b.me], config.digest) == manifest
             with pytest.raises(SwarmError, match="does not hold it"):
                 await fetch_manifest(a.p2p, [b.me], Digest("cd" * 32))
             with pytest.raises(SwarmError, match="no peer is known"):
                 await fetch_manifest(a.p2p, [], RUN)
-            wire_b.manifest = SignedManifest.sign(RunConfig(seed=1, author=b.me), b.identity)
+            wire_b.manifest = SignedManifest.sign(RunConfig(seed=1, author=b.me), b.identity).to_proto()
             with pytest.raises(SwarmError, match="digest"):
                 await fetch_manifest(a.p2p, [b.me], config.digest)
 

@@ -29,5 +29,5 @@ def test_what_is_remembered_is_bounded() -> None:
     refusals = Refusals()
     for number in range(3 * MAX_REMOTES):
         refusals.count(PeerId(f"peer {number}"), "noise", 0.0)
-    assert len(refusals._told) == MAX_REMOTES
+    assert len(refusals._logged) == MAX_REMOTES
     assert refusals.count(PeerId("peer 0"), "noise", 1.0) == 1

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from adloco_p2p.core.model.types import PeerId
-from adloco_p2p.errors import AverageFailed
+from adloco_p2p.errors import AveragingError
 from adloco_p2p.swarm.allreduce.averager import Averaged
 from adloco_p2p.swarm.transport import stream_pool
 from adloco_p2p.swarm.transport.framed_stream import FramedStream
@@ -190,5 +190,5 @@ def test_a_peer_that_cannot_be_reached_anew_is_named_at_once(monkeypatch: pytest
         begun = time.monotonic()
         results = peers.average("gone", vectors, (1, 1, 1), who=(0, 2), timeout_seconds=60)
         assert any(stream.peer == peers[1].peer_id for stream in taken)
-        assert [isinstance(result, AverageFailed) and result.suspects for result in results] == [(peers[1].peer_id,)] * 2
+        assert [isinstance(result, AveragingError) and result.suspects for result in results] == [(peers[1].peer_id,)] * 2
         assert time.monotonic() - begun < LIMITS.connect_seconds

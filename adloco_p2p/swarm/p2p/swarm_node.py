@@ -1,11 +1,11 @@
-"""A peer's place in the network: the p2p daemon, the DHT node, the addresses. All in the node's own event loop.
+"""The libp2p node of a peer: the p2p daemon, the DHT node, the addresses. All in the node's own event loop.
 
 hivemind's own DHT object would fork a process for the DHT; here `DHTNode` runs in this loop, on this daemon. One daemon, one
-loop: RPCs of all rooms go through `Host.p2p`, and nothing is left over when the process dies.
+loop: RPCs of all rooms go through `SwarmNode.p2p`, and nothing is left over when the process dies.
 
-Two processes with one identity would confuse everybody who talks to them. In one workdir the workdir's lock prevents it. For a
+Two processes with one identity would confuse all peers that talk to them. In one workdir the workdir's lock prevents it. For a
 key that was copied elsewhere, `start` asks the swarm: an anonymous daemon dials our PeerID through the peers we are about to
-join; if somebody answers with our key, we refuse. That costs about 0.2 s, and only where the key is not new. A first process
+join; if a peer answers with our key, we refuse. That costs about 0.2 s, and only where the key is not new. A first process
 that listens nowhere (client mode) is not found this way.
 """
 
@@ -43,15 +43,15 @@ from adloco_p2p.swarm.p2p.daemon import (
     stop_daemon,
 )
 from adloco_p2p.swarm.p2p.dht_clock import DhtClock
-from adloco_p2p.swarm.p2p.dialling import dial, dial_patiently
+from adloco_p2p.swarm.p2p.dialling import dial, dial_with_retries
 from adloco_p2p.swarm.p2p.hivemind_patches import TolerantReader, connect, daemon_process, reading_task, set_dht_clock
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.p2p.listening import check_config
 
 JOIN_TIMEOUT_SECONDS = 20.0
-"""How long unreachable initial peers are tried again and again: everybody may be starting at the same moment."""
+"""How long unreachable initial peers are tried again and again: all peers may be starting at the same moment."""
 CLOCK_TOLERANCE_SECONDS = 1.0
-"""What a long round trip alone may look like; hivemind tolerates three."""
+"""An offset that a long round trip alone may cause; hivemind tolerates three."""
 DHT_TIMEOUT_SECONDS = 3.0
 """A DHT request that is not answered by then is lost."""
 REDIAL_SECONDS = 1.0
@@ -60,7 +60,7 @@ ROUTING_CHECK_SECONDS = 0.02
 CLOCK_ADVICE = "set this machine's clock (NTP)"
 NETWORK_ERRORS = (TimeoutError, P2PDaemonError, P2PHandlerError, OSError, asyncio.IncompleteReadError)
 _NO_ROUTERS_YET = "failed to find any peer in table"
-"""What libp2p's routing says before it knows anybody."""
+"""The message of libp2p's routing before it knows any peer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Unreached:
     reason: str
 
 
-class Host:
+class SwarmNode:
     """A started peer of the network. Made by `start`, ended by `stop`."""
 
     def __init__(
@@ -106,13 +106,13 @@ class Host:
         initial_peers: Sequence[str] = (),
         join_timeout_seconds: float = JOIN_TIMEOUT_SECONDS,
         is_helper: bool = False,
-    ) -> "Host":
+    ) -> "SwarmNode":
         """Listen, and join the DHT through `initial_peers` and the peers of the last life.
 
         A helper is there for others to be reached: where its address is a public one it relays from the first moment.
         `workdir` exists and is locked by the caller; it holds identity.key and peers.json. With initial peers the start fails
-        only if nobody at all can be reached, cached peers included; without, the peer begins alone if it has to.
-        Raises ConfigError (an address), StorageError (the workdir), SwarmError (nobody there, the clock is off, the daemon
+        only if no peer at all can be reached, cached peers included; without, the peer begins alone if it has to.
+        Raises ConfigError (an address), StorageError (the workdir), SwarmError (no peer there, the clock is off, the daemon
         does not start, or the identity is in use elsewhere).
         """
         use_hivemind_log_handler("nowhere")  # its messages go where ours go, and not in colour over the view
@@ -174,12 +174,12 @@ class Host:
         addresses = await self.addresses()
         reaches = {reach(address) for address in addresses}
         if self._config.client_mode:
-            return "client mode: nobody can connect to this peer; it averages through peers that it can connect to"
+            return "client mode: others cannot connect to this peer; it averages through peers that it can connect to"
         if not addresses:
-            return "not listening on any address: nobody can connect to this peer"
+            return "not listening on any address: others cannot connect to this peer"
         if self._config.announce_maddrs:
             return (
-                f"announced to others as {', '.join(self._config.announce_maddrs)}; whether that leads here only they can tell"
+                f"announced to others as {', '.join(self._config.announce_maddrs)}; only they can check whether that leads here"
             )
         if "public" in reaches:
             return f"reachable from the internet, if no firewall is in between, at {addresses[0]}"
@@ -193,25 +193,25 @@ class Host:
         return f"reachable from this machine only, at {addresses[0]}; listen on /ip4/0.0.0.0/tcp/PORT for others"
 
     async def peers_connected(self) -> tuple[PeerId, ...]:
-        """Whom the daemon has an open connection with, sorted. Raises SwarmError if the daemon is gone."""
+        """Peers with an open connection to the daemon, sorted. Raises SwarmError if the daemon is gone."""
         try:
             infos = await self.p2p.list_peers()
         except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
             raise SwarmError(f"the p2p daemon does not answer: {error}", code="E306") from error
         return tuple(sorted(PeerId(str(info.peer_id)) for info in infos))
 
-    async def connect(self, addresses: Iterable[str], *, is_patient: bool = True) -> Mapping[PeerId, str | None]:
+    async def connect(self, addresses: Iterable[str], *, should_retry: bool = True) -> Mapping[PeerId, str | None]:
         """Open connections to the peers at these full addresses, all at once. Returns what went wrong with whom, in words, or
-        none; whoever is patient tries three times, which takes up to half a minute where nobody answers.
+        none; `should_retry` dials three times, which takes up to half a minute without an answer.
 
         Worth doing before a round: a stream to an unknown peer first has to look for it. Addresses come from others, so
         those that cannot be parsed are passed over.
         """
-        return await (dial_patiently if is_patient else dial)(self.p2p, self._others(addresses))
+        return await (dial_with_retries if should_retry else dial)(self.p2p, self._others(addresses))
 
     async def dial_from_outside(self, addresses: Sequence[PeerAddress]) -> Mapping[str, str | None]:
-        """Dial one peer's addresses as a stranger would, by a daemon that knows nobody, up to the first one that leads there:
-        after that the daemon would know a way. What went wrong with which, or none. Raises SwarmError."""
+        """Dial one peer's addresses as a stranger would, by a daemon that knows no peer, up to the first one that leads there:
+        after that the daemon would know a way. Address -> the problem, or none. Raises SwarmError."""
         problems: dict[str, str | None] = {}
         sockets = Path(tempfile.mkdtemp(prefix="adloco-", dir=self._sockets.parent))
         try:
@@ -241,12 +241,13 @@ class Host:
         return [address for address in known if address.peer != self.me]
 
     async def _join(self, given: Sequence[PeerAddress], others: Sequence[PeerAddress], timeout_seconds: float) -> None:
-        """Connect to the others and become a member of their DHT. Raises SwarmError where `given` asks for others in vain."""
+        """Connect to the others and become a member of their DHT. Raises SwarmError where `given` names peers of which none
+        answers."""
         deadline = time.monotonic() + timeout_seconds
         problems: dict[PeerId, str] = {}
         while others:
             dialled = await dial(self.p2p, others)
-            # libp2p refuses to dial a peer again for some seconds; then the earlier reason is the one to tell
+            # libp2p refuses to dial a peer again for some seconds; then the earlier reason is the useful one
             problems = {peer: problems.get(peer, problem) for peer, problem in dialled.items() if problem is not None}
             reached = [peer for peer in dialled if peer not in problems]
             problems |= await self._enter_dht(reached)
@@ -268,7 +269,7 @@ class Host:
             raise SwarmError("none of the known peers can be used:\n" + "\n".join(lines), code="E308" if is_clock else "E302")
 
     async def _enter_dht(self, reached: Sequence[PeerId]) -> dict[PeerId, str]:
-        """Ping the reached peers' DHT nodes and look for our neighbours; returns what was wrong with whom."""
+        """Ping the reached peers' DHT nodes and look for the nearest nodes; returns peer -> problem."""
         problems: dict[PeerId, str] = {}
         await self._set_clock(reached)
 
@@ -297,7 +298,7 @@ class Host:
             try:
                 reply = await stub.rpc_ping(dht_pb2.PingRequest(), timeout=DHT_TIMEOUT_SECONDS)
             except NETWORK_ERRORS:
-                return None  # the ping that follows says so
+                return None  # the ping that follows reports it
             return float(reply.dht_time) - (asked + self.clock()) / 2 if reply.dht_time else None
 
         measured = await asyncio.gather(*(offset_seconds(peer) for peer in reached))
@@ -308,17 +309,17 @@ class Host:
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:
     """Not so: that a step of hivemind's DHT search forgot the task that waited for the search's end (`dht/traverse.py`)."""
-    said = record.getMessage()
-    return not ("Task was destroyed" in said and "Event.wait()" in said)
+    message = record.getMessage()
+    return not ("Task was destroyed" in message and "Event.wait()" in message)
 
 
 async def _refuse_second_life(daemon: type[P2P], me: PeerId, others: Sequence[PeerAddress], start_seconds: float) -> None:
-    """Raises SwarmError if somebody in the swarm answers with our key."""
+    """Raises SwarmError if a peer in the swarm answers with our key."""
     anonymous = await start_anonymous(daemon, start_seconds=start_seconds)
     try:
         dialled = await dial(anonymous, others)
         if all(problem is not None for problem in dialled.values()):
-            return  # joining will say so
+            return  # joining reports it
         try:
             async with asyncio.timeout(DHT_TIMEOUT_SECONDS):
                 for _ in range(MAX_ROUTING_CHECKS):

@@ -14,7 +14,7 @@ import pytest
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.errors import ConfigError, SwarmError
-from adloco_p2p.swarm.p2p.host import Host
+from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from tests.swarm.swarm_hosts import LOCAL, started_hosts
 
 ALICE = "12D3KooWQkxwZWd7pAqo4nri2UXpypCziQafHx7YoEtdZBsauLWL"
@@ -22,12 +22,12 @@ ALICE = "12D3KooWQkxwZWd7pAqo4nri2UXpypCziQafHx7YoEtdZBsauLWL"
 HOST_PROCESS = """
 import asyncio, sys
 from pathlib import Path
-from adloco_p2p.config.peer import PeerConfig
-from adloco_p2p.swarm.host import Host
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
 async def main():
     config = PeerConfig(host_maddrs=("/ip4/127.0.0.1/tcp/0",))
-    host = await Host.start(workdir=Path(sys.argv[1]), config=config, initial_peers=sys.argv[2:])
+    host = await SwarmNode.start(workdir=Path(sys.argv[1]), config=config, initial_peers=sys.argv[2:])
     print(host.p2p._child.pid, (await host.addresses())[0], flush=True)
     await asyncio.Event().wait()
 
@@ -46,7 +46,7 @@ def test_hosts_meet_and_leave(tmp_path):
             assert "this machine only" in await third.describe_reachability()
             assert await second.connect(await third.addresses()) == {third.me: None}
             assert third.me in await second.peers_connected()
-            nobody = await second.connect(["nonsense", f"/ip4/127.0.0.1/tcp/1/p2p/{ALICE}"], is_patient=False)
+            nobody = await second.connect(["nonsense", f"/ip4/127.0.0.1/tcp/1/p2p/{ALICE}"], should_retry=False)
             assert list(nobody) == [ALICE] and "refused" in nobody[ALICE]
             daemons = [host.p2p._child.pid for host in hosts]
         assert not any(psutil.pid_exists(pid) for pid in daemons)
@@ -61,7 +61,7 @@ def test_a_client_takes_part_without_being_reachable(tmp_path):
             workdir = tmp_path / "client"
             workdir.mkdir()
             initial_peers = await server.addresses()
-            client = await Host.start(workdir=workdir, config=PeerConfig(client_mode=True), initial_peers=initial_peers)
+            client = await SwarmNode.start(workdir=workdir, config=PeerConfig(client_mode=True), initial_peers=initial_peers)
             try:
                 assert await client.addresses() == ()
                 assert "client mode" in await client.describe_reachability()
@@ -86,7 +86,7 @@ def test_the_death_of_the_daemon_is_noticed(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux kills the daemon")
 def test_the_daemon_dies_with_a_killed_process_and_the_peer_returns_at_once(tmp_path):
     async def come_back(workdir, address, initial_peers):
-        host = await Host.start(workdir=workdir, config=LOCAL, initial_peers=initial_peers)
+        host = await SwarmNode.start(workdir=workdir, config=LOCAL, initial_peers=initial_peers)
         try:
             assert await host.addresses() == (address,)  # the same identity on the same port
             assert len(await host.peers_connected()) == 1
@@ -122,7 +122,7 @@ def test_a_copied_identity_is_refused_while_the_first_one_lives(tmp_path):
             copy.mkdir()
             shutil.copy(tmp_path / "peer-1" / "identity.key", copy)
             with pytest.raises(SwarmError, match="identity"):
-                await Host.start(workdir=copy, config=LOCAL, initial_peers=await first.addresses())
+                await SwarmNode.start(workdir=copy, config=LOCAL, initial_peers=await first.addresses())
 
     asyncio.run(scenario())
 
@@ -134,16 +134,16 @@ def test_unreachable_peers_are_named_and_cached_ones_help_the_next_time(tmp_path
         alone = tmp_path / "alone"
         alone.mkdir()
         with pytest.raises(SwarmError, match=rf"(?s)/ip4/127.0.0.1/tcp/1 \({ALICE}\).*refused"):
-            await Host.start(workdir=alone, config=LOCAL, initial_peers=[nobody], join_timeout_seconds=0.0)
+            await SwarmNode.start(workdir=alone, config=LOCAL, initial_peers=[nobody], join_timeout_seconds=0.0)
         async with started_hosts(tmp_path, 1) as (first,):
-            second = await Host.start(workdir=alone, config=LOCAL, initial_peers=[nobody, *await first.addresses()])
+            second = await SwarmNode.start(workdir=alone, config=LOCAL, initial_peers=[nobody, *await first.addresses()])
             assert [unreached.peer for unreached in second.unreached] == [ALICE]
             await second.stop()
-            again = await Host.start(workdir=alone, config=LOCAL, initial_peers=[nobody])  # its bootstrap is dead
+            again = await SwarmNode.start(workdir=alone, config=LOCAL, initial_peers=[nobody])  # its bootstrap is dead
             assert first.me in await again.peers_connected()
             await again.stop()
         # everybody is gone: who does not ask for others may begin alone
-        begins = await Host.start(workdir=alone, config=LOCAL)
+        begins = await SwarmNode.start(workdir=alone, config=LOCAL)
         assert [unreached.peer for unreached in begins.unreached] == [first.me]
         await begins.stop()
 
@@ -155,7 +155,7 @@ def test_remembered_addresses_are_used(tmp_path):
         async with started_hosts(tmp_path, 2) as (first, second):
             second.remember(["nonsense", *await second.addresses(), *await first.addresses()])
             await second.stop()
-            again = await Host.start(workdir=tmp_path / "peer-1", config=LOCAL)
+            again = await SwarmNode.start(workdir=tmp_path / "peer-1", config=LOCAL)
             assert await again.peers_connected() == (first.me,)
             await again.stop()
 
@@ -173,7 +173,7 @@ def test_remembered_addresses_are_used(tmp_path):
 )
 def test_what_the_user_wrote_is_checked_first(tmp_path, config, initial_peers, words):
     with pytest.raises(ConfigError, match=words):
-        asyncio.run(Host.start(workdir=tmp_path, config=config, initial_peers=initial_peers))
+        asyncio.run(SwarmNode.start(workdir=tmp_path, config=config, initial_peers=initial_peers))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -184,7 +184,7 @@ def test_a_port_in_use_is_named(tmp_path):
             other = tmp_path / "other"
             other.mkdir()
             with pytest.raises(SwarmError, match=f"cannot listen on {maddr}: in use"):
-                await Host.start(workdir=other, config=PeerConfig(host_maddrs=(maddr,)))
+                await SwarmNode.start(workdir=other, config=PeerConfig(host_maddrs=(maddr,)))
 
     asyncio.run(scenario())
 
@@ -193,7 +193,7 @@ def test_announced_addresses_are_what_others_are_told(tmp_path):
     async def scenario():
         announced = "/ip4/203.0.113.7/tcp/4001"
         config = PeerConfig(host_maddrs=("/ip4/127.0.0.1/tcp/0",), announce_maddrs=(announced,))
-        host = await Host.start(workdir=tmp_path, config=config)
+        host = await SwarmNode.start(workdir=tmp_path, config=config)
         try:
             assert await host.addresses() == (f"{announced}/p2p/{host.me}",)
             assert announced in await host.describe_reachability()
@@ -218,7 +218,7 @@ def test_a_plain_hivemind_dht_process_is_a_bootstrap(tmp_path):
             hosts = []
             for name in ("one", "two"):
                 (tmp_path / name).mkdir()
-                hosts.append(await Host.start(workdir=tmp_path / name, config=LOCAL, initial_peers=[address]))
+                hosts.append(await SwarmNode.start(workdir=tmp_path / name, config=LOCAL, initial_peers=[address]))
             one, two = hosts
             await one.dht.store("key", b"value", expiration_time=4e9, subkey="subkey")
             found = await two.dht.get("key", latest=True)

@@ -1,0 +1,62 @@
+"""A device, model or tokenizer that this machine lacks ends the start before the network does anything."""
+
+import asyncio
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import ModelConfig, RunConfig, TokenizerConfig
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.runtime import network_node
+from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.swarm.discovery.join import JoinTarget
+from adloco_p2p.views.plain import PlainView
+
+
+@pytest.mark.parametrize("verb", ["start", "join"])
+def test_a_missing_device_is_noticed_before_the_join_link(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def no_network(**_: object) -> None:
+        raise AssertionError("the network was started")
+
+    monkeypatch.setattr(network_node.SwarmNode, "start", no_network)
+    said: list[str] = []
+    with closing(Workdir.open(tmp_path)) as workdir:
+        common = {"workdir": workdir, "config": PeerConfig(device="cuda:97"), "view": PlainView(None), "say": said.append}
+        if verb == "start":
+            coroutine = network_node.start_run(run=RunConfig(), initial_peers=(), **common)
+        else:
+            coroutine = network_node.join_run(target=JoinTarget(initial_peers=(), run=None), **common)
+        with pytest.raises(ConfigError, match="device: 'cuda:97'") as refused:
+            asyncio.run(coroutine)
+    assert refused.value.code == "E210" and said == []
+
+
+@pytest.mark.parametrize(
+    ("run", "code", "setting"),
+    [
+        (
+            RunConfig(model=ModelConfig(pretrained="./nomodel"), tokenizer=TokenizerConfig(source="./nomodel")),
+            "E209",
+            "model.pretrained",
+        ),
+        (RunConfig(tokenizer=TokenizerConfig(source="./nowhere")), "E208", "tokenizer.source"),
+    ],
+)
+def test_a_missing_directory_is_noticed_before_the_join_link(
+    run: RunConfig, code: str, setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_network(**_: object) -> None:
+        raise AssertionError("the network was started")
+
+    monkeypatch.setattr(network_node.SwarmNode, "start", no_network)
+    with closing(Workdir.open(tmp_path)) as workdir:
+        started = network_node.start_run(
+            run=run, initial_peers=(), workdir=workdir, config=PeerConfig(), view=PlainView(None), say=lambda _: None
+        )
+        with pytest.raises(ConfigError, match=f"{setting}: '\\./no") as refused:
+            asyncio.run(started)
+    assert refused.value.code == code
