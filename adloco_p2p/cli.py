@@ -134,7 +134,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
     parser.verbs = verbs.choices
+    for add in (_training, _control, _doctor, _model, _views, _planning, _support, _simulate, _config_verbs):
+        add(verbs)  # in the order of the help page
+    return parser
 
+
+def _training(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    """Verbs that run a peer, many of them, or a bootstrap."""
     start = verbs.add_parser("start", help="create a run in a directory and train it, or resume it")
     _config(start)
     _workdir(start)
@@ -182,8 +188,8 @@ def _parser() -> argparse.ArgumentParser:
     _network(bootstrap)
     bootstrap.set_defaults(verb="train:bootstrap")
 
-    _control(verbs)
 
+def _doctor(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     doctor = verbs.add_parser("doctor", help="check this machine, and the way to others, before anything is downloaded")
     doctor.add_argument(
         "--initial-peers",
@@ -199,6 +205,9 @@ def _parser() -> argparse.ArgumentParser:
     _json(doctor)
     doctor.set_defaults(verb="doctor:doctor")
 
+
+def _model(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    """Verbs for the trained model."""
     export = verbs.add_parser("export", help="write the model as a directory that transformers loads")
     _workdir(export)
     export.add_argument("--output", type=Path, required=True, metavar="DIR", help="new or empty directory")
@@ -219,6 +228,9 @@ def _parser() -> argparse.ArgumentParser:
     _instance(generate)
     generate.set_defaults(verb="trained_model:generate")
 
+
+def _views(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    """Verbs that show what happened in a run."""
     report = verbs.add_parser("report", help="plot the run: loss, batch growth, merges, time")
     _workdir(report)
     report.add_argument("--output", type=Path, required=True, metavar="DIR")
@@ -247,6 +259,9 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("--plain", action="store_true", help="lines instead of the live view; at once, unless --speed is given")
     replay.set_defaults(verb="observe:replay")
 
+
+def _planning(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    """Verbs for estimates and for the agreed plans."""
     plan = verbs.add_parser("plan", help="estimate communications and bytes of a run before it starts")
     _config(plan)
     plan.add_argument("--samples", type=_positive, metavar="N", help="samples of the whole run (default: work.samples)")
@@ -267,6 +282,8 @@ def _parser() -> argparse.ArgumentParser:
     _workdir(explain)
     explain.set_defaults(verb="audit:explain")
 
+
+def _support(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     explain_error = verbs.add_parser("explain-error", help="cause and remedy of an error code; without one, of all of them")
     explain_error.add_argument("code", nargs="?", metavar="CODE", help="such as E302, or 302")
     explain_error.set_defaults(verb="support:explain_error")
@@ -277,6 +294,8 @@ def _parser() -> argparse.ArgumentParser:
     _workdir(bundle)
     bundle.set_defaults(verb="support:bundle")
 
+
+def _simulate(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     simulate = verbs.add_parser("simulate", help="run the consensus in a simulated swarm and check its promises")
     simulate.add_argument("--peers", type=_positive, nargs="+", required=True, metavar="N", help="swarm size, or several")
     simulate.add_argument("--rounds", type=_positive, default=5, metavar="R")
@@ -290,6 +309,8 @@ def _parser() -> argparse.ArgumentParser:
     _json(simulate)
     simulate.set_defaults(verb="audit:simulate")
 
+
+def _config_verbs(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     config = verbs.add_parser("config", help="show a configuration with the origin of every setting")
     config_verbs = config.add_subparsers(title="verbs", required=True, metavar="VERB")
     config.verbs = config_verbs.choices
@@ -297,7 +318,6 @@ def _parser() -> argparse.ArgumentParser:
     _config(show)
     _json(show)
     show.set_defaults(verb="inspect:show_config")
-    return parser
 
 
 def _control(verbs: "argparse._SubParsersAction[_Parser]") -> None:

@@ -48,6 +48,12 @@ PURE = {
     "weakref",
 }
 """What the core may import besides itself and the errors."""
+LONGEST_FUNCTION = 60
+"""Lines of a function, signature and body without the docstring: one screen."""
+GREATEST_COMPLEXITY = 15
+"""Paths through a function (McCabe), as ruff counts them."""
+LONGER_FUNCTIONS: frozenset[str] = frozenset()
+"""Exceptions, as `path:name`. It is empty; where it has to grow it may only shrink again."""
 
 
 def tree_of(path: Path) -> ast.Module:
@@ -109,6 +115,48 @@ def test_no_shortcuts(path: Path) -> None:
             assert all(name.name != "*" for name in node.names), f"{where}: import *"
 
 
+def functions_of(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines from the `def` to the end, without those of the docstring; decorators are not counted."""
+    assert function.end_lineno is not None
+    first = function.body[0]
+    docstring = 0
+    if ast.get_docstring(function, clean=False) is not None:
+        assert first.end_lineno is not None
+        docstring = first.end_lineno - first.lineno + 1
+    return function.end_lineno - function.lineno + 1 - docstring
+
+
+def test_lines_are_counted_without_docstring_and_decorators() -> None:
+    tree = ast.parse('@cache\ndef f(\n    a,\n):\n    """One.\n\n    Two."""\n\n    return a\n\n\nasync def g(): ...\n')
+    assert {function.name: lines_of(function) for function in functions_of(tree)} == {"f": 5, "g": 1}
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    functions = [(shown(path), function) for path in SOURCES for function in functions_of(tree_of(path))]
+    longer = {f"{path}:{function.name}" for path, function in functions if lines_of(function) > LONGEST_FUNCTION}
+    assert longer == LONGER_FUNCTIONS, sorted(longer ^ LONGER_FUNCTIONS)
+
+
+def test_no_function_is_more_complex_than_the_limit() -> None:
+    """Ruff counts, with its settings as they are for everybody: on for the whole package, and nowhere switched off."""
+    settings = PROJECT["tool"]["ruff"]["lint"]
+    assert "C90" in settings["select"] and settings["mccabe"]["max-complexity"] == GREATEST_COMPLEXITY
+    rule = ["check", "--no-cache", "--ignore-noqa", "--select", "C901", str(PACKAGE)]
+    checked = subprocess.run(
+        [str(Path(sys.executable).with_name("ruff")), *rule],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
 def test_the_core_is_pure() -> None:
     for path in sorted((PACKAGE / "core").rglob("*.py")):
         for module in modules_of(path):
@@ -121,13 +169,12 @@ def test_the_core_is_pure() -> None:
 
 def test_no_call_that_a_room_may_not_make() -> None:
     for path in SOURCES:
+        room = path.relative_to(PACKAGE).parts[0]
         for call in calls_of(path):
             assert call not in ("eval", "exec", "pickle.load", "pickle.loads", "os.system"), f"{shown(path)}: {call}"
             if call == "time.time":
-                assert path.relative_to(PACKAGE).parts[0] in ("runtime", "swarm", "views"), (
-                    f"{shown(path)}: the wall clock is read by the shell only"
-                )
-            if call.startswith("random.") and "random" in modules_of(path) and path.parent.name != "sim":
+                assert room in ("runtime", "swarm", "views"), f"{shown(path)}: the wall clock is read by the shell only"
+            if call.startswith("random.") and "random" in modules_of(path) and room != "sim":
                 assert call in ("random.Random", "random.SystemRandom"), f"{shown(path)}: {call} draws from a global state"
             if call == "torch.load":
                 raise AssertionError(f"{shown(path)}: tensors are read with safetensors")

@@ -157,136 +157,166 @@ async def _take_part(
 
 
 async def _train(swarm_node: SwarmNode, local: LocalPeer, manifest: SignedManifest, link: str) -> Stop:
-    """Plug the network into the loop and run it to the end."""
-    run, me = local.run, local.me
+    """Connect to the others, then run the loop to the end."""
     local.workdir.enter("connecting to the others")
     discovery = Discovery(swarm_node.dht, swarm_node.identity, wall_clock=swarm_node.clock)
-    contacts = (await connect_to_run(swarm_node, discovery, run.digest, should_retry=False)).connected
-    opened = Journal.open(local.workdir.journal_path)
-    journal = NetworkJournal(opened)
-    agreement = GossipAgreement(
-        me,
-        genesis=genesis_of(run),
-        records=journal.records(),
-        recall=journal.recall,
-        contacts=contacts,
-        capacity=local.capacity,
-        decide=decide_by(run.rules),
-        sign=lambda payload: signature(swarm_node.identity, payload),
-        verify=is_signed,
-        draw=random.Random(os.urandom(16)).random,
-        timing=Timing(),
-    )
-    node: Node
+    contacts = (await connect_to_run(swarm_node, discovery, local.run.digest, should_retry=False)).connected
+    with contextlib.closing(Journal.open(local.workdir.journal_path)) as journal:
+        return await NetworkPeer(swarm_node, local, discovery, manifest, contacts, journal).run(link)
 
-    async def on_message(sender: PeerId, message: WireMessage) -> None:
-        await node.deliver(Received(sender=sender, message=message))
 
-    refusals = Refusals()
+class NetworkPeer:
+    """The parts of one peer on the network, plugged into the loop."""
 
-    def on_refused(peer: PeerId, reason: str) -> None:
-        count = refusals.count(peer, reason, time.monotonic())
+    def __init__(
+        self,
+        swarm_node: SwarmNode,
+        local: LocalPeer,
+        discovery: Discovery,
+        manifest: SignedManifest,
+        contacts: Sequence[PeerId],
+        journal: Journal,
+    ) -> None:
+        run = local.run
+        self._swarm_node = swarm_node
+        self._local = local
+        self._manifest = manifest
+        self._journal = NetworkJournal(journal)
+        self._agreement = self._agree(contacts)
+        self._members = Members(lambda: self._agreement.ledger.plans)
+        self._refusals = Refusals()
+        self._traffic = traffic = Traffic()
+        self._rate_limiter = RateLimiter(
+            traffic,
+            up_bytes_per_second=local.peer_config.upload_bytes_per_second,
+            down_bytes_per_second=local.peer_config.download_bytes_per_second,
+        )
+        pace, members = self._rate_limiter, self._members
+        self._wire = self._gossip()
+        self._averager = Averager(
+            swarm_node.p2p, codec=run.averaging.codec, pace=pace, meter=traffic.averaging, members=members
+        )
+        self._server = StateServer(swarm_node.p2p, run=run.digest, pace=pace, meter=traffic.state, members=members)
+        self._server.on_served = lambda instance, number: self._node.post(StateServed(instance=instance, round=number))
+        fetcher = StateFetcher(swarm_node.p2p, run=run.digest, pace=pace, meter=traffic.state)
+        self._states = NetworkStates(self._server, fetcher, num_parameters=local.engine.num_parameters)
+        self._reachability = AdlocoReachability(swarm_node.p2p, run=run.digest, dial=swarm_node.dial_from_outside)
+        self._maintenance = PeerMaintenance(swarm_node, discovery, run=run.digest, roster=self._roster, write=local.sink.write)
+        self._messenger = NetworkMessenger(self._wire, roster=self._roster, fail=self._fail)
+        self._node = self._loop()
+
+    async def run(self, link: str) -> Stop:
+        """Train to the end of the run, or until the user stops it. `link`: for others to join by."""
+        local, node = self._local, self._node
+        durable = local.durable if local.durable is not None else local.begin()
+        for instance in durable.held:
+            self._states.offer(instance, durable.round, local.engine.digests(instance)[1], local.engine.state(instance))
+        schedule = DailySchedule(
+            local.peer_config,
+            self._rate_limiter,
+            book=DayBook(local.workdir.path / "traffic.json"),
+            command=lambda command, reason: node.command(command, reason=reason),
+            is_paused=lambda: local.view.status.state == "paused",
+        )
+        control = control_server(node, local, self._rate_limiter)
+        metrics = MetricsEndpoint(local.peer_config, local.view)
+        signals.install_for(node, asyncio.get_running_loop(), grace_seconds=local.peer_config.grace_seconds)
+        local.view.start()
+        try:
+            local.sink.write("started", local.started_fields)
+            local.sink.write("listening", {"join_link": link})
+            node.attach(asyncio.get_running_loop())
+            async with contextlib.AsyncExitStack() as services:
+                for service in (self._averager, self._server, self._wire, self._reachability, control, metrics):
+                    await service.start()
+                    services.push_async_callback(service.stop)
+                local.workdir.enter(None)
+                with _in_background(node, [schedule.run(), *self._background()]):
+                    stop = await node.run(Started(durable=durable, capacity=local.capacity))
+                    await self._messenger.drain()
+            return stop
+        finally:
+            local.view.stop()
+
+    # --- parts -------------------------------------------------------------------------------------------------------
+
+    def _agree(self, contacts: Sequence[PeerId]) -> GossipAgreement:
+        run, identity = self._local.run, self._swarm_node.identity
+        return GossipAgreement(
+            self._local.me,
+            genesis=genesis_of(run),
+            records=self._journal.records(),
+            recall=self._journal.recall,
+            contacts=contacts,
+            capacity=self._local.capacity,
+            decide=decide_by(run.rules),
+            sign=lambda payload: signature(identity, payload),
+            verify=is_signed,
+            draw=random.Random(os.urandom(16)).random,
+            timing=Timing(),
+        )
+
+    def _gossip(self) -> GossipWire:
+        return GossipWire(
+            self._swarm_node.p2p,
+            run=self._local.run.digest,
+            me=self._local.me,
+            kinds=MESSAGE_KINDS,
+            on_message=self._on_message,
+            on_refused=self._on_refused,
+            manifest=self._manifest.to_proto(),
+            meter=self._traffic.gossip,
+            members=self._members,
+            stranger_kinds=STRANGER_KINDS,
+            prices=PRICES,
+        )
+
+    def _loop(self) -> Node:
+        local = self._local
+        size, out_of_reach = local.engine.num_averaged, self._maintenance.out_of_reach
+        return Node(
+            peer=Peer(me=local.me, cadence=local.cadence, agreement=self._agreement),
+            ports=Ports(
+                engine=local.engine,
+                checkpoints=local.checkpoints,
+                averaging=NetworkAveraging(self._averager, size=size, out_of_reach=out_of_reach),
+                messenger=self._messenger,
+                states=self._states,
+                journal=self._journal,
+                events=ContributionSink(CountingSink(local.sink, self._traffic.totals), me=local.me, began=process_start()),
+            ),
+        )
+
+    def _background(self) -> list[Coroutine[Any, Any, None]]:
+        """Work beside the loop."""
+        return [
+            show_bandwidth(self._local, self._rate_limiter),
+            self._wire.pump(),
+            self._maintenance.announce(name=self._local.run.name, author=self._manifest.author),
+            self._maintenance.refresh_connections(),
+            self._maintenance.compare_clocks(),
+            self._watch_daemon(),
+        ]
+
+    # --- callbacks ---------------------------------------------------------------------------------------------------
+
+    async def _on_message(self, sender: PeerId, message: WireMessage) -> None:
+        await self._node.deliver(Received(sender=sender, message=message))
+
+    def _on_refused(self, peer: PeerId, reason: str) -> None:
+        count = self._refusals.count(peer, reason, time.monotonic())
         if count:
-            local.sink.write("refused", {"peer": peer, "reason": reason, "count": count})
+            self._local.sink.write("refused", {"peer": peer, "reason": reason, "count": count})
 
-    members = Members(lambda: agreement.ledger.plans)
-    traffic = Traffic()
-    wire = GossipWire(
-        swarm_node.p2p,
-        run=run.digest,
-        me=me,
-        kinds=MESSAGE_KINDS,
-        on_message=on_message,
-        on_refused=on_refused,
-        manifest=manifest.to_proto(),
-        meter=traffic.gossip,
-        members=members,
-        stranger_kinds=STRANGER_KINDS,
-        prices=PRICES,
-    )
-    rate_limiter = RateLimiter(
-        traffic,
-        up_bytes_per_second=local.peer_config.upload_bytes_per_second,
-        down_bytes_per_second=local.peer_config.download_bytes_per_second,
-    )
-    averager = Averager(swarm_node.p2p, codec=run.averaging.codec, pace=rate_limiter, meter=traffic.averaging, members=members)
-    server = StateServer(
-        swarm_node.p2p,
-        run=run.digest,
-        pace=rate_limiter,
-        meter=traffic.state,
-        members=members,
-    )
-    server.on_served = lambda instance, number: node.post(StateServed(instance=instance, round=number))
-    fetcher = StateFetcher(swarm_node.p2p, run=run.digest, pace=rate_limiter, meter=traffic.state)
-    states = NetworkStates(server, fetcher, num_parameters=local.engine.num_parameters)
-    reachability = AdlocoReachability(swarm_node.p2p, run=run.digest, dial=swarm_node.dial_from_outside)
+    def _roster(self) -> list[PeerId]:
+        return [entry.peer for entry in self._agreement.ledger.plans[-1].roster]
 
-    def roster() -> list[PeerId]:
-        return [roster_entry.peer for roster_entry in agreement.ledger.plans[-1].roster]
+    def _fail(self, error: BaseException) -> None:
+        self._node.post(error)
 
-    def fail(error: BaseException) -> None:
-        node.post(error)
-
-    messenger = NetworkMessenger(wire, roster=roster, fail=fail)
-    maintenance = PeerMaintenance(swarm_node, discovery, run=run.digest, roster=roster, write=local.sink.write)
-    node = Node(
-        peer=Peer(me=me, cadence=local.cadence, agreement=agreement),
-        ports=Ports(
-            engine=local.engine,
-            checkpoints=local.checkpoints,
-            averaging=NetworkAveraging(averager, size=local.engine.num_averaged, out_of_reach=maintenance.out_of_reach),
-            messenger=messenger,
-            states=states,
-            journal=journal,
-            events=ContributionSink(CountingSink(local.sink, traffic.totals), me=me, began=process_start()),
-        ),
-    )
-    durable = local.durable if local.durable is not None else local.begin()
-    for instance in durable.held:
-        states.offer(instance, durable.round, local.engine.digests(instance)[1], local.engine.state(instance))
-
-    async def watch_daemon() -> None:
-        await swarm_node.wait_until_dead()
+    async def _watch_daemon(self) -> None:
+        await self._swarm_node.wait_until_dead()
         raise SwarmError("the p2p daemon ended; start again, the checkpoint stands", code="E306")
-
-    schedule = DailySchedule(
-        local.peer_config,
-        rate_limiter,
-        book=DayBook(local.workdir.path / "traffic.json"),
-        command=lambda command, reason: node.command(command, reason=reason),
-        is_paused=lambda: local.view.status.state == "paused",
-    )
-    control = control_server(node, local, rate_limiter)
-    metrics = MetricsEndpoint(local.peer_config, local.view)
-    signals.install_for(node, asyncio.get_running_loop(), grace_seconds=local.peer_config.grace_seconds)
-    local.view.start()
-    try:
-        local.sink.write("started", local.started_fields)
-        local.sink.write("listening", {"join_link": link})
-        node.attach(asyncio.get_running_loop())
-        async with contextlib.AsyncExitStack() as services:
-            for service in (averager, server, wire, reachability, control, metrics):
-                await service.start()
-                services.push_async_callback(service.stop)
-            local.workdir.enter(None)
-            announced = maintenance.announce(name=run.name, author=manifest.author)
-            bandwidth = [schedule.run(), show_bandwidth(local, rate_limiter)]
-            works = [
-                *bandwidth,
-                wire.pump(),
-                announced,
-                maintenance.refresh_connections(),
-                maintenance.compare_clocks(),
-                watch_daemon(),
-            ]
-            with _in_background(node, works):
-                stop = await node.run(Started(durable=durable, capacity=local.capacity))
-                await messenger.drain()
-        return stop
-    finally:
-        local.view.stop()
-        opened.close()
 
 
 @contextlib.contextmanager

@@ -65,18 +65,9 @@ def run_inner_steps(
     while steps < share.inner_steps and not is_told_to_stop():
         rows = stream.take(share.effective_batch)
         is_measured = steps % STATISTICS_PERIOD == 0 and rows.num_samples >= 2
-        while True:
-            try:
-                step_loss, halves = accumulate_gradient(shell, rows, micro_batch=micro_batch, is_measured=is_measured)
-                break
-            except torch.OutOfMemoryError as error:
-                if micro_batch == 1:
-                    raise DeviceError(
-                        f"one sample of {rows.input_ids.shape[1]} tokens does not fit {shell.device}", code="E502"
-                    ) from error
-            # outside the handler, which would keep the failed attempt's tensors alive; the rows in hand are run again
-            micro_batch = micro_batch_limit = max(1, micro_batch // 2)
-            shell.free_cache()
+        step_loss, halves, fitting = _accumulate_what_fits(shell, rows, micro_batch=micro_batch, is_measured=is_measured)
+        if fitting < micro_batch:
+            micro_batch = micro_batch_limit = fitting
         if halves is not None:
             measured.append((half_products(shell.half, shell.gradient), halves))
         torch.nn.utils.clip_grad_norm_(shell.parameters, schedule.inner.clip_norm)
@@ -90,8 +81,7 @@ def run_inner_steps(
     if steps == 0:
         return None
     loss = float(loss_sum) / max(1, tokens)  # waits for the device
-    if not math.isfinite(loss) or not math.isfinite(float(instance.local.sum())):
-        raise DeviceError("training has diverged: loss or parameters are not finite; lower inner.learning_rate", code="E503")
+    _check_finite(loss, instance)
     return InnerResult(
         samples=steps * share.effective_batch,
         tokens=tokens,
@@ -103,6 +93,30 @@ def run_inner_steps(
         half_batch=half_batch_statistics([(products.tolist(), halves) for products, halves in measured]),
         micro_batch_limit=micro_batch_limit,
     )
+
+
+def _check_finite(loss: float, instance: Instance) -> None:
+    """Raises DeviceError where training has diverged."""
+    if not math.isfinite(loss) or not math.isfinite(float(instance.local.sum())):
+        raise DeviceError("training has diverged: loss or parameters are not finite; lower inner.learning_rate", code="E503")
+
+
+def _accumulate_what_fits(
+    shell: ModelShell, rows: Batch, *, micro_batch: int, is_measured: bool
+) -> tuple[torch.Tensor, tuple[int, int] | None, int]:
+    """As `accumulate_gradient`, with the micro-batch halved, and the rows run again, until it fits the device. Returns the one
+    that fits, too. Raises DeviceError where one sample does not fit."""
+    while True:
+        try:
+            return *accumulate_gradient(shell, rows, micro_batch=micro_batch, is_measured=is_measured), micro_batch
+        except torch.OutOfMemoryError as error:
+            if micro_batch == 1:
+                raise DeviceError(
+                    f"one sample of {rows.input_ids.shape[1]} tokens does not fit {shell.device}", code="E502"
+                ) from error
+        # outside the handler, which would keep the failed attempt's tensors alive
+        micro_batch = max(1, micro_batch // 2)
+        shell.free_cache()
 
 
 def accumulate_gradient(

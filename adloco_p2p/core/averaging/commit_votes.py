@@ -1,4 +1,4 @@
-"""Which average each host of one instance's round holds, by what was said, and which of them counts."""
+"""The commit votes of one instance's round: which average each host holds, and which of them to have."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +16,11 @@ def choice_of(vote: AverageDigest) -> Choice:
 
 @dataclass(frozen=True, slots=True)
 class CommitTally:
-    """The votes of those that are there to vote."""
+    """The commit votes of those hosts whose votes are awaited."""
 
     votes: Mapping[PeerId, AverageDigest]
     num_electors: int
-    """Who could vote, whether they have or not."""
+    """Hosts whose votes are awaited, whether they have voted or not."""
 
     @property
     def is_complete(self) -> bool:
@@ -30,6 +30,10 @@ class CommitTally:
     def ranking(self) -> list[Choice]:
         """The average of most hosts first."""
         return sorted({choice_of(vote) for vote in self.votes.values()}, key=lambda choice: (-self.size(choice), choice))
+
+    @property
+    def first(self) -> Choice | None:
+        return next(iter(self.ranking), None)
 
     @property
     def majority(self) -> Choice | None:
@@ -43,13 +47,31 @@ class CommitTally:
         return max(len(self.votes[peer].contributors) for peer in self.holders(choice))
 
     def is_of_half(self, choice: Choice) -> bool:
-        """Half of the electors had a part in it, or hold it."""
+        """Half of the electors contributed to it, or hold it."""
         return 2 * max(self.size(choice), len(self.holders(choice))) >= self.num_electors
+
+    # --- the average to have: the majority's; without one, the first where waiting would give none ---------------------
+
+    def choice_of_holder(self) -> Choice | None:
+        """For a host that holds an average itself."""
+        return self.majority or (self.first if self.is_complete else None)
+
+    def choice_of_member(self, others: Sequence[PeerId]) -> Choice | None:
+        """For a host whose attempt runs; `others` are the other members."""
+        is_last = bool(others) and all(peer in self.votes for peer in others)
+        return self.majority or (self.first if is_last else None)
+
+    def choice_of_waiting(self, *, is_alone: bool, failed_donors: Collection[PeerId]) -> Choice | None:
+        """For a host that holds nothing and waits for the next attempt. A repair is cheaper than that attempt; but an average
+        with few contributors and few holders counts only for a host with which no other remains (`is_alone`)."""
+        worthwhile = (choice for choice in self.ranking if is_alone or self.is_of_half(choice))
+        available = (choice for choice in worthwhile if any(peer not in failed_donors for peer in self.holders(choice)))
+        return self.majority or next(available, None)
 
 
 class CommitVotes:
-    """One vote a contributor. Hosts in client mode hear nothing from each other: what one of them votes for, the others hear
-    from a host that both hear, and believe it; nobody else counts a vote at second hand."""
+    """One vote per contributor. Hosts in client mode cannot reach each other: each counts the votes of the others as relayed
+    by a host that both reach. No other host counts relayed votes."""
 
     def __init__(self, *, me: PeerId, contributors: Sequence[PeerId], clients: Collection[PeerId]) -> None:
         self._me = me
@@ -64,7 +86,7 @@ class CommitVotes:
 
     @property
     def own(self) -> AverageDigest:
-        """What this host says; only if it has voted. It names the hosts in client mode that have said the same."""
+        """This host's vote; only after `cast`. It names the hosts in client mode that have cast the same."""
         own = self._direct[self._me]
         voters = [peer for peer in self._contributors if peer in self._clients and peer in self._direct]
         return replace(own, relayed_for=tuple(peer for peer in voters if choice_of(self._direct[peer]) == choice_of(own)))
@@ -79,17 +101,21 @@ class CommitVotes:
             self._relayed.update((peer, vote) for peer in vote.relayed_for if peer in others)
 
     def direct_vote_of(self, peer: PeerId) -> AverageDigest | None:
-        """By itself: only who said so to this host can give it the average."""
+        """The vote that the host itself sent here, if any: only such a host can give this one its average."""
         return self._direct.get(peer)
 
     def to_relay(self, voter: PeerId) -> frozenset[PeerId]:
-        """Who does not hear this voter itself: it is in client mode, like them, and has voted as this host did."""
+        """Hosts that this voter cannot reach: they are in client mode, as it is. Empty unless it voted as this host did."""
         if not self.have_own or voter not in self.own.relayed_for:
             return frozenset()
         return self._clients - {voter, self._me}
 
     def tally(self, absent: Collection[PeerId]) -> CommitTally:
-        """`absent`: contributors for whose votes nobody waits."""
+        """`absent`: contributors whose votes are not awaited."""
         known = self._relayed | self._direct
         electors = [peer for peer in self._contributors if peer == self._me or peer not in absent]
         return CommitTally(votes={peer: known[peer] for peer in electors if peer in known}, num_electors=len(electors))
+
+    def donors(self, tally: CommitTally, choice: Choice) -> list[PeerId]:
+        """Other hosts that can give this one the average."""
+        return [peer for peer in tally.holders(choice) if peer in self._direct and peer != self._me]

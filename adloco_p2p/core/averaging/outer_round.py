@@ -3,29 +3,30 @@
 The rules that make an outer step safe:
 
 - Only a COMMITTED average is applied. An average is committed when a majority of the round's living contributors
-  name the same digest; each names one digest, that of the first complete average it holds.
-- An attempt that fails is repeated with the survivors under a new key, so that two sets of members never meet. The
-  living contributor with the smallest id says who takes part; if it is silent, the next one does.
-- Nobody takes part with one who spoiled an attempt in his own sight, whoever leads, but says so. Of two attempts with one
-  number the same one counts everywhere.
-- A host that was left out, or whose result was lost, fetches the committed average from one that holds it. Who has voted
-  takes part in nothing more; so a host that waits in an attempt asks its members now and then whether they have.
+  vote for the same digest; each votes once, for the first complete average that it holds.
+- An attempt that fails is repeated by the hosts that remain, under a new key, so that two sets of members never meet. The
+  living contributor with the smallest id leads the retry: it names the members. If it stays silent, the next one leads.
+- A host joins no attempt with a host that failed one in its own sight, whoever leads, and reports that. Of two attempts
+  with one number the same one counts everywhere.
+- A host that was left out, or whose result was lost, fetches the committed average from one that holds it. A host that has
+  voted joins no attempt; so a host that waits in an attempt queries its members now and then for their votes.
 - A pseudo-gradient that was not averaged with the others is dropped, never applied as if it had been.
 - Hosts in client mode cannot reach each other; `commit_votes.py` describes how they commit. Reachable hosts lead a retry first.
+
+This file holds the phases and sends the messages. It asks `host_views.py` what is known about the others, `attempt.py` which
+attempt comes next, `commit_votes.py` which average to have.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from enum import StrEnum
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.averaging.attempt import RESEND_SECONDS, TAKEOVER_SECONDS, Attempts, pause_seconds
 from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally, CommitVotes, choice_of
-from adloco_p2p.core.averaging.reduction_shares import reduction_shares
-from adloco_p2p.core.averaging.retry_members import RetryMembers
-from adloco_p2p.core.model import canonical
+from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.model.events import (
     ApplyOuter,
-    Average,
     AverageFailed,
     AverageFinished,
     CancelAverage,
@@ -54,16 +55,8 @@ from adloco_p2p.core.model.types import (
     within_scalars,
 )
 
-GRACE_SECONDS = 1.0
-"""After a failed attempt, so long the leader of the retry listens for what the others saw."""
-TAKEOVER_SECONDS = 4.0
-"""After so long without a word from it, the leader of the retry is passed over."""
-LONGEST_PAUSE_SECONDS = 32.0
-"""What fails again and again is tried less and less often, down to this."""
-RESEND_SECONDS = 2.0
-"""A digest that did not lead to a commit is said again after so long; the members of an attempt are asked, ever less often."""
 REPAIR_SECONDS = 60.0
-"""Timeout of fetching a committed average while nothing was learned about the links."""
+"""Shortest timeout of a repair, while the links are not known better."""
 
 
 class Phase(StrEnum):
@@ -95,7 +88,8 @@ STEPS: dict[Phase, frozenset[Phase]] = {
 
 
 class OuterRound:
-    """State of one instance's round. Methods return effects; `phase` says where it stands."""
+    """State of one instance's round. Methods return effects; `phase` is where it stands. `now` is in seconds; `gone` are the
+    peers that the membership counts as gone at the moment."""
 
     def __init__(
         self,
@@ -125,38 +119,30 @@ class OuterRound:
         self.is_ahead = False
         """Its inner steps began before the outer step of the round before."""
         self.seconds: dict[str, float] = {}
+        """By phase."""
         self.next_deadline: float | None = None
+        """When `tick` is due, in seconds."""
         self._plan = plan
-        self._plan_digest = plan_digest
-        self._clients = frozenset(roster_entry.peer for roster_entry in plan.roster if not roster_entry.capacity.is_reachable)
         self._adaptive_timeout = adaptive_timeout
-        self._attempt = 0
-        self._num_failed = 0
-        """Attempts that failed here since the last one that showed whom to leave out."""
-        self._num_suspected = 0
-        self._members: tuple[PeerId, ...] = self.contributors
-        self._votes = CommitVotes(me=me, contributors=self.contributors, clients=self._clients)
-        self._retry_members = RetryMembers(me=me, contributors=self.contributors, clients=self._clients)
-        self._failed: dict[PeerId, int] = {}
-        self._pending: AttemptStart | None = None
         self._phase_since = 0.0
-        self._unfounded: dict[PeerId, float] = {}
-        """When each host last ended an attempt of which nobody had said that it failed."""
-        self._failed_donors_this_pass: dict[PeerId, None] = {}
-        """Asked in vain, and again after a pause."""
-        self._failed_donors: dict[PeerId, None] = {}
-        """Asked in vain at any time: without a majority their votes are no reason to wait."""
+        clients = frozenset(entry.peer for entry in plan.roster if not entry.capacity.is_reachable)
+        hosts = [share.peer for share in self.instance_plan.hosts]
+        self._votes = CommitVotes(me=me, contributors=self.contributors, clients=clients)
+        self._hosts = HostViews(me=me, hosts=hosts, contributors=self.contributors, clients=clients)
+        self._attempts = Attempts(
+            me=me,
+            plan=plan,
+            plan_digest=plan_digest,
+            instance=instance,
+            contributors=self.contributors,
+            hosts=self._hosts,
+            adaptive_timeout=adaptive_timeout,
+        )
         self._num_repairs_failed = 0
         self._repaired = 0
         """The attempt whose average is being fetched, or was last."""
-        self._num_asked = 0
-        """How often the members of the attempt under way were asked."""
-        self._overdue_at: float | None = None
-        """When ours is not worth waiting for any more: a majority of all, or all others, have the average under way."""
-        self._declined: dict[PeerId, None] = {}
-        """Contributors that said that they do not take part: nobody waits for their votes."""
 
-    # --- what the peer calls -----------------------------------------------------------------------------------------
+    # --- called by the peer -------------------------------------------------------------------------------------------
 
     @property
     def is_done(self) -> bool:
@@ -170,16 +156,16 @@ class OuterRound:
     @property
     def is_hidden(self) -> bool:
         """Others are averaging with this host, so that the device has nothing to do for this round."""
-        return self.phase is Phase.AVERAGING and len(self._members) > 1
+        return self.phase is Phase.AVERAGING and len(self._attempts.current.members) > 1
 
     @property
     def is_deserted(self) -> bool:
-        """This host only waits for what others make without it."""
+        """This host only waits for the average that others make without it."""
         return not self.is_contributor and self.is_waiting
 
     @property
     def device_end(self) -> type | None:
-        """The event that will end what the device does for this round now."""
+        """The event that ends the device's work for this round, if it has any now."""
         return {Phase.TRAINING: InnerFinished, Phase.APPLYING: OuterApplied, Phase.EVALUATING: Evaluated}.get(self.phase)
 
     @property
@@ -210,34 +196,33 @@ class OuterRound:
         """`is_ahead`: the outer step of the round before is still to come, and `hand_over` after it."""
         assert self.phase is Phase.TRAINING
         self.result = result
-        # instances share the device: what was not computing was waiting for the others
+        # instances share the device: the time without computing was spent waiting for the others
         self.seconds["waiting"] = max(0.0, now - self._phase_since - result.seconds)
         self.seconds[Phase.TRAINING.value] = min(result.seconds, now - self._phase_since)
         self._phase_since = now
         return self._enter(Phase.TRAINED, now) if is_ahead else self.hand_over(now, gone)
 
     def hand_over(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
-        """Have the pseudo-gradient averaged, as the leader of a retry says if there was one already."""
-        if self._pending is not None and self.me not in self._pending.members:
+        """Have the pseudo-gradient averaged; in a retry, if its leader has started one already."""
+        self._hosts.gone = gone
+        pending = self._attempts.pending
+        if pending is not None and self.me not in pending.members:
             effects = self._enter(Phase.RETRYING, now)
-            self.next_deadline = now + self._adaptive_timeout.timeout_seconds(
-                expected_seconds=0.0
-            )  # who left us out may be cut off
-            return [*effects, *self._seek_commit(now, gone)]
-        if self._pending is not None:
-            self._attempt, self._members = self._pending.attempt, self._pending.members
-        return [*self._begin_attempt(now), *self.roster_changed(now, gone)]
+            self._wait_for_others(now)
+            return [*effects, *self._seek_commit(now)]
+        if pending is not None:
+            self._attempts.follow(pending)
+        return [*self._begin_attempt(now), *self._end_lost_attempt(now), *self._seek_commit(now)]
 
     def average_finished(self, event: AverageFinished, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """An attempt, or a repair, gave a complete average."""
+        self._hosts.gone = gone
         if not self._is_awaited(event):
             return []
         self.average = event
-        if self.phase is Phase.AVERAGING and len(self._members) > 1:
+        if self.is_hidden:  # the time of this attempt alone: time lost in failed ones is no measure of the links
             num_bytes = event.bytes_sent + event.bytes_received
-            self._adaptive_timeout.observe(
-                now - self._phase_since, num_bytes=num_bytes
-            )  # of this attempt: failures teach nothing
+            self._adaptive_timeout.observe(now - self._phase_since, num_bytes=num_bytes)
         vote = AverageDigest(
             instance=self.instance,
             round=self.round,
@@ -248,63 +233,64 @@ class OuterRound:
         self._votes.cast(vote)
         effects = self._enter(Phase.COMMITTING, now)
         self.next_deadline = now + RESEND_SECONDS
-        return [*effects, *self._tell(self._votes.own), *self._seek_commit(now, gone)]
+        return [*effects, *self._send_all(self._votes.own), *self._seek_commit(now)]
 
     def average_failed(self, event: AverageFailed, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """An attempt, or a repair, gave nothing."""
+        self._hosts.gone = gone
         if not self._is_awaited(event):
             return []
         log = self._failure_log(event.attempt, event.reason)
         if self.phase is Phase.REPAIRING:
-            self._failed_donors_this_pass.update(dict.fromkeys(event.suspects))
-            self._failed_donors.update(dict.fromkeys(event.suspects))
-            self._num_repairs_failed += 1
+            self._hosts.repair_failed(event.suspects)
             effects = self._enter(Phase.RETRYING, now)
-            self.next_deadline = now + _pause_seconds(self._num_repairs_failed - 1)
+            self.next_deadline = now + pause_seconds(self._num_repairs_failed)
+            self._num_repairs_failed += 1
             return [log, *effects]
         suspects = tuple(sorted(peer for peer in event.suspects if peer != self.me))
-        self._retry_members.blame_locally(suspects)
-        effects = self._fail_attempt(now, gone)
-        return [log, *effects, *self._tell_failure(event.attempt, suspects), *self._seek_commit(now, gone)]
+        self._hosts.saw_failure(suspects)
+        effects = self._fail_attempt(now)
+        return [log, *effects, *self._report_failure(event.attempt, suspects), *self._seek_commit(now)]
 
     def _is_awaited(self, event: AverageFinished | AverageFailed) -> bool:
-        """Not the end of what was given up meanwhile."""
+        """Not the end of an attempt or a repair that was given up."""
         if self.phase is Phase.AVERAGING:
-            return event.attempt == self._attempt and not event.is_repair
+            return event.attempt == self._attempts.current.number and not event.is_repair
         return self.phase is Phase.REPAIRING and event.attempt == self._repaired and event.is_repair
 
     def received(self, sender: PeerId, message: AveragingMessage, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """A message from another host of this instance; others are ignored."""
-        if sender not in self.contributors and not any(share.peer == sender for share in self.instance_plan.hosts):
-            return []
-        if message.attempt > self._attempt + MAX_BALLOT_JUMP:
+        self._hosts.gone = gone
+        if sender not in self._hosts or message.attempt > self._attempts.current.number + MAX_BALLOT_JUMP:
             return []
         match message:
             case AverageDigest():
-                return self._digest_received(sender, message, now, gone)
+                return self._digest_received(sender, message, now)
             case AttemptFailed():
-                return self._failure_received(sender, message, now, gone)
+                return self._failure_received(sender, message, now)
             case AttemptStart():
-                return self._start_received(sender, message, now, gone)
+                return self._start_received(sender, message, now)
 
     def roster_changed(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
-        """Somebody died or returned: an attempt may have become vain, a commit possible."""
-        return [*self._give_up_if_vain(now, gone), *self._seek_commit(now, gone)]
+        """A peer died or returned: the attempt may be lost, a commit possible."""
+        self._hosts.gone = gone
+        return [*self._end_lost_attempt(now), *self._seek_commit(now)]
 
     def tick(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """`next_deadline` has passed."""
+        self._hosts.gone = gone
         if self.next_deadline is None or now < self.next_deadline:
             return []
         self.next_deadline = None
         if self.phase is Phase.COMMITTING:
-            self._failed_donors_this_pass.clear()
+            self._hosts.rest_is_over()
             self.next_deadline = now + RESEND_SECONDS
-            return [*self._tell(self._votes.own), *self._seek_commit(now, gone)]
+            return [*self._send_all(self._votes.own), *self._seek_commit(now)]
         if self.phase is Phase.AVERAGING:
-            return self._ask_members(now) if self._overdue_at is None else self._seek_commit(now, gone)
+            return self._query_members(now) if self._attempts.current.overdue_at is None else self._seek_commit(now)
         if self.phase is Phase.RETRYING:
-            self._failed_donors_this_pass.clear()
-            return [*self._retry(now, gone), *self._seek_commit(now, gone)]
+            self._hosts.rest_is_over()
+            return [*self._retry(now), *self._seek_commit(now)]
         return []
 
     def outer_applied(self, event: OuterApplied, now: float, *, evaluate: bool) -> list[Effect]:
@@ -320,7 +306,7 @@ class OuterRound:
         return self._enter(Phase.DONE, now)
 
     def report(self) -> InstanceReport:
-        """What this host says of the round, once it is done. Work that did not enter the average does not count."""
+        """This host's statement about the round, once it is done. Work that is not in the average does not count."""
         assert self.is_done and self.applied is not None and self.average is not None
         result = self.result if self.is_averaged else None
         return InstanceReport(
@@ -341,7 +327,7 @@ class OuterRound:
         )
 
     def totals(self) -> Totals:
-        """What the round adds to the peer's totals, once it is done."""
+        """The round's addition to the peer's totals, once it is done."""
         report = self.report()
         assert self.average is not None
         return Totals(
@@ -353,191 +339,120 @@ class OuterRound:
 
     # --- attempts ----------------------------------------------------------------------------------------------------
 
-    def _key(self, attempt: int, members: Sequence[PeerId]) -> Digest:
-        return canonical.digest(["average", self._plan_digest, self.round, self.instance, attempt, list(members)])
-
     def _begin_attempt(self, now: float) -> list[Effect]:
-        expected = self._plan.expected_seconds
-        timeout = self._adaptive_timeout.timeout_seconds(expected_seconds=expected)
-        samples = {share.peer: share.samples for share in self.instance_plan.hosts}
-        uplinks = {roster_entry.peer: roster_entry.capacity.upload_bytes_per_second for roster_entry in self._plan.roster}
-        if self._adaptive_timeout.waits and expected > 0:
-            measured = [uplinks.get(peer, 0.0) for peer in self._members]
-            timeout = min(timeout, self._adaptive_timeout.longest_seconds(expected_seconds=expected, uplinks=measured))
-        average = Average(
-            instance=self.instance,
-            round=self.round,
-            attempt=self._attempt,
-            key=self._key(self._attempt, self._members),
-            weights=tuple((peer, samples[peer]) for peer in self._members),
-            timeout_seconds=timeout,
-            shares=reduction_shares(
-                [uplinks.get(peer, 0.0) for peer in self._members], [peer not in self._clients for peer in self._members]
-            ),
-        )
+        average = self._attempts.average()
         effects = self._enter(Phase.AVERAGING, now)
-        self._num_asked, self._overdue_at = 0, None
-        self.next_deadline = now + RESEND_SECONDS if len(self._members) > 1 else None
+        self.next_deadline = now + RESEND_SECONDS if self.is_hidden else None
         return [*effects, average]
 
-    def _ask_members(self, now: float) -> list[Effect]:
-        """The attempt takes its time. Who has voted says so; it may have done so while this host was away."""
-        self._num_asked += 1
-        self.next_deadline = now + _pause_seconds(self._num_asked + 1)
-        start = AttemptStart(instance=self.instance, round=self.round, attempt=self._attempt, members=self._members)
-        return [Send(peer=peer, message=start) for peer in self._members if peer != self.me]
+    def _query_members(self, now: float) -> list[Effect]:
+        """The attempt takes its time. A member that has voted answers with its vote, which this host may have missed."""
+        self.next_deadline = self._attempts.current.next_query_at(now)
+        start = self._attempts.message()
+        return [Send(peer=peer, message=start) for peer in self._attempts.others]
 
-    def _give_up_if_vain(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
-        """The attempt under way cannot succeed with a member that is gone, does not take part, or has voted for another one."""
-        if self.phase is not Phase.AVERAGING:
+    def _end_lost_attempt(self, now: float) -> list[Effect]:
+        """End the attempt under way if a member is gone, does not contribute or voted for another average."""
+        if self.phase is not Phase.AVERAGING or not (lost := self._attempts.lost_members(self._votes)):
             return []
-        others = [peer for peer in self._members if peer != self.me]
-        lost = tuple(p for p in others if p in gone or p in self._declined or self._has_voted_otherwise(p))
-        if not lost:
-            return []
-        self._retry_members.suspect(lost)
-        whys = [
-            f"{peer} {'is gone' if peer in gone else 'takes no part' if peer in self._declined else 'has another average'}"
-            for peer in lost
-        ]
-        return self._give_up("; ".join(whys), lost, now, gone)
+        self._hosts.suspect(lost)
+        reason = "; ".join(f"{peer} {why}" for peer, why in lost.items())
+        return self._give_up(reason, tuple(lost), now)
 
-    def _give_up(self, reason: str, suspects: tuple[PeerId, ...], now: float, gone: Collection[PeerId]) -> list[Effect]:
-        """End the attempt under way here, and say so."""
-        effects = [self._failure_log(self._attempt, reason), *self.abandon(), *self._fail_attempt(now, gone)]
-        return [*effects, *self._tell_failure(self._attempt, suspects)]
+    def _give_up(self, reason: str, suspects: tuple[PeerId, ...], now: float) -> list[Effect]:
+        """End the attempt under way here, and report that."""
+        number = self._attempts.current.number
+        effects = [self._failure_log(number, reason), *self.abandon(), *self._fail_attempt(now)]
+        return [*effects, *self._report_failure(number, suspects)]
 
-    def _has_voted_otherwise(self, peer: PeerId) -> bool:
-        vote = self._votes.direct_vote_of(peer)
-        return vote is not None and (vote.attempt != self._attempt or set(vote.contributors) != set(self._members))
-
-    def _fail_attempt(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
-        self._failed[self.me] = self._attempt
+    def _fail_attempt(self, now: float) -> list[Effect]:
         effects = self._enter(Phase.RETRYING, now)
-        num_suspects = len(self._retry_members.suspects)
-        if num_suspects > self._num_suspected:  # it showed whom to leave out: the next one is another attempt
-            self._num_suspected, self._num_failed = num_suspects, 0
-        self.next_deadline = now + self._wait_seconds(gone)
-        self._num_failed += 1
+        self.next_deadline = now + self._attempts.failed()
         return effects
 
-    def _wait_seconds(self, gone: Collection[PeerId]) -> float:
-        """After a failed attempt: the leader listens for a moment, the others give the leader its time."""
-        return _pause_seconds(self._num_failed) + (0.0 if self._leads(gone) else TAKEOVER_SECONDS)
-
-    def _leads(self, gone: Collection[PeerId]) -> bool:
-        return self.is_contributor and self._retry_members.leader(gone) == self.me
-
-    def _retry(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
-        """The wait after a failure is over: lead the next attempt, or stop waiting for who should have."""
+    def _retry(self, now: float) -> list[Effect]:
+        """The pause after a failure is over: lead the next attempt, or skip a leader that was silent."""
         if not self.is_contributor:
             return self._ask_for_result(now)
-        survivors = self._retry_members.left(gone)
-        if not self._leads(gone):
-            self._retry_members.skip_leader(self._retry_members.leader(gone))
+        if not self._attempts.is_leader:
+            self._hosts.skip_leader()
             self.next_deadline = now + TAKEOVER_SECONDS
-            if not self._leads(gone):
+            if not self._attempts.is_leader:
                 return []
-        start = AttemptStart(
-            instance=self.instance,
-            round=self.round,
-            attempt=max([self._attempt, *self._failed.values()]) + 1,
-            members=survivors,
-        )
-        missed_averages = [peer for peer in self.contributors if peer not in survivors]
-        log = Log(
-            name="average_retried",
-            fields={"round": self.round, "instance": self.instance, "attempt": start.attempt, "without": missed_averages},
-        )
-        self._attempt, self._members = start.attempt, start.members
-        return [log, *self._tell(start), *self._begin_attempt(now)]
+        self._attempts.begin_next()
+        start = self._attempts.message()
+        fields: dict[str, object] = {"round": self.round, "instance": self.instance, "attempt": start.attempt}
+        fields["without"] = [peer for peer in self.contributors if peer not in start.members]
+        return [Log(name="average_retried", fields=fields), *self._send_all(start), *self._begin_attempt(now)]
 
     def _ask_for_result(self, now: float) -> list[Effect]:
-        """Whoever holds an average answers with its digest; whoever still counts on this host learns not to."""
+        """Hosts that hold an average answer with their votes; the others learn that this one does not contribute."""
         self.next_deadline = now + RESEND_SECONDS
-        suspects = tuple(peer for peer in self.contributors if peer == self.me)
-        return self._tell_failure(0, suspects)
+        return self._report_failure(0, tuple(peer for peer in self.contributors if peer == self.me))
 
     def abandon(self) -> list[Effect]:
         """Stop the attempt or the repair under way, if there is one: for another one, for a result of others, or because the
         swarm is rounds ahead."""
         if self.phase not in (Phase.AVERAGING, Phase.REPAIRING):
             return []
-        attempt = self._attempt if self.phase is Phase.AVERAGING else self._repaired
+        attempt = self._attempts.current.number if self.phase is Phase.AVERAGING else self._repaired
         return [CancelAverage(instance=self.instance, round=self.round, attempt=attempt)]
 
-    def _failure_received(self, sender: PeerId, message: AttemptFailed, now: float, gone: Collection[PeerId]) -> list[Effect]:
-        if sender in message.suspects:
-            self._declined[sender] = None
+    def _failure_received(self, sender: PeerId, message: AttemptFailed, now: float) -> list[Effect]:
+        view = self._hosts[sender]
+        view.has_declined = view.has_declined or sender in message.suspects
         if self._votes.have_own:
-            return [*self._answer(sender), *self._seek_commit(now, gone)]
-        self._failed[sender] = max(message.attempt, self._failed.get(sender, 0))
-        self._retry_members.accused_by(sender, message.suspects, gone)
-        if self.phase is Phase.AVERAGING and message.attempt >= self._attempt and sender in self._members:
-            # The attempt cannot succeed any more without the sender: join the retry instead of waiting for the timeout.
-            return self._give_up(f"{sender} says that it has failed", (), now, gone)
+            return [*self._answer(sender), *self._seek_commit(now)]
+        view.failed_attempt = max(view.failed_attempt, message.attempt)
+        self._hosts.accuse(sender, message.suspects)
+        attempt = self._attempts.current
+        if self.phase is Phase.AVERAGING and message.attempt >= attempt.number and sender in attempt.members:
+            # without the sender the attempt cannot succeed: join the retry instead of waiting for the timeout
+            return self._give_up(f"{sender} reported a failure", (), now)
         return []
 
-    def _start_received(self, sender: PeerId, message: AttemptStart, now: float, gone: Collection[PeerId]) -> list[Effect]:
+    def _start_received(self, sender: PeerId, message: AttemptStart, now: float) -> list[Effect]:
         if self._votes.have_own:
             return self._answer(sender)
-        members = tuple(p for p in self.contributors if p in message.members)
-        if members != message.members or sender not in members or not self._is_newer(message):
+        if not self._attempts.is_news(sender, message):
             return []
-        locally_blamed = tuple(peer for peer in members if peer in self._retry_members.locally_blamed)
-        if (
-            locally_blamed and self.me in members
-        ):  # who leads it is one of them, has not seen what was seen here, or is not honest
-            return self._tell_failure(message.attempt, locally_blamed)
-        if sender in locally_blamed:
+        is_member, failed_here = self.me in message.members, self._hosts.failed_here(message.members)
+        if is_member and failed_here:  # the leader is one of them, did not see what this host saw, or is not honest
+            return self._report_failure(message.attempt, failed_here)
+        if sender in failed_here or not (is_member or self._attempts.is_worth_waiting(message)):
             return []
-        if self.me not in members and 2 * len(members) <= len(self._retry_members.left(gone)):
-            return []  # so few settle nothing: not worth waiting for
         if self.phase in (Phase.TRAINING, Phase.TRAINED):
-            self._pending = message
+            self._attempts.pending = message
             return []
-        if self.phase not in (Phase.AVERAGING, Phase.RETRYING) or not self._is_founded(sender, now):
+        is_running = self.phase is Phase.AVERAGING
+        if is_running and not self._attempts.is_called_for(sender, now):
+            return []
+        if not is_running and self.phase is not Phase.RETRYING:
             return []
         effects = self.abandon()
-        self._attempt, self._members = message.attempt, members
-        if self.me in members and self.is_contributor:
-            return [*effects, *self._begin_attempt(now), *self._give_up_if_vain(now, gone)]
-        if self.phase is Phase.AVERAGING:
+        self._attempts.follow(message)
+        if is_member and self.is_contributor:
+            return [*effects, *self._begin_attempt(now), *self._end_lost_attempt(now)]
+        if is_running:
             effects += self._enter(Phase.RETRYING, now)
+        self._wait_for_others(now)
+        return [*effects, *self._seek_commit(now)]
+
+    def _wait_for_others(self, now: float) -> None:
+        """An attempt without this host runs. Its leader may be cut off, so the wait ends."""
         self.next_deadline = now + self._adaptive_timeout.timeout_seconds(expected_seconds=0.0)
-        return [*effects, *self._seek_commit(now, gone)]
-
-    def _is_founded(self, leader: PeerId, now: float) -> bool:
-        """Whether the attempt under way is to be given up for one of this leader. The news that it failed may have been lost,
-        but not again and again."""
-        has_failed = any(self._failed.get(peer, -1) >= self._attempt for peer in self._members)
-        if self.phase is not Phase.AVERAGING or has_failed:
-            return True
-        if now - self._unfounded.get(leader, -LONGEST_PAUSE_SECONDS) < LONGEST_PAUSE_SECONDS:
-            return False
-        self._unfounded[leader] = now
-        return True
-
-    def _is_newer(self, start: AttemptStart) -> bool:
-        """Than what this host takes part in. Of two attempts with one number, by leaders that did not know of each other, the
-        same one counts everywhere: that of more members, then of the first ones. Otherwise each would wait for the other."""
-        own = self._pending if self._pending is not None and self._pending.attempt > self._attempt else None
-        attempt, members = (own.attempt, own.members) if own else (self._attempt, self._members)
-        if start.attempt != attempt:
-            return start.attempt > attempt
-        return (len(start.members), members) > (len(members), start.members)
 
     # --- commit ------------------------------------------------------------------------------------------------------
 
-    def _digest_received(self, sender: PeerId, message: AverageDigest, now: float, gone: Collection[PeerId]) -> list[Effect]:
-        accused_by = set(message.contributors)
-        if not accused_by or len(accused_by) < len(message.contributors) or not accused_by.issubset(self.contributors):
+    def _digest_received(self, sender: PeerId, message: AverageDigest, now: float) -> list[Effect]:
+        distinct = set(message.contributors)
+        if not distinct or len(distinct) < len(message.contributors) or not distinct.issubset(self.contributors):
             return []
         self._votes.received(sender, message)
-        effects = [*self._give_up_if_vain(now, gone), *self._seek_commit(now, gone), *self._relay_vote(sender)]
+        effects = [*self._end_lost_attempt(now), *self._seek_commit(now), *self._relay_vote(sender)]
         is_past = self.phase in (Phase.APPLYING, Phase.EVALUATING, Phase.DONE)
         if is_past and not message.is_answer:
-            effects += self._answer(sender)  # it may have missed our vote, and we will not say it again by ourselves
+            effects += self._answer(sender)  # it may have missed this host's vote, which is not sent again by itself
         return effects
 
     def _answer(self, receiver: PeerId) -> list[Effect]:
@@ -547,52 +462,45 @@ class OuterRound:
         others = self._votes.to_relay(voter)
         return [effect for share in self.instance_plan.hosts if share.peer in others for effect in self._answer(share.peer)]
 
-    def _seek_commit(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
-        """Apply my average if a majority holds it; fetch the one that a majority holds, or that will win, if mine differs."""
-        if self.phase not in (Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING):
+    def _seek_commit(self, now: float) -> list[Effect]:
+        """Apply this host's average if a majority holds it; fetch the one to have if it is another."""
+        tally = self._votes.tally(self._hosts.absent)
+        choice = self._choice(tally)
+        if choice is None:
             return []
-        tally = self._votes.tally({*gone, *self._declined})
-        chosen = self._choose(tally, gone)
-        if chosen is None:
-            return []
-        if self.phase is Phase.COMMITTING and chosen == choice_of(self._votes.own):
-            if chosen != tally.majority:
+        if self.phase is Phase.COMMITTING and choice == choice_of(self._votes.own):
+            return self._apply(now) if choice == tally.majority else []
+        if self.phase is Phase.AVERAGING and choice[0] == self._attempts.current.number:
+            attempt = self._attempts.current
+            if attempt.overdue_at is None:  # the rest of a running attempt costs less than a repair: wait as long again
+                attempt.overdue_at = self.next_deadline = now + max(RESEND_SECONDS, now - self._phase_since)
+            if now < attempt.overdue_at:
                 return []
-            effects = self._enter(Phase.APPLYING, now)
-            self.next_deadline = None
-            return [*effects, ApplyOuter(instance=self.instance, round=self.round)]
-        if self.phase is Phase.AVERAGING and chosen[0] == self._attempt:
-            # The others serve us until we have it too; what is nearly here costs less than all of it once more.
-            if self._overdue_at is None:
-                self._overdue_at = self.next_deadline = now + max(RESEND_SECONDS, now - self._phase_since)
-            if now < self._overdue_at:
-                return []
-        told = [
-            peer for peer in tally.holders(chosen) if self._votes.direct_vote_of(peer)
-        ]  # others could not give it to this host
-        holders = tuple(peer for peer in told if peer != self.me and peer not in self._failed_donors_this_pass)
-        if not holders:  # they are asked again when the pause is over
-            self.next_deadline = now + max(RESEND_SECONDS, _pause_seconds(self._num_repairs_failed))
-            return []
-        return self._repair(tally.votes[holders[0]], holders, now)
+        resting = self._hosts.resting_donors
+        donors = tuple(peer for peer in self._votes.donors(tally, choice) if peer not in resting)
+        if donors:
+            return self._repair(tally.votes[donors[0]], donors, now)
+        self.next_deadline = now + max(RESEND_SECONDS, pause_seconds(self._num_repairs_failed))
+        return []
 
-    def _choose(self, tally: CommitTally, gone: Collection[PeerId]) -> Choice | None:
-        """The average to have: the majority's, or the one of most hosts where waiting would give no majority."""
-        if not tally.votes or tally.majority is not None:
-            return tally.majority
-        if self.phase is Phase.COMMITTING:  # everybody holds something and nothing has a majority
-            return tally.ranking[0] if tally.is_complete else None
-        if self.is_hidden and all(peer in tally.votes for peer in self._members if peer != self.me):
-            return tally.ranking[0]  # only ours is missing
-        if self.phase is not Phase.RETRYING:
-            return None
-        # Somebody holds a result while I have none: it is cheaper to take that one than to average again, unless few had a
-        # part in it, few hold it, and there are others to average with. Who could not give it once only says so.
-        is_alone = self._retry_members.left(gone) == (self.me,)
-        worthwhile = (choice for choice in tally.ranking if is_alone or tally.is_of_half(choice))
-        return next((c for c in worthwhile if any(p not in self._failed_donors for p in tally.holders(c))), None)
+    def _choice(self, tally: CommitTally) -> Choice | None:
+        """The average to have, if there is one by now."""
+        match self.phase:
+            case Phase.COMMITTING:
+                return tally.choice_of_holder()
+            case Phase.AVERAGING:
+                return tally.choice_of_member(self._attempts.others)
+            case Phase.RETRYING:
+                is_alone = self._hosts.remaining == (self.me,)
+                return tally.choice_of_waiting(is_alone=is_alone, failed_donors=self._hosts.failed_donors)
+            case _:
+                return None
 
-    def _repair(self, vote: AverageDigest, holders: tuple[PeerId, ...], now: float) -> list[Effect]:
+    def _apply(self, now: float) -> list[Effect]:
+        self.next_deadline = None
+        return [*self._enter(Phase.APPLYING, now), ApplyOuter(instance=self.instance, round=self.round)]
+
+    def _repair(self, vote: AverageDigest, donors: tuple[PeerId, ...], now: float) -> list[Effect]:
         effects = [*self.abandon(), *self._enter(Phase.REPAIRING, now)]
         self.next_deadline = None
         self._repaired = vote.attempt
@@ -600,21 +508,21 @@ class OuterRound:
             instance=self.instance,
             round=self.round,
             attempt=vote.attempt,
-            key=self._key(vote.attempt, vote.contributors),
+            key=self._attempts.key(vote.attempt, vote.contributors),
             digest=vote.digest,
             contributors=vote.contributors,
-            from_peers=holders,
+            from_peers=donors,
             timeout_seconds=max(REPAIR_SECONDS, self._adaptive_timeout.timeout_seconds(expected_seconds=0.0)),
         )
         return [*effects, repair]
 
     # --- small things ------------------------------------------------------------------------------------------------
 
-    def _tell(self, message: AveragingMessage) -> list[Effect]:
+    def _send_all(self, message: AveragingMessage) -> list[Effect]:
         return [Send(peer=share.peer, message=message) for share in self.instance_plan.hosts if share.peer != self.me]
 
-    def _tell_failure(self, attempt: int, suspects: tuple[PeerId, ...]) -> list[Effect]:
-        return self._tell(AttemptFailed(instance=self.instance, round=self.round, attempt=attempt, suspects=suspects))
+    def _report_failure(self, attempt: int, suspects: tuple[PeerId, ...]) -> list[Effect]:
+        return self._send_all(AttemptFailed(instance=self.instance, round=self.round, attempt=attempt, suspects=suspects))
 
     def _enter(self, phase: Phase, now: float) -> list[Effect]:
         assert phase in STEPS[self.phase], f"{self.phase} -> {phase}"
@@ -628,11 +536,6 @@ class OuterRound:
 
     def _phase_log(self) -> Log:
         return Log(name="phase", fields={"round": self.round, "instance": self.instance, "phase": self.phase.value})
-
-
-def _pause_seconds(num_failed: int) -> float:
-    """Before the next try, longer each time."""
-    return float(min(GRACE_SECONDS * 2.0 ** min(num_failed, 10), LONGEST_PAUSE_SECONDS))
 
 
 def round_line(outer: OuterRound) -> Log:

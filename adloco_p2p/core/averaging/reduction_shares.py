@@ -5,19 +5,20 @@ from math import fsum
 from statistics import median_low
 
 FASTEST_UPLINK = 4.0
-"""An uplink counts for at most this many times the median one: who claims more would get work that it cannot do."""
+"""An uplink counts for at most this many times the median one: a false claim gives a member no more work than that."""
 
 
 def reduction_shares(uplinks: Sequence[float], reachable: Sequence[bool]) -> tuple[float, ...]:
     """How much of a vector each member of an average reduces, as fractions of one, so that all uplinks are done together.
 
-    A member with fraction f sends 1 + (n - 2) f vectors: its own but for what it reduces itself, and its part of the result to
-    everybody else. So with uplinks b and n members f = (T b - 1) / (n - 2) for the least T at which the fractions, none
-    negative, sum to one; whose uplink needs longer than T for its own vector alone reduces nothing. 0, and less than a byte
-    per second, means unknown, and counts as the median. Empty, which means equally, where nothing is known or depends on it.
+    A member with fraction f sends 1 + (n - 2) f vectors: its own except for the part that it reduces, and the result of that
+    part to all others. So with uplinks b and n members f = (T b - 1) / (n - 2) for the least T at which the fractions, none
+    negative, sum to one; a member whose uplink needs longer than T for its own vector alone reduces nothing. 0, and less than a
+    byte per second, means unknown, and counts as the median. An empty result means equal shares: all members reduce, and there
+    are fewer than three of them or no uplink is known.
 
-    Members send to those who reduce and to nobody else. So who cannot be dialled reduces nothing, as long as anybody can be:
-    two of them need no connection to each other.
+    Members send only to those that reduce. So a member that cannot be dialled reduces nothing, as long as any other can be: two
+    such members need no connection to each other.
     """
     reduces = reachable if any(reachable) else [True] * len(uplinks)
     known = sorted(uplink for uplink in uplinks if uplink >= 1)

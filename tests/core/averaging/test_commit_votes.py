@@ -44,17 +44,17 @@ def test_few_hold_an_average_of_few() -> None:
     assert votes.tally((C, D)).is_of_half(choice_of(own))
 
 
-def test_a_host_in_client_mode_counts_another_ones_vote_at_second_hand() -> None:
-    told = vote("1", A, B, C, D, relayed_for=(D,))
+def test_a_host_in_client_mode_counts_the_relayed_vote_of_another_one() -> None:
+    relaying = vote("1", A, B, C, D, relayed_for=(D,))
     client, listening = votes_of(C, C, D), votes_of(B, C, D)
     for votes in (client, listening):
-        votes.received(A, told)
+        votes.received(A, relaying)
     assert set(client.tally(()).votes) == {A, D}
     assert set(listening.tally(()).votes) == {A}
     assert client.direct_vote_of(D) is None  # it cannot be asked for the average
 
 
-def test_who_has_voted_seconds_the_same_vote_of_hosts_in_client_mode() -> None:
+def test_a_host_that_has_voted_relays_the_same_vote_of_hosts_in_client_mode() -> None:
     votes, same, other = votes_of(A, C, D), vote("1", A, B, C, D), vote("2", D)
     votes.received(C, same)
     assert not votes.to_relay(C)  # not yet: this host holds nothing

@@ -1,0 +1,182 @@
+"""One attempt at an average - its number, members, key and deadlines - and the attempt that follows when it fails."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.averaging.commit_votes import CommitVotes
+from adloco_p2p.core.averaging.host_views import HostViews
+from adloco_p2p.core.averaging.reduction_shares import reduction_shares
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import Average
+from adloco_p2p.core.model.messages import AttemptStart
+from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, RoundPlan
+
+GRACE_SECONDS = 1.0
+"""After a failed attempt the leader of the retry waits so long for the reports of the others."""
+TAKEOVER_SECONDS = 4.0
+"""After so long without a message from it, the leader of the retry is skipped."""
+LONGEST_PAUSE_SECONDS = 32.0
+"""Pauses between tries that fail grow up to this. A leader may end an attempt that no failure was reported of as often."""
+RESEND_SECONDS = 2.0
+"""A commit vote is sent again after so long without a commit. Members of an attempt are queried, too, ever less often."""
+
+
+def pause_seconds(num_failed: int) -> float:
+    """Before the next try, longer each time."""
+    return float(min(GRACE_SECONDS * 2.0 ** min(num_failed, 10), LONGEST_PAUSE_SECONDS))
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try at an average, which this host takes part in or waits for."""
+
+    number: int
+    members: tuple[PeerId, ...]
+    num_queries: int = 0
+    """How often this host has queried the members."""
+    overdue_at: float | None = None
+    """When this host stops waiting for its own result, once a majority, or all other members, have theirs. Seconds."""
+
+    def next_query_at(self, now: float) -> float:
+        """The members are being queried; when they are due again, in seconds."""
+        self.num_queries += 1
+        return now + pause_seconds(self.num_queries + 1)
+
+
+class Attempts:
+    """The attempts of one instance's round, on one host."""
+
+    def __init__(
+        self,
+        *,
+        me: PeerId,
+        plan: RoundPlan,
+        plan_digest: Digest,
+        instance: InstanceId,
+        contributors: tuple[PeerId, ...],
+        hosts: HostViews,
+        adaptive_timeout: AdaptiveTimeout,
+    ) -> None:
+        self.current = Attempt(number=0, members=contributors)
+        """This host takes part in it or, without being a member, waits for it."""
+        self.pending: AttemptStart | None = None
+        """The newest attempt that was started while this host trains."""
+        self._me = me
+        self._plan = plan
+        self._plan_digest = plan_digest
+        self._instance = instance
+        self._contributors = contributors
+        self._hosts = hosts
+        self._adaptive_timeout = adaptive_timeout
+        self._num_failed = 0
+        """Attempts that failed here since the last one that showed a new suspect."""
+        self._num_suspects = 0
+
+    @property
+    def others(self) -> list[PeerId]:
+        """The other members of the current attempt."""
+        return [peer for peer in self.current.members if peer != self._me]
+
+    @property
+    def is_leader(self) -> bool:
+        """This contributor starts the next attempt."""
+        return self._hosts.leader == self._me
+
+    def key(self, number: int, members: Sequence[PeerId]) -> Digest:
+        """Two sets of members never meet under one key."""
+        fields = ["average", self._plan_digest, self._plan.round, self._instance, number, list(members)]
+        return canonical.digest(fields)
+
+    def message(self) -> AttemptStart:
+        """Starts the current attempt on other hosts, or queries its members."""
+        attempt = self.current
+        return AttemptStart(instance=self._instance, round=self._plan.round, attempt=attempt.number, members=attempt.members)
+
+    def average(self) -> Average:
+        """The all-reduce of the current attempt."""
+        attempt = self.current
+        samples = {share.peer: share.samples for share in self._plan.instance(self._instance).hosts}
+        roster = {entry.peer: entry.capacity for entry in self._plan.roster}
+        uplinks = [roster[peer].upload_bytes_per_second if peer in roster else 0.0 for peer in attempt.members]
+        reachable = [peer not in roster or roster[peer].is_reachable for peer in attempt.members]
+        return Average(
+            instance=self._instance,
+            round=self._plan.round,
+            attempt=attempt.number,
+            key=self.key(attempt.number, attempt.members),
+            weights=tuple((peer, samples[peer]) for peer in attempt.members),
+            timeout_seconds=self._timeout_seconds(uplinks),
+            shares=reduction_shares(uplinks, reachable),
+        )
+
+    def _timeout_seconds(self, uplinks: Sequence[float]) -> float:
+        expected = self._plan.expected_seconds
+        timeout = self._adaptive_timeout.timeout_seconds(expected_seconds=expected)
+        if self._adaptive_timeout.waits and expected > 0:
+            return min(timeout, self._adaptive_timeout.longest_seconds(expected_seconds=expected, uplinks=uplinks))
+        return timeout
+
+    # --- failure and retry -------------------------------------------------------------------------------------------
+
+    def lost_members(self, votes: CommitVotes) -> dict[PeerId, str]:
+        """Members with which the current attempt cannot succeed, and the reason in words."""
+        reasons = ((peer, self._reason_of_loss(peer, votes)) for peer in self.others)
+        return {peer: reason for peer, reason in reasons if reason is not None}
+
+    def _reason_of_loss(self, peer: PeerId, votes: CommitVotes) -> str | None:
+        if peer in self._hosts.gone:
+            return "is gone"
+        if self._hosts[peer].has_declined:
+            return "does not contribute"
+        vote = votes.direct_vote_of(peer)
+        is_same = vote is None or (vote.attempt == self.current.number and set(vote.contributors) == set(self.current.members))
+        return None if is_same else "voted for another average"
+
+    def failed(self) -> float:
+        """The current attempt failed here. Returns the seconds until this host acts again: as the leader it waits a moment for
+        the reports of the others, otherwise it gives the leader its time."""
+        self._hosts[self._me].failed_attempt = self.current.number
+        if self._hosts.num_suspects > self._num_suspects:  # without the new suspect the next one is another attempt
+            self._num_suspects, self._num_failed = self._hosts.num_suspects, 0
+        seconds = pause_seconds(self._num_failed) + (0.0 if self.is_leader else TAKEOVER_SECONDS)
+        self._num_failed += 1
+        return seconds
+
+    def begin_next(self) -> None:
+        """Its leader begins the attempt after all that failed, with all that remain."""
+        number = max(self.current.number, self._hosts.newest_failure) + 1
+        self.current = Attempt(number=number, members=self._hosts.remaining)
+
+    def follow(self, start: AttemptStart) -> None:
+        self.current = Attempt(number=start.attempt, members=start.members)
+
+    # --- starts by others --------------------------------------------------------------------------------------------
+
+    def is_news(self, leader: PeerId, start: AttemptStart) -> bool:
+        """The start is well formed, and newer than the attempt of which this host is a member. Of two attempts with one number,
+        by leaders that did not know of each other, the same one counts everywhere: that of more members, then of the first
+        ones. Otherwise each would wait for the other."""
+        members = tuple(peer for peer in self._contributors if peer in start.members)
+        if members != start.members or leader not in members:
+            return False
+        number, members = self.current.number, self.current.members
+        if self.pending is not None and self.pending.attempt > number:
+            number, members = self.pending.attempt, self.pending.members
+        if start.attempt != number:
+            return start.attempt > number
+        return (len(start.members), members) > (len(members), start.members)
+
+    def is_worth_waiting(self, start: AttemptStart) -> bool:
+        """The members are more than half of those that remain: fewer decide nothing for a host that is not among them."""
+        return 2 * len(start.members) > len(self._hosts.remaining)
+
+    def is_called_for(self, leader: PeerId, now: float) -> bool:
+        """The current attempt, which runs, is given up for one of this leader: a member has reported a failure, or the report
+        may have been lost - but not again and again."""
+        if any(self._hosts[peer].failed_attempt >= self.current.number for peer in self.current.members):
+            return True
+        if now - self._hosts[leader].uncalled_start_at < LONGEST_PAUSE_SECONDS:
+            return False
+        self._hosts[leader].uncalled_start_at = now
+        return True

@@ -1,0 +1,131 @@
+"""Facts about the other hosts of one round, and the rules that follow from them: the members of a retry, its leader, the hosts
+whose commit votes are awaited, and the donors of an average."""
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from adloco_p2p.core.model.types import PeerId
+
+
+@dataclass(slots=True)
+class HostView:
+    """The facts that this host knows about one host of the round."""
+
+    failed_attempt: int = -1
+    """The newest attempt whose failure it reported; -1: none."""
+    has_declined: bool = False
+    """It has reported that it will not contribute, so its commit vote is not awaited."""
+    is_suspect: bool = False
+    """Retries leave it out: an attempt failed because of it, here or as others report."""
+    has_failed_here: bool = False
+    """An attempt failed because of it in the sight of this host, which joins no attempt with it again, whoever leads."""
+    was_silent_leader: bool = False
+    """It was its turn to lead a retry, and no start came."""
+    has_failed_as_donor: bool = False
+    """A repair from it failed. Where nothing has a majority its vote is no reason to wait."""
+    is_resting_donor: bool = False
+    """A repair from it failed since the last pause: it is not asked again before the next one."""
+    accused: frozenset[PeerId] = frozenset()
+    """The other contributors that it has accused in this round, as far as its accusations count."""
+    uncalled_start_at: float = -math.inf
+    """When it last ended an attempt of which no member had reported a failure. Seconds."""
+
+
+class HostViews:
+    """All hosts of one instance's round, as one of them sees them."""
+
+    def __init__(
+        self, *, me: PeerId, hosts: Iterable[PeerId], contributors: Sequence[PeerId], clients: Collection[PeerId]
+    ) -> None:
+        """`clients`: hosts in client mode; the others, which every host can reach, lead first."""
+        self.gone: Collection[PeerId] = ()
+        """Peers that the membership counts as gone at the moment."""
+        self._me = me
+        self._contributors = tuple(contributors)
+        self._clients = frozenset(clients)
+        self._views = {peer: HostView() for peer in hosts}
+
+    def __getitem__(self, peer: PeerId) -> HostView:
+        return self._views[peer]
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._views
+
+    # --- rules -------------------------------------------------------------------------------------------------------
+
+    @property
+    def remaining(self) -> tuple[PeerId, ...]:
+        """Members of the next attempt. This host always counts itself."""
+        return tuple(p for p in self._contributors if p == self._me or not (p in self.gone or self._views[p].is_suspect))
+
+    @property
+    def leader(self) -> PeerId:
+        """Starts the next attempt: the smallest id of those that remain and were not silent as leaders."""
+        candidates = [peer for peer in self.remaining if peer == self._me or not self._views[peer].was_silent_leader]
+        return min(candidates, key=lambda peer: (peer in self._clients, peer))
+
+    @property
+    def absent(self) -> frozenset[PeerId]:
+        """Hosts whose commit votes are not awaited."""
+        return frozenset(self.gone).union(peer for peer, view in self._views.items() if view.has_declined)
+
+    @property
+    def failed_donors(self) -> frozenset[PeerId]:
+        return frozenset(peer for peer, view in self._views.items() if view.has_failed_as_donor)
+
+    @property
+    def resting_donors(self) -> frozenset[PeerId]:
+        return frozenset(peer for peer, view in self._views.items() if view.is_resting_donor)
+
+    @property
+    def newest_failure(self) -> int:
+        """The newest attempt that any host reported as failed; -1: none."""
+        return max(view.failed_attempt for view in self._views.values())
+
+    @property
+    def num_suspects(self) -> int:
+        return sum(view.is_suspect for view in self._views.values())
+
+    def failed_here(self, members: Sequence[PeerId]) -> tuple[PeerId, ...]:
+        """Those of the members with which this host joins no attempt again."""
+        return tuple(peer for peer in members if self._views[peer].has_failed_here)
+
+    # --- facts -------------------------------------------------------------------------------------------------------
+
+    def suspect(self, peers: Iterable[PeerId]) -> None:
+        for view in self._others(peers):
+            view.is_suspect = True
+
+    def saw_failure(self, peers: Sequence[PeerId]) -> None:
+        """An attempt that this host took part in failed because of these."""
+        self.suspect(peers)
+        for view in self._others(peers):
+            view.has_failed_here = True
+
+    def accuse(self, accuser: PeerId, peers: Sequence[PeerId]) -> None:
+        """An attempt of `accuser` failed because of these, by its own report. It has less than half of those that remain left
+        out at once, and less than half of the contributors in the whole round. If it names itself it is left out, too."""
+        accused = frozenset(peer for peer in peers if peer in self._contributors and peer != accuser)
+        in_round = self._views[accuser].accused | accused
+        if 2 * len(accused) < len(self.remaining) and 2 * len(in_round) < len(self._contributors):
+            self._views[accuser].accused = in_round
+            self.suspect(accused)
+        if accuser in peers and accuser in self._contributors:
+            self.suspect([accuser])
+
+    def skip_leader(self) -> None:
+        """The leader's turn has passed without a start."""
+        self._views[self.leader].was_silent_leader = True
+
+    def repair_failed(self, donors: Iterable[PeerId]) -> None:
+        for view in self._others(donors):
+            view.has_failed_as_donor = view.is_resting_donor = True
+
+    def rest_is_over(self) -> None:
+        """Every donor may be asked again."""
+        for view in self._views.values():
+            view.is_resting_donor = False
+
+    def _others(self, peers: Iterable[PeerId]) -> list[HostView]:
+        return [self._views[peer] for peer in peers if peer != self._me and peer in self._views]
