@@ -49,7 +49,7 @@ class Boundary:
         )
         merges = tuple(self._branches.doable(merge, self._state.lost) for merge in plan.merges if merge.target in mine)
         self._state.opening = boundary
-        return [Transition(round=boundary, forks=forks, merges=merges)]
+        return self._state.stamped([Transition(round=boundary, forks=forks, merges=merges)])
 
     def applied(self, event: TransitionApplied) -> list[Effect]:
         assert event.round == self._state.opening
@@ -69,5 +69,5 @@ class Boundary:
             del self._state.held[instance]
             effects.append(DropInstance(instance=instance))
         if plan.is_last:
-            effects += [Evaluate(instance=instance, round=plan.round) for instance in mine]
+            effects += self._state.stamped(Evaluate(instance=instance, round=plan.round) for instance in mine)
         return effects

@@ -1,18 +1,7 @@
 """How a peer that was away, or on another history, comes back to the round that the others compute now."""
 
-from collections import Counter
-
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
-from adloco_p2p.core.model.events import (
-    DiscardRound,
-    Effect,
-    Evaluated,
-    Event,
-    InnerFinished,
-    OuterApplied,
-    Probed,
-    TransitionApplied,
-)
+from adloco_p2p.core.model.events import DiscardRound, Effect, Evaluated, OuterApplied
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, RoundPlan
@@ -45,8 +34,6 @@ class CatchingUp:
         self._adaptive_timeout = adaptive_timeout
         self._waiting: tuple[int, int, float] | None = None
         """Boundary, number of rounds done, since when this peer waits in a round that is over for the others."""
-        self._void: Counter[tuple[type, int, InstanceId | None]] = Counter()
-        """Ends of work on the device that was given up while under way: they come, and mean nothing any more."""
 
     @property
     def next_deadline(self) -> float | None:
@@ -57,20 +44,6 @@ class CatchingUp:
 
     def forget(self, *, before: int) -> None:
         self.untrained = {key: None for key in self.untrained if key[0] >= before}
-
-    def is_void(self, event: Event) -> bool:
-        """The end of something that was given up. Work on the device ends in the order in which it was asked for."""
-        match event:
-            case InnerFinished() | OuterApplied() | Evaluated():
-                key: tuple[type, int, InstanceId | None] = (type(event), event.round, event.instance)
-            case TransitionApplied() | Probed():
-                key = (type(event), event.round, None)
-            case _:
-                return False
-        if not self._void[key]:
-            return False
-        self._void[key] -= 1
-        return True
 
     def catch_up(self, now: float, *, is_donor: bool) -> list[Effect]:
         """Where the swarm is far ahead, or a little and we get nowhere, jump to the round that computes now.
@@ -103,18 +76,12 @@ class CatchingUp:
     def _fast_forward(self, present: int) -> list[Effect]:
         """Give up what is under way and go on at the boundary before `present`, with state from others."""
         effects: list[Effect] = []
+        self._state.epoch += 1
         if self._state.opening is not None:
-            self._void[TransitionApplied, self._state.opening, None] += 1
             opening = self._book.plans[self._state.opening]
             self._branches.merged(opening, self._book.mine(opening))
-        for number in self._reporting.probing:
-            if number not in self._reporting.verdicts:
-                self._void[Probed, number, None] += 1
         for key, outer in sorted(self._state.rounds.items()):
             if not outer.is_done:
-                end = outer.device_end
-                if end is not None:
-                    self._void[end, key[0], key[1]] += 1
                 effects += [*outer.abandon(), DiscardRound(instance=key[1])]
         effects += self._fetching.give_up()
         self._state.rounds = {key: outer for key, outer in self._state.rounds.items() if outer.is_done}

@@ -28,6 +28,7 @@ from adloco_p2p.core.model.events import (
     AverageFinished,
     Commanded,
     Decided,
+    DeviceEnd,
     DiscardRound,
     Effect,
     Evaluated,
@@ -134,7 +135,7 @@ class Peer:
     # --- one event ---------------------------------------------------------------------------------------------------
 
     def _take(self, event: Event, now: float) -> list[Effect]:
-        if self._catching_up.is_void(event):
+        if isinstance(event, DeviceEnd) and self._state.is_outdated(event):
             return []
         match event:
             case Started():
@@ -191,7 +192,7 @@ class Peer:
             outer = self._state.rounds.get((message.round, message.instance))
             if outer is None:
                 return self._fetching.decline(event.sender, message)
-            return outer.received(event.sender, message, now, self._state.gone)
+            return self._state.stamped(outer.received(event.sender, message, now, self._state.gone))
         if isinstance(message, RunComplete):
             return self._completion.received(event.sender, message)
         return self._outcomes(self._agreement.receive(event.sender, message, now), now)
@@ -199,7 +200,7 @@ class Peer:
     def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for key in sorted(self._state.rounds):
-            effects += self._state.rounds[key].tick(now, self._state.gone)
+            effects += self._state.stamped(self._state.rounds[key].tick(now, self._state.gone))
         self._fetching.tick(now)
         effects += self._completion.tick(now, self._state.gone)
         return effects + self._outcomes(self._agreement.tick(now), now)
@@ -213,19 +214,21 @@ class Peer:
             if isinstance(event, Evaluated) and plan is not None and plan.is_last:
                 self._final_loss = event.heldout_loss
             return []
+        was_done = outer.is_done
         match event:
             case InnerFinished():
                 is_ahead = self._state.held.get(event.instance, event.round) < event.round
-                return outer.inner_finished(event.result, now, self._state.gone, is_ahead=is_ahead)
+                effects = outer.inner_finished(event.result, now, self._state.gone, is_ahead=is_ahead)
             case AverageFinished():
-                return outer.average_finished(event, now, self._state.gone)
+                effects = outer.average_finished(event, now, self._state.gone)
             case AverageFailed():
-                return outer.average_failed(event, now, self._state.gone)
+                effects = outer.average_failed(event, now, self._state.gone)
             case OuterApplied():
                 effects = outer.outer_applied(event, now, evaluate=self._evaluates(outer))
             case Evaluated():
                 effects = outer.evaluated(event.heldout_loss, now)
-        if outer.is_done:
+        effects = self._state.stamped(effects)
+        if outer.is_done and not was_done:
             effects += self._round_done(outer, now)
         return effects
 
@@ -237,7 +240,7 @@ class Peer:
         name = "left" if isinstance(event, PeerGone) else "returned"
         effects: list[Effect] = [Log(name=name, fields={"peer": event.peer})]
         for key in sorted(self._state.rounds):
-            effects += self._state.rounds[key].roster_changed(now, self._state.gone)
+            effects += self._state.stamped(self._state.rounds[key].roster_changed(now, self._state.gone))
         return effects
 
     def _submit(self, report: Report, now: float) -> list[Effect]:
@@ -326,7 +329,8 @@ class Peer:
             is_late=is_over and self._book.has_company(plan, instance, self._state.gone),
         )
         self._state.rounds[key] = outer
-        return outer.start(now, progress_end=progress_after(plan, self.cadence.work), is_ahead=is_ahead)
+        progress_end = progress_after(plan, self.cadence.work)
+        return self._state.stamped(outer.start(now, progress_end=progress_end, is_ahead=is_ahead))
 
     def _round_done(self, outer: OuterRound, now: float) -> list[Effect]:
         """One instance ended its round: count it and write it down. What ran ahead of it goes on."""
@@ -334,7 +338,7 @@ class Peer:
         effects = [round_line(outer), *self._stand_at(outer.instance, outer.round + 1)]
         following = self._state.rounds.get((outer.round + 1, outer.instance))
         if following is not None and following.phase is Phase.TRAINED:
-            effects += following.hand_over(now, self._state.gone)
+            effects += self._state.stamped(following.hand_over(now, self._state.gone))
         return effects
 
     def _stand_at(self, instance: InstanceId, boundary: int) -> list[Effect]:

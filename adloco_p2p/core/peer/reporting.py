@@ -78,7 +78,7 @@ class Reporting:
                 is_ready = all(self._state.stands_at(source, number + 1) for source in plan.probe.sources)
                 if is_ready and number not in self.probing:
                     self.probing[number] = None
-                    effects.append(Probe(round=number, merge=plan.probe))
+                    effects += self._state.stamped([Probe(round=number, merge=plan.probe)])
                 continue
             effects += self._report(plan, done, now)
         return effects

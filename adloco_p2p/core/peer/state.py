@@ -3,7 +3,11 @@
 The parts of a `Peer` share it.
 """
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from adloco_p2p.core.averaging.outer_round import OuterRound
+from adloco_p2p.core.model.events import DeviceEnd, DeviceJob, Effect
 from adloco_p2p.core.model.telemetry import Log, joined_lines, plan_line
 from adloco_p2p.core.model.types import InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.core.peer.branch_store import BranchStore
@@ -32,6 +36,16 @@ class PeerState:
         """Instances that this peer waited for in vain: it reports without them, until plans end them or somebody has them."""
         self.own_reports: dict[int, Report] = {}
         self.gone: dict[PeerId, None] = {}
+        self.epoch = 0
+        """Counts the times at which everything under way on the device was given up."""
+
+    def stamped(self, effects: Iterable[Effect]) -> list[Effect]:
+        """The effects, with the present epoch on the jobs for the device."""
+        return [replace(item, epoch=self.epoch) if isinstance(item, DeviceJob) else item for item in effects]
+
+    def is_outdated(self, end: DeviceEnd) -> bool:
+        """The job was given up after it was asked for."""
+        return end.epoch < self.epoch
 
     def learn(self, plan: RoundPlan) -> None:
         self.book.remember(plan)
