@@ -99,7 +99,9 @@ class Healing:
                 self._states[peer].kept(StateKept(instance=key, round=item.branch_state.round, digest=item.branch_state.state))
 
     def tell(self, peer: PeerId) -> tuple[BranchState, ...]:
-        return self._states[peer].tell()
+        claims = self._states[peer].claims()
+        self._states[peer].claimed(claims)
+        return claims
 
     # --- promises ----------------------------------------------------------------------------------------------------
 

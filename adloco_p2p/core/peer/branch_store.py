@@ -37,15 +37,17 @@ class BranchStore:
         self._copying: dict[InstanceId, BranchState] = {}
         """The device makes or serves them; then they are held."""
         self._held: dict[InstanceId, BranchState] = {}
-        self._told: Counter[InstanceId] = Counter()
-        """In how many reports this peer named what no plan has named yet."""
+        self._num_claims: Counter[InstanceId] = Counter()
+        """Branch state -> how many reports of this peer named it while no plan did."""
         self._given_up: dict[InstanceId, None] = {}
 
-    def tell(self) -> tuple[BranchState, ...]:
-        """What this peer says of them in a report, by key."""
-        told = [key for key in sorted(self._held) if key not in self._settled][:MAX_BRANCHES]
-        self._told.update(key for key in told if key not in self._pending)
-        return tuple(self._held[key] for key in told)
+    def claims(self) -> tuple[BranchState, ...]:
+        """The branch states that the next report names, by key."""
+        return tuple(self._held[key] for key in sorted(self._held) if key not in self._settled)[:MAX_BRANCHES]
+
+    def claimed(self, claims: Sequence[BranchState]) -> None:
+        """A report that names them is made."""
+        self._num_claims.update(claim.key for claim in claims if claim.key not in self._pending)
 
     def stands(self, key: InstanceId) -> bool:
         """Whether a merge that takes it need not wait: it is here, or never comes."""
@@ -80,7 +82,7 @@ class BranchStore:
             for key, branch_state in branches.items():
                 if branch_state.fork_round > fork.round:
                     branches[key] = replace(branch_state, fork=canonical.digest_once(fork), fork_round=fork.round)
-        self._told.clear()
+        self._num_claims.clear()
 
     def kept(self, event: StateKept) -> None:
         branch_state = self._copying.pop(event.instance, None)
@@ -114,7 +116,7 @@ class BranchStore:
     def tidy(self, opened: int) -> list[Effect]:
         """Forget what is settled, or what nobody took up; `opened`: the round that this peer has come to."""
         over = [key for key, round in self._settled.items() if opened >= round + ROUNDS_SERVED]
-        refused = [key for key, times in self._told.items() if key not in self._pending and times >= ROUNDS_OPEN]
+        refused = [key for key, times in self._num_claims.items() if key not in self._pending and times >= ROUNDS_OPEN]
         displaced = [
             key
             for key, branch_state in self._held.items()
@@ -128,7 +130,7 @@ class BranchStore:
             effects.append(ReleaseState(instance=key))
             self._held.pop(key, None)
             self._copying.pop(key, None)
-            self._told.pop(key, None)
+            self._num_claims.pop(key, None)
         for key in over:
             del self._settled[key]
             self._pending.pop(key, None)

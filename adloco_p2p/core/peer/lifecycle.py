@@ -31,7 +31,15 @@ class Lifecycle:
         """Whether the user asked for a checkpoint there."""
         return self.saves_at is not None and boundary >= self.saves_at
 
-    def awaits_successors(self, book: PlanBook, opened: int, gone: Collection[PeerId], now: float) -> bool:
+    def hand_over(self, now: float) -> None:
+        """Give successors their time, once."""
+        if self.deadline is None:
+            self.deadline = now + HANDOVER_SECONDS
+
+    def is_handover_over(self, now: float) -> bool:
+        return self.deadline is not None and now >= self.deadline
+
+    def has_successors_to_serve(self, book: PlanBook, opened: int, gone: Collection[PeerId]) -> bool:
         """After the last round: others are to host what only this peer has, and have not fetched it yet."""
         plan, boundary = book.get(opened), opened + 1
         if plan is None or self.last_round != opened or not book.has_others(book.newest, gone):
@@ -39,11 +47,7 @@ class Lifecycle:
         sole = [instance for instance in book.mine(plan) if not book.successors(instance, opened, gone)]
         is_undecided = boundary not in book.plans and bool(sole)
         heirs = [i for i in sole if book.successors(i, boundary, gone) and (i, boundary) not in self.served]
-        if not (is_undecided or heirs):
-            return False
-        if self.deadline is None:
-            self.deadline = now + HANDOVER_SECONDS
-        return now < self.deadline
+        return is_undecided or bool(heirs)
 
 
 def last_before_handover(book: PlanBook, opened: int, reported: Collection[int], gone: Collection[PeerId]) -> int:

@@ -458,8 +458,10 @@ class Peer:
             return self._goodbye(Stop(reason="the others ended the run before this peer had caught up", is_finished=False), now)
         if self._lifecycle.last_round is None or is_busy:
             return []
-        was_waiting = self._lifecycle.deadline is not None
-        if self._lifecycle.awaits_successors(self._book, self._state.opened, self._state.gone, now):
+        has_successors = self._lifecycle.has_successors_to_serve(self._book, self._state.opened, self._state.gone)
+        if has_successors and not self._lifecycle.is_handover_over(now):
+            was_waiting = self._lifecycle.deadline is not None
+            self._lifecycle.hand_over(now)
             message = f"others fetch what only this peer has; it goes in {HANDOVER_SECONDS:.0f} s at the latest"
             fields: dict[str, object] = {"key": "handover", "message": message, "active": True}
             return [] if was_waiting else [Log(name="warning", fields=fields)]

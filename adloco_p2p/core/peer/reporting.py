@@ -101,8 +101,9 @@ class Reporting:
             capacity=self.capacity,
             instances=tuple(outer.report() for outer in done),
             verdict=self.verdicts.get(plan.round),
-            branches=self._branches.tell(),
+            branches=self._branches.claims(),
         )
+        self._branches.claimed(made.branches)
         report = fitted(made)
         self._state.own_reports[plan.round] = report
         self._book.note_states(report)
