@@ -86,6 +86,7 @@ class CatchingUp:
         effects += self._fetching.give_up()
         self._state.rounds = {key: outer for key, outer in self._state.rounds.items() if outer.is_done}
         self._state.held, self._reporting.probing, self._state.opening, self._waiting = {}, {}, None, None
+        self._state.final_loss = None
         fields: dict[str, object] = {"from_round": self._state.opened + 1, "to_round": present}
         self._state.opened = self._state.skipped = present - 1
         return [*effects, Log(name="fast_forwarded", fields=fields)]

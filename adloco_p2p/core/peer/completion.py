@@ -22,10 +22,6 @@ class CompletionBarrier:
         self._others: tuple[PeerId, ...] = ()
         self._until: float | None = None
 
-    @property
-    def has_begun(self) -> bool:
-        return self._until is not None
-
     def begin(self, roster: Sequence[PeerId], now: float) -> list[Effect]:
         """Tell everybody."""
         self._others = tuple(peer for peer in roster if peer != self.me)
@@ -35,7 +31,7 @@ class CompletionBarrier:
 
     def received(self, sender: PeerId, message: RunComplete) -> list[Effect]:
         self._ended[sender] = None
-        if not self.has_begun or message.is_answer:
+        if self._until is None or message.is_answer:
             return []
         return [Send(peer=sender, message=RunComplete(is_answer=True))]
 

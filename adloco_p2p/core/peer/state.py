@@ -36,6 +36,8 @@ class PeerState:
         """Instances that this peer waited for in vain: it reports without them, until plans end them or somebody has them."""
         self.own_reports: dict[int, Report] = {}
         self.gone: dict[PeerId, None] = {}
+        self.final_loss: float | None = None
+        """Held-out loss of an instance after the last plan, nats per predicted token."""
         self.epoch = 0
         """Counts the times at which everything under way on the device was given up."""
 
