@@ -27,8 +27,6 @@ class Fetching:
     """`fetch_missing` and `fetch_branches` whenever something happened; `fetched` or `failed` when a transfer ended."""
 
     def __init__(self, at: PeerState) -> None:
-        self.declined: dict[tuple[int, InstanceId], None] = {}
-        """Rounds that others were told not to wait for us in."""
         self._state = at
         self._book = at.book
         self._branches = at.branches
@@ -71,9 +69,6 @@ class Fetching:
     def wait_anew(self) -> None:
         """Whoever has what nobody is known to have gets its time once more."""
         self._without_donor = {}
-
-    def forget(self, *, before: int) -> None:
-        self.declined = {key: None for key in self.declined if key[0] >= before}
 
     def takes_part(self, instance: InstanceId, number: int) -> bool:
         """Whether this peer has, or will have, the instance's state after round `number`. What a round that is done has led to,
@@ -190,9 +185,9 @@ class Fetching:
         if instance not in self._book.mine(plan) or not self._book.has_company(plan, instance, self._state.gone):
             return []
         shares = {share.peer: share.samples for share in plan.instance(instance).hosts}
-        if not shares[self._state.me] or (number, instance) in self.declined:
+        if not shares[self._state.me] or (number, instance) in self._state.declined:
             return []
-        self.declined[number, instance] = None
+        self._state.declined[number, instance] = None
         refusal = AttemptFailed(instance=instance, round=number, attempt=0, suspects=(self._state.me,))
         return [Send(peer=peer, message=refusal) for peer in shares if peer != self._state.me]
 
@@ -209,7 +204,7 @@ class Fetching:
         if is_answer or sender not in shares or not shares.get(self._state.me, 0):
             return []
         refusal = AttemptFailed(instance=message.instance, round=message.round, attempt=0, suspects=(self._state.me,))
-        self.declined[message.round, message.instance] = None
+        self._state.declined[message.round, message.instance] = None
         return [Send(peer=sender, message=refusal)]
 
 

@@ -96,11 +96,10 @@ class Peer:
         self._adaptive_timeout = AdaptiveTimeout()
         self._fetching = Fetching(self._state)
         self._reporting = Reporting(self._state, submit=self._submit)
-        self._boundary = Boundary(self._state, fetching=self._fetching, reporting=self._reporting)
+        self._boundary = Boundary(self._state, fetching=self._fetching)
         self._catching_up = CatchingUp(
             self._state,
             fetching=self._fetching,
-            reporting=self._reporting,
             checkpoints=self._checkpoints,
             adaptive_timeout=self._adaptive_timeout,
         )
@@ -248,7 +247,7 @@ class Peer:
         return effects
 
     def _submit(self, report: Report, now: float) -> list[Effect]:
-        self._forget(before=report.round - ROUNDS_KEPT)
+        self._state.forget_before(report.round - ROUNDS_KEPT)
         return self._outcomes(self._agreement.submit(report, now), now)
 
     def _outcomes(self, outcomes: Sequence[Outcome], now: float) -> list[Effect]:
@@ -258,7 +257,7 @@ class Peer:
                 case Decided(plan=plan, reports=reports):
                     self._state.learn(plan)
                     if self._lifecycle.is_paused:
-                        self._forget(before=plan.round - ROUNDS_KEPT)
+                        self._state.forget_before(plan.round - ROUNDS_KEPT)
                     for report in reports:
                         self._book.note_states(report)
                     effects += self._state.plan_lines(plan)
@@ -281,7 +280,7 @@ class Peer:
         if self._lifecycle.is_waiting:
             return self._lifecycle.wait(now)
         effects = [*self._catching_up.catch_up(now, is_donor=self._lifecycle.is_donor), *self._go_on_alone()]
-        effects += self._reporting.report_rounds(self._catching_up.untrained, now)
+        effects += self._reporting.report_rounds(now)
         effects += [*self._checkpoints.complete_due(now), *self._lifecycle.finish(now)]
         if self._lifecycle.is_waiting:
             return effects
@@ -299,9 +298,9 @@ class Peer:
             if self._state.is_deserted(outer) and not self._lifecycle.have_others_ended():
                 effects += outer.abandon()
                 del self._state.rounds[key]
-                self._fetching.declined.pop(key, None)
+                self._state.declined.pop(key, None)
                 if not outer.share.samples:
-                    self._catching_up.untrained[key] = None
+                    self._state.untrained[key] = None
                     effects += self._stand_at(outer.instance, outer.round + 1)
         return effects
 
@@ -310,7 +309,7 @@ class Peer:
         effects: list[Effect] = []
         for instance, number in sorted(self._state.held.items()):
             effects += self._start_round(instance, number, now)
-            if (number + 1, instance) in self._fetching.declined:
+            if (number + 1, instance) in self._state.declined:
                 continue  # it only receives that round: nothing of it can come before the outer step of this one
             if self._state.runs_ahead(instance, number + 1):
                 effects += self._start_round(instance, number + 1, now, is_ahead=True)
@@ -322,7 +321,7 @@ class Peer:
             return []
         if key in self._state.rounds:
             return []
-        is_over = self._book.newest.round >= number + 2 or key in self._fetching.declined
+        is_over = self._book.newest.round >= number + 2 or key in self._state.declined
         outer = OuterRound(
             me=self.me,
             plan=plan,
@@ -357,11 +356,3 @@ class Peer:
         """Of an instance's hosts one evaluates, in turn: they all hold the same parameters."""
         contributors = outer.contributors
         return self.cadence.evaluates(outer.round) and contributors[outer.round % len(contributors)] == self.me
-
-    def _forget(self, *, before: int) -> None:
-        self._book.forget(before=before)
-        self._state.rounds = {key: outer for key, outer in self._state.rounds.items() if key[0] >= before}
-        self._state.own_reports = {number: report for number, report in self._state.own_reports.items() if number >= before}
-        self._reporting.forget(before=before)
-        self._fetching.forget(before=before)
-        self._catching_up.forget(before=before)

@@ -3,19 +3,25 @@
 The parts of a `Peer` share it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import TypeVar
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.events import DeviceEnd, DeviceJob, Effect
 from adloco_p2p.core.model.telemetry import Log, joined_lines, plan_line
-from adloco_p2p.core.model.types import InstanceId, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.types import InstanceId, PeerId, ProbeVerdict, Report, RoundPlan
 from adloco_p2p.core.peer.branch_store import BranchStore
 from adloco_p2p.core.peer.plan_book import PlanBook
 
+RoundKey = tuple[int, InstanceId]
+_Key = TypeVar("_Key", int, RoundKey)
+_Item = TypeVar("_Item")
+
 
 class PeerState:
-    """Mutable; questions about it, but no decisions."""
+    """Mutable; questions about it, but no decisions. What it keeps by round is pruned here and nowhere else: `forget_before`
+    drops the past, `cut` a history that lost, `move_to` what is under way."""
 
     def __init__(self, me: PeerId, *, is_delayed: bool) -> None:
         """`is_delayed`: outer updates may come one round late."""
@@ -23,7 +29,7 @@ class PeerState:
         self.is_delayed = is_delayed
         self.book = PlanBook(me)
         self.branches = BranchStore()
-        self.rounds: dict[tuple[int, InstanceId], OuterRound] = {}
+        self.rounds: dict[RoundKey, OuterRound] = {}
         self.held: dict[InstanceId, int] = {}
         """Instance -> the boundary at which its state stands."""
         self.opened = -1
@@ -35,6 +41,14 @@ class PeerState:
         self.lost: dict[InstanceId, None] = {}
         """Instances that this peer waited for in vain: it reports without them, until plans end them or somebody has them."""
         self.own_reports: dict[int, Report] = {}
+        self.verdicts: dict[int, ProbeVerdict] = {}
+        """Round -> what this peer measured of the possible merge."""
+        self.probing: dict[int, None] = {}
+        """Rounds whose possible merge the device was asked to measure."""
+        self.declined: dict[RoundKey, None] = {}
+        """Rounds in which other hosts do not wait for this one: it asked them not to."""
+        self.untrained: dict[RoundKey, None] = {}
+        """Rounds that others were to train, and all of them are gone: the state here went through them as it was."""
         self.gone: dict[PeerId, None] = {}
         self.final_loss: float | None = None
         """Held-out loss of an instance after the last plan, nats per predicted token."""
@@ -48,6 +62,42 @@ class PeerState:
     def is_outdated(self, end: DeviceEnd) -> bool:
         """The job was given up after it was asked for."""
         return end.epoch < self.epoch
+
+    # --- what is dropped ---------------------------------------------------------------------------------------------
+
+    def forget_before(self, number: int) -> None:
+        """Nobody needs earlier rounds any more."""
+
+        def is_kept(other: int) -> bool:
+            return other >= number
+
+        self.book.forget(before=number)
+        self._keep(is_kept)
+        self.probing = _kept(self.probing, is_kept)
+        self.declined = _kept(self.declined, is_kept)
+
+    def cut(self, *, at: int) -> None:
+        """Another history counts from this round on. What was declined stays so: hosts that heard it do not wait."""
+        self.book.cut(at=at)
+        self._keep(lambda number: number < at)
+
+    def _keep(self, is_kept: Callable[[int], bool]) -> None:
+        self.rounds = _kept(self.rounds, is_kept)
+        self.own_reports = _kept(self.own_reports, is_kept)
+        self.verdicts = _kept(self.verdicts, is_kept)
+        self.untrained = _kept(self.untrained, is_kept)
+
+    def move_to(self, boundary: int) -> None:
+        """Go on at the boundary without any state: nothing that is under way here counts any more."""
+        self.epoch += 1
+        if self.opening is not None:
+            opening = self.book.plans[self.opening]
+            self.branches.merged(opening, self.book.mine(opening))
+        self.rounds = {key: outer for key, outer in self.rounds.items() if outer.is_done}
+        self.held, self.probing, self.opening, self.final_loss = {}, {}, None, None
+        self.opened = self.skipped = boundary - 1
+
+    # --- what is known -----------------------------------------------------------------------------------------------
 
     def learn(self, plan: RoundPlan) -> None:
         self.book.remember(plan)
@@ -94,3 +144,8 @@ class PeerState:
     def is_deserted(self, outer: OuterRound) -> bool:
         """It waits for an average of others, and they are all gone."""
         return outer.is_deserted and not self.book.has_company(self.book.plans[outer.round], outer.instance, self.gone)
+
+
+def _kept(items: dict[_Key, _Item], is_kept: Callable[[int], bool]) -> dict[_Key, _Item]:
+    """What is kept of items by round, or by round and instance."""
+    return {key: item for key, item in items.items() if is_kept(key if isinstance(key, int) else key[0])}
