@@ -93,7 +93,7 @@ class Healing:
         for key in self.missing(peer, plan):
             item = self._states[peer].pending(key)
             holders = [other for other in item.holders if other != peer] if item is not None else []
-            if any(other in self._states and self._states[other].stands(key) for other in holders):
+            if any(other in self._states and self._states[other].is_ready(key) for other in holders):
                 assert item is not None
                 self._states[peer].fetched(key)
                 self._states[peer].kept(StateKept(instance=key, round=item.branch_state.round, digest=item.branch_state.state))

@@ -41,7 +41,7 @@ class Boundary:
         boundary = plan.round
         hosted = self._book.mine(before) if before is not None else []
         hosted = [instance for instance in hosted if self._fetching.takes_part(instance, boundary - 1)]
-        arrived = [self._state.stands_at(instance, boundary) for instance in hosted]
+        arrived = [self._state.is_at(instance, boundary) for instance in hosted]
         if self._needs_all(plan, before, hosted):
             return all(arrived)
         return not hosted or any(arrived) or any(self._state.runs_ahead(instance, boundary) for instance in hosted)
@@ -61,7 +61,7 @@ class Boundary:
         """What the transition needs is here, except instances that nobody has."""
         mine = self._book.mine(plan)
         needed = [i for i in self._book.sources(plan) if i in mine or i not in self._state.lost]
-        return all(self._state.stands_at(instance, plan.round) for instance in needed)
+        return all(self._state.is_at(instance, plan.round) for instance in needed)
 
     def _transition(self, plan: RoundPlan) -> Transition:
         """The part of the plan's forks and merges that concerns this peer's instances."""

@@ -35,22 +35,22 @@ class CatchingUp:
     def next_deadline(self) -> float | None:
         return self._waiting[2] + self._patience_seconds if self._waiting is not None else None
 
-    def wait_anew(self) -> None:
+    def restart_wait(self) -> None:
         self._waiting = None
 
     def catch_up(self, now: float, *, is_donor: bool) -> list[Effect]:
-        """Where the swarm is far ahead, or a little and we get nowhere, jump to the round that computes now.
+        """Where the swarm is far ahead, or somewhat ahead and this peer gets nowhere, fast-forward to the present round.
 
-        A donor stays where it is, for others to fetch what stands here.
+        A donor stays where it is, for others to fetch its state.
         """
         self._watch(now)
         if self._state.opening is not None or is_donor or not (self._is_far_behind() or self._is_stuck(now)):
             return []
         self._waiting = None
         if not self._book.has_others(self._book.newest, self._state.gone):
-            return []  # nobody is ahead of us: the plans are of rounds that only we know, and we do them again
+            return []  # no other peer is ahead: the plans are of rounds that only this peer knows, and it does them again
         if any(self._state.is_alone_with(instance, self._present) for instance in self._state.held):
-            return []  # nobody could give us what we would leave behind
+            return []  # no other peer has the state that this one would drop
         return self._fast_forward(self._present)
 
     @property
@@ -127,7 +127,7 @@ class CatchingUp:
         return state
 
     def check_own_state(self, plan: RoundPlan) -> list[Effect]:
-        """Plans name the state that most hosts reported. Whoever has another one takes theirs."""
+        """Plans name the state that most hosts reported. A peer with another one fetches theirs."""
         number = plan.round - 2
         own = self._state.own_reports.get(number)
         if own is None or number <= self._state.skipped or self._book.digests.get(number) != own.plan:

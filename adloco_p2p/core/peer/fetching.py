@@ -1,4 +1,4 @@
-"""State that this peer needs and others have: for instances that it now hosts, merges, and strays of lost histories."""
+"""State that this peer needs and others have: for instances that it now hosts, merges, and branch states of lost histories."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from adloco_p2p.core.peer.state import PeerState
 FETCH_RETRY_SECONDS = 2.0
 """A failed state transfer is tried again after so long."""
 NO_DONOR_SECONDS = 30.0
-"""State that nobody who lives is known to have is waited for so long, before an older one is taken instead."""
+"""A peer waits so long for state that no living peer is known to have, before it takes an older one instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +32,11 @@ class Fetching:
         self._branches = at.branches
         self._under_way: dict[InstanceId, _Fetch] = {}
         self._without_donor: dict[InstanceId, float] = {}
-        """Instances that this peer needs and nobody is known to have -> since when."""
+        """Instances that this peer needs and no other is known to have -> since when."""
         self._missed_branches: dict[InstanceId, float] = {}
-        """Those that the next transition needs and that are not here -> since when."""
+        """Branch states that the next transition needs and this peer lacks -> since when."""
         self._stale: dict[InstanceId, None] = {}
-        """Instances whose state is here but of an older boundary: the last resort where nobody else has any."""
+        """Instances whose state here is of an older boundary: the last resort where no other peer has any."""
 
     @property
     def next_deadline(self) -> float | None:
@@ -60,14 +60,14 @@ class Fetching:
             del self._under_way[key]
 
     def give_up(self) -> list[Effect]:
-        """The peer jumps: what is under way is not wanted, and what is here is of an older boundary."""
+        """Before a fast-forward: cancel the transfers under way; what is here is of an older boundary."""
         under_way = [instance for instance, fetch in sorted(self._under_way.items()) if fetch.retry_at is None]
         self._stale.update(dict.fromkeys(sorted(self._state.held)))
         self._under_way, self._without_donor = {}, {}
         return [DiscardRound(instance=instance) for instance in under_way]
 
-    def wait_anew(self) -> None:
-        """Whoever has what nobody is known to have gets its time once more."""
+    def restart_wait(self) -> None:
+        """Wait the full time again for state that no peer is known to have."""
         self._without_donor = {}
 
     def takes_part(self, instance: InstanceId, number: int) -> bool:
@@ -104,8 +104,8 @@ class Fetching:
         return effects
 
     def fetch_branches(self, now: float) -> list[Effect]:
-        """Ask for states of lost histories that this peer's instances are to be merged with. A merge that is due does not wait
-        for ever."""
+        """Ask for states of lost histories that this peer's instances are to be merged with. A merge that is due waits
+        a limited time."""
         effects = self._branches.tidy(self._state.opened)
         following, mine = self._book.get(self._state.opened + 1), self._book.mine(self._book.newest)
         needed = self._book.sources(following) if following is not None and self._state.opening is None else []
@@ -120,7 +120,7 @@ class Fetching:
             if self._missed_branches.get(key, now) + NO_DONOR_SECONDS <= now:
                 del self._missed_branches[key]
                 self._branches.give_up(key)
-                effects.append(fetch_warning(key, "nobody has this state of a lost history; merging without it", active=True))
+                effects.append(fetch_warning(key, "no peer has this state of a lost history; merging without it", active=True))
             elif item is not None and donors:
                 branch_state = item.branch_state
                 self._under_way[key] = _Fetch(boundary=branch_state.round)
@@ -143,12 +143,12 @@ class Fetching:
         return wanted
 
     def _take_stale(self, instance: InstanceId, boundary: int) -> list[Effect]:
-        """Everybody who had it is gone. What is here, older as it is, is all that is left of the instance."""
-        message = f"nobody has the state of instance {instance} before round {boundary}"
+        """All peers that had it are gone. The older state here is all that is left of the instance."""
+        message = f"no peer has the state of instance {instance} before round {boundary}"
         if instance not in self._stale:
             if not self._book.may_come(instance, boundary, self._state.gone):
                 self._state.lost[instance] = None
-            return [fetch_warning(instance, f"{message}; waiting for a peer that has", active=True)]
+            return [fetch_warning(instance, f"{message}; waiting for one that has it", active=True)]
         del self._stale[instance]
         self._without_donor.pop(instance, None)
         self._state.held[instance] = boundary
@@ -160,13 +160,13 @@ class Fetching:
     def fetched(self, event: StateFetched) -> list[Effect]:
         fetch = self._under_way.get(event.instance)
         if fetch is None or fetch.boundary != event.round:
-            return []  # asked for before a jump
+            return []  # asked for before a fast-forward
         del self._under_way[event.instance]
         if event.instance >= FIRST_BRANCH_ID:
-            return [fetch_warning(event.instance, "the state is here", active=False), *self._branches.fetched(event.instance)]
+            return [_fetch_ended(event.instance), *self._branches.fetched(event.instance)]
         self._stale.pop(event.instance, None)
         self._state.held[event.instance] = event.round
-        return [fetch_warning(event.instance, "the state is here", active=False)]
+        return [_fetch_ended(event.instance)]
 
     def failed(self, event: FetchFailed, now: float) -> list[Effect]:
         fetch = self._under_way.get(event.instance)
@@ -175,12 +175,12 @@ class Fetching:
         self._under_way[event.instance] = _Fetch(boundary=event.round, retry_at=now + FETCH_RETRY_SECONDS)
         return [fetch_warning(event.instance, event.reason, active=True)]
 
-    # --- those who wait for us ---------------------------------------------------------------------------------------
+    # --- declining a round -------------------------------------------------------------------------------------------
 
     def _decline_round(self, instance: InstanceId, number: int) -> list[Effect]:
-        """Where the state has to be fetched while the others train the round, they do without our part."""
+        """Where this peer fetches the state while the others train the round, it withdraws from the round."""
         if number > self._state.opened:
-            return []  # nobody trains it yet, and its plan may not be known: a probe needs state as soon as its round is open
+            return []  # no host trains it yet, and its plan may not be known: a probe needs state as soon as its round is open
         plan = self._book.plans[number]
         if instance not in self._book.mine(plan) or not self._book.has_company(plan, instance, self._state.gone):
             return []
@@ -192,7 +192,7 @@ class Fetching:
         return [Send(peer=peer, message=refusal) for peer in shares if peer != self._state.me]
 
     def decline(self, sender: PeerId, message: AverageDigest | AttemptFailed | AttemptStart) -> list[Effect]:
-        """Tell a host that waits for us that we cannot contribute: we have not got the state yet, or are rounds behind."""
+        """Answer a host that waits for this peer, which cannot contribute: it lacks the state, or is rounds behind."""
         plan = self._book.get(message.round)
         is_behind = message.round > self._state.opened + 1
         lacks_state = message.round <= self._state.opened and message.instance not in self._state.held
@@ -211,3 +211,7 @@ class Fetching:
 def fetch_warning(instance: InstanceId, message: str, *, active: bool) -> Log:
     """The state of an instance cannot be had, or can again."""
     return Log(name="warning", fields={"key": f"fetch {instance}", "message": message, "active": active})
+
+
+def _fetch_ended(instance: InstanceId) -> Log:
+    return fetch_warning(instance, "the state has arrived", active=False)

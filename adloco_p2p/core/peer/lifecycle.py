@@ -31,7 +31,7 @@ from adloco_p2p.core.peer.saving import Checkpoints
 from adloco_p2p.core.peer.state import PeerState
 
 HANDOVER_SECONDS = 600.0
-"""A peer that ends waits this long at most for others to fetch the state that nobody else has."""
+"""A peer that ends waits this long at most for others to fetch the state that no other peer has."""
 
 
 class Stage(StrEnum):
@@ -175,7 +175,7 @@ class Lifecycle:
         return [Log(name="stopping", fields=self._end_after_round(event))]
 
     def _end_after_round(self, event: Commanded) -> dict[str, object]:
-        """From the next report on the plans do not count on this peer. Alone it has nobody to make room for."""
+        """From the next report on the plans do not count on this peer. Alone it has no other to make room for."""
         self._reporting.offer(is_leaving=self._book.has_others(self._book.newest, self._state.gone))
         if self.last_round is None:
             begun = max([self._state.opened, *(key[0] for key in self._state.rounds)])
@@ -196,8 +196,8 @@ class Lifecycle:
         log = Log(name="resumed", fields={"round": self._state.opened + 1})
         if not was_paused:
             return [log]
-        self._catching_up.wait_anew()
-        self._fetching.wait_anew()
+        self._catching_up.restart_wait()
+        self._fetching.restart_wait()
         return [log, *self._outcomes(self._agreement.rejoin(capacity, now), now)]
 
     def _leave_at_once(self, event: Commanded, now: float) -> list[Effect]:
@@ -268,7 +268,7 @@ class Lifecycle:
         return [Log(name="warning", fields={"key": "handover", "message": message, "active": True})]
 
     def _pause(self, now: float) -> list[Effect]:
-        """Leave the roster, so that nobody waits for this peer, and stay."""
+        """Leave the roster, so that the others do not wait for this peer, and stay."""
         self._enter(Stage.PAUSED)
         log = Log(name="paused", fields={"round": self._state.opened + 1})
         return [*self._outcomes(self._agreement.leave(now), now), log]
@@ -310,8 +310,9 @@ def _peers_of(plan: RoundPlan) -> list[PeerId]:
 
 
 def last_before_handover(book: PlanBook, opened: int, reported: Collection[int], gone: Collection[PeerId]) -> int:
-    """The round after which others take over what only this peer hosts: its next report says that it leaves, and the second
-    plan after that is made from it. `opened` where there is nothing to hand over, or nobody; `reported`: by this peer."""
+    """The round after which others take over what only this peer hosts: its next report announces that it leaves, and the
+    second plan after that is made from it. `opened` where there is nothing to hand over, or no other peer; `reported`: rounds
+    that this peer has reported."""
     plan = book.get(opened)
     mine = book.mine(plan) if plan is not None else []
     is_sole = any(not book.successors(instance, opened, gone) for instance in mine)

@@ -14,7 +14,7 @@ of round r begin while round r - 1 is averaged; its outer step comes beside them
 
 How a peer that was away comes back. A known plan(r + 2) says that round r is over. A peer that is a little behind takes the
 averages of such rounds from the others without training; one that is far behind, or gets nowhere, or whose state is not the
-one that the others agree on, jumps to the present and fetches the state.
+one that the others agree on, fast-forwards to the present and fetches the state.
 """
 
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ class Cadence:
     """How rounds follow each other, how often a peer evaluates (equal in the swarm) and saves (its own business)."""
 
     work: WorkRules
-    """Says when the run ends."""
+    """Sets when the run ends."""
     evaluation_period: int
     """0: only at the end."""
     checkpoint_period: int
@@ -291,8 +291,8 @@ class Peer:
         return effects or self._lifecycle.end(now)
 
     def _go_on_alone(self) -> list[Effect]:
-        """An average that was to come from others who are all gone: train the round after all, or, where the plan gives us no
-        work, go on with the state as it is."""
+        """The hosts that were to send an average are all gone: train the round after all, or, where the plan gives this peer
+        no work, go on with the state as it is."""
         effects: list[Effect] = []
         for key, outer in sorted(self._state.rounds.items()):
             if self._state.is_deserted(outer) and not self._lifecycle.have_others_ended():
@@ -301,11 +301,11 @@ class Peer:
                 self._state.declined.pop(key, None)
                 if not outer.share.samples:
                     self._state.untrained[key] = None
-                    effects += self._stand_at(outer.instance, outer.round + 1)
+                    effects += self._arrive(outer.instance, outer.round + 1)
         return effects
 
     def _start_rounds(self, now: float) -> list[Effect]:
-        """Every hosted instance goes on from where it stands, as far as boundaries are open."""
+        """Every hosted instance goes on from its boundary, as far as boundaries are open."""
         effects: list[Effect] = []
         for instance, number in sorted(self._state.held.items()):
             effects += self._start_round(instance, number, now)
@@ -337,13 +337,13 @@ class Peer:
     def _round_done(self, outer: OuterRound, now: float) -> list[Effect]:
         """One instance ended its round: count it and write it down. What ran ahead of it goes on."""
         self._checkpoints.count(outer)
-        effects = [round_line(outer), *self._stand_at(outer.instance, outer.round + 1)]
+        effects = [round_line(outer), *self._arrive(outer.instance, outer.round + 1)]
         following = self._state.rounds.get((outer.round + 1, outer.instance))
         if following is not None and following.phase is Phase.TRAINED:
             effects += self._state.stamped(following.hand_over(now, self._state.gone))
         return effects
 
-    def _stand_at(self, instance: InstanceId, boundary: int) -> list[Effect]:
+    def _arrive(self, instance: InstanceId, boundary: int) -> list[Effect]:
         """The instance has come to the boundary: save it where due."""
         self._state.held[instance] = boundary
         if self._checkpoints.is_due(boundary) or self._lifecycle.is_ending:

@@ -1,4 +1,4 @@
-"""What this peer says of each round to all: its instances, its capacity, and the verdict on a possible merge."""
+"""What this peer reports of each round: its instances, its capacity, and the verdict on a possible merge."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -53,14 +53,14 @@ class Reporting:
             self._state.verdicts[report.round] = report.verdict
 
     def report_rounds(self, now: float) -> list[Effect]:
-        """Report a round once all hosted instances, and the probe if there is one, have ended it; without those that nobody
+        """Report a round once all hosted instances, and the probe if there is one, have ended it; without those that no host
         trained."""
         untrained = self._state.untrained
         effects: list[Effect] = []
         numbers = {key[0] for key in (*self._state.rounds, *untrained)}
         current = self._book.get(self._state.opened)
         if current is not None and not current.is_last and not self._state.here(current) and self._book.is_on_roster(current):
-            numbers.add(self._state.opened)  # a member without an instance says that it is there
+            numbers.add(self._state.opened)  # a member without an instance reports that it lives
         for number in sorted(numbers):
             plan = self._book.plans[number]
             trained = [instance for instance in self._state.here(plan) if (number, instance) not in untrained]
@@ -70,7 +70,7 @@ class Reporting:
                 continue
             if self._state.measures(plan) and number not in self._state.verdicts:
                 assert plan.probe is not None
-                is_ready = all(self._state.stands_at(source, number + 1) for source in plan.probe.sources)
+                is_ready = all(self._state.is_at(source, number + 1) for source in plan.probe.sources)
                 if is_ready and number not in self._state.probing:
                     self._state.probing[number] = None
                     effects += self._state.stamped([Probe(round=number, merge=plan.probe)])

@@ -77,7 +77,7 @@ class Checkpoints:
         if self._book.get(boundary - 1) is None:
             return []
         unsaved = self._unsaved(boundary)
-        if not all(self._state.stands_at(instance, boundary) for instance in unsaved):
+        if not all(self._state.is_at(instance, boundary) for instance in unsaved):
             return []
         return [*(self.save(instance, boundary) for instance in unsaved), *self.complete(boundary, now)]
 

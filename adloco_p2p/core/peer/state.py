@@ -1,4 +1,4 @@
-"""Where one peer stands in the run: the plans it knows, the boundaries its instances have come to, the rounds under way.
+"""How far one peer has come in the run: the plans it knows, the boundaries its instances have come to, the rounds under way.
 
 The parts of a `Peer` share it.
 """
@@ -31,7 +31,7 @@ class PeerState:
         self.branches = BranchStore()
         self.rounds: dict[RoundKey, OuterRound] = {}
         self.held: dict[InstanceId, int] = {}
-        """Instance -> the boundary at which its state stands."""
+        """Instance -> the boundary that its state has reached."""
         self.opened = -1
         """The last boundary whose transition, if it had one, is applied."""
         self.opening: int | None = None
@@ -39,7 +39,7 @@ class PeerState:
         self.skipped = -1
         """Rounds up to this one happened without this peer: it landed behind them, or started there."""
         self.lost: dict[InstanceId, None] = {}
-        """Instances that this peer waited for in vain: it reports without them, until plans end them or somebody has them."""
+        """Instances whose state no peer has: this one reports without them, until plans end them or the state is found."""
         self.own_reports: dict[int, Report] = {}
         self.verdicts: dict[int, ProbeVerdict] = {}
         """Round -> what this peer measured of the possible merge."""
@@ -66,7 +66,7 @@ class PeerState:
     # --- what is dropped ---------------------------------------------------------------------------------------------
 
     def forget_before(self, number: int) -> None:
-        """Nobody needs earlier rounds any more."""
+        """Earlier rounds are needed no longer."""
 
         def is_kept(other: int) -> bool:
             return other >= number
@@ -77,7 +77,7 @@ class PeerState:
         self.declined = _kept(self.declined, is_kept)
 
     def cut(self, *, at: int) -> None:
-        """Another history counts from this round on. What was declined stays so: hosts that heard it do not wait."""
+        """Another history counts from this round on. What was declined stays so: hosts that were told do not wait."""
         self.book.cut(at=at)
         self._keep(lambda number: number < at)
 
@@ -109,7 +109,7 @@ class PeerState:
         return [line, *joined_lines(self.book.get(plan.round - 1), plan)]
 
     def here(self, plan: RoundPlan) -> list[InstanceId]:
-        """Instances that this peer hosts, as far as somebody has them."""
+        """Instances that this peer hosts, as far as any peer has them."""
         return [instance for instance in self.book.mine(plan) if instance not in self.lost]
 
     def mine_of(self, number: int) -> list[InstanceId]:
@@ -117,12 +117,12 @@ class PeerState:
         return self.book.mine(plan) if plan is not None and number > self.skipped else []
 
     def measures(self, plan: RoundPlan) -> bool:
-        """Hosts of the target measure a possible merge, of instances that somebody has."""
+        """Hosts of the target measure a possible merge, of instances that any peer has."""
         probe = plan.probe
         return probe is not None and self.book.probes(plan) and not any(i in self.lost for i in probe.sources)
 
-    def stands_at(self, instance: InstanceId, boundary: int) -> bool:
-        return self.held.get(instance) == boundary or self.branches.stands(instance)
+    def is_at(self, instance: InstanceId, boundary: int) -> bool:
+        return self.held.get(instance) == boundary or self.branches.is_ready(instance)
 
     def runs_ahead(self, instance: InstanceId, boundary: int) -> bool:
         """The round after the boundary may begin while the one before it is being averaged: updates are delayed, and nothing
@@ -135,14 +135,14 @@ class PeerState:
         return is_next and is_only_one and self.book.has_work(plan, instance)
 
     def is_alone_with(self, instance: InstanceId, present: int) -> bool:
-        """No living peer but this one was to train the instance in any round from where it stands here up to the present, and
+        """No living peer but this one was to train the instance in any round from its boundary here up to the present, and
         the plans of all these rounds are known."""
         numbers = range(self.held[instance], present + 1)
         hosted = all(instance in self.mine_of(number) for number in numbers)
         return hosted and not any(self.book.successors(instance, number, self.gone) for number in numbers)
 
     def is_deserted(self, outer: OuterRound) -> bool:
-        """It waits for an average of others, and they are all gone."""
+        """It waits for an average of other hosts, and they are all gone."""
         return outer.is_deserted and not self.book.has_company(self.book.plans[outer.round], outer.instance, self.gone)
 
 
