@@ -80,16 +80,18 @@ class Boundary:
         mine = self._book.mine(plan)
         effects: list[Effect] = []
         for fork in plan.forks:
-            self._state.held.update(dict.fromkeys((target for target in fork.targets if target in mine), event.round))
+            for target in fork.targets:
+                if target in mine:
+                    self._state.instance(target).boundary = event.round
             effects.append(Log(name="fork", fields={"round": plan.round, **canonical.to_plain(fork)}))
         for merge in plan.merges:
             if merge.target in mine:
-                self._state.held[merge.target] = event.round
+                self._state.instance(merge.target).boundary = event.round
             effects.append(Log(name="merge", fields={"round": plan.round, **canonical.to_plain(merge)}))
         self._state.opening, self._state.opened = None, event.round
         self._branches.merged(plan, mine)
         for instance in sorted(instance for instance in self._state.held if instance not in mine):
-            del self._state.held[instance]
+            self._state.instance(instance).boundary = None
             effects.append(DropInstance(instance=instance))
         if plan.is_last:
             effects += self._state.stamped(Evaluate(instance=instance, round=plan.round) for instance in mine)

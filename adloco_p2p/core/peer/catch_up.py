@@ -90,7 +90,7 @@ class CatchingUp:
         for key, outer in sorted(self._state.rounds.items()):
             if not outer.is_done:
                 effects += [*outer.abandon(), DiscardRound(instance=key[1])]
-        effects += self._fetching.give_up()
+        effects += [DiscardRound(instance=instance) for instance in self._fetching.under_way]
         fields: dict[str, object] = {"from_round": self._state.opened + 1, "to_round": boundary}
         self._state.move_to(boundary)
         self._waiting = None

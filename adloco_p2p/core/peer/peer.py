@@ -178,7 +178,8 @@ class Peer:
         self._reporting.capacity = event.capacity
         self._state.opened = self._state.skipped = durable.round - 1
         self._checkpoints.start(durable, now)
-        self._state.held = dict.fromkeys(durable.held, durable.round)
+        for instance in durable.held:
+            self._state.instance(instance).boundary = durable.round
         for plan in durable.plans:
             self._state.learn(plan)
         for report in durable.reports:
@@ -345,7 +346,7 @@ class Peer:
 
     def _arrive(self, instance: InstanceId, boundary: int) -> list[Effect]:
         """The instance has come to the boundary: save it where due."""
-        self._state.held[instance] = boundary
+        self._state.instance(instance).boundary = boundary
         if self._checkpoints.is_due(boundary) or self._lifecycle.is_ending:
             return [self._checkpoints.save(instance, boundary)]
         return []

@@ -12,6 +12,7 @@ from adloco_p2p.core.model.events import DeviceEnd, DeviceJob, Effect
 from adloco_p2p.core.model.telemetry import Log, joined_lines, plan_line
 from adloco_p2p.core.model.types import InstanceId, PeerId, ProbeVerdict, Report, RoundPlan
 from adloco_p2p.core.peer.branch_store import BranchStore
+from adloco_p2p.core.peer.hosted_instance import HostedInstance
 from adloco_p2p.core.peer.plan_book import PlanBook
 
 RoundKey = tuple[int, InstanceId]
@@ -30,16 +31,13 @@ class PeerState:
         self.book = PlanBook(me)
         self.branches = BranchStore()
         self.rounds: dict[RoundKey, OuterRound] = {}
-        self.held: dict[InstanceId, int] = {}
-        """Instance -> the boundary that its state has reached."""
+        self.instances: dict[InstanceId, HostedInstance] = {}
         self.opened = -1
         """The last boundary whose transition, if it had one, is applied."""
         self.opening: int | None = None
         """The boundary whose transition is under way."""
         self.skipped = -1
         """Rounds up to this one happened without this peer: it landed behind them, or started there."""
-        self.lost: dict[InstanceId, None] = {}
-        """Instances whose state no peer has: this one reports without them, until plans end them or the state is found."""
         self.own_reports: dict[int, Report] = {}
         self.verdicts: dict[int, ProbeVerdict] = {}
         """Round -> what this peer measured of the possible merge."""
@@ -63,6 +61,20 @@ class PeerState:
         """The job was given up after it was asked for."""
         return end.epoch < self.epoch
 
+    def instance(self, instance: InstanceId) -> HostedInstance:
+        """For changes; `held` and `lost` answer questions."""
+        return self.instances.setdefault(instance, HostedInstance())
+
+    @property
+    def held(self) -> dict[InstanceId, int]:
+        """Instance -> the boundary that its state has reached."""
+        return {instance: item.boundary for instance, item in self.instances.items() if item.boundary is not None}
+
+    @property
+    def lost(self) -> list[InstanceId]:
+        """Instances whose state no peer has."""
+        return [instance for instance, item in self.instances.items() if item.is_lost]
+
     # --- what is dropped ---------------------------------------------------------------------------------------------
 
     def forget_before(self, number: int) -> None:
@@ -75,6 +87,7 @@ class PeerState:
         self._keep(is_kept)
         self.probing = _kept(self.probing, is_kept)
         self.declined = _kept(self.declined, is_kept)
+        self.instances = {instance: item for instance, item in self.instances.items() if item != HostedInstance()}
 
     def cut(self, *, at: int) -> None:
         """Another history counts from this round on. What was declined stays so: hosts that were told do not wait."""
@@ -94,7 +107,9 @@ class PeerState:
             opening = self.book.plans[self.opening]
             self.branches.merged(opening, self.book.mine(opening))
         self.rounds = {key: outer for key, outer in self.rounds.items() if outer.is_done}
-        self.held, self.probing, self.opening, self.final_loss = {}, {}, None, None
+        for item in self.instances.values():
+            item.give_up()
+        self.probing, self.opening, self.final_loss = {}, None, None
         self.opened = self.skipped = boundary - 1
 
     # --- what is known -----------------------------------------------------------------------------------------------

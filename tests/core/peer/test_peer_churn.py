@@ -85,7 +85,7 @@ def test_who_cannot_contribute_says_so_and_nobody_waits_for_its_vote() -> None:
     """Of three contributors one has no state at first: the average of the others counts without it."""
     world = RefereedWorld(rules=rules(rounds=8), num_peers=3)
     lacking = world.hosts[PEER1]
-    lacking.peer._state.held.clear()
+    lacking.peer._state.instances.clear()
     world.queue = [item for item in world.queue if item[1] != 2]
     world.start(PEER1, Durable(round=0, plans=(world.genesis,)))
     world.run(until=60.0)

@@ -1,6 +1,7 @@
 """What a peer keeps by round goes in one place."""
 
 from adloco_p2p.core.model.types import InstanceId, ProbeVerdict
+from adloco_p2p.core.peer.hosted_instance import Fetch, HostedInstance
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from tests.core.peer.test_peer import PEER0, rules
@@ -50,7 +51,25 @@ def test_a_lost_history_leaves_nothing_that_was_decided_or_done_in_it() -> None:
 def test_moving_to_another_boundary_raises_the_epoch() -> None:
     state = filled(3)
     state.rounds.clear()
-    state.held[INSTANCE], state.opened, state.final_loss = 2, 1, 2.0
+    state.instance(INSTANCE).boundary, state.opened, state.final_loss = 2, 1, 2.0
     state.move_to(9)
     assert (state.epoch, state.opened, state.skipped, state.held, state.probing) == (1, 8, 8, {}, {})
     assert state.opening is None and state.final_loss is None
+    assert state.instances[INSTANCE].is_stale, "what the device has is of an earlier boundary"
+
+
+def test_a_fast_forward_keeps_of_an_instance_only_that_an_older_state_is_here() -> None:
+    item = HostedInstance(boundary=3, fetch=Fetch(boundary=4), no_donor_since=1.0)
+    item.give_up()
+    assert item == HostedInstance(is_stale=True)
+
+
+def test_instances_that_left_this_peer_are_forgotten_and_others_are_not() -> None:
+    state = filled(3)
+    state.instance(InstanceId(1)).boundary = 2
+    state.instance(InstanceId(2)).is_lost = True
+    state.instance(InstanceId(3)).boundary = 2
+    state.instance(InstanceId(3)).boundary = None
+    state.forget_before(1)
+    assert sorted(state.instances) == [1, 2]
+    assert (state.held, state.lost) == ({1: 2}, [2])
