@@ -94,13 +94,15 @@ class Healing:
         for key in self.missing(peer, plan):
             item = self._states[peer].pending(key)
             holders = [other for other in item.holders if other != peer] if item is not None else []
-            if any(other in self._states and self._states[other].stands(key) for other in holders):
+            if any(other in self._states and self._states[other].is_ready(key) for other in holders):
                 assert item is not None
                 self._states[peer].fetched(key)
                 self._states[peer].kept(StateKept(instance=key, round=item.branch_state.round, digest=item.branch_state.state))
 
     def branches_of(self, peer: PeerId) -> tuple[BranchState, ...]:
-        return self._states[peer].tell()
+        claims = self._states[peer].claims()
+        self._states[peer].claimed(claims)
+        return claims
 
     # --- promises ----------------------------------------------------------------------------------------------------
 

@@ -233,7 +233,7 @@ class World:
         match effect:
             case RunInner():
                 result = self._train(host, effect)
-                finished = InnerFinished(instance=effect.plan.instance, round=effect.round, result=result)
+                finished = InnerFinished(instance=effect.plan.instance, round=effect.round, result=result, epoch=effect.epoch)
                 self._on_device(name, result.seconds, finished)
                 host.computing_seconds += result.seconds
                 host.is_ahead = effect.is_ahead
@@ -242,18 +242,22 @@ class World:
                 digest, state_digest = engine.digests(instance)
                 self._remember(state_digest, engine.state(instance))
                 self._note(number, instance, engine)
-                applied = OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest)
+                applied = OuterApplied(
+                    instance=instance, round=number, digest=digest, state_digest=state_digest, epoch=effect.epoch
+                )
                 self._on_device(name, 0.0, applied)
             case Transition(round=number, forks=forks, merges=merges):
                 engine.transition(forks, merges)
                 for instance in engine.hosted:
                     self._remember(engine.digests(instance)[1], engine.state(instance))
-                self._on_device(name, 0.0, TransitionApplied(round=number))
+                self._on_device(name, 0.0, TransitionApplied(round=number, epoch=effect.epoch))
             case Probe(round=number, merge=merge):
-                self._on_device(name, 0.0, Probed(round=number, verdict=engine.probe_merge(merge)))
+                probed = Probed(round=number, verdict=engine.probe_merge(merge), epoch=effect.epoch)
+                self._on_device(name, 0.0, probed)
             case Evaluate(instance=instance, round=number):
                 self._note(number, instance, engine)
-                self._on_device(name, 0.0, Evaluated(instance=instance, round=number, heldout_loss=0.0))
+                evaluated = Evaluated(instance=instance, round=number, heldout_loss=0.0, epoch=effect.epoch)
+                self._on_device(name, 0.0, evaluated)
             case DropInstance(instance=instance):
                 engine.drop(instance)
             case DiscardRound(instance=instance):

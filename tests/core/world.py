@@ -19,6 +19,7 @@ from adloco_p2p.core.model.events import (
     Broadcast,
     CancelAverage,
     Decided,
+    DeviceJob,
     DiscardRound,
     DropInstance,
     Durable,
@@ -99,6 +100,8 @@ class Host:
     is_alive: bool = True
     life: int = 0
     """Counts the processes that this peer has been."""
+    epoch: int = 0
+    """Of the last job that the device was given in this life."""
     frozen_until: float = 0.0
     tick_at: float = -1.0
     stop: Stop | None = None
@@ -264,6 +267,9 @@ class World:
 
     def on_device_effect(self, name: PeerId, effect: Effect) -> None:
         host = self.hosts[name]
+        if isinstance(effect, DeviceJob):
+            assert effect.epoch >= host.epoch, "a job of an epoch that is over"
+            host.epoch = effect.epoch
         if not isinstance(effect, ApplyOuter | Evaluate | SaveInstance | SaveCheckpoint):
             host.is_ahead = False
         match effect:
@@ -280,7 +286,7 @@ class World:
                     half_batch=half_batch(share.effective_batch),
                     micro_batch_limit=self.capacity.micro_batch_limit,
                 )
-                finished = InnerFinished(instance=plan.instance, round=number, result=result)
+                finished = InnerFinished(instance=plan.instance, round=number, result=result, epoch=effect.epoch)
                 self.on_device(name, seconds, lambda host: finished)
                 host.is_ahead = effect.is_ahead
             case ApplyOuter(instance=instance, round=number):
@@ -289,11 +295,12 @@ class World:
                     state = hashed(host.states[instance], host.averages[instance, number])
                     host.states[instance] = host.applied[number, instance] = state
                     host.past_states[instance, state] = None
-                    return OuterApplied(instance=instance, round=number, digest=state, state_digest=state)
+                    return OuterApplied(instance=instance, round=number, digest=state, state_digest=state, epoch=effect.epoch)
 
                 self.on_device(name, 0.01, apply)
             case Evaluate(instance=instance, round=number):
-                self.on_device(name, 0.01, lambda host: Evaluated(instance=instance, round=number, heldout_loss=2.0))
+                evaluated = Evaluated(instance=instance, round=number, heldout_loss=2.0, epoch=effect.epoch)
+                self.on_device(name, 0.01, lambda host: evaluated)
             case Probe(round=number, merge=merge):
                 verdict = ProbeVerdict(
                     sources=merge.sources,
@@ -301,7 +308,7 @@ class World:
                     source_losses=tuple(2.0 for _ in merge.sources),
                     merged_loss=self.merged_loss,
                 )
-                self.on_device(name, 0.01, lambda host: Probed(round=number, verdict=verdict))
+                self.on_device(name, 0.01, lambda host: Probed(round=number, verdict=verdict, epoch=effect.epoch))
             case Transition():
                 self.on_device(name, 0.01, lambda host: self.transition(host, effect))
             case DiscardRound():
@@ -355,7 +362,7 @@ class World:
             for source in merge.sources:
                 if source != merge.target:
                     host.states.pop(source, None)
-        return TransitionApplied(round=effect.round)
+        return TransitionApplied(round=effect.round, epoch=effect.epoch)
 
     def average(self, name: PeerId, effect: Average) -> None:
         members = tuple(peer for peer, _ in effect.weights)
@@ -536,7 +543,7 @@ class RefereedWorld(World):
             pending.joined.pop(name, None)
         host.peer = Peer(me=name, cadence=self.cadence, agreement=self.agreement())
         host.states = {instance: host.saved[durable.round, instance] for instance in durable.held}
-        host.stop, host.is_alive, host.is_ahead, host.applied = None, True, False, {}
+        host.stop, host.is_alive, host.is_ahead, host.applied, host.epoch = None, True, False, {}, 0
         host.life, host.device_free, host.tick_at = host.life + 1, self.now, -1.0
         self.start(name, durable)
         for decided in self.referee.rulings:

@@ -10,6 +10,7 @@ import pytest
 
 from adloco_p2p.core.model.events import (
     ApplyOuter,
+    DeviceEnd,
     DiscardRound,
     Durable,
     Evaluate,
@@ -18,11 +19,15 @@ from adloco_p2p.core.model.events import (
     InnerFinished,
     InnerResult,
     OuterApplied,
+    Probe,
+    Probed,
     RunInner,
     SaveCheckpoint,
     SaveInstance,
+    Transition,
+    TransitionApplied,
 )
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.types import InstanceId, Merge, ProbeVerdict
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.runtime.node.device_worker import DeviceEffect, DeviceWorker
 from tests.runtime.fakes import CAPACITY, ME, RUN, Calls, FakeCheckpoints, FakeEngine, FakeNetwork, rules
@@ -47,6 +52,9 @@ class Stepping(FakeEngine):
         while self.until and self.until not in self.calls.names:
             assert not should_stop() and time.monotonic() < deadline, self.calls.names
         return super().run_inner(effect, should_stop=should_stop, on_progress=on_progress)
+
+    def probe_merge(self, merge: Merge) -> ProbeVerdict:
+        return ProbeVerdict(sources=merge.sources, target=merge.target, source_losses=(2.0, 2.0), merged_loss=1.9)
 
 
 def performed(*effects: DeviceEffect, until: str = "", calls: Calls | None = None) -> tuple[list[str], list[Event]]:
@@ -151,3 +159,16 @@ def test_an_average_of_an_earlier_round_that_comes_late_is_not_applied_to_a_late
     worker.put_average(TWO, 1, "another instance's")
     assert worker._take_average(ApplyOuter(instance=ONE, round=3)) == "average of round 3"
     assert list(worker._averages) == [(TWO, 1)]
+
+
+def test_the_event_that_ends_a_job_repeats_its_epoch() -> None:
+    merge = Merge(sources=(ONE, TWO), target=ONE, weights=(0.5, 0.5), reason="")
+    jobs = (
+        inner(1, is_ahead=False),
+        *END_OF_ROUND_0[:2],
+        Transition(round=1, forks=(), merges=()),
+        Probe(round=1, merge=merge),
+    )
+    _, events = performed(*(replace(job, epoch=3 + index) for index, job in enumerate(jobs)))
+    ends = [(type(event), event.epoch) for event in events if isinstance(event, DeviceEnd)]
+    assert ends == [(InnerFinished, 3), (OuterApplied, 4), (Evaluated, 5), (TransitionApplied, 6), (Probed, 7)]

@@ -78,7 +78,7 @@ class SetsNothingAside(BranchStore):
 
 
 class KeepsSilent(BranchStore):
-    def tell(self) -> tuple[BranchState, ...]:
+    def claims(self) -> tuple[BranchState, ...]:
         return ()
 
 

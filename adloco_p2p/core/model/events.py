@@ -111,6 +111,8 @@ class TransitionApplied:
     """Forks and merges before `round` are done."""
 
     round: int
+    epoch: int = 0
+    """Of the job that ended: a peer drops ends of an earlier epoch than its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,7 @@ class InnerFinished:
     instance: InstanceId
     round: int
     result: InnerResult
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +158,7 @@ class OuterApplied:
     round: int
     digest: Digest
     state_digest: Digest
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,12 +167,14 @@ class Evaluated:
     round: int
     heldout_loss: float
     """Nats per predicted token."""
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
     round: int
     verdict: ProbeVerdict
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +244,10 @@ class PeerBack:
     peer: PeerId
 
 
+DeviceEnd = TransitionApplied | InnerFinished | OuterApplied | Evaluated | Probed
+"""Ends of jobs that carry an epoch, a fencing token: a fast-forward or a reorg raises the peer's, and what the device was asked
+before then ends without consequence."""
+
 Event = (
     Started
     | Received
@@ -291,6 +301,8 @@ class Transition:
     round: int
     forks: tuple[Fork, ...]
     merges: tuple[Merge, ...]
+    epoch: int = 0
+    """Of the peer when it asked; the event that ends the job repeats it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,6 +331,7 @@ class RunInner:
     progress_end: float
     is_ahead: bool = False
     """The outer step of the round before is still to come, and leaves the local parameters alone."""
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,6 +380,7 @@ class ApplyOuter:
 
     instance: InstanceId
     round: int
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -375,6 +389,7 @@ class Evaluate:
 
     instance: InstanceId
     round: int
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,6 +398,7 @@ class Probe:
 
     round: int
     merge: Merge
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -433,6 +449,9 @@ class Stop:
     is_urgent: bool = False
     """Work on the device is given up; what is to be saved is saved all the same."""
 
+
+DeviceJob = Transition | RunInner | ApplyOuter | Evaluate | Probe
+"""Jobs whose end comes back as a `DeviceEnd`, with their epoch."""
 
 Effect = (
     Send

@@ -26,7 +26,7 @@ class Agreement(Protocol):
     def tick(self, now: float) -> list[Outcome]: ...
 
     def leave(self, now: float) -> list[Outcome]:
-        """Say goodbye: nobody waits for this peer any more. It goes on following what others agree on, if it lives."""
+        """Leave the roster: the others wait for this peer no longer. It may go on following what they agree on."""
 
     def rejoin(self, capacity: Capacity, now: float) -> list[Outcome]:
-        """Take part again after a goodbye, with what this peer offers now."""
+        """Take part again after `leave`, with this capacity."""

@@ -1,4 +1,4 @@
-"""The strays on one peer: states of lost histories that it set aside or fetched, until the plans have settled them."""
+"""The branch states of one peer: states of lost histories that it set aside or fetched, until the plans have settled them."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -23,7 +23,7 @@ from adloco_p2p.core.model.types import (
 )
 
 ROUNDS_SERVED = 3
-"""After its merge, or its end, a stray is served for so many rounds: some host may be late."""
+"""A branch state is served for so many rounds after its merge, or its end: some host may be late."""
 
 
 class BranchStore:
@@ -31,30 +31,32 @@ class BranchStore:
 
     def __init__(self) -> None:
         self._pending: dict[InstanceId, PendingBranch] = {}
-        """As the newest plan that named it says."""
+        """As in the newest plan that names it."""
         self._settled: dict[InstanceId, int] = {}
         """Merged, or dropped, by the plan of this round."""
         self._copying: dict[InstanceId, BranchState] = {}
         """The device makes or serves them; then they are held."""
         self._held: dict[InstanceId, BranchState] = {}
-        self._told: Counter[InstanceId] = Counter()
-        """In how many reports this peer named what no plan has named yet."""
+        self._num_claims: Counter[InstanceId] = Counter()
+        """Branch state -> how many reports of this peer named it while no plan did."""
         self._given_up: dict[InstanceId, None] = {}
 
-    def tell(self) -> tuple[BranchState, ...]:
-        """What this peer says of them in a report, by key."""
-        told = [key for key in sorted(self._held) if key not in self._settled][:MAX_BRANCHES]
-        self._told.update(key for key in told if key not in self._pending)
-        return tuple(self._held[key] for key in told)
+    def claims(self) -> tuple[BranchState, ...]:
+        """The branch states that the next report names, by key."""
+        return tuple(self._held[key] for key in sorted(self._held) if key not in self._settled)[:MAX_BRANCHES]
 
-    def stands(self, key: InstanceId) -> bool:
-        """Whether a merge that takes it need not wait: it is here, or never comes."""
+    def claimed(self, claims: Sequence[BranchState]) -> None:
+        """A report that names them is made."""
+        self._num_claims.update(claim.key for claim in claims if claim.key not in self._pending)
+
+    def is_ready(self, key: InstanceId) -> bool:
+        """Whether a merge with it need not wait: this peer holds it, or has given it up."""
         return key in self._held or key in self._given_up
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
     def set_aside(self, switched: Reorg, instance: InstanceId, boundary: int) -> list[Effect]:
-        """Keep a copy of the instance, which stands at this boundary of the lost history, if it was trained apart there."""
+        """Keep a copy of the instance, which is at this boundary of the lost history, if it was trained apart there."""
         fork = switched.fork
         if not switched.lost or boundary <= fork.round:
             return []
@@ -64,14 +66,14 @@ class BranchStore:
             branch=switched.lost[0].value.plan,
             instance=instance,
             round=boundary,
-            state=Digest(""),  # the device says which
+            state=Digest(""),  # known once the device has made the copy
             samples=trained_samples(fork, switched.lost, instance, end=boundary),
         )
         self._copying[branch_state.key] = branch_state
         return [SnapshotState(instance=instance, copy=branch_state.key, round=boundary)]
 
     def on_reorg(self, switched: Reorg) -> None:
-        """What the lost history said of strays means nothing any more; those that it had not merged are claimed again."""
+        """Plans of the lost history settle nothing any more; branch states that it had not merged are claimed again."""
         fork = switched.fork
         self._settled = {key: round for key, round in self._settled.items() if round <= fork.round}
         self._pending = {item.branch_state.key: item for item in fork.branches}
@@ -80,7 +82,7 @@ class BranchStore:
             for key, branch_state in branches.items():
                 if branch_state.fork_round > fork.round:
                     branches[key] = replace(branch_state, fork=canonical.digest_once(fork), fork_round=fork.round)
-        self._told.clear()
+        self._num_claims.clear()
 
     def kept(self, event: StateKept) -> None:
         branch_state = self._copying.pop(event.instance, None)
@@ -88,7 +90,7 @@ class BranchStore:
             self._held[event.instance] = replace(branch_state, state=event.digest)
 
     def fetched(self, key: InstanceId) -> list[Effect]:
-        """It is here; serve it on."""
+        """The state was fetched: serve it to others."""
         item = self._pending.get(key)
         if item is None:
             return []
@@ -112,9 +114,9 @@ class BranchStore:
                 self._given_up.pop(source, None)
 
     def tidy(self, opened: int) -> list[Effect]:
-        """Forget what is settled, or what nobody took up; `opened`: the round that this peer has come to."""
+        """Forget what is settled, and what no plan names; `opened`: the round that this peer has come to."""
         over = [key for key, round in self._settled.items() if opened >= round + ROUNDS_SERVED]
-        refused = [key for key, times in self._told.items() if key not in self._pending and times >= ROUNDS_OPEN]
+        refused = [key for key, times in self._num_claims.items() if key not in self._pending and times >= ROUNDS_OPEN]
         displaced = [
             key
             for key, branch_state in self._held.items()
@@ -122,13 +124,13 @@ class BranchStore:
         ]
         effects: list[Effect] = []
         for key in refused:
-            message = f"what was trained apart is in no plan after {ROUNDS_OPEN} reports that name it, and forgotten"
-            effects.append(Log(name="warning", fields={"key": f"stray {key}", "message": message, "active": True}))
+            message = f"this branch state was in {ROUNDS_OPEN} reports and no plan merges it; it is dropped"
+            effects.append(Log(name="warning", fields={"key": f"branch {key}", "message": message, "active": True}))
         for key in sorted({*over, *refused, *displaced}):
             effects.append(ReleaseState(instance=key))
             self._held.pop(key, None)
             self._copying.pop(key, None)
-            self._told.pop(key, None)
+            self._num_claims.pop(key, None)
         for key in over:
             del self._settled[key]
             self._pending.pop(key, None)
@@ -137,17 +139,17 @@ class BranchStore:
     # --- what is asked -----------------------------------------------------------------------------------------------
 
     def missing(self, targets: Sequence[InstanceId], needed: Sequence[InstanceId]) -> list[InstanceId]:
-        """Strays that this peer should have and has not: those for the instances that it hosts, and those that the next
+        """Branch states that this peer should have and has not: those for the instances that it hosts, and those that the next
         transition needs."""
         for_mine = [key for key, item in self._pending.items() if item.target in targets and key not in self._settled]
         wanted = {*for_mine, *(key for key in needed if key >= FIRST_BRANCH_ID)}
-        return sorted(key for key in wanted if not self.stands(key) and key not in self._copying)
+        return sorted(key for key in wanted if not self.is_ready(key) and key not in self._copying)
 
     def pending(self, key: InstanceId) -> PendingBranch | None:
         return self._pending.get(key)
 
     def give_up(self, key: InstanceId) -> None:
-        """Nobody has it any more: the merge is done without it. Should others have done it with it, their state counts."""
+        """No living peer has it: the merge is done without it. Where others did it with it, their state counts."""
         self._given_up[key] = None
 
     def doable(self, merge: Merge, lost: Collection[InstanceId]) -> Merge:

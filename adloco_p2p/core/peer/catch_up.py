@@ -1,126 +1,99 @@
 """How a peer that was away, or on another history, comes back to the round that the others compute now."""
 
-from collections import Counter
-
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
-from adloco_p2p.core.model.events import (
-    DiscardRound,
-    Effect,
-    Evaluated,
-    Event,
-    InnerFinished,
-    OuterApplied,
-    Probed,
-    TransitionApplied,
-)
+from adloco_p2p.core.model.events import DiscardRound, Effect, Evaluated, OuterApplied
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, RoundPlan
 from adloco_p2p.core.peer.fetching import Fetching
-from adloco_p2p.core.peer.reporting import Reporting
 from adloco_p2p.core.peer.saving import Checkpoints
 from adloco_p2p.core.peer.state import PeerState
 
 
 class CatchingUp:
-    """Jumps: when `catch_up` finds that it is time, `rewrite` changes the history, or `check_own_state` finds a difference."""
+    """Fast-forwards: when `catch_up` finds that it is time, `rewrite` changes the history, or `check_own_state` finds a
+    difference."""
 
     def __init__(
         self,
         at: PeerState,
         *,
         fetching: Fetching,
-        reporting: Reporting,
         checkpoints: Checkpoints,
         adaptive_timeout: AdaptiveTimeout,
     ) -> None:
-        self.untrained: dict[tuple[int, InstanceId], None] = {}
-        """Rounds that others were to train and left to nobody: the state here went through them as it was."""
         self._state = at
         self._book = at.book
         self._branches = at.branches
         self._fetching = fetching
-        self._reporting = reporting
         self._checkpoints = checkpoints
         self._adaptive_timeout = adaptive_timeout
         self._waiting: tuple[int, int, float] | None = None
         """Boundary, number of rounds done, since when this peer waits in a round that is over for the others."""
-        self._void: Counter[tuple[type, int, InstanceId | None]] = Counter()
-        """Ends of work on the device that was given up while under way: they come, and mean nothing any more."""
 
     @property
     def next_deadline(self) -> float | None:
         return self._waiting[2] + self._patience_seconds if self._waiting is not None else None
 
-    def wait_anew(self) -> None:
+    def restart_wait(self) -> None:
         self._waiting = None
-
-    def forget(self, *, before: int) -> None:
-        self.untrained = {key: None for key in self.untrained if key[0] >= before}
-
-    def is_void(self, event: Event) -> bool:
-        """The end of something that was given up. Work on the device ends in the order in which it was asked for."""
-        match event:
-            case InnerFinished() | OuterApplied() | Evaluated():
-                key: tuple[type, int, InstanceId | None] = (type(event), event.round, event.instance)
-            case TransitionApplied() | Probed():
-                key = (type(event), event.round, None)
-            case _:
-                return False
-        if not self._void[key]:
-            return False
-        self._void[key] -= 1
-        return True
 
     def catch_up(self, now: float, *, is_donor: bool) -> list[Effect]:
-        """Where the swarm is far ahead, or a little and we get nowhere, jump to the round that computes now.
+        """Where the swarm is far ahead, or somewhat ahead and this peer gets nowhere, fast-forward to the present round.
 
-        A donor stays where it is, for others to fetch what stands here.
+        A donor stays where it is, for others to fetch its state.
         """
-        newest = self._book.newest
-        present = newest.round - 1
-        waiting_in = [key[0] for key, outer in self._state.rounds.items() if outer.is_waiting]
-        behind = present - min(waiting_in, default=self._state.opened + 1)
-        hosted = self._state.mine_of(self._state.opened) if 0 <= self._state.opened < present else []
-        lacking = [instance for instance in hosted if instance not in self._state.held and instance not in self._state.lost]
-        is_waiting = bool(lacking) or any(number < present for number in waiting_in)
-        if not is_waiting:
-            self._waiting = None
-        num_done = sum(outer.is_done for outer in self._state.rounds.values())
-        if is_waiting and (self._waiting is None or self._waiting[:2] != (self._state.opened, num_done)):
-            self._waiting = (self._state.opened, num_done, now)
-        is_stuck = self._waiting is not None and now >= self._waiting[2] + self._patience_seconds
-        is_stuck = is_stuck or any(self._fetching.has_failed(i) for i in lacking)  # nobody may hold what is so old
-        if self._state.opening is not None or is_donor or not (behind > ROUNDS_KEPT or is_stuck):
+        self._watch(now)
+        if self._state.opening is not None or is_donor or not (self._is_far_behind() or self._is_stuck(now)):
             return []
         self._waiting = None
-        if not self._book.has_others(newest, self._state.gone):
-            return []  # nobody is ahead of us: the plans are of rounds that only we know, and we do them again
-        if any(self._state.is_alone_with(instance, present) for instance in self._state.held):
-            return []  # nobody could give us what we would leave behind
-        return self._fast_forward(present)
+        if not self._book.has_others(self._book.newest, self._state.gone):
+            return []  # no other peer is ahead: the plans are of rounds that only this peer knows, and it does them again
+        if any(self._state.is_alone_with(instance, self._present) for instance in self._state.held):
+            return []  # no other peer has the state that this one would drop
+        return self._fast_forward(self._present)
 
-    def _fast_forward(self, present: int) -> list[Effect]:
-        """Give up what is under way and go on at the boundary before `present`, with state from others."""
+    @property
+    def _present(self) -> int:
+        """The round that the others compute now."""
+        return self._book.newest.round - 1
+
+    def _rounds_in_wait(self) -> list[int]:
+        return [number for (number, _), outer in self._state.rounds.items() if outer.is_waiting]
+
+    def _lacking(self) -> list[InstanceId]:
+        """Instances of a past round whose state is not here."""
+        opened = self._state.opened
+        hosted = self._state.mine_of(opened) if 0 <= opened < self._present else []
+        return [instance for instance in hosted if instance not in self._state.held and instance not in self._state.lost]
+
+    def _watch(self, now: float) -> None:
+        """Note since when this peer has got nowhere in a round that is over for the others."""
+        if not self._lacking() and not any(number < self._present for number in self._rounds_in_wait()):
+            self._waiting = None
+            return
+        num_done = sum(outer.is_done for outer in self._state.rounds.values())
+        if self._waiting is None or self._waiting[:2] != (self._state.opened, num_done):
+            self._waiting = (self._state.opened, num_done, now)
+
+    def _is_far_behind(self) -> bool:
+        return self._present - min(self._rounds_in_wait(), default=self._state.opened + 1) > ROUNDS_KEPT
+
+    def _is_stuck(self, now: float) -> bool:
+        """It has waited too long, or the others may no longer hold a state as old as it needs."""
+        is_overdue = self._waiting is not None and now >= self._waiting[2] + self._patience_seconds
+        return is_overdue or any(self._fetching.has_failed(instance) for instance in self._lacking())
+
+    def _fast_forward(self, boundary: int) -> list[Effect]:
+        """Give up what is under way and go on at the boundary, with state from others."""
         effects: list[Effect] = []
-        if self._state.opening is not None:
-            self._void[TransitionApplied, self._state.opening, None] += 1
-            opening = self._book.plans[self._state.opening]
-            self._branches.merged(opening, self._book.mine(opening))
-        for number in self._reporting.probing:
-            if number not in self._reporting.verdicts:
-                self._void[Probed, number, None] += 1
         for key, outer in sorted(self._state.rounds.items()):
             if not outer.is_done:
-                end = outer.device_end
-                if end is not None:
-                    self._void[end, key[0], key[1]] += 1
                 effects += [*outer.abandon(), DiscardRound(instance=key[1])]
-        effects += self._fetching.give_up()
-        self._state.rounds = {key: outer for key, outer in self._state.rounds.items() if outer.is_done}
-        self._state.held, self._reporting.probing, self._state.opening, self._waiting = {}, {}, None, None
-        fields: dict[str, object] = {"from_round": self._state.opened + 1, "to_round": present}
-        self._state.opened = self._state.skipped = present - 1
+        effects += [DiscardRound(instance=instance) for instance in self._fetching.under_way]
+        fields: dict[str, object] = {"from_round": self._state.opened + 1, "to_round": boundary}
+        self._state.move_to(boundary)
+        self._waiting = None
         return [*effects, Log(name="fast_forwarded", fields=fields)]
 
     def rewrite(self, switched: Reorg) -> list[Effect]:
@@ -132,11 +105,7 @@ class CatchingUp:
         self._branches.on_reorg(switched)
         for instance, boundary in sorted(boundaries.items()):
             effects += self._branches.set_aside(switched, instance, boundary)
-        self._book.cut(at=first)
-        self._state.own_reports = {number: report for number, report in self._state.own_reports.items() if number < first}
-        self._reporting.verdicts = {number: verdict for number, verdict in self._reporting.verdicts.items() if number < first}
-        self._state.rounds = {key: outer for key, outer in self._state.rounds.items() if key[0] < first}
-        self.untrained = {key: None for key in self.untrained if key[0] < first}
+        self._state.cut(at=first)
         self._checkpoints.cut(after=first)
         for entry in switched.won:
             self._state.learn(entry.plan)
@@ -158,7 +127,7 @@ class CatchingUp:
         return state
 
     def check_own_state(self, plan: RoundPlan) -> list[Effect]:
-        """Plans name the state that most hosts reported. Whoever has another one takes theirs."""
+        """Plans name the state that most hosts reported. A peer with another one fetches theirs."""
         number = plan.round - 2
         own = self._state.own_reports.get(number)
         if own is None or number <= self._state.skipped or self._book.digests.get(number) != own.plan:

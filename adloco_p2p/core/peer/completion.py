@@ -1,4 +1,4 @@
-"""The end of a run: who has the finished model stays until the others have it too, who may still need something of it."""
+"""The end of a run: a peer with the finished model stays until the others have it, as they may still need something of it."""
 
 from collections.abc import Collection, Sequence
 
@@ -7,9 +7,9 @@ from adloco_p2p.core.model.messages import RunComplete
 from adloco_p2p.core.model.types import PeerId
 
 RESEND_SECONDS = 2.0
-"""The news that we are done are told again after so long, to those of whom we did not hear the same."""
+"""`RunComplete` is resent after so long, to peers that have not sent it."""
 COMPLETION_SECONDS = 30.0
-"""A peer that is still not done after so long, though it lives, has to go on without us."""
+"""After so long this peer stops even if others are not done."""
 
 
 class CompletionBarrier:
@@ -22,12 +22,8 @@ class CompletionBarrier:
         self._others: tuple[PeerId, ...] = ()
         self._until: float | None = None
 
-    @property
-    def has_begun(self) -> bool:
-        return self._until is not None
-
     def begin(self, roster: Sequence[PeerId], now: float) -> list[Effect]:
-        """Tell everybody."""
+        """Send `RunComplete` to all others."""
         self._others = tuple(peer for peer in roster if peer != self.me)
         self._until = now + COMPLETION_SECONDS
         self.next_deadline = now + RESEND_SECONDS
@@ -35,7 +31,7 @@ class CompletionBarrier:
 
     def received(self, sender: PeerId, message: RunComplete) -> list[Effect]:
         self._ended[sender] = None
-        if not self.has_begun or message.is_answer:
+        if self._until is None or message.is_answer:
             return []
         return [Send(peer=sender, message=RunComplete(is_answer=True))]
 
@@ -46,11 +42,11 @@ class CompletionBarrier:
         return [Send(peer=peer, message=RunComplete()) for peer in self._missing(self._others, gone)]
 
     def is_over(self, now: float, gone: Collection[PeerId]) -> bool:
-        """Everybody who lives is done, or had time enough."""
+        """All living peers are done, or the time is over."""
         return self._until is not None and (now >= self._until or not self._missing(self._others, gone))
 
     def are_all_done(self, roster: Sequence[PeerId], gone: Collection[PeerId]) -> bool:
-        """Of the others somebody is done, and nobody is left who is not."""
+        """At least one of the others is done, and every other is done or gone."""
         others = [peer for peer in roster if peer != self.me]
         return any(peer in self._ended for peer in others) and not self._missing(others, gone)
 

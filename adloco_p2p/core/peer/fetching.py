@@ -1,85 +1,65 @@
-"""State that this peer needs and others have: for instances that it now hosts, merges, and strays of lost histories."""
-
-from dataclasses import dataclass
+"""State that this peer needs and others have: for instances that it now hosts, merges, and branch states of lost histories."""
 
 from adloco_p2p.core.model.events import DiscardRound, Effect, FetchFailed, FetchState, Send, StateFetched
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import FIRST_BRANCH_ID, InstanceId, PeerId
+from adloco_p2p.core.peer.hosted_instance import Fetch
 from adloco_p2p.core.peer.state import PeerState
 
 FETCH_RETRY_SECONDS = 2.0
 """A failed state transfer is tried again after so long."""
 NO_DONOR_SECONDS = 30.0
-"""State that nobody who lives is known to have is waited for so long, before an older one is taken instead."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fetch:
-    """State of an instance that this peer asked others for."""
-
-    boundary: int
-    retry_at: float | None = None
-    """None while under way."""
+"""A peer waits so long for state that no living peer is known to have, before it takes an older one instead."""
 
 
 class Fetching:
     """`fetch_missing` and `fetch_branches` whenever something happened; `fetched` or `failed` when a transfer ended."""
 
     def __init__(self, at: PeerState) -> None:
-        self.declined: dict[tuple[int, InstanceId], None] = {}
-        """Rounds that others were told not to wait for us in."""
         self._state = at
         self._book = at.book
         self._branches = at.branches
-        self._under_way: dict[InstanceId, _Fetch] = {}
-        self._without_donor: dict[InstanceId, float] = {}
-        """Instances that this peer needs and nobody is known to have -> since when."""
         self._missed_branches: dict[InstanceId, float] = {}
-        """Those that the next transition needs and that are not here -> since when."""
-        self._stale: dict[InstanceId, None] = {}
-        """Instances whose state is here but of an older boundary: the last resort where nobody else has any."""
+        """Branch states that the next transition needs and this peer lacks -> since when."""
 
     @property
     def next_deadline(self) -> float | None:
-        deadlines = [fetch.retry_at for fetch in self._under_way.values() if fetch.retry_at is not None]
-        deadlines += [since + NO_DONOR_SECONDS for since in self._without_donor.values()]
-        deadlines += [since + NO_DONOR_SECONDS for key, since in self._missed_branches.items() if key not in self._under_way]
+        instances = self._state.instances
+        deadlines = [item.fetch.retry_at for item in instances.values() if item.fetch and item.fetch.retry_at is not None]
+        deadlines += [item.no_donor_since + NO_DONOR_SECONDS for item in instances.values() if item.no_donor_since is not None]
+        deadlines += [since + NO_DONOR_SECONDS for key, since in self._missed_branches.items() if self._fetch(key) is None]
         return min(deadlines, default=None)
 
     @property
-    def is_under_way(self) -> bool:
-        return any(fetch.retry_at is None for fetch in self._under_way.values())
+    def under_way(self) -> list[InstanceId]:
+        """Instances and branch states whose transfer is under way."""
+        return sorted(key for key, item in self._state.instances.items() if item.fetch and item.fetch.is_under_way)
 
     def has_failed(self, instance: InstanceId) -> bool:
         """Its transfer did, and waits for its next try."""
-        fetch = self._under_way.get(instance)
-        return fetch is not None and fetch.retry_at is not None
+        fetch = self._fetch(instance)
+        return fetch is not None and not fetch.is_under_way
+
+    def _fetch(self, instance: InstanceId) -> Fetch | None:
+        item = self._state.instances.get(instance)
+        return item.fetch if item is not None else None
 
     def tick(self, now: float) -> None:
-        due = [key for key, fetch in self._under_way.items() if fetch.retry_at is not None and fetch.retry_at <= now]
-        for key in due:
-            del self._under_way[key]
+        for item in self._state.instances.values():
+            if item.fetch is not None and item.fetch.retry_at is not None and item.fetch.retry_at <= now:
+                item.fetch = None
 
-    def give_up(self) -> list[Effect]:
-        """The peer jumps: what is under way is not wanted, and what is here is of an older boundary."""
-        under_way = [instance for instance, fetch in sorted(self._under_way.items()) if fetch.retry_at is None]
-        self._stale.update(dict.fromkeys(sorted(self._state.held)))
-        self._under_way, self._without_donor = {}, {}
-        return [DiscardRound(instance=instance) for instance in under_way]
-
-    def wait_anew(self) -> None:
-        """Whoever has what nobody is known to have gets its time once more."""
-        self._without_donor = {}
-
-    def forget(self, *, before: int) -> None:
-        self.declined = {key: None for key in self.declined if key[0] >= before}
+    def restart_wait(self) -> None:
+        """Wait the full time again for state that no peer is known to have."""
+        for item in self._state.instances.values():
+            item.no_donor_since = None
 
     def takes_part(self, instance: InstanceId, number: int) -> bool:
         """Whether this peer has, or will have, the instance's state after round `number`. What a round that is done has led to,
         and is not here, was given up."""
         outer = self._state.rounds.get((number, instance))
-        return instance in self._state.held or instance in self._under_way or (outer is not None and not outer.is_done)
+        return instance in self._state.held or self._fetch(instance) is not None or (outer is not None and not outer.is_done)
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -88,36 +68,38 @@ class Fetching:
         if self._state.opening is not None:
             return []
         wanted = {i: at for i, at in reversed(self._wanted()) if i not in self._state.held and i < FIRST_BRANCH_ID}
-        self._without_donor = {instance: since for instance, since in self._without_donor.items() if instance in wanted}
-        self._state.lost = {instance: None for instance in self._state.lost if instance in wanted}
+        for instance, item in self._state.instances.items():
+            if instance not in wanted:
+                item.no_donor_since, item.is_lost = None, False
         effects: list[Effect] = []
         for instance, at in sorted(wanted.items()):
-            digest, donors = self._book.known_state(instance, at, self._state.gone)
-            if instance in self._under_way:
+            item = self._state.instance(instance)
+            if item.fetch is not None:
                 continue
+            digest, donors = self._book.known_state(instance, at, self._state.gone)
             if digest is not None and donors:
-                self._without_donor.pop(instance, None)
-                self._state.lost.pop(instance, None)
-                self._under_way[instance] = _Fetch(boundary=at)
+                item.fetch, item.no_donor_since, item.is_lost = Fetch(boundary=at), None, False
                 effects.append(FetchState(instance=instance, round=at, digest=digest, from_peers=donors))
                 effects += self._decline_round(instance, at)
                 continue
             effects += self._decline_round(instance, at)
-            if self._without_donor.setdefault(instance, now) + NO_DONOR_SECONDS <= now:
-                self._without_donor[instance] = now
+            if item.no_donor_since is None:
+                item.no_donor_since = now
+            if item.no_donor_since + NO_DONOR_SECONDS <= now:
+                item.no_donor_since = now
                 effects += self._take_stale(instance, at)
         return effects
 
     def fetch_branches(self, now: float) -> list[Effect]:
-        """Ask for states of lost histories that this peer's instances are to be merged with. A merge that is due does not wait
-        for ever."""
+        """Ask for states of lost histories that this peer's instances are to be merged with. A merge that is due waits
+        a limited time."""
         effects = self._branches.tidy(self._state.opened)
         following, mine = self._book.get(self._state.opened + 1), self._book.mine(self._book.newest)
         needed = self._book.sources(following) if following is not None and self._state.opening is None else []
         missing = self._branches.missing(mine, needed)
         self._missed_branches = {key: self._missed_branches.get(key, now) for key in missing if key in needed}
         for key in missing:
-            if key in self._under_way:
+            if self._fetch(key) is not None:
                 continue
             item = self._branches.pending(key)
             holders = item.holders if item is not None else ()
@@ -125,10 +107,10 @@ class Fetching:
             if self._missed_branches.get(key, now) + NO_DONOR_SECONDS <= now:
                 del self._missed_branches[key]
                 self._branches.give_up(key)
-                effects.append(fetch_warning(key, "nobody has this state of a lost history; merging without it", active=True))
+                effects.append(fetch_warning(key, "no peer has this state of a lost history; merging without it", active=True))
             elif item is not None and donors:
                 branch_state = item.branch_state
-                self._under_way[key] = _Fetch(boundary=branch_state.round)
+                self._state.instance(key).fetch = Fetch(boundary=branch_state.round)
                 effects.append(
                     FetchState(instance=key, round=branch_state.round, digest=branch_state.state, from_peers=tuple(donors))
                 )
@@ -148,56 +130,54 @@ class Fetching:
         return wanted
 
     def _take_stale(self, instance: InstanceId, boundary: int) -> list[Effect]:
-        """Everybody who had it is gone. What is here, older as it is, is all that is left of the instance."""
-        message = f"nobody has the state of instance {instance} before round {boundary}"
-        if instance not in self._stale:
+        """All peers that had it are gone. The older state here is all that is left of the instance."""
+        message = f"no peer has the state of instance {instance} before round {boundary}"
+        item = self._state.instance(instance)
+        if not item.is_stale:
             if not self._book.may_come(instance, boundary, self._state.gone):
-                self._state.lost[instance] = None
-            return [fetch_warning(instance, f"{message}; waiting for a peer that has", active=True)]
-        del self._stale[instance]
-        self._without_donor.pop(instance, None)
-        self._state.held[instance] = boundary
+                item.is_lost = True
+            return [fetch_warning(instance, f"{message}; waiting for one that has it", active=True)]
+        item.boundary, item.is_stale, item.no_donor_since = boundary, False, None
         warning = fetch_warning(instance, f"{message}; going on from an older one", active=True)
         return [warning, DiscardRound(instance=instance)]
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def fetched(self, event: StateFetched) -> list[Effect]:
-        fetch = self._under_way.get(event.instance)
-        if fetch is None or fetch.boundary != event.round:
-            return []  # asked for before a jump
-        del self._under_way[event.instance]
+        item = self._state.instance(event.instance)
+        if item.fetch is None or item.fetch.boundary != event.round:
+            return []  # asked for before a fast-forward
+        item.fetch = None
         if event.instance >= FIRST_BRANCH_ID:
-            return [fetch_warning(event.instance, "the state is here", active=False), *self._branches.fetched(event.instance)]
-        self._stale.pop(event.instance, None)
-        self._state.held[event.instance] = event.round
-        return [fetch_warning(event.instance, "the state is here", active=False)]
+            return [_fetch_ended(event.instance), *self._branches.fetched(event.instance)]
+        item.boundary, item.is_stale = event.round, False
+        return [_fetch_ended(event.instance)]
 
     def failed(self, event: FetchFailed, now: float) -> list[Effect]:
-        fetch = self._under_way.get(event.instance)
-        if fetch is None or fetch.boundary != event.round:
+        item = self._state.instance(event.instance)
+        if item.fetch is None or item.fetch.boundary != event.round:
             return []
-        self._under_way[event.instance] = _Fetch(boundary=event.round, retry_at=now + FETCH_RETRY_SECONDS)
+        item.fetch = Fetch(boundary=event.round, retry_at=now + FETCH_RETRY_SECONDS)
         return [fetch_warning(event.instance, event.reason, active=True)]
 
-    # --- those who wait for us ---------------------------------------------------------------------------------------
+    # --- declining a round -------------------------------------------------------------------------------------------
 
     def _decline_round(self, instance: InstanceId, number: int) -> list[Effect]:
-        """Where the state has to be fetched while the others train the round, they do without our part."""
+        """Where this peer fetches the state while the others train the round, it withdraws from the round."""
         if number > self._state.opened:
-            return []  # nobody trains it yet, and its plan may not be known: a probe needs state as soon as its round is open
+            return []  # no host trains it yet, and its plan may not be known: a probe needs state as soon as its round is open
         plan = self._book.plans[number]
         if instance not in self._book.mine(plan) or not self._book.has_company(plan, instance, self._state.gone):
             return []
         shares = {share.peer: share.samples for share in plan.instance(instance).hosts}
-        if not shares[self._state.me] or (number, instance) in self.declined:
+        if not shares[self._state.me] or (number, instance) in self._state.declined:
             return []
-        self.declined[number, instance] = None
+        self._state.declined[number, instance] = None
         refusal = AttemptFailed(instance=instance, round=number, attempt=0, suspects=(self._state.me,))
         return [Send(peer=peer, message=refusal) for peer in shares if peer != self._state.me]
 
     def decline(self, sender: PeerId, message: AverageDigest | AttemptFailed | AttemptStart) -> list[Effect]:
-        """Tell a host that waits for us that we cannot contribute: we have not got the state yet, or are rounds behind."""
+        """Answer a host that waits for this peer, which cannot contribute: it lacks the state, or is rounds behind."""
         plan = self._book.get(message.round)
         is_behind = message.round > self._state.opened + 1
         lacks_state = message.round <= self._state.opened and message.instance not in self._state.held
@@ -209,10 +189,14 @@ class Fetching:
         if is_answer or sender not in shares or not shares.get(self._state.me, 0):
             return []
         refusal = AttemptFailed(instance=message.instance, round=message.round, attempt=0, suspects=(self._state.me,))
-        self.declined[message.round, message.instance] = None
+        self._state.declined[message.round, message.instance] = None
         return [Send(peer=sender, message=refusal)]
 
 
 def fetch_warning(instance: InstanceId, message: str, *, active: bool) -> Log:
     """The state of an instance cannot be had, or can again."""
     return Log(name="warning", fields={"key": f"fetch {instance}", "message": message, "active": active})
+
+
+def _fetch_ended(instance: InstanceId) -> Log:
+    return fetch_warning(instance, "the state has arrived", active=False)

@@ -1,54 +1,318 @@
-"""What the user asked of this peer, until it is done."""
+"""Whether this peer trains, ends, pauses or stops: what the user asks, and the end of the run.
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import Literal
+`STEPS` names every step from one stage to another. A peer that ends begins no round after `last_round`; where it alone hosts
+an instance it then waits for others to fetch the state. A peer that has the finished model waits for the others.
+"""
 
-from adloco_p2p.core.model.types import InstanceId, PeerId
+from collections.abc import Callable, Collection, Sequence
+from enum import StrEnum
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import (
+    Commanded,
+    DiscardRound,
+    Effect,
+    Evaluated,
+    Outcome,
+    OuterApplied,
+    StateServed,
+    Stop,
+)
+from adloco_p2p.core.model.messages import RunComplete
+from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.types import InstanceId, PeerId, RoundPlan
+from adloco_p2p.core.peer.agreement_port import Agreement
+from adloco_p2p.core.peer.catch_up import CatchingUp
+from adloco_p2p.core.peer.completion import CompletionBarrier
+from adloco_p2p.core.peer.fetching import Fetching
 from adloco_p2p.core.peer.plan_book import PlanBook
+from adloco_p2p.core.peer.reporting import Reporting
+from adloco_p2p.core.peer.saving import Checkpoints
+from adloco_p2p.core.peer.state import PeerState
 
 HANDOVER_SECONDS = 600.0
-"""Who goes waits this long at most for others to fetch the state that nobody else has."""
+"""A peer that ends waits this long at most for others to fetch the state that no other peer has."""
 
 
-@dataclass(slots=True)
+class Stage(StrEnum):
+    """Of one process of a peer, from its start to its stop."""
+
+    TRAINING = "training"
+    PAUSING = "pausing"
+    """No round begins after the last one; then the peer pauses."""
+    DRAINING = "draining"
+    """No round begins after the last one; then the peer stops."""
+    HANDING_OVER = "handing over"
+    """The last round is done; others fetch the state that only this peer has, which then stops."""
+    HANDING_OVER_TO_PAUSE = "handing over to pause"
+    """The same; then it pauses."""
+    PAUSED = "paused"
+    """The peer has left the roster and trains nothing, but follows the plans and can come back."""
+    WAITING = "waiting"
+    """The run is complete here; the peer stays until the others have the model."""
+    STOPPED = "stopped"
+
+
+STEPS: dict[Stage, frozenset[Stage]] = {
+    Stage.TRAINING: frozenset({Stage.PAUSING, Stage.DRAINING, Stage.WAITING, Stage.STOPPED}),
+    Stage.PAUSING: frozenset(
+        {Stage.TRAINING, Stage.DRAINING, Stage.HANDING_OVER_TO_PAUSE, Stage.PAUSED, Stage.WAITING, Stage.STOPPED}
+    ),
+    Stage.DRAINING: frozenset({Stage.HANDING_OVER, Stage.WAITING, Stage.STOPPED}),
+    Stage.HANDING_OVER: frozenset({Stage.WAITING, Stage.STOPPED}),
+    Stage.HANDING_OVER_TO_PAUSE: frozenset({Stage.TRAINING, Stage.HANDING_OVER, Stage.PAUSED, Stage.WAITING, Stage.STOPPED}),
+    Stage.PAUSED: frozenset({Stage.TRAINING, Stage.STOPPED}),
+    Stage.WAITING: frozenset({Stage.STOPPED}),
+    Stage.STOPPED: frozenset(),
+}
+HANDOVERS = {Stage.DRAINING: Stage.HANDING_OVER, Stage.PAUSING: Stage.HANDING_OVER_TO_PAUSE}
+"""What follows the last round of a peer that alone hosts an instance."""
+
+
 class Lifecycle:
-    """A peer without one trains to the end of the run."""
+    """`commanded` when the user asks; `finish`, `wait` and `end` whenever something happened."""
 
-    aim: Literal["train", "pause", "drain"] = "train"
-    last_round: int | None = None
-    """This peer begins no round after it."""
-    is_paused: bool = False
-    """It said goodbye and trains nothing, but lives, follows the plans and can come back."""
-    deadline: float | None = None
-    """Successors have until this instant to fetch what only this peer has."""
-    served: set[tuple[InstanceId, int]] = field(default_factory=set)
-    """State that others have fetched from this peer: instance and boundary."""
-    saves_at: int | None = None
-    """At the first boundary from this one on a checkpoint is due, whatever the cadence says."""
+    def __init__(
+        self,
+        at: PeerState,
+        *,
+        agreement: Agreement,
+        fetching: Fetching,
+        reporting: Reporting,
+        catching_up: CatchingUp,
+        checkpoints: Checkpoints,
+        outcomes: Callable[[Sequence[Outcome], float], list[Effect]],
+    ) -> None:
+        """`outcomes` takes up what the agreement answers."""
+        self.stage = Stage.TRAINING
+        self.last_round: int | None = None
+        """This peer begins no round after it."""
+        self._state = at
+        self._book = at.book
+        self._agreement = agreement
+        self._fetching = fetching
+        self._reporting = reporting
+        self._catching_up = catching_up
+        self._checkpoints = checkpoints
+        self._outcomes = outcomes
+        self._completion = CompletionBarrier(at.me)
+        self._handover_until = 0.0
+        """While handing over: successors have until this instant to fetch what only this peer has."""
+        self._served: set[tuple[InstanceId, int]] = set()
+        """State that others have fetched from this peer: instance and boundary."""
 
-    def saves(self, boundary: int) -> bool:
-        """Whether the user asked for a checkpoint there."""
-        return self.saves_at is not None and boundary >= self.saves_at
+    @property
+    def next_deadline(self) -> float | None:
+        return self._handover_until if self.is_donor else self._completion.next_deadline
 
-    def awaits_successors(self, book: PlanBook, opened: int, gone: Collection[PeerId], now: float) -> bool:
+    @property
+    def is_paused(self) -> bool:
+        return self.stage is Stage.PAUSED
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.stage is Stage.WAITING
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.stage is Stage.STOPPED
+
+    @property
+    def is_donor(self) -> bool:
+        """Others fetch what only this peer has."""
+        return self.stage in HANDOVERS.values()
+
+    @property
+    def is_ending(self) -> bool:
+        """No round begins after `last_round`."""
+        return self.last_round is not None
+
+    def _enter(self, stage: Stage) -> None:
+        assert stage in STEPS[self.stage], (self.stage, stage)
+        self.stage = stage
+
+    # --- what happens ------------------------------------------------------------------------------------------------
+
+    def served(self, event: StateServed) -> None:
+        self._served.add((event.instance, event.round))
+
+    def received(self, sender: PeerId, message: RunComplete) -> list[Effect]:
+        return self._completion.received(sender, message)
+
+    def tick(self, now: float) -> list[Effect]:
+        return self._completion.tick(now, self._state.gone)
+
+    # --- what the user asks ------------------------------------------------------------------------------------------
+
+    def commanded(self, event: Commanded, now: float) -> list[Effect]:
+        match event.command:
+            case "pause":
+                return self._pause_after_round(event)
+            case "drain":
+                return self._drain(event, now)
+            case "resume":
+                return self._resume(now)
+            case "leave":
+                return self._leave_at_once(event, now)
+            case "checkpoint":
+                self._checkpoints.request()
+                return []
+
+    def _pause_after_round(self, event: Commanded) -> list[Effect]:
+        if self.stage is not Stage.TRAINING:
+            return []
+        self._enter(Stage.PAUSING)
+        return [Log(name="pausing", fields=self._end_after_round(event))]
+
+    def _drain(self, event: Commanded, now: float) -> list[Effect]:
+        if self.stage is Stage.WAITING:
+            return self._stop(Stop(reason="the run is complete", is_finished=True), now)
+        if self.stage is Stage.PAUSED:
+            return self._stop(Stop(reason="left while paused", is_finished=False), now)
+        if self.stage in (Stage.DRAINING, Stage.HANDING_OVER):
+            return []
+        self._enter(Stage.HANDING_OVER if self.is_donor else Stage.DRAINING)
+        return [Log(name="stopping", fields=self._end_after_round(event))]
+
+    def _end_after_round(self, event: Commanded) -> dict[str, object]:
+        """From the next report on the plans do not count on this peer. Alone it has no other to make room for."""
+        self._reporting.offer(is_leaving=self._book.has_others(self._book.newest, self._state.gone))
+        if self.last_round is None:
+            begun = max([self._state.opened, *(key[0] for key in self._state.rounds)])
+            handed_over_after = last_before_handover(self._book, self._state.opened, self._state.own_reports, self._state.gone)
+            self.last_round = max(begun, handed_over_after)
+        return {"reason": f"{event.reason}; ends after round {self.last_round}"}
+
+    def _resume(self, now: float) -> list[Effect]:
+        """Take part again: at once where the plans still count on this peer, else as a joiner."""
+        if self.stage not in (Stage.PAUSING, Stage.HANDING_OVER_TO_PAUSE, Stage.PAUSED):
+            return []
+        was_paused = self.is_paused
+        self._enter(Stage.TRAINING)
+        self.last_round = None
+        self._served.clear()
+        self._checkpoints.withdraw_request()
+        capacity = self._reporting.offer(is_leaving=False)
+        log = Log(name="resumed", fields={"round": self._state.opened + 1})
+        if not was_paused:
+            return [log]
+        self._catching_up.restart_wait()
+        self._fetching.restart_wait()
+        return [log, *self._outcomes(self._agreement.rejoin(capacity, now), now)]
+
+    def _leave_at_once(self, event: Commanded, now: float) -> list[Effect]:
+        """Give up what is under way, save what is complete at a boundary, stop."""
+        if self.stage is Stage.WAITING:
+            return self._stop(Stop(reason="the run is complete", is_finished=True), now)
+        effects: list[Effect] = [Log(name="stopping", fields={"reason": f"{event.reason}; leaves at once"})]
+        plan = self._book.get(self._state.opened)
+        # The device may hold merged or half applied state, which belongs to no boundary that a restart could begin from.
+        is_between = self._state.opening is not None or plan is None or bool(plan.merges)
+        for key, outer in sorted(self._state.rounds.items()):
+            if not outer.is_done:
+                is_between = is_between or outer.device_end in (OuterApplied, Evaluated)
+                effects += [*outer.abandon(), DiscardRound(instance=key[1])]
+        for boundary in range(self._state.opened + 1, min([self._state.opened, *self._state.held.values()]) - 1, -1):
+            if not is_between and boundary - 1 in self._state.own_reports and self._checkpoints.newest < boundary:
+                effects += self._checkpoints.save_present(boundary, now)
+        return effects + self._stop(Stop(reason="left at once", is_finished=False, is_urgent=True), now)
+
+    # --- what has become possible ------------------------------------------------------------------------------------
+
+    def end(self, now: float) -> list[Effect]:
+        """Pause or stop where that was asked and nothing is under way; stop where the others have ended the run."""
+        if self._is_busy():
+            return []
+        is_arriving = self._state.opened == self._book.newest.round or bool(self._fetching.under_way)
+        if not is_arriving and self.have_others_ended():
+            return self._stop(Stop(reason="the others ended the run before this peer had caught up", is_finished=False), now)
+        if not self.is_ending:
+            return []
+        if self._waits_for_successors(now):
+            return [] if self.is_donor else self._hand_over(now)
+        boundary = self._state.opened + 1
+        effects: list[Effect] = []
+        if self._state.opened in self._state.own_reports and self._checkpoints.newest < boundary:
+            effects = self._checkpoints.save_present(boundary, now)
+        if self.stage in (Stage.PAUSING, Stage.HANDING_OVER_TO_PAUSE):
+            return effects + self._pause(now)
+        is_saved = self._checkpoints.newest == boundary
+        reason = f"stopped before round {boundary}" if is_saved else "stopped; the last checkpoint stands"
+        return effects + self._stop(Stop(reason=reason, is_finished=False), now)
+
+    def _is_busy(self) -> bool:
+        rounds = self._state.rounds.values()
+        is_in_round = any(not (outer.is_done or self._state.is_deserted(outer)) for outer in rounds)
+        return self._state.opening is not None or is_in_round or self._reporting.is_probing
+
+    def _waits_for_successors(self, now: float) -> bool:
+        is_over = self.is_donor and now >= self._handover_until
+        return not is_over and self._has_unserved_successors()
+
+    def _has_unserved_successors(self) -> bool:
         """After the last round: others are to host what only this peer has, and have not fetched it yet."""
-        plan, boundary = book.get(opened), opened + 1
-        if plan is None or self.last_round != opened or not book.has_others(book.newest, gone):
+        opened, gone = self._state.opened, self._state.gone
+        plan, boundary = self._book.get(opened), opened + 1
+        if plan is None or self.last_round != opened or not self._book.has_others(self._book.newest, gone):
             return False
-        sole = [instance for instance in book.mine(plan) if not book.successors(instance, opened, gone)]
-        is_undecided = boundary not in book.plans and bool(sole)
-        heirs = [i for i in sole if book.successors(i, boundary, gone) and (i, boundary) not in self.served]
-        if not (is_undecided or heirs):
-            return False
-        if self.deadline is None:
-            self.deadline = now + HANDOVER_SECONDS
-        return now < self.deadline
+        sole = [instance for instance in self._book.mine(plan) if not self._book.successors(instance, opened, gone)]
+        is_undecided = boundary not in self._book.plans and bool(sole)
+        return is_undecided or any(
+            self._book.successors(instance, boundary, gone) and (instance, boundary) not in self._served for instance in sole
+        )
+
+    def _hand_over(self, now: float) -> list[Effect]:
+        self._enter(HANDOVERS[self.stage])
+        self._handover_until = now + HANDOVER_SECONDS
+        message = f"others fetch what only this peer has; it goes in {HANDOVER_SECONDS:.0f} s at the latest"
+        return [Log(name="warning", fields={"key": "handover", "message": message, "active": True})]
+
+    def _pause(self, now: float) -> list[Effect]:
+        """Leave the roster, so that the others do not wait for this peer, and stay."""
+        self._enter(Stage.PAUSED)
+        log = Log(name="paused", fields={"round": self._state.opened + 1})
+        return [*self._outcomes(self._agreement.leave(now), now), log]
+
+    def _stop(self, stop: Stop, now: float) -> list[Effect]:
+        self._enter(Stage.STOPPED)
+        return [*self._outcomes(self._agreement.leave(now), now), stop]
+
+    # --- the end of the run ------------------------------------------------------------------------------------------
+
+    def have_others_ended(self) -> bool:
+        newest = self._book.newest
+        return newest.is_last and self._completion.are_all_done(_peers_of(newest), self._state.gone)
+
+    def finish(self, now: float) -> list[Effect]:
+        """Once the last plan is applied and its instance evaluated, save the model and tell the others."""
+        plan = self._book.get(self._state.opened)
+        if plan is None or self._state.opening is not None or not plan.is_last:
+            return []
+        loss, mine = self._state.final_loss, self._book.mine(plan)
+        if mine and loss is None:
+            return []
+        effects: list[Effect] = [self._checkpoints.save(instance, plan.round) for instance in mine]
+        effects += self._checkpoints.complete(plan.round, now, is_finished=True)
+        totals = canonical.to_plain(self._checkpoints.totals(now))
+        fields: dict[str, object] = {"round": plan.round, "heldout_loss": loss, **totals}
+        self._enter(Stage.WAITING)
+        return [*effects, Log(name="finished", fields=fields), *self._completion.begin(_peers_of(plan), now)]
+
+    def wait(self, now: float) -> list[Effect]:
+        """The run is complete here: stop once the others have the model too."""
+        if not self._completion.is_over(now, self._state.gone):
+            return []
+        return self._stop(Stop(reason="the run is complete", is_finished=True), now)
+
+
+def _peers_of(plan: RoundPlan) -> list[PeerId]:
+    return [roster_entry.peer for roster_entry in plan.roster]
 
 
 def last_before_handover(book: PlanBook, opened: int, reported: Collection[int], gone: Collection[PeerId]) -> int:
-    """The round after which others take over what only this peer hosts: that it goes is in its next report, and the second
-    plan after that is made from it. `opened` where there is nothing to hand over, or nobody; `reported`: by this peer."""
+    """The round after which others take over what only this peer hosts: its next report announces that it leaves, and the
+    second plan after that is made from it. `opened` where there is nothing to hand over, or no other peer; `reported`: rounds
+    that this peer has reported."""
     plan = book.get(opened)
     mine = book.mine(plan) if plan is not None else []
     is_sole = any(not book.successors(instance, opened, gone) for instance in mine)

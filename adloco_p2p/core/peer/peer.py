@@ -14,7 +14,7 @@ of round r begin while round r - 1 is averaged; its outer step comes beside them
 
 How a peer that was away comes back. A known plan(r + 2) says that round r is over. A peer that is a little behind takes the
 averages of such rounds from the others without training; one that is far behind, or gets nowhere, or whose state is not the
-one that the others agree on, jumps to the present and fetches the state.
+one that the others agree on, fast-forwards to the present and fetches the state.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,12 @@ from dataclasses import dataclass
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.outer_round import OuterRound, Phase, round_line
-from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import (
     AverageFailed,
     AverageFinished,
     Commanded,
     Decided,
-    DiscardRound,
+    DeviceEnd,
     Effect,
     Evaluated,
     Event,
@@ -45,7 +44,6 @@ from adloco_p2p.core.model.events import (
     StateFetched,
     StateKept,
     StateServed,
-    Stop,
     Ticked,
     TransitionApplied,
 )
@@ -54,13 +52,12 @@ from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageD
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.run_progress import progress_after
 from adloco_p2p.core.model.telemetry import Log
-from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, PeerId, Report
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.boundary import Boundary
 from adloco_p2p.core.peer.catch_up import CatchingUp
-from adloco_p2p.core.peer.completion import CompletionBarrier
 from adloco_p2p.core.peer.fetching import Fetching
-from adloco_p2p.core.peer.lifecycle import HANDOVER_SECONDS, Lifecycle, last_before_handover
+from adloco_p2p.core.peer.lifecycle import Lifecycle, Stage
 from adloco_p2p.core.peer.reporting import Reporting
 from adloco_p2p.core.peer.saving import Checkpoints
 from adloco_p2p.core.peer.state import PeerState
@@ -71,7 +68,7 @@ class Cadence:
     """How rounds follow each other, how often a peer evaluates (equal in the swarm) and saves (its own business)."""
 
     work: WorkRules
-    """Says when the run ends."""
+    """Sets when the run ends."""
     evaluation_period: int
     """0: only at the end."""
     checkpoint_period: int
@@ -95,36 +92,43 @@ class Peer:
         self._state = PeerState(me, is_delayed=cadence.is_delayed)
         self._book = self._state.book
         self._branches = self._state.branches
-        self._checkpoints = Checkpoints()
+        self._checkpoints = Checkpoints(self._state, is_on_schedule=cadence.saves)
         self._adaptive_timeout = AdaptiveTimeout()
         self._fetching = Fetching(self._state)
         self._reporting = Reporting(self._state, submit=self._submit)
-        self._boundary = Boundary(self._state, fetching=self._fetching, reporting=self._reporting)
+        self._boundary = Boundary(self._state, fetching=self._fetching)
         self._catching_up = CatchingUp(
             self._state,
             fetching=self._fetching,
-            reporting=self._reporting,
             checkpoints=self._checkpoints,
             adaptive_timeout=self._adaptive_timeout,
         )
-        self._lifecycle = Lifecycle()
-        self._completion = CompletionBarrier(me)
-        self._final_loss: float | None = None
-        self._is_stopped = False
+        self._lifecycle = Lifecycle(
+            self._state,
+            agreement=agreement,
+            fetching=self._fetching,
+            reporting=self._reporting,
+            catching_up=self._catching_up,
+            checkpoints=self._checkpoints,
+            outcomes=self._outcomes,
+        )
+
+    @property
+    def stage(self) -> Stage:
+        return self._lifecycle.stage
 
     @property
     def next_deadline(self) -> float | None:
         deadlines = [self._agreement.next_deadline, *(outer.next_deadline for outer in self._state.rounds.values())]
-        deadlines += [self._fetching.next_deadline, self._catching_up.next_deadline]
-        deadlines += [self._completion.next_deadline, self._lifecycle.deadline]
+        deadlines += [self._fetching.next_deadline, self._catching_up.next_deadline, self._lifecycle.next_deadline]
         return min((instant for instant in deadlines if instant is not None), default=None)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """The one entry. After each event, everything that has become possible is begun."""
-        if self._is_stopped:
+        if self._lifecycle.is_stopped:
             return []
         effects = self._take(event, now)
-        while not self._is_stopped:
+        while not self._lifecycle.is_stopped:
             more = self._advance(now)
             effects += more
             if not more:
@@ -134,7 +138,7 @@ class Peer:
     # --- one event ---------------------------------------------------------------------------------------------------
 
     def _take(self, event: Event, now: float) -> list[Effect]:
-        if self._catching_up.is_void(event):
+        if isinstance(event, DeviceEnd) and self._state.is_outdated(event):
             return []
         match event:
             case Started():
@@ -158,9 +162,9 @@ class Peer:
             case FetchFailed():
                 return self._fetching.failed(event, now)
             case Commanded():
-                return self._commanded(event, now)
+                return self._lifecycle.commanded(event, now)
             case StateServed():
-                self._lifecycle.served.add((event.instance, event.round))
+                self._lifecycle.served(event)
                 return []
             case ReportHeard():
                 self._book.note_states(event.report)
@@ -174,7 +178,8 @@ class Peer:
         self._reporting.capacity = event.capacity
         self._state.opened = self._state.skipped = durable.round - 1
         self._checkpoints.start(durable, now)
-        self._state.held = dict.fromkeys(durable.held, durable.round)
+        for instance in durable.held:
+            self._state.instance(instance).boundary = durable.round
         for plan in durable.plans:
             self._state.learn(plan)
         for report in durable.reports:
@@ -191,17 +196,17 @@ class Peer:
             outer = self._state.rounds.get((message.round, message.instance))
             if outer is None:
                 return self._fetching.decline(event.sender, message)
-            return outer.received(event.sender, message, now, self._state.gone)
+            return self._state.stamped(outer.received(event.sender, message, now, self._state.gone))
         if isinstance(message, RunComplete):
-            return self._completion.received(event.sender, message)
+            return self._lifecycle.received(event.sender, message)
         return self._outcomes(self._agreement.receive(event.sender, message, now), now)
 
     def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
         for key in sorted(self._state.rounds):
-            effects += self._state.rounds[key].tick(now, self._state.gone)
+            effects += self._state.stamped(self._state.rounds[key].tick(now, self._state.gone))
         self._fetching.tick(now)
-        effects += self._completion.tick(now, self._state.gone)
+        effects += self._lifecycle.tick(now)
         return effects + self._outcomes(self._agreement.tick(now), now)
 
     def _step(
@@ -211,21 +216,23 @@ class Peer:
         if outer is None:
             plan = self._book.get(event.round)
             if isinstance(event, Evaluated) and plan is not None and plan.is_last:
-                self._final_loss = event.heldout_loss
+                self._state.final_loss = event.heldout_loss
             return []
+        was_done = outer.is_done
         match event:
             case InnerFinished():
                 is_ahead = self._state.held.get(event.instance, event.round) < event.round
-                return outer.inner_finished(event.result, now, self._state.gone, is_ahead=is_ahead)
+                effects = outer.inner_finished(event.result, now, self._state.gone, is_ahead=is_ahead)
             case AverageFinished():
-                return outer.average_finished(event, now, self._state.gone)
+                effects = outer.average_finished(event, now, self._state.gone)
             case AverageFailed():
-                return outer.average_failed(event, now, self._state.gone)
+                effects = outer.average_failed(event, now, self._state.gone)
             case OuterApplied():
                 effects = outer.outer_applied(event, now, evaluate=self._evaluates(outer))
             case Evaluated():
                 effects = outer.evaluated(event.heldout_loss, now)
-        if outer.is_done:
+        effects = self._state.stamped(effects)
+        if outer.is_done and not was_done:
             effects += self._round_done(outer, now)
         return effects
 
@@ -237,11 +244,11 @@ class Peer:
         name = "left" if isinstance(event, PeerGone) else "returned"
         effects: list[Effect] = [Log(name=name, fields={"peer": event.peer})]
         for key in sorted(self._state.rounds):
-            effects += self._state.rounds[key].roster_changed(now, self._state.gone)
+            effects += self._state.stamped(self._state.rounds[key].roster_changed(now, self._state.gone))
         return effects
 
     def _submit(self, report: Report, now: float) -> list[Effect]:
-        self._forget(before=report.round - ROUNDS_KEPT)
+        self._state.forget_before(report.round - ROUNDS_KEPT)
         return self._outcomes(self._agreement.submit(report, now), now)
 
     def _outcomes(self, outcomes: Sequence[Outcome], now: float) -> list[Effect]:
@@ -251,7 +258,7 @@ class Peer:
                 case Decided(plan=plan, reports=reports):
                     self._state.learn(plan)
                     if self._lifecycle.is_paused:
-                        self._forget(before=plan.round - ROUNDS_KEPT)
+                        self._state.forget_before(plan.round - ROUNDS_KEPT)
                     for report in reports:
                         self._book.note_states(report)
                     effects += self._state.plan_lines(plan)
@@ -271,40 +278,39 @@ class Peer:
     def _advance(self, now: float) -> list[Effect]:
         if self._lifecycle.is_paused:
             return []
-        if self._completion.has_begun:
-            return self._go(now)
-        is_donor = self._lifecycle.deadline is not None
-        effects = [*self._catching_up.catch_up(now, is_donor=is_donor), *self._go_on_alone()]
-        effects += self._reporting.report_rounds(self._catching_up.untrained, now)
-        effects += self._save(now)
-        if self._completion.has_begun:
+        if self._lifecycle.is_waiting:
+            return self._lifecycle.wait(now)
+        effects = [*self._catching_up.catch_up(now, is_donor=self._lifecycle.is_donor), *self._go_on_alone()]
+        effects += self._reporting.report_rounds(now)
+        effects += [*self._checkpoints.complete_due(now), *self._lifecycle.finish(now)]
+        if self._lifecycle.is_waiting:
             return effects
         effects += self._fetching.fetch_missing(now)  # first: what is on its way takes part in the boundary
         effects += self._fetching.fetch_branches(now)
         effects += self._boundary.open(self._lifecycle.last_round)
         effects += self._start_rounds(now)
-        return effects or self._stop_where_asked(now)
+        return effects or self._lifecycle.end(now)
 
     def _go_on_alone(self) -> list[Effect]:
-        """An average that was to come from others who are all gone: train the round after all, or, where the plan gives us no
-        work, go on with the state as it is."""
+        """The hosts that were to send an average are all gone: train the round after all, or, where the plan gives this peer
+        no work, go on with the state as it is."""
         effects: list[Effect] = []
         for key, outer in sorted(self._state.rounds.items()):
-            if self._state.is_deserted(outer) and not self._have_others_ended():
+            if self._state.is_deserted(outer) and not self._lifecycle.have_others_ended():
                 effects += outer.abandon()
                 del self._state.rounds[key]
-                self._fetching.declined.pop(key, None)
+                self._state.declined.pop(key, None)
                 if not outer.share.samples:
-                    self._catching_up.untrained[key] = None
-                    effects += self._stand_at(outer.instance, outer.round + 1)
+                    self._state.untrained[key] = None
+                    effects += self._arrive(outer.instance, outer.round + 1)
         return effects
 
     def _start_rounds(self, now: float) -> list[Effect]:
-        """Every hosted instance goes on from where it stands, as far as boundaries are open."""
+        """Every hosted instance goes on from its boundary, as far as boundaries are open."""
         effects: list[Effect] = []
         for instance, number in sorted(self._state.held.items()):
             effects += self._start_round(instance, number, now)
-            if (number + 1, instance) in self._fetching.declined:
+            if (number + 1, instance) in self._state.declined:
                 continue  # it only receives that round: nothing of it can come before the outer step of this one
             if self._state.runs_ahead(instance, number + 1):
                 effects += self._start_round(instance, number + 1, now, is_ahead=True)
@@ -316,7 +322,7 @@ class Peer:
             return []
         if key in self._state.rounds:
             return []
-        is_over = self._book.newest.round >= number + 2 or key in self._fetching.declined
+        is_over = self._book.newest.round >= number + 2 or key in self._state.declined
         outer = OuterRound(
             me=self.me,
             plan=plan,
@@ -326,200 +332,24 @@ class Peer:
             is_late=is_over and self._book.has_company(plan, instance, self._state.gone),
         )
         self._state.rounds[key] = outer
-        return outer.start(now, progress_end=progress_after(plan, self.cadence.work), is_ahead=is_ahead)
+        progress_end = progress_after(plan, self.cadence.work)
+        return self._state.stamped(outer.start(now, progress_end=progress_end, is_ahead=is_ahead))
 
     def _round_done(self, outer: OuterRound, now: float) -> list[Effect]:
         """One instance ended its round: count it and write it down. What ran ahead of it goes on."""
         self._checkpoints.count(outer)
-        effects = [round_line(outer), *self._stand_at(outer.instance, outer.round + 1)]
+        effects = [round_line(outer), *self._arrive(outer.instance, outer.round + 1)]
         following = self._state.rounds.get((outer.round + 1, outer.instance))
         if following is not None and following.phase is Phase.TRAINED:
-            effects += following.hand_over(now, self._state.gone)
+            effects += self._state.stamped(following.hand_over(now, self._state.gone))
         return effects
 
-    def _stand_at(self, instance: InstanceId, boundary: int) -> list[Effect]:
+    def _arrive(self, instance: InstanceId, boundary: int) -> list[Effect]:
         """The instance has come to the boundary: save it where due."""
-        self._state.held[instance] = boundary
-        if self._saves(boundary) or self._lifecycle.last_round is not None:
+        self._state.instance(instance).boundary = boundary
+        if self._checkpoints.is_due(boundary) or self._lifecycle.is_ending:
             return [self._checkpoints.save(instance, boundary)]
         return []
-
-    # --- saving and stopping -----------------------------------------------------------------------------------------
-
-    def _save(self, now: float) -> list[Effect]:
-        """Complete every checkpoint of which all hosted instances are saved, also where one of them is already a round
-        further; stop where that was the aim."""
-        effects: list[Effect] = []
-        for boundary in sorted(number + 1 for number in self._state.own_reports if number in self._book.plans):
-            is_due = self._checkpoints.newest < boundary and self._saves(boundary)
-            if is_due and not self._checkpoints.lacks(self._book.mine(self._book.plans[boundary - 1]), boundary):
-                effects += self._checkpoint(boundary, now)
-        plan = self._book.get(self._state.opened)
-        if plan is None or self._state.opening is not None:
-            return effects
-        if plan.is_last:
-            return effects + self._finish(plan, now)
-        return effects
-
-    def _saves(self, boundary: int) -> bool:
-        following = self._book.get(boundary)
-        is_end = following is not None and following.is_last
-        return is_end or self.cadence.saves(boundary) or self._lifecycle.saves(boundary)
-
-    # --- what the user asks ------------------------------------------------------------------------------------------
-
-    def _commanded(self, event: Commanded, now: float) -> list[Effect]:
-        match event.command:
-            case "pause" | "drain":
-                return self._asked_to_end(event, now)
-            case "resume":
-                return self._resume(now)
-            case "leave":
-                return self._leave_at_once(event, now)
-            case "checkpoint":
-                return self._asked_to_save()
-
-    def _asked_to_end(self, event: Commanded, now: float) -> list[Effect]:
-        """End the round; then step aside, or go."""
-        lifecycle, goes = self._lifecycle, event.command == "drain"
-        if self._completion.has_begun:
-            return self._goodbye(Stop(reason="the run is complete", is_finished=True), now) if goes else []
-        if lifecycle.is_paused:
-            return self._goodbye(Stop(reason="left while paused", is_finished=False), now) if goes else []
-        if lifecycle.aim == "drain" or lifecycle.aim == event.command:
-            return []
-        lifecycle.aim = "drain" if goes else "pause"
-        # alone there is nobody to make room for
-        self._reporting.offer(is_leaving=self._book.has_others(self._book.newest, self._state.gone))
-        if lifecycle.last_round is None:
-            begun = max([self._state.opened, *(key[0] for key in self._state.rounds)])
-            handed_over_after = last_before_handover(self._book, self._state.opened, self._state.own_reports, self._state.gone)
-            lifecycle.last_round = max(begun, handed_over_after)
-        fields: dict[str, object] = {"reason": f"{event.reason}; ends after round {lifecycle.last_round}"}
-        return [Log(name="stopping" if goes else "pausing", fields=fields)]
-
-    def _resume(self, now: float) -> list[Effect]:
-        """Take part again: at once where others have not left this peer out yet, else as a newcomer that has a past."""
-        if self._lifecycle.aim != "pause":
-            return []
-        was_paused, self._lifecycle = self._lifecycle.is_paused, Lifecycle()
-        capacity = self._reporting.offer(is_leaving=False)
-        log = Log(name="resumed", fields={"round": self._state.opened + 1})
-        if not was_paused:
-            return [log]
-        self._catching_up.wait_anew()
-        self._fetching.wait_anew()
-        return [log, *self._outcomes(self._agreement.rejoin(capacity, now), now)]
-
-    def _asked_to_save(self) -> list[Effect]:
-        """At the next boundary that no hosted instance has passed yet."""
-        has_passed = any(outer.is_done and outer.round == self._state.opened for outer in self._state.rounds.values())
-        self._lifecycle.saves_at = self._state.opened + (2 if has_passed else 1)
-        return []
-
-    def _leave_at_once(self, event: Commanded, now: float) -> list[Effect]:
-        """Give up what is under way, save what stands at a boundary, say goodbye."""
-        if self._completion.has_begun:
-            return self._goodbye(Stop(reason="the run is complete", is_finished=True), now)
-        effects: list[Effect] = [Log(name="stopping", fields={"reason": f"{event.reason}; leaves at once"})]
-        plan = self._book.get(self._state.opened)
-        # What the device has merged or may be applying just now stands at no boundary that a restart could begin from.
-        is_between = self._state.opening is not None or plan is None or bool(plan.merges)
-        for key, outer in sorted(self._state.rounds.items()):
-            if not outer.is_done:
-                is_between = is_between or outer.device_end in (OuterApplied, Evaluated)
-                effects += [*outer.abandon(), DiscardRound(instance=key[1])]
-        for boundary in range(self._state.opened + 1, min([self._state.opened, *self._state.held.values()]) - 1, -1):
-            if not is_between and boundary - 1 in self._state.own_reports and self._checkpoints.newest < boundary:
-                effects += self._save_where_it_stands(boundary, now)
-        return effects + self._goodbye(Stop(reason="left at once", is_finished=False, is_urgent=True), now)
-
-    def _save_where_it_stands(self, boundary: int, now: float) -> list[Effect]:
-        """A checkpoint at the boundary, if every hosted instance stands there."""
-        plan = self._book.get(boundary - 1)
-        mine = self._book.mine(plan) if plan is not None else []
-        lacking = self._checkpoints.lacks(mine, boundary)
-        if plan is None or not all(self._state.stands_at(instance, boundary) for instance in lacking):
-            return []
-        return [*(self._checkpoints.save(i, boundary) for i in lacking), *self._checkpoint(boundary, now)]
-
-    def _stop_where_asked(self, now: float) -> list[Effect]:
-        """Once nothing is under way and nothing more has begun; also where the others ended the run without us."""
-        under_way = [outer for outer in self._state.rounds.values() if not (outer.is_done or self._state.is_deserted(outer))]
-        is_busy = self._state.opening is not None or bool(under_way)
-        is_busy = is_busy or self._reporting.is_probing
-        newest = self._book.newest
-        is_arriving = self._state.opened == newest.round or self._fetching.is_under_way
-        if not (is_busy or is_arriving) and self._have_others_ended():
-            return self._goodbye(Stop(reason="the others ended the run before this peer had caught up", is_finished=False), now)
-        if self._lifecycle.last_round is None or is_busy:
-            return []
-        was_waiting = self._lifecycle.deadline is not None
-        if self._lifecycle.awaits_successors(self._book, self._state.opened, self._state.gone, now):
-            message = f"others fetch what only this peer has; it goes in {HANDOVER_SECONDS:.0f} s at the latest"
-            fields: dict[str, object] = {"key": "handover", "message": message, "active": True}
-            return [] if was_waiting else [Log(name="warning", fields=fields)]
-        boundary, effects = self._state.opened + 1, []
-        if self._state.opened in self._state.own_reports and self._checkpoints.newest < boundary:
-            effects = self._save_where_it_stands(boundary, now)
-        is_saved = self._checkpoints.newest == boundary
-        if self._lifecycle.aim == "pause":
-            return effects + self._pause(now)
-        reason = f"stopped before round {boundary}" if is_saved else "stopped; the last checkpoint stands"
-        return effects + self._goodbye(Stop(reason=reason, is_finished=False), now)
-
-    def _pause(self, now: float) -> list[Effect]:
-        """Say goodbye, so that nobody waits for us, and stay."""
-        self._lifecycle.is_paused, self._lifecycle.deadline = True, None
-        log = Log(name="paused", fields={"round": self._state.opened + 1})
-        return [*self._outcomes(self._agreement.leave(now), now), log]
-
-    def _have_others_ended(self) -> bool:
-        newest = self._book.newest
-        return newest.is_last and self._completion.are_all_done(
-            [roster_entry.peer for roster_entry in newest.roster], self._state.gone
-        )
-
-    def _go(self, now: float) -> list[Effect]:
-        """The run is complete here: stay until the others have it too."""
-        if not self._completion.is_over(now, self._state.gone):
-            return []
-        return self._goodbye(Stop(reason="the run is complete", is_finished=True), now)
-
-    def _goodbye(self, stop: Stop, now: float) -> list[Effect]:
-        self._is_stopped = True
-        return [*self._outcomes(self._agreement.leave(now), now), stop]
-
-    def _finish(self, plan: RoundPlan, now: float) -> list[Effect]:
-        """The last plan is applied: the run is over once its instance is evaluated."""
-        loss = self._final_loss
-        mine = self._book.mine(plan)
-        if mine and loss is None:
-            return []
-        effects: list[Effect] = [self._checkpoints.save(instance, plan.round) for instance in mine]
-        effects += self._checkpoint(plan.round, now, is_finished=True)
-        fields: dict[str, object] = {
-            "round": plan.round,
-            "heldout_loss": loss,
-            **canonical.to_plain(self._checkpoints.totals(now)),
-        }
-        return [
-            *effects,
-            Log(name="finished", fields=fields),
-            *self._completion.begin([roster_entry.peer for roster_entry in plan.roster], now),
-        ]
-
-    def _checkpoint(self, boundary: int, now: float, *, is_finished: bool = False) -> list[Effect]:
-        if self._lifecycle.saves(boundary):
-            self._lifecycle.saves_at = None
-        return self._checkpoints.complete(
-            boundary,
-            plans=self._book.plans,
-            reports=self._state.own_reports,
-            rounds=self._state.rounds.values(),
-            now=now,
-            is_finished=is_finished,
-        )
 
     # --- small things ------------------------------------------------------------------------------------------------
 
@@ -527,11 +357,3 @@ class Peer:
         """Of an instance's hosts one evaluates, in turn: they all hold the same parameters."""
         contributors = outer.contributors
         return self.cadence.evaluates(outer.round) and contributors[outer.round % len(contributors)] == self.me
-
-    def _forget(self, *, before: int) -> None:
-        self._book.forget(before=before)
-        self._state.rounds = {key: outer for key, outer in self._state.rounds.items() if key[0] >= before}
-        self._state.own_reports = {number: report for number, report in self._state.own_reports.items() if number >= before}
-        self._reporting.forget(before=before)
-        self._fetching.forget(before=before)
-        self._catching_up.forget(before=before)

@@ -1,4 +1,4 @@
-"""The plans that one peer knows, and what they mean for it: which instances are its own, what it needs, who is with it."""
+"""The plans that one peer knows, and what they mean for it: its own instances, what it needs, which peers share it."""
 
 from collections.abc import Collection
 
@@ -19,7 +19,7 @@ class PlanBook:
         self._states: dict[tuple[int, InstanceId], dict[PeerId, Digest]] = {}
         """(Round, instance) -> the state after the round, as each peer reported it."""
         self._reporters: dict[int, dict[PeerId, None]] = {}
-        """Round -> who reported it."""
+        """Round -> peers that reported it."""
 
     @property
     def newest(self) -> RoundPlan:
@@ -38,7 +38,7 @@ class PlanBook:
             self._states.setdefault((report.round, item.instance), {})[report.peer] = item.state_digest
 
     def forget(self, *, before: int) -> None:
-        """Plans of the last rounds stay in any case: who is behind needs them."""
+        """Plans of the last rounds stay in any case: a peer that is behind needs them."""
         oldest = min(before, max(self.plans) - PLANS_KEPT)
         self.plans = {number: plan for number, plan in self.plans.items() if number >= oldest}
         self.digests = {number: digest for number, digest in self.digests.items() if number >= oldest}
@@ -81,7 +81,7 @@ class PlanBook:
         return any(share.peer == self.me and share.samples > 0 for share in plan.instance(instance).hosts)
 
     def has_company(self, plan: RoundPlan, instance: InstanceId, gone: Collection[PeerId]) -> bool:
-        """Somebody else alive trains the instance in this round."""
+        """Another living peer trains the instance in this round."""
         shares = plan.instance(instance).hosts
         return any(share.samples > 0 and share.peer != self.me and share.peer not in gone for share in shares)
 
@@ -92,11 +92,11 @@ class PlanBook:
         return [peer for peer in hosts if peer != self.me and peer not in gone]
 
     def has_others(self, plan: RoundPlan, gone: Collection[PeerId]) -> bool:
-        """Somebody else on the roster is alive."""
+        """Another peer of the roster is alive."""
         return any(roster_entry.peer != self.me and roster_entry.peer not in gone for roster_entry in plan.roster)
 
     def may_come(self, instance: InstanceId, boundary: int, gone: Collection[PeerId]) -> bool:
-        """Somebody else who lives was to train the instance up to the boundary, and has not reported the round without it."""
+        """Another living peer was to train the instance up to the boundary, and has not reported the round without it."""
         plan = self.plans.get(boundary - 1)
         hosts = [share.peer for item in plan.instances if item.instance == instance for share in item.hosts] if plan else []
         reporters, states = self._reporters.get(boundary - 1, {}), self._states.get((boundary - 1, instance), {})
@@ -105,7 +105,7 @@ class PlanBook:
     def known_state(
         self, instance: InstanceId, boundary: int, gone: Collection[PeerId]
     ) -> tuple[Digest | None, tuple[PeerId, ...]]:
-        """Root of the instance's state at a boundary, as the agreed plan says or most hosts report, and who should have it."""
+        """Root of the instance's state at a boundary, from the agreed plan or most reports, and the peers that have it."""
         states = self._states.get((boundary - 1, instance), {})
         named = sorted(states.values())
         digest = max(sorted(set(named)), key=named.count) if named else None

@@ -1,6 +1,6 @@
-"""What this peer says of each round to all: its instances, its capacity, and the verdict on a possible merge."""
+"""What this peer reports of each round: its instances, its capacity, and the verdict on a possible merge."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
@@ -8,7 +8,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Effect, InnerFinished, Probe, Probed
 from adloco_p2p.core.model.report_form import fitted
 from adloco_p2p.core.model.telemetry import Log, out_of_memory_line
-from adloco_p2p.core.model.types import Capacity, InstanceId, ProbeVerdict, Report, RoundPlan
+from adloco_p2p.core.model.types import Capacity, Report, RoundPlan
 from adloco_p2p.core.peer.state import PeerState
 
 
@@ -16,8 +16,6 @@ class Reporting:
     """`report_rounds` whenever something happened. `submit` hands a report to the agreement."""
 
     def __init__(self, at: PeerState, *, submit: Callable[[Report, float], list[Effect]]) -> None:
-        self.verdicts: dict[int, ProbeVerdict] = {}
-        self.probing: dict[int, None] = {}
         self.capacity: Capacity | None = None
         """As measured in the last rounds."""
         self._state = at
@@ -27,10 +25,10 @@ class Reporting:
 
     @property
     def is_probing(self) -> bool:
-        return any(number not in self.verdicts for number in self.probing)
+        return any(number not in self._state.verdicts for number in self._state.probing)
 
     def probed(self, event: Probed) -> list[Effect]:
-        self.verdicts[event.round] = event.verdict
+        self._state.verdicts[event.round] = event.verdict
         return [Log(name="probe", fields={"round": event.round, **canonical.to_plain(event.verdict)})]
 
     def trained(self, event: InnerFinished) -> list[Effect]:
@@ -52,20 +50,17 @@ class Reporting:
         """This peer's own, from before it was started."""
         self._state.own_reports[report.round] = report
         if report.verdict is not None:
-            self.verdicts[report.round] = report.verdict
+            self._state.verdicts[report.round] = report.verdict
 
-    def forget(self, *, before: int) -> None:
-        self.verdicts = {number: verdict for number, verdict in self.verdicts.items() if number >= before}
-        self.probing = {number: None for number in self.probing if number >= before}
-
-    def report_rounds(self, untrained: Collection[tuple[int, InstanceId]], now: float) -> list[Effect]:
-        """Report a round once all hosted instances, and the probe if there is one, have ended it; without those of `untrained`,
-        (round, instance), which nobody trained."""
+    def report_rounds(self, now: float) -> list[Effect]:
+        """Report a round once all hosted instances, and the probe if there is one, have ended it; without those that no host
+        trained."""
+        untrained = self._state.untrained
         effects: list[Effect] = []
         numbers = {key[0] for key in (*self._state.rounds, *untrained)}
         current = self._book.get(self._state.opened)
         if current is not None and not current.is_last and not self._state.here(current) and self._book.is_on_roster(current):
-            numbers.add(self._state.opened)  # a member without an instance says that it is there
+            numbers.add(self._state.opened)  # a member without an instance reports that it lives
         for number in sorted(numbers):
             plan = self._book.plans[number]
             trained = [instance for instance in self._state.here(plan) if (number, instance) not in untrained]
@@ -73,12 +68,12 @@ class Reporting:
             done = [outer for outer in outers if outer is not None and outer.is_done]
             if number in self._state.own_reports or len(done) < len(outers):
                 continue
-            if self._state.measures(plan) and number not in self.verdicts:
+            if self._state.measures(plan) and number not in self._state.verdicts:
                 assert plan.probe is not None
-                is_ready = all(self._state.stands_at(source, number + 1) for source in plan.probe.sources)
-                if is_ready and number not in self.probing:
-                    self.probing[number] = None
-                    effects.append(Probe(round=number, merge=plan.probe))
+                is_ready = all(self._state.is_at(source, number + 1) for source in plan.probe.sources)
+                if is_ready and number not in self._state.probing:
+                    self._state.probing[number] = None
+                    effects += self._state.stamped([Probe(round=number, merge=plan.probe)])
                 continue
             effects += self._report(plan, done, now)
         return effects
@@ -100,9 +95,10 @@ class Reporting:
             plan=self._book.digests[plan.round],
             capacity=self.capacity,
             instances=tuple(outer.report() for outer in done),
-            verdict=self.verdicts.get(plan.round),
-            branches=self._branches.tell(),
+            verdict=self._state.verdicts.get(plan.round),
+            branches=self._branches.claims(),
         )
+        self._branches.claimed(made.branches)
         report = fitted(made)
         self._state.own_reports[plan.round] = report
         self._book.note_states(report)

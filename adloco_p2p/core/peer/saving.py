@@ -1,20 +1,27 @@
-"""What of this peer's work is saved, and what it has done in all: a checkpoint is complete once every hosted instance is in."""
+"""What of this peer's work is saved, and its totals: a checkpoint is complete once every hosted instance is in it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.events import Durable, Effect, SaveCheckpoint, SaveInstance, Totals
 from adloco_p2p.core.model.telemetry import Log
-from adloco_p2p.core.model.types import InstanceId, Report, RoundPlan
+from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.peer.state import PeerState
 
 
 class Checkpoints:
     """`save` each instance at a boundary, then `complete` the boundary."""
 
-    def __init__(self) -> None:
+    def __init__(self, at: PeerState, *, is_on_schedule: Callable[[int], bool]) -> None:
+        """`is_on_schedule`: whether a checkpoint is due at a boundary, whatever the user asks and whenever the run ends."""
         self.newest = -1
         """The last boundary whose checkpoint is complete."""
+        self._state = at
+        self._book = at.book
+        self._is_on_schedule = is_on_schedule
+        self._requested_at: int | None = None
+        """At the first boundary from this one on the user wants a checkpoint."""
         self._saved: dict[int, dict[InstanceId, None]] = {}
         """Boundary -> instances that were saved there."""
         self._totals = Totals()
@@ -32,30 +39,60 @@ class Checkpoints:
     def totals(self, now: float) -> Totals:
         return replace(self._totals, seconds=self._totals.seconds + now - self._started_at)
 
+    # --- when --------------------------------------------------------------------------------------------------------
+
+    def request(self) -> None:
+        """The user wants a checkpoint: it is due at the next boundary that no hosted instance has passed yet."""
+        has_passed = any(outer.is_done and outer.round == self._state.opened for outer in self._state.rounds.values())
+        self._requested_at = self._state.opened + (2 if has_passed else 1)
+
+    def withdraw_request(self) -> None:
+        self._requested_at = None
+
+    def is_due(self, boundary: int) -> bool:
+        following = self._book.get(boundary)
+        is_end = following is not None and following.is_last
+        return is_end or self._is_on_schedule(boundary) or self._is_requested(boundary)
+
+    def _is_requested(self, boundary: int) -> bool:
+        return self._requested_at is not None and boundary >= self._requested_at
+
+    # --- saving ------------------------------------------------------------------------------------------------------
+
     def save(self, instance: InstanceId, boundary: int) -> SaveInstance:
         self._saved.setdefault(boundary, {})[instance] = None
         return SaveInstance(instance=instance, round=boundary)
 
-    def lacks(self, instances: Sequence[InstanceId], boundary: int) -> list[InstanceId]:
-        """Those of them that are not saved there."""
-        saved = self._saved.get(boundary, {})
-        return [instance for instance in instances if instance not in saved]
+    def complete_due(self, now: float) -> list[Effect]:
+        """Complete every checkpoint of which all hosted instances are saved, also where one of them is already a round
+        further."""
+        effects: list[Effect] = []
+        for boundary in sorted(number + 1 for number in self._state.own_reports if number in self._book.plans):
+            if self.newest < boundary and self.is_due(boundary) and not self._unsaved(boundary):
+                effects += self.complete(boundary, now)
+        return effects
 
-    def complete(
-        self,
-        boundary: int,
-        *,
-        plans: Mapping[int, RoundPlan],
-        reports: Mapping[int, Report],
-        rounds: Iterable[OuterRound],
-        now: float,
-        is_finished: bool = False,
-    ) -> list[Effect]:
-        """Everything as it was at the boundary, for the instances that were saved there. `plans` and this peer's `reports`
-        are those that it knows, `rounds` those whose totals it has counted, by the ones of a later boundary too much."""
+    def save_present(self, boundary: int, now: float) -> list[Effect]:
+        """A checkpoint at the boundary, if the state of every hosted instance is that of the boundary."""
+        if self._book.get(boundary - 1) is None:
+            return []
+        unsaved = self._unsaved(boundary)
+        if not all(self._state.is_at(instance, boundary) for instance in unsaved):
+            return []
+        return [*(self.save(instance, boundary) for instance in unsaved), *self.complete(boundary, now)]
+
+    def _unsaved(self, boundary: int) -> list[InstanceId]:
+        saved = self._saved.get(boundary, {})
+        return [instance for instance in self._book.mine(self._book.plans[boundary - 1]) if instance not in saved]
+
+    def complete(self, boundary: int, now: float, *, is_finished: bool = False) -> list[Effect]:
+        """Everything as it was at the boundary, for the instances that were saved there."""
+        if self._is_requested(boundary):
+            self._requested_at = None
         self.newest = boundary
+        plans, reports = self._book.plans, self._state.own_reports
         totals = self.totals(now)
-        for outer in rounds:
+        for outer in self._state.rounds.values():
             if outer.round >= boundary and outer.is_done:  # done again after a resume, so not counted yet
                 totals -= outer.totals()
         durable = Durable(

@@ -1,17 +1,28 @@
-"""Where one peer stands in the run: the plans it knows, the boundaries its instances have come to, the rounds under way.
+"""How far one peer has come in the run: the plans it knows, the boundaries its instances have come to, the rounds under way.
 
 The parts of a `Peer` share it.
 """
 
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeVar
+
 from adloco_p2p.core.averaging.outer_round import OuterRound
+from adloco_p2p.core.model.events import DeviceEnd, DeviceJob, Effect
 from adloco_p2p.core.model.telemetry import Log, joined_lines, plan_line
-from adloco_p2p.core.model.types import InstanceId, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.types import InstanceId, PeerId, ProbeVerdict, Report, RoundPlan
 from adloco_p2p.core.peer.branch_store import BranchStore
+from adloco_p2p.core.peer.hosted_instance import HostedInstance
 from adloco_p2p.core.peer.plan_book import PlanBook
+
+RoundKey = tuple[int, InstanceId]
+_Key = TypeVar("_Key", int, RoundKey)
+_Item = TypeVar("_Item")
 
 
 class PeerState:
-    """Mutable; questions about it, but no decisions."""
+    """Mutable; questions about it, but no decisions. What it keeps by round is pruned here and nowhere else: `forget_before`
+    drops the past, `cut` a history that lost, `move_to` what is under way."""
 
     def __init__(self, me: PeerId, *, is_delayed: bool) -> None:
         """`is_delayed`: outer updates may come one round late."""
@@ -19,19 +30,89 @@ class PeerState:
         self.is_delayed = is_delayed
         self.book = PlanBook(me)
         self.branches = BranchStore()
-        self.rounds: dict[tuple[int, InstanceId], OuterRound] = {}
-        self.held: dict[InstanceId, int] = {}
-        """Instance -> the boundary at which its state stands."""
+        self.rounds: dict[RoundKey, OuterRound] = {}
+        self.instances: dict[InstanceId, HostedInstance] = {}
         self.opened = -1
         """The last boundary whose transition, if it had one, is applied."""
         self.opening: int | None = None
         """The boundary whose transition is under way."""
         self.skipped = -1
         """Rounds up to this one happened without this peer: it landed behind them, or started there."""
-        self.lost: dict[InstanceId, None] = {}
-        """Instances that this peer waited for in vain: it reports without them, until plans end them or somebody has them."""
         self.own_reports: dict[int, Report] = {}
+        self.verdicts: dict[int, ProbeVerdict] = {}
+        """Round -> what this peer measured of the possible merge."""
+        self.probing: dict[int, None] = {}
+        """Rounds whose possible merge the device was asked to measure."""
+        self.declined: dict[RoundKey, None] = {}
+        """Rounds in which other hosts do not wait for this one: it asked them not to."""
+        self.untrained: dict[RoundKey, None] = {}
+        """Rounds that others were to train, and all of them are gone: the state here went through them as it was."""
         self.gone: dict[PeerId, None] = {}
+        self.final_loss: float | None = None
+        """Held-out loss of an instance after the last plan, nats per predicted token."""
+        self.epoch = 0
+        """Counts the times at which everything under way on the device was given up."""
+
+    def stamped(self, effects: Iterable[Effect]) -> list[Effect]:
+        """The effects, with the present epoch on the jobs for the device."""
+        return [replace(item, epoch=self.epoch) if isinstance(item, DeviceJob) else item for item in effects]
+
+    def is_outdated(self, end: DeviceEnd) -> bool:
+        """The job was given up after it was asked for."""
+        return end.epoch < self.epoch
+
+    def instance(self, instance: InstanceId) -> HostedInstance:
+        """For changes; `held` and `lost` answer questions."""
+        return self.instances.setdefault(instance, HostedInstance())
+
+    @property
+    def held(self) -> dict[InstanceId, int]:
+        """Instance -> the boundary that its state has reached."""
+        return {instance: item.boundary for instance, item in self.instances.items() if item.boundary is not None}
+
+    @property
+    def lost(self) -> list[InstanceId]:
+        """Instances whose state no peer has."""
+        return [instance for instance, item in self.instances.items() if item.is_lost]
+
+    # --- what is dropped ---------------------------------------------------------------------------------------------
+
+    def forget_before(self, number: int) -> None:
+        """Earlier rounds are needed no longer."""
+
+        def is_kept(other: int) -> bool:
+            return other >= number
+
+        self.book.forget(before=number)
+        self._keep(is_kept)
+        self.probing = _kept(self.probing, is_kept)
+        self.declined = _kept(self.declined, is_kept)
+        self.instances = {instance: item for instance, item in self.instances.items() if item != HostedInstance()}
+
+    def cut(self, *, at: int) -> None:
+        """Another history counts from this round on. What was declined stays so: hosts that were told do not wait."""
+        self.book.cut(at=at)
+        self._keep(lambda number: number < at)
+
+    def _keep(self, is_kept: Callable[[int], bool]) -> None:
+        self.rounds = _kept(self.rounds, is_kept)
+        self.own_reports = _kept(self.own_reports, is_kept)
+        self.verdicts = _kept(self.verdicts, is_kept)
+        self.untrained = _kept(self.untrained, is_kept)
+
+    def move_to(self, boundary: int) -> None:
+        """Go on at the boundary without any state: nothing that is under way here counts any more."""
+        self.epoch += 1
+        if self.opening is not None:
+            opening = self.book.plans[self.opening]
+            self.branches.merged(opening, self.book.mine(opening))
+        self.rounds = {key: outer for key, outer in self.rounds.items() if outer.is_done}
+        for item in self.instances.values():
+            item.give_up()
+        self.probing, self.opening, self.final_loss = {}, None, None
+        self.opened = self.skipped = boundary - 1
+
+    # --- what is known -----------------------------------------------------------------------------------------------
 
     def learn(self, plan: RoundPlan) -> None:
         self.book.remember(plan)
@@ -43,7 +124,7 @@ class PeerState:
         return [line, *joined_lines(self.book.get(plan.round - 1), plan)]
 
     def here(self, plan: RoundPlan) -> list[InstanceId]:
-        """Instances that this peer hosts, as far as somebody has them."""
+        """Instances that this peer hosts, as far as any peer has them."""
         return [instance for instance in self.book.mine(plan) if instance not in self.lost]
 
     def mine_of(self, number: int) -> list[InstanceId]:
@@ -51,12 +132,12 @@ class PeerState:
         return self.book.mine(plan) if plan is not None and number > self.skipped else []
 
     def measures(self, plan: RoundPlan) -> bool:
-        """Hosts of the target measure a possible merge, of instances that somebody has."""
+        """Hosts of the target measure a possible merge, of instances that any peer has."""
         probe = plan.probe
         return probe is not None and self.book.probes(plan) and not any(i in self.lost for i in probe.sources)
 
-    def stands_at(self, instance: InstanceId, boundary: int) -> bool:
-        return self.held.get(instance) == boundary or self.branches.stands(instance)
+    def is_at(self, instance: InstanceId, boundary: int) -> bool:
+        return self.held.get(instance) == boundary or self.branches.is_ready(instance)
 
     def runs_ahead(self, instance: InstanceId, boundary: int) -> bool:
         """The round after the boundary may begin while the one before it is being averaged: updates are delayed, and nothing
@@ -69,12 +150,17 @@ class PeerState:
         return is_next and is_only_one and self.book.has_work(plan, instance)
 
     def is_alone_with(self, instance: InstanceId, present: int) -> bool:
-        """No living peer but this one was to train the instance in any round from where it stands here up to the present, and
+        """No living peer but this one was to train the instance in any round from its boundary here up to the present, and
         the plans of all these rounds are known."""
         numbers = range(self.held[instance], present + 1)
         hosted = all(instance in self.mine_of(number) for number in numbers)
         return hosted and not any(self.book.successors(instance, number, self.gone) for number in numbers)
 
     def is_deserted(self, outer: OuterRound) -> bool:
-        """It waits for an average of others, and they are all gone."""
+        """It waits for an average of other hosts, and they are all gone."""
         return outer.is_deserted and not self.book.has_company(self.book.plans[outer.round], outer.instance, self.gone)
+
+
+def _kept(items: dict[_Key, _Item], is_kept: Callable[[int], bool]) -> dict[_Key, _Item]:
+    """What is kept of items by round, or by round and instance."""
+    return {key: item for key, item in items.items() if is_kept(key if isinstance(key, int) else key[0])}

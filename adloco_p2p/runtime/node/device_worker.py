@@ -179,9 +179,10 @@ class DeviceWorker:
                 self._engine.discard(instance)
                 return None
             case Probe(round=number, merge=merge):
-                return Probed(round=number, verdict=self._engine.probe_merge(merge))
+                return Probed(round=number, verdict=self._engine.probe_merge(merge), epoch=effect.epoch)
             case Evaluate(instance=instance, round=number):
-                return Evaluated(instance=instance, round=number, heldout_loss=self._engine.evaluate(instance))
+                loss = self._engine.evaluate(instance)
+                return Evaluated(instance=instance, round=number, heldout_loss=loss, epoch=effect.epoch)
             case SnapshotState():
                 return self._snapshot_state(effect)
             case ReleaseState(instance=instance):
@@ -207,7 +208,7 @@ class DeviceWorker:
         self._engine.apply_outer(instance, averaged, round=number)
         digest, state_digest = self._engine.digests(instance)
         self._states.offer(instance, number + 1, state_digest, self._engine.state(instance))
-        return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest)
+        return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest, epoch=effect.epoch)
 
     def _transition(self, effect: Transition) -> Event:
         self._engine.transition(effect.forks, effect.merges)
@@ -215,7 +216,7 @@ class DeviceWorker:
             for source in merge.sources:
                 if source != merge.target:
                     self._forget(source)
-        return TransitionApplied(round=effect.round)
+        return TransitionApplied(round=effect.round, epoch=effect.epoch)
 
     def _snapshot_state(self, effect: SnapshotState) -> Event:
         copy = effect.copy
@@ -295,7 +296,7 @@ class DeviceWorker:
         kept = effect.round - 1 if effect.is_ahead else effect.round
         held = {key: vector for key, vector in self._pseudo_gradients.items() if key[0] != instance or key[1] >= kept}
         self._pseudo_gradients = {**held, (instance, effect.round): self._engine.pseudo_gradient(instance)}
-        return InnerFinished(instance=instance, round=effect.round, result=result)
+        return InnerFinished(instance=instance, round=effect.round, result=result, epoch=effect.epoch)
 
 
 def _ends_round_before(job: DeviceEffect, running: RunInner) -> bool:

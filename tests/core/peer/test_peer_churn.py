@@ -85,7 +85,7 @@ def test_who_cannot_contribute_says_so_and_nobody_waits_for_its_vote() -> None:
     """Of three contributors one has no state at first: the average of the others counts without it."""
     world = RefereedWorld(rules=rules(rounds=8), num_peers=3)
     lacking = world.hosts[PEER1]
-    lacking.peer._state.held.clear()
+    lacking.peer._state.instances.clear()
     world.queue = [item for item in world.queue if item[1] != 2]
     world.start(PEER1, Durable(round=0, plans=(world.genesis,)))
     world.run(until=60.0)
@@ -278,7 +278,7 @@ def test_the_end_of_work_for_a_lost_history_means_nothing_for_the_new_one() -> N
     effects = peer.handle(Received(sender=PEER1, message="news"), 1.0)
     transition = next(effect for effect in effects if isinstance(effect, Transition))
     assert transition.round == 1
-    effects = peer.handle(TransitionApplied(round=1), 1.0)
+    effects = peer.handle(TransitionApplied(round=1, epoch=transition.epoch), 1.0)
     fetch = next(effect for effect in effects if isinstance(effect, FetchState))
     assert (fetch.round, fetch.digest) == (1, hashed("after round 0"))
     assert PEER1 in fetch.from_peers

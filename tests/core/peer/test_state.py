@@ -1,0 +1,75 @@
+"""What a peer keeps by round goes in one place."""
+
+from adloco_p2p.core.model.types import InstanceId, ProbeVerdict
+from adloco_p2p.core.peer.hosted_instance import Fetch, HostedInstance
+from adloco_p2p.core.peer.state import PeerState
+from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from tests.core.peer.test_peer import PEER0, rules
+from tests.core.peer.test_peer_churn import CAPACITY, _report
+from tests.core.world import RUN
+
+INSTANCE = InstanceId(0)
+VERDICT = ProbeVerdict(sources=(), target=INSTANCE, source_losses=(), merged_loss=1.0)
+BY_ROUND = ("own_reports", "verdicts", "probing")
+BY_ROUND_AND_INSTANCE = ("rounds", "declined", "untrained")
+
+
+def filled(rounds: int) -> PeerState:
+    state = PeerState(PEER0, is_delayed=False)
+    plan = genesis(RUN, [(PEER0, CAPACITY)], rules(rounds=100))
+    for number in range(rounds):
+        state.learn(plan)
+        state.own_reports[number] = _report(PEER0, plan, "state")
+        state.verdicts[number], state.probing[number] = VERDICT, None
+        key = (number, INSTANCE)
+        state.rounds[key], state.declined[key], state.untrained[key] = None, None, None  # type: ignore[assignment]
+        plan = next_plan(plan, (), rules(rounds=100))
+    return state
+
+
+def held_rounds(state: PeerState, name: str) -> list[int]:
+    return [key if isinstance(key, int) else key[0] for key in getattr(state, name)]
+
+
+def test_every_dictionary_by_round_is_pruned() -> None:
+    state = filled(20)
+    state.forget_before(15)
+    for name in (*BY_ROUND, *BY_ROUND_AND_INSTANCE):
+        assert held_rounds(state, name) == list(range(15, 20)), name
+    by_round = {name for name, value in vars(state).items() if isinstance(value, dict) and set(value) & {*range(5, 20)}}
+    assert by_round == set(BY_ROUND), "a dictionary by round that this test does not know"
+
+
+def test_a_lost_history_leaves_nothing_that_was_decided_or_done_in_it() -> None:
+    state = filled(20)
+    state.cut(at=15)
+    for name in ("own_reports", "verdicts", "rounds", "untrained"):
+        assert held_rounds(state, name) == list(range(15)), name
+    assert max(state.book.plans) == 14
+
+
+def test_moving_to_another_boundary_raises_the_epoch() -> None:
+    state = filled(3)
+    state.rounds.clear()
+    state.instance(INSTANCE).boundary, state.opened, state.final_loss = 2, 1, 2.0
+    state.move_to(9)
+    assert (state.epoch, state.opened, state.skipped, state.held, state.probing) == (1, 8, 8, {}, {})
+    assert state.opening is None and state.final_loss is None
+    assert state.instances[INSTANCE].is_stale, "what the device has is of an earlier boundary"
+
+
+def test_a_fast_forward_keeps_of_an_instance_only_that_an_older_state_is_here() -> None:
+    item = HostedInstance(boundary=3, fetch=Fetch(boundary=4), no_donor_since=1.0)
+    item.give_up()
+    assert item == HostedInstance(is_stale=True)
+
+
+def test_instances_that_left_this_peer_are_forgotten_and_others_are_not() -> None:
+    state = filled(3)
+    state.instance(InstanceId(1)).boundary = 2
+    state.instance(InstanceId(2)).is_lost = True
+    state.instance(InstanceId(3)).boundary = 2
+    state.instance(InstanceId(3)).boundary = None
+    state.forget_before(1)
+    assert sorted(state.instances) == [1, 2]
+    assert (state.held, state.lost) == ({1: 2}, [2])
