@@ -205,15 +205,9 @@ async def _train(host: Host, local: LocalPeer, manifest: SignedManifest, link: s
         down_bytes_per_second=local.peer_config.download_bytes_per_second,
     )
     averager = Averager(host.p2p, codec=run.averaging.codec, pace=rate_limiter, meter=traffic.averaging, members=members)
-    server = StateServer(
-        host.p2p,
-        run=run.digest,
-        pace=rate_limiter,
-        meter=traffic.state,
-        members=members,
-    )
+    server = StateServer(host.p2p, pace=rate_limiter, meter=traffic.state, members=members)
     server.on_served = lambda instance, number: node.post(StateServed(instance=instance, round=number))
-    fetcher = StateFetcher(host.p2p, run=run.digest, pace=rate_limiter, meter=traffic.state)
+    fetcher = StateFetcher(host.p2p, pace=rate_limiter, meter=traffic.state)
     states = NetworkStates(server, fetcher, num_parameters=local.engine.num_parameters)
     reachability = AdlocoReachability(host.p2p, run=run.digest, dial=host.dial_from_outside)
 

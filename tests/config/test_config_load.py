@@ -9,7 +9,7 @@ import pytest
 from adloco_p2p.config.fields import differences
 from adloco_p2p.config.load import Loaded, load_peer, load_run, outer_momentum
 from adloco_p2p.config.peer_config import PeerConfig
-from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.config.run_config import PROTOCOL_VERSION, RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import ConfigError
@@ -213,7 +213,7 @@ def test_an_unknown_key_comes_with_the_likely_one(tmp_path: Path, key: str, mean
         ("inner.eps=.inf", "inner.eps: inf is not a finite number"),
         ("inner.eps=.nan", "inner.eps: nan is not a finite number"),
         ("seed=99999999999999999999", "seed: a whole number of more than 63 bits"),
-        ("protocol=4", "protocol: 4 (--set) is not accepted; accepted: a whole number, at least 3, at most 3"),
+        (f"protocol={PROTOCOL_VERSION + 1}", f"at least {PROTOCOL_VERSION}, at most {PROTOCOL_VERSION}"),
         ("mode=fedavg", "accepted: one of adloco, diloco, localsgd"),
         ("mode=[adloco]", 'mode: ["adloco"] (--set) is not accepted'),
         (
