@@ -30,9 +30,10 @@ from adloco_p2p.cli import main as node
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.types import InstanceReport, PeerId
 from adloco_p2p.swarm.allreduce import handshake
-from adloco_p2p.swarm.allreduce.averager import Averager
+from adloco_p2p.swarm.allreduce.averager import RESULT_KIND, Averager
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
 from adloco_p2p.swarm.transfer import state_transfer
+from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
 from adloco_p2p.swarm.transport import gossip
 from adloco_p2p.swarm.transport.framed_stream import FramedStream
 from adloco_p2p.swarm.transport.gossip import AdlocoGossip, GossipWire
@@ -104,15 +105,7 @@ def cut() -> None:
 
         return half
 
-    async def half_a_state(_: Any, stream: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        del stream
-        await state_transfer._receive(gossip_pb2.StateRequest, reader)
-        state_transfer._send(gossip_pb2.StateHeader(num_bytes=1 << 20, num_leaves=4), writer)
-        writer.write(os.urandom(40))
-        writer.close()
-
     change(FramedStream, "send_data", make)
-    change(state_transfer.StateServer, "_serve", lambda _: half_a_state)
 
 
 # --- members that talk badly -----------------------------------------------------------------------------------------
@@ -162,9 +155,8 @@ def foreign() -> None:
         for peer in await everybody(wire):
             for envelope in (*envelopes, honest):
                 await tell(wire, peer, envelope)
-            request = gossip_pb2.StateRequest(protocol_version=1, run=os.urandom(32), instance=0, round=1, root=os.urandom(32))
-            _, _, writer = await wire._p2p.call_binary_stream_handler(peer, state_transfer.PROTOCOL_NAME)
-            state_transfer._send(request, writer)
+            _, _, writer = await wire._p2p.call_binary_stream_handler(peer, handler_name(state_transfer.KIND))
+            writer.write(struct.pack("<BBHI", 0xAD, 1, 0, 32) + os.urandom(32))  # asks for a blob that nobody has
             await writer.drain()
             writer.close()
 
@@ -224,7 +216,8 @@ def garbage() -> None:
 
     async def deeds(wire: GossipWire) -> None:
         names = [f"AdlocoGossip.{name}" for name in ("rpc_gossip", "rpc_manifest", "rpc_ping")]
-        handlers = [handshake.HANDLER, state_transfer.PROTOCOL_NAME, *names, "DHTProtocol.rpc_find"]
+        blobs = [handler_name(kind) for kind in (state_transfer.KIND, RESULT_KIND)]
+        handlers = [handshake.HANDLER, *blobs, *names, "DHTProtocol.rpc_find"]
         for peer in await everybody(wire):
             async with asyncio.timeout(5.0):
                 await open_and_write(wire._p2p, peer, random.choice(handlers))

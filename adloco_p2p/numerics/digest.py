@@ -1,11 +1,12 @@
-"""Digests of flat buffers. The state of an instance is a hash tree, so that a joiner can verify every chunk it is given.
+"""Digests of flat buffers. What peers fetch from each other is a blob with a hash tree: an index of chunks, and its hash as the
+root, so that every chunk that comes can be verified by itself.
 
 The state's chunks are those of the outer parameters followed by those of the outer momentum; none spans both.
 """
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
 
@@ -13,7 +14,9 @@ from adloco_p2p.core.model.types import Digest
 from adloco_p2p.numerics.codecs import Buffer, TensorCodec
 
 CHUNK_BYTES = 1 << 20
-"""Bytes of one chunk of the state, and of one leaf of its tree."""
+"""Bytes of one chunk of the state."""
+CHUNK_ENTRY = struct.Struct("<I32s")
+"""Of an index: length and SHA-256 of a chunk."""
 
 
 def _bytes_of(flat: torch.Tensor) -> memoryview:
@@ -35,30 +38,38 @@ def state_chunks(outer: torch.Tensor, momentum: torch.Tensor) -> list[memoryview
     return chunks
 
 
-def state_leaves(outer: torch.Tensor, momentum: torch.Tensor) -> tuple[Digest, ...]:
-    """SHA-256 of every chunk of the state."""
-    return tuple(Digest(hashlib.sha256(chunk).hexdigest()) for chunk in state_chunks(outer, momentum))
+def blob_index(head: bytes, chunks: Iterable[tuple[int, bytes]]) -> bytes:
+    """What describes a blob: a head of at most 255 bytes that its kind chooses, then length and SHA-256 of every chunk."""
+    return b"".join((bytes([len(head)]), head, *(CHUNK_ENTRY.pack(*chunk) for chunk in chunks)))
 
 
-def state_root(leaves: Sequence[Digest]) -> Digest:
-    """SHA-256 of the leaves, concatenated as bytes."""
-    return Digest(hashlib.sha256(b"".join(bytes.fromhex(leaf) for leaf in leaves)).hexdigest())
+def blob_root(index: bytes) -> Digest:
+    """What a blob is agreed on and asked for by."""
+    return Digest(hashlib.sha256(index).hexdigest())
+
+
+def state_index(outer: torch.Tensor, momentum: torch.Tensor) -> bytes:
+    """Of outer parameters and outer momentum, as a blob without a head."""
+    return blob_index(b"", ((len(chunk), chunk_digest(chunk)) for chunk in state_chunks(outer, momentum)))
 
 
 def state_digest(outer: torch.Tensor, momentum: torch.Tensor) -> Digest:
     """Root of outer parameters and outer momentum: what reports and plans carry."""
-    return state_root(state_leaves(outer, momentum))
+    return blob_root(state_index(outer, momentum))
 
 
-def part_digest(data: Buffer) -> bytes:
+def chunk_digest(data: Buffer) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def result_digest(codec: TensorCodec, size: int, part_digests: Sequence[bytes]) -> Digest:
-    """The digest that every host of an average must share: SHA-256 over codec, size and the SHA-256 of every encoded part, in
-    order.
+def result_index(codec: TensorCodec, size: int, parts: Iterable[tuple[int, bytes]]) -> bytes:
+    """Of an average of so many values, as a blob whose head says how it is encoded and whose chunks are the encoded parts.
 
-    A hash of hashes, so that parts are hashed while others still travel, and a repaired part is checked by itself.
+    A table of hashes, so that parts are hashed while others still travel, and a repaired part is checked by itself. Its root is
+    what every host of an average must share.
     """
-    head = struct.pack("<4sBQ", b"mean", codec.code, size)
-    return Digest(hashlib.sha256(head + b"".join(part_digests)).hexdigest())
+    return blob_index(result_head(codec, size), parts)
+
+
+def result_head(codec: TensorCodec, size: int) -> bytes:
+    return struct.pack("<4sBQ", b"mean", codec.code, size)

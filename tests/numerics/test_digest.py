@@ -4,7 +4,7 @@ import hashlib
 
 import torch
 
-from adloco_p2p.numerics.digest import CHUNK_BYTES, state_chunks, state_digest, state_leaves, state_root, tensor_digest
+from adloco_p2p.numerics.digest import CHUNK_BYTES, blob_root, state_chunks, state_digest, state_index, tensor_digest
 
 NUM_PARAMETERS = CHUNK_BYTES // 4 * 2 + 5
 
@@ -19,23 +19,25 @@ def test_tensor_digest_is_sha256_of_the_bytes() -> None:
     assert tensor_digest(vector) == hashlib.sha256(bytes.fromhex("0000803f000000c0")).hexdigest()
 
 
-def test_state_root_is_the_hash_of_the_leaves() -> None:
+def test_state_root_is_the_hash_of_an_index_of_lengths_and_hashes() -> None:
     outer, momentum = state(1)
-    leaves = []
+    chunks = []
     for data in (outer.numpy().tobytes(), momentum.numpy().tobytes()):
-        leaves += [hashlib.sha256(data[i : i + CHUNK_BYTES]).digest() for i in range(0, len(data), CHUNK_BYTES)]
-    assert len(leaves) == 6
-    assert [bytes.fromhex(leaf) for leaf in state_leaves(outer, momentum)] == leaves
-    assert state_digest(outer, momentum) == hashlib.sha256(b"".join(leaves)).hexdigest()
+        chunks += [data[i : i + CHUNK_BYTES] for i in range(0, len(data), CHUNK_BYTES)]
+    assert len(chunks) == 6
+    index = bytes(1) + b"".join(len(chunk).to_bytes(4, "little") + hashlib.sha256(chunk).digest() for chunk in chunks)
+    assert state_index(outer, momentum) == index
+    assert state_digest(outer, momentum) == hashlib.sha256(index).hexdigest()
 
 
-def test_one_bit_anywhere_changes_the_root_and_one_leaf() -> None:
+def test_one_bit_anywhere_changes_the_root_and_one_entry() -> None:
     outer, momentum = state(1)
-    before = state_leaves(outer, momentum)
+    before = state_index(outer, momentum)
     momentum.view(torch.int32)[-1] ^= 1
-    after = state_leaves(outer, momentum)
-    assert [left == right for left, right in zip(before, after, strict=True)] == [True] * 5 + [False]
-    assert state_root(before) != state_root(after)
+    after = state_index(outer, momentum)
+    entries = [(before[i : i + 36], after[i : i + 36]) for i in range(1, len(before), 36)]
+    assert [left == right for left, right in entries] == [True] * 5 + [False]
+    assert blob_root(before) != blob_root(after)
 
 
 def test_outer_and_momentum_are_not_interchangeable() -> None:

@@ -97,7 +97,7 @@ async def _on_network(p2p: P2P, stack: contextlib.AsyncExitStack, roster: Callab
     me = PeerId(p2p.peer_id.to_base58())
     wire = GossipWire(p2p, run=RUN, me=me, kinds=MESSAGE_KINDS, on_message=on_message, on_refused=lambda peer, reason: None)
     averager = Averager(p2p, part_bytes=4096)
-    server = StateServer(p2p, run=RUN)
+    server = StateServer(p2p)
     for service in (wire, averager, server):
         await service.start()
         stack.push_async_callback(service.stop)
@@ -107,7 +107,7 @@ async def _on_network(p2p: P2P, stack: contextlib.AsyncExitStack, roster: Callab
         me=me,
         averaging=NetworkAveraging(averager, size=lambda round: SIZE, out_of_reach=_nobody),
         messenger=NetworkMessenger(wire, roster=roster, fail=_fail),
-        states=NetworkStates(server, StateFetcher(p2p, run=RUN), num_parameters=SIZE),
+        states=NetworkStates(server, StateFetcher(p2p), num_parameters=SIZE),
         inbox=inbox,
     )
 

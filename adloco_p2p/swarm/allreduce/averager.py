@@ -1,7 +1,7 @@
 """Averaging over the streams of hivemind's network: equal bytes on every host, or a failure that names whom to leave out.
 
-The members and their weights come from the agreed plan and never from the wire. The remains of a failed attempt are
-scratch: the caller tries again with the survivors, under another key. `butterfly.py` has one attempt, `repair.py` what
+The members and their weights come from the agreed plan and never from the wire. What a failed attempt left behind is
+scratch: the caller tries again with the survivors, under another key. `butterfly.py` has one attempt, `result_store.py` what
 happens to results afterwards; here is what belongs to a peer: the handler, the keys, the limits.
 """
 
@@ -20,12 +20,15 @@ from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import AveragingError, LocalProtocolError, RemoteProtocolError
 from adloco_p2p.numerics.codecs import codec_named
-from adloco_p2p.numerics.digest import result_digest
+from adloco_p2p.numerics.digest import blob_root, result_index
 from adloco_p2p.numerics.reduction import statistics_of
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, suitable_part_bytes
 from adloco_p2p.swarm.allreduce.butterfly import AveragingLimits, Butterfly
 from adloco_p2p.swarm.allreduce.handshake import HANDLER, Hello, HelloReply, Purpose, failure, refusal
-from adloco_p2p.swarm.allreduce.repair import EncodedResult, Fetch, ResultStore, serve_repair
+from adloco_p2p.swarm.allreduce.result_store import EncodedResult, ResultDownload, ResultStore
+from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
+from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES
+from adloco_p2p.swarm.transfer.chunk_server import ChunkServer
 from adloco_p2p.swarm.transport.descriptors import places_for_streams
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, Pacing, StreamLost, open_stream
 from adloco_p2p.swarm.transport.log_limiter import Refusals
@@ -39,7 +42,12 @@ _NOTE_SECONDS = 2.0  # a note that takes longer comes too late: the others notic
 _NOTES_AT_ONCE = 16
 _ENDED_KEYS = 256
 _WATCH_SECONDS = 1.0
-_FETCHES_KEPT = 2
+_DOWNLOADS_KEPT = 2
+RESULT_KIND = "average"
+"""Name of results among the blobs."""
+MAX_REPAIRS = 64
+MAX_REPAIRS_PER_PEER = 4
+"""Repairs that this peer serves at the same time, in all and of one peer, which hosts several instances."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,7 +57,7 @@ class Averaged:
     vector: torch.Tensor
     """float32 [P], equal on every host."""
     digest: Digest
-    """The digest that every host must share; see `numerics.digest`."""
+    """What every host must share; see `numerics/digest.py`."""
     contributors: tuple[PeerId, ...]
     """The peers whose vectors are in it, sorted."""
     statistics: PseudoGradientStatistics | None
@@ -88,6 +96,7 @@ class Averager:
         self._members = members
         self._own_peer = PeerId(p2p.peer_id.to_base58())
         self._codec = codec_named(codec)
+        assert part_bytes <= MAX_CHUNK_BYTES // 2, "parts are rounded to groups of the codec, and served as chunks"
         self._part_bytes = part_bytes
         self._limits = limits or AveragingLimits()
         self._pace = pace
@@ -101,7 +110,8 @@ class Averager:
         """Keys that are used up: their spec, and the answer to members that come too late."""
         self._early_notes: OrderedDict[tuple[Digest, PeerId], tuple[bytes, HelloReply]] = OrderedDict()
         """Failures of averages that this peer has not begun."""
-        self._fetches: dict[Digest, Fetch] = {}
+        self._downloads: dict[Digest, ResultDownload] = {}
+        """Results that could not be fetched so far."""
         self._results = ResultStore(kept_rounds=self._limits.kept_rounds, max_bytes=self._limits.kept_bytes)
         self._refusals = Refusals()
         self._stall_detector = StallDetector(
@@ -115,13 +125,27 @@ class Averager:
         self._pool = StreamPool(self._connect)
         self._background: set[asyncio.Task[None]] = set()
         self._num_readers = 0
-        """Repairs that read held results now, here or for others."""
+        """Repairs that read held results now, here."""
+        self._fetcher = ChunkFetcher(
+            p2p, RESULT_KIND, pace=pace, meter=self._meter, connect_seconds=self._limits.connect_seconds
+        )
+        self._server = ChunkServer(
+            p2p,
+            RESULT_KIND,
+            self._results.find_blob,
+            pace=pace,
+            meter=self._meter,
+            members=members,
+            max_downloads=MAX_REPAIRS,
+            max_downloads_per_peer=MAX_REPAIRS_PER_PEER,
+        )
 
     async def start(self) -> None:
         """Begin to accept streams."""
         self._max_streams = places_for_streams(self._limits.max_streams)
         self._executor = ThreadPoolExecutor(self._num_threads, thread_name_prefix="averaging")
         await self._p2p.add_binary_stream_handler(HANDLER, self._accept)
+        await self._server.start()
 
     async def stop(self) -> None:
         """End every attempt, telling its members, and accept no more streams."""
@@ -129,6 +153,7 @@ class Averager:
             await self._p2p.remove_binary_stream_handler(HANDLER)
         except (OSError, P2PDaemonError, asyncio.IncompleteReadError) as error:
             _LOG.info("averaging.stop daemon=%s", error)  # it is gone, and the handler with it
+        await self._server.stop()
         for butterfly in tuple(self._running.values()):
             butterfly.fail("this peer stops", (self._own_peer,))
         await asyncio.sleep(0)  # those who await these attempts run now, and leave notes for the other members
@@ -232,16 +257,19 @@ class Averager:
         begun = asyncio.get_running_loop().time()
         result, traffic = self._results.find(digest), (0, 0)
         if result is None:
-            fetch = self._fetch_of(digest, size)
-            before = fetch.bytes_sent, fetch.bytes_received
+            wanted = self._download_of(digest, size)
+            download = wanted.download
+            before = download.bytes_sent, download.bytes_received
             donors = tuple(peer for peer in from_peers if peer != self._own_peer)
-            try:
-                async with asyncio.timeout(timeout_seconds):
-                    result = await fetch.run(donors, lambda peer: self._connect(peer, self._limits.connect_seconds))
-            except TimeoutError:
-                raise AveragingError("the deadline passed while fetching the result", suspects=donors) from None
-            self._fetches.pop(digest, None)
-            traffic = fetch.bytes_sent - before[0], fetch.bytes_received - before[1]
+            problems = await self._fetcher.fetch(
+                download, donors, timeout_seconds=timeout_seconds, silence_seconds=self._stall_detector.limit_seconds
+            )
+            if not download.is_complete:
+                why = "; ".join(problems.values()) or "no donor was named"
+                raise AveragingError(f"the result could not be fetched: {why}", suspects=tuple(problems))
+            self._downloads.pop(digest, None)
+            result = wanted.result
+            traffic = download.bytes_sent - before[0], download.bytes_received - before[1]
         self._hold(key, result, round, is_fetched=True)
         own = vector.detach() if vector is not None and self._own_peer in contributors else None
         self._num_readers += 1
@@ -260,19 +288,18 @@ class Averager:
             upload_bytes_per_second=0.0,
         )
 
-    def _fetch_of(self, digest: Digest, size: int) -> Fetch:
-        """The one that was begun, so that a slow line finishes over several tries; only of few results."""
-        fetch = self._fetches.pop(digest, None)
-        if fetch is None:
-            fetch = Fetch(digest, codec=self._codec, size=size, stall_seconds=self._stall_detector.limit_seconds)
-        self._fetches[digest] = fetch
-        while len(self._fetches) > _FETCHES_KEPT:
-            del self._fetches[next(iter(self._fetches))]
-        return fetch
+    def _download_of(self, digest: Digest, size: int) -> ResultDownload:
+        """The one that was begun, so that a slow line comes to an end over several tries; only of few results."""
+        wanted = self._downloads.pop(digest, None) or ResultDownload(digest, codec=self._codec, size=size)
+        self._downloads[digest] = wanted
+        while len(self._downloads) > _DOWNLOADS_KEPT:
+            del self._downloads[next(iter(self._downloads))]
+        return wanted
 
     def forget(self, key: Digest) -> None:
         """Drop the encoded result that is kept for repairs."""
-        self._results.forget(key, may_reuse=key not in self._running and self._num_readers == 0)
+        num_readers = self._num_readers + self._server.num_served_now
+        self._results.forget(key, may_reuse=key not in self._running and num_readers == 0)
 
     async def settled(self) -> None:
         """Until slower members are served and notes are sent; bounded by the deadlines of the averages."""
@@ -350,13 +377,14 @@ class Averager:
     def _keep(self, butterfly: Butterfly, round: int) -> EncodedResult:
         spec = butterfly.spec
         parts = [part for shard in spec.shards for part in shard]
+        table = tuple((part.num_bytes, digest) for part, digest in zip(parts, butterfly.part_digests, strict=True))
         result = EncodedResult(
-            digest=result_digest(spec.mean_codec, spec.size, butterfly.part_digests),
+            digest=blob_root(result_index(spec.mean_codec, spec.size, table)),
             codec=spec.mean_codec,
             sent_codec=spec.codec,
             size=spec.size,
             encoded=butterfly.encoded,
-            parts=tuple((part.num_bytes, digest) for part, digest in zip(parts, butterfly.part_digests, strict=True)),
+            parts=table,
         )
         self._hold(spec.key, result, round)
         return result
@@ -456,9 +484,6 @@ class Averager:
         match hello.purpose:
             case Purpose.AVERAGE:
                 return await self._accept_average(stream, hello)
-            case Purpose.REPAIR:
-                stream.resume()
-                await self._serve_repair(stream, hello)
             case Purpose.ABORT:
                 stream.resume()
                 async with asyncio.timeout(self._limits.hello_seconds):
@@ -489,15 +514,6 @@ class Averager:
         del butterfly  # its buffers are not held while the other end takes its time to hang up
         await stream.until_closed(self._limits.hello_seconds)
         return False
-
-    async def _serve_repair(self, stream: FramedStream, hello: Hello) -> None:
-        limits = self._limits
-        idle_seconds = limits.stranger_idle_seconds if self._is_stranger(stream.peer) else limits.waiting_seconds
-        self._num_readers += 1
-        try:
-            await serve_repair(stream, hello, self._results, pace=self._pace, idle_seconds=idle_seconds)
-        finally:
-            self._num_readers -= 1
 
     def _hear_note(self, peer: PeerId, hello: Hello, reply: HelloReply) -> None:
         if reply.status != "failed":

@@ -34,7 +34,7 @@ import torch
 from adloco_p2p.core.model.types import ROUNDS_KEPT, PeerId
 from adloco_p2p.errors import AveragingError, RemoteProtocolError, SwarmError
 from adloco_p2p.numerics.codecs import fits
-from adloco_p2p.numerics.digest import part_digest
+from adloco_p2p.numerics.digest import chunk_digest
 from adloco_p2p.numerics.reduction import BadPart, part_statistics, weighted_mean
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.handshake import GO, THROUGHPUT, Hello, HelloReply, Purpose, refusal
@@ -69,9 +69,7 @@ class AveragingLimits:
     """Accepted streams, in all; fewer where the system allows this process fewer descriptors."""
     max_streams_per_peer: int = 64
     stranger_seconds: float = 5.0
-    """`waiting_seconds` of a peer that has no seat: no plan that is known here gives it a part in an average, ..."""
-    stranger_idle_seconds: float = 30.0
-    """... and how long it may be silent between two parts of a result that it fetches."""
+    """`waiting_seconds` of a peer that has no seat: no plan that is known here gives it a part in an average."""
     max_stranger_streams: int = 64
     """Of all accepted streams, those of peers without a seat."""
     max_streams_per_stranger: int = 4
@@ -468,7 +466,7 @@ class Butterfly:
     def _settle(self, part: Part, values: torch.Tensor) -> None:
         """Put a part of the result in place. Runs in a worker thread."""
         self.averaged[part.first : part.first + part.size] = values
-        self.part_digests[part.index] = part_digest(self._encoded_view(part))
+        self.part_digests[part.index] = chunk_digest(self._encoded_view(part))
         transmitted = None
         if self.me in self.spec.contributors:
             codec = self.spec.codec

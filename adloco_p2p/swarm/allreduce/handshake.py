@@ -13,7 +13,7 @@ from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES
 
-HANDLER = "adloco.average.2"
+HANDLER = "adloco.average.3"
 """Name of the binary stream handler; ends in the version, so that other versions cannot meet."""
 MAX_SUSPECTS = 16
 """Suspects that one note names."""
@@ -21,14 +21,12 @@ MAX_SUSPECTS = 16
 _HELLO = struct.Struct("<4sBBBB32s32sQI")
 THROUGHPUT = struct.Struct("<Qd")  # bytes, seconds: how fast a member's first parts came, as the reducer saw it
 _MAGIC = b"ADLO"
-_VERSION = 2
-_PART = struct.Struct("<I32s")  # bytes, SHA-256
+_VERSION = 3
 
 
 class Purpose(IntEnum):
     AVERAGE = 1
-    REPAIR = 2
-    ABORT = 3
+    ABORT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +35,7 @@ class Hello:
 
     purpose: Purpose
     key: Digest
-    """Key of the average; for a repair, the digest of the wanted result."""
+    """Of the average."""
     spec: bytes = bytes(32)
     codec: int = 0
     lane: int = 0
@@ -100,14 +98,3 @@ def failure(reason: str, suspects: tuple[str, ...]) -> HelloReply:
 
 def _short(text: str) -> str:
     return text.encode("ascii", "replace").decode("ascii")[:400]
-
-
-def encode_table(parts: list[tuple[int, bytes]]) -> bytes:
-    """Length in bytes and SHA-256 of every encoded part, in order."""
-    return b"".join(_PART.pack(num_bytes, digest) for num_bytes, digest in parts)
-
-
-def decode_table(data: bytes) -> list[tuple[int, bytes]]:
-    if len(data) % _PART.size:
-        raise RemoteProtocolError(f"table of {len(data)} bytes")
-    return list(_PART.iter_unpack(data))

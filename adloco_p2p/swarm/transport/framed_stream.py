@@ -16,6 +16,7 @@ import contextlib
 import struct
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from copy import copy
 from enum import IntEnum
 from math import ceil
@@ -293,15 +294,22 @@ class FramedStream(asyncio.BufferedProtocol):
         self._meter.sent_bytes += _FRAME.size + len(payload)
         self.last_sent = self._loop.time()
 
-    async def send_data(self, data: memoryview, pace: Pacing | None) -> None:
-        """Send one part as data frames, as fast as the peer and `pace` allow. Raises StreamLost."""
+    async def send_data(
+        self,
+        data: memoryview,
+        pace: Pacing | None,
+        waiting: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
+        """Send one part as data frames, as fast as the peer and `pace` allow; within `waiting` while it is the peer that does
+        not read. Raises StreamLost."""
         while len(data):
             piece = data[: FRAME_BYTES if pace is None else pace.up_piece_bytes]
             data = data[len(piece) :]
             if pace is not None:
                 await pace.sending(len(piece))
             self.send(FrameKind.DATA, piece)
-            await self.drain()
+            async with waiting():
+                await self.drain()
 
     async def drain(self) -> None:
         """Wait until there is room for more. Raises StreamLost."""

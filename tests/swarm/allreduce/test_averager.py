@@ -189,7 +189,7 @@ def test_a_repair_that_nobody_can_serve_fails(peers: Peers) -> None:
     for index in range(2):
         peers[index].averager.forget(key_of("forgotten"))
     donor = peers[1].peer_id
-    with pytest.raises(AveragingError, match="no such result") as failed:
+    with pytest.raises(AveragingError, match="not held here") as failed:
         peers.run(
             peers[0].averager.repair(
                 key=key_of("forgotten"), digest=results[0].digest, from_peers=(donor,), size=1_000, timeout_seconds=10

@@ -10,8 +10,9 @@ import torch
 
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.swarm.allreduce import butterfly
-from adloco_p2p.swarm.allreduce.averager import Averaged, Averager
+from adloco_p2p.swarm.allreduce.averager import RESULT_KIND, Averaged, Averager
 from adloco_p2p.swarm.allreduce.handshake import HANDLER, Hello, Purpose, failure
+from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
 from adloco_p2p.swarm.transport.framed_stream import FRAME_BYTES, FramedStream, FrameKind, StreamLost, open_stream
 from tests.swarm.averaging_peers import LIMITS, Peer, Peers, freeze, key_of, kill, thaw, vectors_of
 
@@ -132,8 +133,8 @@ def test_strangers_and_garbage_change_nothing(peers: Peers) -> None:
     """A stranger knocks with the right key, with the wrong one, with noise, with lengths beyond all limits."""
     target, stranger = peers[0], peers[3]
 
-    async def knock(payloads: list[bytes]) -> None:
-        stream = await open_stream(stranger.p2p, target.peer_id, HANDLER, timeout_seconds=5)
+    async def knock(payloads: list[bytes], *, handler: str = HANDLER) -> None:
+        stream = await open_stream(stranger.p2p, target.peer_id, handler, timeout_seconds=5)
         try:
             for payload in payloads:
                 stream._transport.write(payload)
@@ -148,7 +149,6 @@ def test_strangers_and_garbage_change_nothing(peers: Peers) -> None:
 
     hello = Hello(purpose=Purpose.AVERAGE, key=key_of("visited")).encode()
     abort = Hello(purpose=Purpose.ABORT, key=key_of("visited")).encode()
-    repair = Hello(purpose=Purpose.REPAIR, key=key_of("visited")).encode()
 
     async def everything() -> None:
         await asyncio.gather(
@@ -162,7 +162,9 @@ def test_strangers_and_garbage_change_nothing(peers: Peers) -> None:
             knock([frame(3, bytes(FRAME_BYTES))]),
             knock([frame(99, b"")]),
             knock([frame(4, b"odd")]),
-            knock([frame(1, repair)]),
+            knock([frame(1, bytes.fromhex(key_of("visited")))], handler=handler_name(RESULT_KIND)),
+            knock([frame(1, b"x")], handler=handler_name(RESULT_KIND)),
+            knock([frame(6, bytes(4))], handler=handler_name(RESULT_KIND)),
             knock([frame(1, abort), frame(7, b"{}")]),
             knock([frame(1, abort), frame(7, b'{"reason":"no","status":"failed","suspects":[]}')]),
             knock([frame(2, b"")] * 200),

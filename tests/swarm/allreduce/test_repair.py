@@ -1,16 +1,15 @@
 """Fetching an average from donors that lie, are slow, or die half-way."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
 from adloco_p2p.errors import AveragingError
-from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.allreduce.averager import Averaged
-from adloco_p2p.swarm.allreduce.repair import Fetch, _Room
-from adloco_p2p.swarm.transport.framed_stream import FramedStream, StreamLost
+from adloco_p2p.swarm.transfer import chunk_fetcher
+from adloco_p2p.swarm.transport.framed_stream import StreamLost
 from tests.swarm.averaging_peers import Peers, key_of, vectors_of
 
 SIZE = 100_000
@@ -45,7 +44,7 @@ def averaged(peers: Peers, name: str) -> Averaged:
 
 
 def test_a_donor_that_cuts_the_parts_wrongly_spoils_nobody_elses(peers: Peers) -> None:
-    """The hashes of its table are the true ones, the lengths are not."""
+    """The hashes of its index are the true ones, the lengths are not."""
     result = averaged(peers, "lied about")
     store = peers[1].averager._results
     held = store.find(result.digest)
@@ -55,22 +54,23 @@ def test_a_donor_that_cuts_the_parts_wrongly_spoils_nobody_elses(peers: Peers) -
     with pytest.raises(AveragingError) as failed:
         repair(peers, "lied about", result, 1)
     assert failed.value.suspects == (peers[1].peer_id,)
-    assert repair(peers, "lied about", result, 1, 2).digest == result.digest  # its table came first
+    assert repair(peers, "lied about", result, 1, 2).digest == result.digest  # its index came first
 
 
 def test_a_second_try_fetches_what_the_first_one_lacks(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
     result = averaged(peers, "interrupted")
-    whole, num_filled = Fetch._filled, 0
+    whole, num_arrived = chunk_fetcher.next_chunk, 0
 
-    async def lost_half_way(self: Fetch, stream: FramedStream, room: _Room) -> int:
-        nonlocal num_filled
-        num_filled += 1
-        if num_filled > 5:
+    async def lost_half_way(*arguments: object) -> tuple[int, bytearray]:
+        nonlocal num_arrived
+        num_arrived += 1
+        if num_arrived > 5:
             raise StreamLost("the line broke")
-        return await whole(self, stream, room)
+        return await whole(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr(Fetch, "_filled", lost_half_way)
+        patched.setattr(chunk_fetcher, "next_chunk", lost_half_way)
+        patched.setattr(chunk_fetcher, "PAUSE_SECONDS", 0.01)
         with pytest.raises(AveragingError, match="the line broke"):
             repair(peers, "interrupted", result, 1)
     held = peers[1].averager._results.find(result.digest)
@@ -90,29 +90,58 @@ def test_statistics_are_this_peers_own_or_none(peers: Peers) -> None:
     assert restored.own_sqnorm == pytest.approx(result.statistics.own_sqnorm, rel=1e-12)
 
 
-class _Line:
-    """A stream, as far as `_filled` looks at it."""
+class _Fault:
+    """Lets data pass until so many bytes went out, then does something before every further piece."""
 
-    bytes_received = 0
+    up_piece_bytes = down_piece_bytes = 4096
+
+    def __init__(self, after_bytes: int, do: Callable[[], Awaitable[object]]) -> None:
+        self._bytes_left, self._do = after_bytes, do
+
+    async def sending(self, num_bytes: int) -> None:
+        self._bytes_left -= num_bytes
+        if self._bytes_left < 0:
+            await self._do()
+
+    def received(self, num_bytes: int) -> float:
+        return 0.0
 
 
-def test_a_slow_line_is_no_silence() -> None:
-    """Bytes trickle in for several times as long as a donor may be silent; then nothing comes any more."""
-    fetch = Fetch(key_of("slow"), codec=codec_named("float32"), size=8, stall_seconds=0.1)
+def test_a_donor_whose_stream_broke_is_asked_again_at_once(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = averaged(peers, "a broken line")
+    server, num_breaks = peers[1].averager._server, 0
 
-    async def scenario() -> None:
-        line, room = _Line(), _Room()
+    async def break_once() -> None:
+        nonlocal num_breaks
+        num_breaks += 1
+        if num_breaks == 1:
+            next(iter(server._downloads)).abort()
 
-        async def trickle() -> None:
-            for _ in range(20):
-                await asyncio.sleep(0.02)
-                line.bytes_received += 1
-            room.filled.put_nowait(7)
+    monkeypatch.setattr(server, "_pace", _Fault(100_000, break_once))
+    monkeypatch.setattr(peers[0].averager._stall_detector, "_least_seconds", 60.0)  # to wait for silence would take too long
+    monkeypatch.setattr(peers[0].averager._stall_detector, "_most_seconds", 60.0)
+    assert repair(peers, "a broken line", result, 1).digest == result.digest
+    assert num_breaks > 1
 
-        task = asyncio.create_task(trickle())
-        assert await fetch._filled(line, room) == 7  # type: ignore[arg-type]
-        await task
-        with pytest.raises(TimeoutError):
-            await fetch._filled(line, room)  # type: ignore[arg-type]
 
-    asyncio.run(scenario())
+def test_a_quick_donor_takes_over_from_one_that_is_stuck(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = averaged(peers, "one is stuck")
+    monkeypatch.setattr(peers[1].averager._server, "_pace", _Fault(10_000, asyncio.Event().wait))
+    monkeypatch.setattr(peers[0].averager._stall_detector, "_least_seconds", 60.0)
+    monkeypatch.setattr(peers[0].averager._stall_detector, "_most_seconds", 60.0)
+    assert repair(peers, "one is stuck", result, 1, 2).digest == result.digest
+
+
+def test_memory_that_a_repair_reads_is_not_written_to(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The donor forgets the result while it serves it: its buffer must not hold the next average."""
+    result = averaged(peers, "forgotten while served")
+    averager = peers[1].averager
+    held = averager._results.find(result.digest)
+    assert held is not None
+
+    async def forget() -> None:
+        averager.forget(key_of("forgotten while served"))
+
+    monkeypatch.setattr(averager._server, "_pace", _Fault(0, forget))
+    assert repair(peers, "forgotten while served", result, 1).digest == result.digest
+    assert averager._results.new_buffer(held.encoded.nbytes) is not held.encoded

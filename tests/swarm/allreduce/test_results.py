@@ -5,7 +5,7 @@ import numpy as np
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.types import Digest
 from adloco_p2p.numerics.codecs import codec_named
-from adloco_p2p.swarm.allreduce.repair import EncodedResult, ResultStore
+from adloco_p2p.swarm.allreduce.result_store import EncodedResult, ResultStore
 
 
 def key_of(name: object) -> Digest:

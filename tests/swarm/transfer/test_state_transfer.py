@@ -9,16 +9,17 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 import torch
 
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
-from adloco_p2p.errors import RemoteProtocolError, StateTransferFailed
-from adloco_p2p.numerics.digest import state_chunks, state_digest, state_leaves, state_root
-from adloco_p2p.swarm.transfer import state_transfer
-from adloco_p2p.swarm.transfer.state_transfer import SLICE_BYTES, StateFetcher, StateServer, _Allowance, _Download
+from adloco_p2p.core.model.types import Digest, InstanceId
+from adloco_p2p.errors import StateTransferFailed
+from adloco_p2p.numerics.digest import state_chunks, state_digest
+from adloco_p2p.swarm.transfer import chunk_fetcher, chunk_server
+from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
+from adloco_p2p.swarm.transfer.state_transfer import KIND, StateFetcher, StateServer
+from adloco_p2p.swarm.transport.framed_stream import FRAME_BYTES
 from adloco_p2p.swarm.transport.rate_limiter import OVERHEAD, RateLimiter
 from adloco_p2p.swarm.transport.traffic import Traffic
 from tests.swarm.swarm_hosts import started_hosts
 
-RUN = Digest("ab" * 32)
 INSTANCE = InstanceId(3)
 ROUND = 7
 NUM_PARAMETERS = 700_001
@@ -34,6 +35,8 @@ def _state():
 
 class CountingPace:
     """No cap, but counts what passes, and does something once after so many bytes."""
+
+    up_piece_bytes = FRAME_BYTES
 
     def __init__(self, *, after_bytes=None, do=None):
         self.num_bytes = 0
@@ -55,8 +58,7 @@ async def swarm(workdir, num_donors):
         outer, momentum, root = _state()
         servers = []
         for host in hosts[1:]:
-            server = StateServer(host.p2p, run=RUN)
-            server._pace = CountingPace()
+            server = StateServer(host.p2p, pace=CountingPace())
             server.offer(INSTANCE, ROUND, root, outer.clone(), momentum.clone())
             await server.start()
             stack.push_async_callback(server.stop)
@@ -67,7 +69,7 @@ async def swarm(workdir, num_donors):
 async def _fetch(
     host, root, donors, target, *, instance=INSTANCE, round_number=ROUND, timeout_seconds=30.0, silence_seconds=5.0
 ):
-    fetcher = StateFetcher(host.p2p, run=RUN, silence_seconds=silence_seconds)
+    fetcher = StateFetcher(host.p2p, silence_seconds=silence_seconds)
     await fetcher.fetch(
         instance, round_number, root, donors, outer=target[0], momentum=target[1], timeout_seconds=timeout_seconds
     )
@@ -78,9 +80,9 @@ def _empty():
 
 
 async def _lie(server):
-    """From now on the server tells true leaves and delivers other chunks."""
+    """From now on the server has the true index and delivers other chunks."""
     offer = server._offers[INSTANCE][ROUND]
-    assert await offer.leaves()
+    assert await offer.blob()
     for tensor in offer._tensors:
         tensor.add_(1.0)
 
@@ -92,7 +94,7 @@ def test_the_state_arrives_whole_from_several_donors(tmp_path):
             await _fetch(joiner, root, [donor.me for donor in donors], target)
             assert torch.equal(target[0], outer)
             assert torch.equal(target[1], momentum)
-            uploads = [server._pace.num_bytes for server in servers]
+            uploads = [server._server._pace.num_bytes for server in servers]
             assert 8 * NUM_PARAMETERS <= sum(uploads) <= 2 * 8 * NUM_PARAMETERS  # no chunk is asked of more than two
 
     asyncio.run(scenario())
@@ -106,8 +108,8 @@ def test_lying_dying_and_silent_donors_are_dropped(tmp_path):
             async def die():
                 os.kill(donors[1].p2p._child.pid, signal.SIGKILL)
 
-            dying._pace = CountingPace(after_bytes=1 << 19, do=die)
-            silent._pace = CountingPace(after_bytes=1 << 19, do=asyncio.Event().wait)
+            dying._server._pace = CountingPace(after_bytes=1 << 19, do=die)
+            silent._server._pace = CountingPace(after_bytes=1 << 19, do=asyncio.Event().wait)
             target = _empty()
             await _fetch(joiner, root, [donor.me for donor in donors], target, silence_seconds=1.0)
             assert torch.equal(target[0], outer)
@@ -121,12 +123,12 @@ def test_when_no_donor_is_left_every_reason_is_told(tmp_path):
         async with swarm(tmp_path, 3) as ((joiner, *donors), (liar, forgetful, torn), (_, _, root)):
             await _lie(liar)
             forgetful.withdraw(INSTANCE)
-            torn._offers[INSTANCE][ROUND]._tensors[0].add_(1.0)  # before its leaves were computed
+            torn._offers[INSTANCE][ROUND]._tensors[0].add_(1.0)  # before its index was computed
             with pytest.raises(StateTransferFailed) as caught:
                 await _fetch(joiner, root, [donor.me for donor in donors], _empty())
             text = str(caught.value)
             assert "0 of 6 chunks" in text
-            for donor, words in zip(donors, ("not what the plan's root promises", "not held here", "any more"), strict=True):
+            for donor, words in zip(donors, ("not what the root promises", "not held here", "not held here"), strict=True):
                 assert words in next(line for line in text.splitlines() if donor.me in line)
             with pytest.raises(StateTransferFailed, match="nobody is known"):
                 await _fetch(joiner, root, [], _empty())
@@ -134,22 +136,39 @@ def test_when_no_donor_is_left_every_reason_is_told(tmp_path):
     asyncio.run(scenario())
 
 
-def test_another_root_size_run_or_round_is_not_served(tmp_path):
+def test_another_root_or_size_is_not_served_nor_is_an_old_round(tmp_path):
     async def scenario():
         async with swarm(tmp_path, 1) as ((joiner, donor), (server,), (outer, momentum, root)):
             with pytest.raises(StateTransferFailed, match="not held here"):
                 await _fetch(joiner, Digest("00" * 32), [donor.me], _empty())
             with pytest.raises(StateTransferFailed, match="offers"):
                 await _fetch(joiner, root, [donor.me], (torch.zeros(5), torch.zeros(5)))
-            stranger = StateFetcher(joiner.p2p, run=Digest("cd" * 32))
-            first, second = _empty()
-            with pytest.raises(StateTransferFailed, match=f"takes part in run {RUN}"):
-                await stranger.fetch(INSTANCE, ROUND, root, [donor.me], outer=first, momentum=second, timeout_seconds=10.0)
+            later_root = state_digest(momentum, outer)
             for later in (ROUND + 1, ROUND + 2):
-                server.offer(INSTANCE, later, root, outer, momentum)
+                server.offer(INSTANCE, later, later_root, momentum, outer)
             with pytest.raises(StateTransferFailed, match="not held here"):
                 await _fetch(joiner, root, [donor.me], _empty())
-            await _fetch(joiner, root, [donor.me], _empty(), round_number=ROUND + 1)
+            await _fetch(joiner, later_root, [donor.me], _empty(), round_number=ROUND + 1)
+
+    asyncio.run(scenario())
+
+
+def test_what_was_taken_whole_is_noted_for_every_instance_with_that_state(tmp_path):
+    async def scenario():
+        async with swarm(tmp_path, 1) as ((joiner, donor), (server,), (outer, momentum, root)):
+            server.offer(INSTANCE + 1, ROUND, root, outer, momentum)
+            server.offer(INSTANCE + 2, ROUND, state_digest(momentum, outer), momentum, outer)
+            noted, is_noted = [], asyncio.Event()
+
+            def note(*served):
+                noted.append(served)
+                is_noted.set()
+
+            server.on_served = note
+            await _fetch(joiner, root, [donor.me], _empty())
+            async with asyncio.timeout(10):
+                await is_noted.wait()
+            assert noted == [(INSTANCE, ROUND), (INSTANCE + 1, ROUND)]
 
     asyncio.run(scenario())
 
@@ -160,10 +179,11 @@ def test_an_instance_hosted_no_longer_is_served_for_two_more_boundaries_of_other
             other = InstanceId(INSTANCE + 1)
             server.retire(other)  # it never was here
             server.retire(INSTANCE)
+            other_root = state_digest(momentum, outer)
             for later in (ROUND, ROUND + 1):
-                server.offer(other, later, root, outer, momentum)
+                server.offer(other, later, other_root, momentum, outer)
                 await _fetch(joiner, root, [donor.me], _empty())
-            server.offer(other, ROUND + 2, root, outer, momentum)
+            server.offer(other, ROUND + 2, other_root, momentum, outer)
             with pytest.raises(StateTransferFailed, match="not held here"):
                 await _fetch(joiner, root, [donor.me], _empty())
 
@@ -173,8 +193,10 @@ def test_an_instance_hosted_no_longer_is_served_for_two_more_boundaries_of_other
 def test_after_a_change_of_history_lower_rounds_are_served(tmp_path):
     async def scenario():
         async with swarm(tmp_path, 1) as ((joiner, donor), (server,), (outer, momentum, root)):
-            for number in (ROUND + 5, ROUND + 6, ROUND):
-                server.offer(INSTANCE, number, root, outer, momentum)
+            server.withdraw(INSTANCE)
+            for number in (ROUND + 5, ROUND + 6):
+                server.offer(INSTANCE, number, state_digest(momentum, outer), momentum, outer)
+            server.offer(INSTANCE, ROUND, root, outer, momentum)
             await _fetch(joiner, root, [donor.me], _empty())
 
     asyncio.run(scenario())
@@ -187,7 +209,7 @@ def test_a_broken_transfer_goes_on_where_it_was(tmp_path):
             async def die():
                 os.kill(first.p2p._child.pid, signal.SIGKILL)
 
-            dying._pace = CountingPace(after_bytes=4 << 20, do=die)  # three whole chunks and more have arrived by then
+            dying._server._pace = CountingPace(after_bytes=4 << 20, do=die)  # three whole chunks and more have arrived by then
             target = _empty()
             with pytest.raises(StateTransferFailed):
                 await _fetch(joiner, root, [first.me], target)
@@ -199,7 +221,7 @@ def test_a_broken_transfer_goes_on_where_it_was(tmp_path):
             missing = [
                 len(chunk) for chunk, before in zip(_chunks(outer, momentum), range(NUM_CHUNKS), strict=True) if before >= there
             ]
-            assert good._pace.num_bytes <= sum(missing) + (1 << 20)
+            assert good._server._pace.num_bytes <= sum(missing) + (1 << 20)
 
     asyncio.run(scenario())
 
@@ -209,18 +231,18 @@ def _chunks(outer, momentum):
 
 
 def test_a_busy_donor_is_asked_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(state_transfer, "MAX_DOWNLOADS", 1)
-    monkeypatch.setattr(state_transfer, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(chunk_fetcher, "PAUSE_SECONDS", 0.05)
 
     async def scenario():
         async with swarm(tmp_path, 2) as ((one, two, donor), (_, server), (outer, _, root)):
+            server._server._max_downloads = 1
             is_serving, may_go_on = asyncio.Event(), asyncio.Event()
 
             async def hold():
                 is_serving.set()
                 await may_go_on.wait()
 
-            server._pace = CountingPace(after_bytes=1, do=hold)
+            server._server._pace = CountingPace(after_bytes=1, do=hold)
             first_target, second_target = _empty(), _empty()
             first = asyncio.create_task(_fetch(one, root, [donor.me], first_target))
             await is_serving.wait()
@@ -236,19 +258,19 @@ def test_a_busy_donor_is_asked_again(tmp_path, monkeypatch):
 
 
 def test_a_download_of_a_stranger_yields_to_a_member(tmp_path, monkeypatch):
-    monkeypatch.setattr(state_transfer, "MAX_DOWNLOADS", 1)
-    monkeypatch.setattr(state_transfer, "PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(chunk_fetcher, "PAUSE_SECONDS", 0.05)
 
     async def scenario():
         async with swarm(tmp_path, 2) as ((stranger, member, donor), (_, server), (outer, _, root)):
-            server._members = lambda: {donor.me, member.me}
+            server._server._members = lambda: {donor.me, member.me}
+            server._server._max_downloads = 1
             is_serving, may_go_on = asyncio.Event(), asyncio.Event()
 
             async def hold():
                 is_serving.set()
                 await may_go_on.wait()
 
-            server._pace = CountingPace(after_bytes=1, do=hold)
+            server._server._pace = CountingPace(after_bytes=1, do=hold)
             idle_target, target = _empty(), _empty()
             idle = asyncio.create_task(_fetch(stranger, root, [donor.me], idle_target))
             await is_serving.wait()
@@ -262,46 +284,22 @@ def test_a_download_of_a_stranger_yields_to_a_member(tmp_path, monkeypatch):
 
 
 def test_streams_without_a_request_are_counted_and_dropped(tmp_path, monkeypatch):
-    monkeypatch.setattr(state_transfer, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(chunk_server, "REQUEST_SECONDS", 0.5)
 
     async def scenario():
         async with swarm(tmp_path, 1) as ((stranger, donor), (server,), _):
             streams = [
-                await stranger.p2p.call_binary_stream_handler(donor.p2p.peer_id, state_transfer.PROTOCOL_NAME)
-                for _ in range(state_transfer.MAX_REQUESTS_PER_PEER + 1)
+                await stranger.p2p.call_binary_stream_handler(donor.p2p.peer_id, handler_name(KIND))
+                for _ in range(chunk_server.MAX_REQUESTS_PER_PEER + 1)
             ]
             readers = [asyncio.create_task(reader.read()) for _, reader, _ in streams]
             first, others = await asyncio.wait(readers, return_when=asyncio.FIRST_COMPLETED)
-            assert (len(first), len(others)) == (1, state_transfer.MAX_REQUESTS_PER_PEER)
+            assert (len(first), len(others)) == (1, chunk_server.MAX_REQUESTS_PER_PEER)
             async with asyncio.timeout(10):
                 await asyncio.gather(*others)
-            assert not server._requests
+            assert not server._server._requests
             for _, _, writer in streams:
                 writer.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_download_has_a_least_speed_over_its_whole_time_and_ends():
-    now = 0.0
-
-    async def scenario():
-        allowance = _Allowance(1 << 20, clock=lambda: now)
-
-        async def drip():
-            nonlocal now
-            while now < 600:
-                async with allowance.waiting():
-                    now += 29.0  # never silent for too long at once
-                allowance.take(SLICE_BYTES // 4)
-
-        with pytest.raises(TimeoutError, match="bytes in"):
-            await drip()
-        assert 60 <= now <= 90
-        again = _Allowance(1 << 20, clock=lambda: now)
-        again.take(2 << 20)
-        with pytest.raises(RemoteProtocolError, match="more than 2 times"):
-            again.take(1)
 
     asyncio.run(scenario())
 
@@ -310,46 +308,9 @@ def test_uploads_keep_to_the_cap(tmp_path):
     async def scenario():
         async with swarm(tmp_path, 1) as ((joiner, donor), (server,), (_, _, root)):
             rate = 8.0 * (1 << 20)
-            server._pace = RateLimiter(Traffic(), up_bytes_per_second=int(rate))
+            server._server._pace = RateLimiter(Traffic(), up_bytes_per_second=int(rate))
             started = time.monotonic()
             await _fetch(joiner, root, [donor.me], _empty())
             assert time.monotonic() - started >= OVERHEAD * (8 * NUM_PARAMETERS - (1 << 20)) / rate - 0.01
 
     asyncio.run(scenario())
-
-
-def test_leaves_must_hash_to_the_root():
-    outer, momentum, root = _state()
-    download = _Download(root=root, chunks=state_chunks(*_empty()))
-    with pytest.raises(RemoteProtocolError, match="leaves"):
-        asyncio.run(download.set_leaves(bytes(32 * NUM_CHUNKS)))
-    leaves = state_leaves(outer, momentum)
-    assert state_root(leaves) == root
-    asyncio.run(download.set_leaves(bytes.fromhex("".join(leaves))))
-    assert download.num_verified == 0
-
-
-def test_chunks_are_shared_out_and_an_idle_donor_helps_a_slow_one():
-    outer, momentum, root = _state()
-    a, b, c = PeerId("a"), PeerId("b"), PeerId("c")
-    chunks = _chunks(outer, momentum)
-    now = [0.0]
-    download = _Download(root=root, chunks=state_chunks(*_empty()), clock=lambda: now[0])
-    asyncio.run(download.set_leaves(bytes.fromhex("".join(state_leaves(outer, momentum)))))
-    assert [download.take(peer, is_idle=False) for peer in (a, b, a, b, a, b)] == [0, 1, 2, 3, 4, 5]
-    assert download.take(c, is_idle=False) is None
-    assert download.take(c, is_idle=True) is None
-    now[0] = state_transfer.HELP_AFTER_SECONDS
-    assert download.take(c, is_idle=True) == 0  # what another one owes for long
-    assert download.take(b, is_idle=True) == 2  # 0 is asked of two already
-    assert not download.put(a, 0, chunks[1])
-    assert download.put(c, 0, chunks[0])
-    assert download.put(a, 0, chunks[0])  # late, and right all the same
-    download.give_back(a)  # 2 is still asked of b, 4 is free again
-    assert download.take(c, is_idle=False) == 4
-    for index in (1, 2, 3, 4, 5):
-        assert not download.is_complete
-        assert download.put(b, index, chunks[index])
-    assert download.is_complete
-    assert download.num_verified == NUM_CHUNKS
-    assert (download.num_delivered(a), download.num_delivered(b), download.num_delivered(c)) == (1, 5, 1)

@@ -1,0 +1,148 @@
+"""Results of averages, as encoded: kept for hosts that lost theirs, served to them as blobs, and fetched by them.
+
+The digest that the hosts committed is the root of the blob: a part is a chunk, and codec and size of the vector are the head.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import numpy as np
+import torch
+
+from adloco_p2p.core.model.types import Digest, PseudoGradientStatistics
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.numerics.codecs import TensorCodec, mean_codecs
+from adloco_p2p.numerics.digest import result_head, result_index
+from adloco_p2p.numerics.reduction import part_statistics, statistics_of
+from adloco_p2p.swarm.allreduce.allreduce_spec import MAX_PARTS
+from adloco_p2p.swarm.transfer.chunk_protocol import ChunkIndex
+from adloco_p2p.swarm.transfer.chunk_server import Blob
+from adloco_p2p.swarm.transfer.download import Download
+
+_PART_OVERHEAD_BYTES = 4096  # that coding a part by itself may cost beside coding the vector at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EncodedResult:
+    """One averaged vector as every host holds it."""
+
+    digest: Digest
+    codec: TensorCodec
+    sent_codec: TensorCodec
+    """Of the contributions."""
+    size: int
+    """Values."""
+    encoded: np.ndarray
+    """uint8 [bytes of all parts]; never written to again."""
+    parts: tuple[tuple[int, bytes], ...]
+    """Bytes and SHA-256 of every part, in order."""
+    _offsets: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_offsets", (0, *accumulate(num_bytes for num_bytes, _ in self.parts)))
+
+    @property
+    def blob(self) -> Blob:
+        chunks = [self.part(index) for index in range(len(self.parts))]
+        return Blob(result_index(self.codec, self.size, self.parts), chunks)
+
+    def part(self, index: int) -> memoryview:
+        return self.encoded.data[self._offsets[index] : self._offsets[index + 1]]
+
+    def restore(self, own: torch.Tensor | None) -> tuple[torch.Tensor, PseudoGradientStatistics | None]:
+        """The vector, float32 [size], and the scalars of it and of this host's contribution, if there is one.
+
+        Summed part by part as in the average itself, so that every host reports the same norm, to the last bit.
+        """
+        vector, sums, first = torch.empty(self.size), [], 0
+        for index in range(len(self.parts)):
+            values = self.codec.decode(self.part(index))
+            last = first + values.numel()
+            vector[first:last] = values
+            if own is not None:
+                transmitted = self.sent_codec.decode(self.sent_codec.encode(own[first:last]))
+                sums.append(part_statistics(transmitted, values))
+            first = last
+        return vector, None if own is None else statistics_of(sums)
+
+
+class ResultStore:
+    """The results of the last rounds by key; and one spare buffer, because touching new memory for every average costs more
+    than all the arithmetic on it."""
+
+    def __init__(self, *, kept_rounds: int, max_bytes: int) -> None:
+        """`kept_rounds` before the newest one; of these only what fits in `max_bytes` together with the newest."""
+        self._results: OrderedDict[Digest, EncodedResult] = OrderedDict()
+        self._rounds: dict[Digest, int] = {}
+        self._newest = 0
+        self._kept_rounds, self._max_bytes = kept_rounds, max_bytes
+        self._spare = np.empty(0, dtype=np.uint8)
+
+    def new_buffer(self, num_bytes: int) -> np.ndarray:
+        """uint8 [num_bytes], of any content."""
+        spare, self._spare = self._spare, np.empty(0, dtype=np.uint8)
+        return spare if spare.nbytes == num_bytes else np.empty(num_bytes, dtype=np.uint8)
+
+    def keep(self, key: Digest, result: EncodedResult, *, round: int, is_fetched: bool = False) -> None:
+        """An average that was made here says which round it is now; one that was fetched may be of a round that is over."""
+        self._results[key] = result
+        self._rounds[key] = round
+        self._newest = max(round, self._newest) if is_fetched else round
+
+    def outdated(self) -> list[Digest]:
+        """Keys of results that are to be forgotten: of rounds that nobody repairs any more, or more than there is room for.
+        Rounds may begin lower again: another history counts then, and those of the old one are far away too."""
+        dropped = [key for key, number in self._rounds.items() if abs(number - self._newest) > self._kept_rounds]
+        num_bytes = sum(result.encoded.nbytes for key, result in self._results.items() if key not in dropped)
+        for key, result in self._results.items():
+            if num_bytes > self._max_bytes and key not in dropped and self._rounds[key] != self._newest:
+                dropped.append(key)
+                num_bytes -= result.encoded.nbytes
+        return dropped
+
+    def forget(self, key: Digest, *, may_reuse: bool) -> None:
+        """Drop a result; `may_reuse` says that nothing reads its bytes any more."""
+        result = self._results.pop(key, None)
+        self._rounds.pop(key, None)
+        if result is not None and may_reuse and not any(other.encoded is result.encoded for other in self._results.values()):
+            self._spare = result.encoded
+
+    async def find_blob(self, digest: Digest) -> Blob | None:
+        result = self.find(digest)
+        return None if result is None else result.blob
+
+    def find(self, digest: Digest) -> EncodedResult | None:
+        return next((result for result in self._results.values() if result.digest == digest), None)
+
+
+class ResultDownload:
+    """A result that this peer lacks."""
+
+    def __init__(self, digest: Digest, *, codec: TensorCodec, size: int) -> None:
+        """`codec`: of the contributions; `size`: values."""
+        self.download = Download(digest, self._make_room, max_chunks=MAX_PARTS, name=f"average {digest:.12}")
+        self._codec, self._size = codec, size
+        self._result: EncodedResult | None = None
+
+    @property
+    def result(self) -> EncodedResult:
+        """What was fetched. Not before the download is complete."""
+        assert self._result is not None and self.download.is_complete
+        return self._result
+
+    def _make_room(self, index: ChunkIndex) -> Sequence[memoryview]:
+        """A mean may come in several codecs."""
+        codec = next((codec for codec in mean_codecs(self._codec) if result_head(codec, self._size) == index.head), None)
+        if codec is None or index.num_bytes > codec.num_bytes(self._size) + _PART_OVERHEAD_BYTES * len(index.chunks):
+            raise RemoteProtocolError("offers another result")
+        self._result = EncodedResult(
+            digest=self.download.root,
+            codec=codec,
+            sent_codec=self._codec,
+            size=self._size,
+            encoded=np.empty(index.num_bytes, dtype=np.uint8),
+            parts=index.chunks,
+        )
+        return self._result.blob.chunks

@@ -1,0 +1,231 @@
+"""Fetches a blob of a known root from several donors at once, every chunk verified.
+
+Donors share out the chunks between them; one that has nothing left to deliver helps a slow one. A donor that lies, refuses or
+is silent costs time only: what it was asked for, the others deliver.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter, deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from hivemind.p2p import P2P
+
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.swarm.transfer.chunk_protocol import (
+    Answer,
+    ChunkIndex,
+    decode_reply,
+    encode_want,
+    handler_name,
+    max_index_bytes,
+)
+from adloco_p2p.swarm.transfer.download import HELP_AFTER_SECONDS, Download
+from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FramedStream, FrameKind, Pacing, StreamLost, open_stream
+from adloco_p2p.swarm.transport.traffic import Meter
+
+MAX_DONORS = 8
+"""Donors that are asked at the same time; further ones wait until one of these is busy or dropped."""
+MAX_IN_FLIGHT = 4
+"""Chunks that are asked of a donor ahead of the one being received."""
+MAX_ATTEMPTS = 3
+"""In a row, with a donor whose connection breaks before a single chunk came."""
+CONNECT_SECONDS = 20.0
+SILENCE_SECONDS = 20.0
+"""A donor from which nothing comes for so long is dropped, ..."""
+LEAST_BYTES_PER_SECOND = 6500
+"""... and so is one that needs that much longer for a chunk than this takes. The own cap is not counted."""
+PAUSE_SECONDS = 0.5
+"""Before a busy or lost donor is asked again."""
+
+_log = logging.getLogger(__name__)
+
+
+class _Busy(Exception):
+    """The donor serves as many fetchers as it wants to: come back later."""
+
+
+class ChunkSink:
+    """Where the chunks of one donor arrive, in the order in which they were asked for."""
+
+    def __init__(self) -> None:
+        self.filled: asyncio.Queue[tuple[int, bytearray] | Exception] = asyncio.Queue()
+        """Chunks that are here whole, not verified; or why no more will come."""
+        self._asked: deque[tuple[int, int]] = deque()
+        self._chunk = bytearray()
+        self._num_bytes = 0
+
+    @property
+    def awaited_bytes(self) -> int:
+        """Of the chunk that comes next."""
+        return self._asked[0][1] if self._asked else 0
+
+    def expect(self, index: int, num_bytes: int) -> None:
+        """This chunk was asked for."""
+        self._asked.append((index, num_bytes))
+
+    def target(self, num_bytes: int) -> memoryview:
+        if num_bytes > self.awaited_bytes - self._num_bytes:
+            raise RemoteProtocolError("more bytes came than were asked for")
+        if not self._num_bytes:
+            self._chunk = bytearray(self.awaited_bytes)
+        return memoryview(self._chunk)[self._num_bytes : self._num_bytes + num_bytes]
+
+    def arrived(self, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
+        if self._num_bytes == self.awaited_bytes:
+            self.filled.put_nowait((self._asked.popleft()[0], self._chunk))
+            self._chunk, self._num_bytes = bytearray(), 0
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """One call of `fetch`."""
+
+    download: Download
+    silence_seconds: float
+    problems: dict[PeerId, str] = field(default_factory=dict)
+    """Why each donor did not deliver, last."""
+    num_failures: Counter[PeerId] = field(default_factory=Counter)
+    """Connections in a row that broke before a chunk came."""
+
+
+class ChunkFetcher:
+    """The side of those that lack a blob. For one event loop and one kind of blob."""
+
+    def __init__(
+        self,
+        p2p: P2P,
+        kind: str,
+        *,
+        pace: Pacing | None = None,
+        meter: Meter | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
+    ) -> None:
+        """`pace` holds back the reading of data."""
+        self._p2p = p2p
+        self._handler = handler_name(kind)
+        self._pace = pace
+        self._meter = meter or Meter()
+        self._connect_seconds = connect_seconds
+
+    async def fetch(
+        self, download: Download, donors: Sequence[PeerId], *, timeout_seconds: float, silence_seconds: float = SILENCE_SECONDS
+    ) -> dict[PeerId, str]:
+        """Until every chunk is there and verified, no donor is left, or time is up. Returns why each donor did not deliver
+        the rest; nothing where the download is complete. If not, call again with it: what has come is not asked for again."""
+        fetch = _Fetch(download, silence_seconds)
+        finished = asyncio.create_task(download.completed.wait())
+        workers = asyncio.create_task(self._use(dict.fromkeys(donors), fetch))
+        try:
+            await asyncio.wait((finished, workers), timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if workers.done():
+                workers.result()  # a bug, if anything
+        finally:
+            finished.cancel()
+            workers.cancel()
+            await asyncio.gather(finished, workers, return_exceptions=True)
+        return {} if download.is_complete else {donor: fetch.problems.get(donor, "too slow") for donor in donors}
+
+    async def _use(self, donors: Collection[PeerId], fetch: _Fetch) -> None:
+        """Until nothing is missing, or nobody is left to ask."""
+        turn = asyncio.Semaphore(MAX_DONORS)
+
+        async def use(donor: PeerId) -> None:
+            while not fetch.download.is_complete:
+                async with turn:
+                    if not await self._ask(donor, fetch):
+                        return
+                await asyncio.sleep(PAUSE_SECONDS)
+
+        async with asyncio.TaskGroup() as group:
+            for donor in donors:
+                group.create_task(use(donor))
+
+    async def _ask(self, donor: PeerId, fetch: _Fetch) -> bool:
+        """Take what the donor has. True: it is busy, or its connection broke, so it is worth another try."""
+        num_before = fetch.download.num_delivered[donor]
+        try:
+            await self._fetch_from(donor, fetch)
+        except _Busy as busy:
+            fetch.problems[donor] = str(busy)
+            return True
+        except RemoteProtocolError as error:
+            fetch.problems[donor] = str(error)
+        except (StreamLost, TimeoutError) as error:
+            fetch.problems[donor] = str(error) or f"silent or too slow for {fetch.silence_seconds:g} s"
+            has_delivered = fetch.download.num_delivered[donor] > num_before
+            fetch.num_failures[donor] = 1 if has_delivered else fetch.num_failures[donor] + 1
+            if fetch.num_failures[donor] < MAX_ATTEMPTS:
+                return True
+        else:
+            return False
+        _log.info("donor %s of %s dropped: %s", donor, fetch.download.name, fetch.problems[donor])
+        return False
+
+    async def _fetch_from(self, donor: PeerId, fetch: _Fetch) -> None:
+        """Take chunks from one donor until all are there. Raises _Busy, RemoteProtocolError, StreamLost or TimeoutError."""
+        stream = await open_stream(self._p2p, donor, self._handler, timeout_seconds=self._connect_seconds)
+        stream.count_into(self._meter)
+        stream.pace = self._pace
+        sink = ChunkSink()
+        stream.sink, stream.on_lost = sink, sink.filled.put_nowait
+        try:
+            async with asyncio.timeout(fetch.silence_seconds):
+                raw = await _introduce(stream, fetch.download)
+            index = await fetch.download.begin(raw)
+            await self._exchange(stream, sink, index, fetch)
+        finally:
+            stream.abort()
+            fetch.download.bytes_sent += stream.bytes_sent
+            fetch.download.bytes_received += stream.bytes_received
+            fetch.download.give_back(donor)
+
+    async def _exchange(self, stream: FramedStream, sink: ChunkSink, index: ChunkIndex, fetch: _Fetch) -> None:
+        download, num_owed = fetch.download, 0
+        while not download.is_complete:
+            while num_owed < MAX_IN_FLIGHT and (wanted := download.take(stream.peer, is_idle=not num_owed)) is not None:
+                sink.expect(wanted, index.chunks[wanted][0])
+                stream.send(FrameKind.WANT, encode_want(wanted))
+                num_owed += 1
+            if not num_owed:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(download.wait_for_news(), HELP_AFTER_SECONDS)
+                continue
+            chunk, data = await next_chunk(stream, sink, fetch.silence_seconds)
+            if not await asyncio.to_thread(download.is_right, chunk, data):
+                raise RemoteProtocolError(f"chunk {chunk} is not what the root promises")
+            download.put(stream.peer, chunk, data)
+            num_owed -= 1
+
+
+async def _introduce(stream: FramedStream, download: Download) -> bytes:
+    """Ask for the blob; returns the index that the donor sends, which may be anything."""
+    stream.max_control_bytes = max(CONTROL_BYTES, max_index_bytes(download.max_chunks))
+    stream.send(FrameKind.HELLO, bytes.fromhex(download.root))
+    answer, reason = decode_reply(await stream.receive(FrameKind.HELLO_REPLY))
+    if answer != Answer.GO:
+        raise (_Busy if answer == Answer.BUSY else RemoteProtocolError)(reason)
+    return await stream.receive(FrameKind.TABLE)
+
+
+async def next_chunk(stream: FramedStream, sink: ChunkSink, silence_seconds: float) -> tuple[int, bytearray]:
+    """The next chunk that is here whole, not verified. A slow line is no silence: raises TimeoutError where nothing at all
+    comes for so long, or where the chunk would have come long ago at LEAST_BYTES_PER_SECOND."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + silence_seconds + sink.awaited_bytes / LEAST_BYTES_PER_SECOND
+    while True:
+        num_before = stream.bytes_received
+        try:
+            async with asyncio.timeout(silence_seconds):
+                arrived = await sink.filled.get()
+        except TimeoutError:
+            if not stream.is_paced and (stream.bytes_received == num_before or loop.time() > deadline):
+                raise
+            continue
+        if isinstance(arrived, Exception):
+            raise arrived
+        return arrived

@@ -1,0 +1,83 @@
+"""Blobs on the wire: bytes whose root is known before anybody is asked for them, cut into chunks.
+
+    fetcher --HELLO(root)--> donor --HELLO_REPLY, TABLE(index)--> fetcher --WANT(chunk)--> donor --DATA--> fetcher
+
+The root is the hash of the index, and the index has the hash of every chunk (`numerics/digest.py`), so donors need not be
+trusted. The fetcher asks for several chunks ahead; they come in the order in which they were asked for. Either end closes.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.numerics.digest import CHUNK_ENTRY
+
+MAX_CHUNK_BYTES = 1 << 22
+MAX_HEAD_BYTES = 64
+MAX_REASON_BYTES = 300
+_WANT_BYTES = 4
+
+
+class Answer(IntEnum):
+    """What a donor answers to a hello."""
+
+    GO = 1
+    BUSY = 2
+    """Worth asking again."""
+    REFUSED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkIndex:
+    """What a blob consists of."""
+
+    head: bytes
+    chunks: tuple[tuple[int, bytes], ...]
+    """Length and SHA-256 of every chunk, in order."""
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(num_bytes for num_bytes, _ in self.chunks)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "ChunkIndex":
+        """Raises RemoteProtocolError for what is no index, and for chunks that are empty or too long."""
+        start = 1 + data[0] if data else 0
+        if not 0 < start <= min(1 + MAX_HEAD_BYTES, len(data)) or (len(data) - start) % CHUNK_ENTRY.size:
+            raise RemoteProtocolError(f"no index: {len(data)} bytes")
+        chunks = tuple(CHUNK_ENTRY.iter_unpack(data[start:]))
+        if not all(0 < num_bytes <= MAX_CHUNK_BYTES for num_bytes, _ in chunks):
+            raise RemoteProtocolError(f"an index with chunks that are empty or longer than {MAX_CHUNK_BYTES} bytes")
+        return cls(data[1:start], chunks)
+
+
+def handler_name(kind: str) -> str:
+    """The binary stream handler for blobs of this kind; contains the version, so that other versions cannot meet."""
+    return f"adloco/chunks/1/{kind}"
+
+
+def max_index_bytes(num_chunks: int) -> int:
+    """Length of the longest index of so many chunks."""
+    return 1 + MAX_HEAD_BYTES + num_chunks * CHUNK_ENTRY.size
+
+
+def encode_reply(answer: Answer, reason: str = "") -> bytes:
+    return bytes([answer]) + reason.encode("ascii", "replace")[:MAX_REASON_BYTES]
+
+
+def decode_reply(data: bytes) -> tuple[Answer, str]:
+    """The answer, and a reason that is fit to be printed. Raises RemoteProtocolError."""
+    if not 0 < len(data) <= 1 + MAX_REASON_BYTES or data[0] not in tuple(Answer):
+        raise RemoteProtocolError(f"no reply to a hello: {len(data)} bytes")
+    return Answer(data[0]), "".join(letter if letter.isprintable() else "?" for letter in data[1:].decode("ascii", "replace"))
+
+
+def encode_want(chunk: int) -> bytes:
+    return chunk.to_bytes(_WANT_BYTES, "little")
+
+
+def decode_want(data: bytes) -> int:
+    """The chunk that is asked for, which may not exist. Raises RemoteProtocolError."""
+    if len(data) != _WANT_BYTES:
+        raise RemoteProtocolError(f"{len(data)} bytes name no chunk")
+    return int.from_bytes(data, "little")

@@ -1,0 +1,203 @@
+"""Serves the chunks of blobs to all that know their root. Members come before strangers, and an idle peer loses its place."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from hivemind.p2p import P2P
+from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
+from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
+
+from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.swarm.transfer.chunk_protocol import Answer, decode_want, encode_reply, handler_name
+from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, Pacing, StreamLost
+from adloco_p2p.swarm.transport.traffic import Meter
+
+MAX_DOWNLOADS = 4
+"""Downloads that run at the same time; further fetchers are told to come back. Members come first: the oldest download of a
+peer without a seat ends where a member wants its place."""
+MAX_DOWNLOADS_PER_PEER = 1
+MAX_REQUESTS = 16
+MAX_REQUESTS_PER_PEER = 2
+"""Streams of peers without a seat, and of one peer, that have no download yet."""
+REQUEST_SECONDS = 10.0
+"""A stream that has not asked for a blob after so long is dropped."""
+IDLE_SECONDS = 30.0
+"""A fetcher that neither asks nor reads for so long is dropped."""
+LEAST_BYTES_PER_SECOND = 8 * 1024
+"""A download that is slower for the whole time that the donor waited for its fetcher, ..."""
+LEAST_AFTER_SECONDS = 60.0
+"""... from so long on, is dropped, and so is one that takes the whole blob more often than MAX_COPIES."""
+MAX_COPIES = 2
+STOP_SECONDS = 20.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blob:
+    """What is served."""
+
+    index: bytes
+    chunks: Sequence[memoryview]
+
+
+class Allowance:
+    """What one download may take: bytes, and seconds in which the donor waits for the fetcher. Its own cap is not counted."""
+
+    def __init__(self, num_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._bytes_left = MAX_COPIES * num_bytes
+        self._num_bytes = 0
+        self._waited_seconds = 0.0
+
+    def take(self, num_bytes: int) -> None:
+        """Raises RemoteProtocolError where the fetcher asks for more than it can need."""
+        self._bytes_left -= num_bytes
+        self._num_bytes += num_bytes
+        if self._bytes_left < 0:
+            raise RemoteProtocolError(f"asked for more than {MAX_COPIES} times the blob")
+
+    @contextlib.asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """While the fetcher has to do something. Raises TimeoutError where it is silent, or slow all in all."""
+        begun = self._clock()
+        async with asyncio.timeout(IDLE_SECONDS):
+            yield
+        self._waited_seconds += self._clock() - begun
+        if self._waited_seconds > max(LEAST_AFTER_SECONDS, self._num_bytes / LEAST_BYTES_PER_SECOND):
+            raise TimeoutError(f"{self._num_bytes} bytes in {self._waited_seconds:.0f} s")
+
+
+class ChunkServer:
+    """The donor's side, for one kind of blob."""
+
+    def __init__(
+        self,
+        p2p: P2P,
+        kind: str,
+        find: Callable[[Digest], Awaitable[Blob | None]],
+        *,
+        pace: Pacing | None = None,
+        meter: Meter | None = None,
+        members: Callable[[], Collection[PeerId]] = frozenset,
+        max_downloads: int = MAX_DOWNLOADS,
+        max_downloads_per_peer: int = MAX_DOWNLOADS_PER_PEER,
+    ) -> None:
+        """`find`: the blob of a root, if it is held here; its bytes do not change while `num_served_now` is not 0. `pace` says
+        when data may be sent. `members`: who has a seat now and comes first; all are alike where this peer has none itself."""
+        self._p2p = p2p
+        self._handler = handler_name(kind)
+        self._find = find
+        self._pace = pace
+        self._meter = meter or Meter()
+        self._me = PeerId(str(p2p.peer_id))
+        self._members = members
+        self._max_downloads, self._max_downloads_per_peer = max_downloads, max_downloads_per_peer
+        self._requests: Counter[PeerId] = Counter()
+        """Streams that have no download yet."""
+        self._downloads: dict[FramedStream, bool] = {}
+        """Streams of the downloads that run, oldest first -> whether they are a stranger's."""
+        self.num_served_now = 0
+        """Streams that may still read a blob."""
+        self.on_served: Callable[[Digest], None] = lambda _: None
+        """Called with the root when a peer has taken a whole blob, and gone."""
+
+    async def start(self) -> None:
+        await self._p2p.add_binary_stream_handler(self._handler, self._accept)
+
+    async def stop(self) -> None:
+        """New fetchers are turned away; downloads that run end with the daemon."""
+        if not self._p2p.is_alive:
+            return
+        with contextlib.suppress(TimeoutError, P2PDaemonError, OSError, asyncio.IncompleteReadError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._p2p.remove_binary_stream_handler(self._handler)
+
+    async def _accept(self, info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One stream from an authenticated peer. Whatever it sends, nothing is raised and the stream is ended."""
+        peer, stream = PeerId(str(info.peer_id)), None
+        try:
+            stream = await FramedStream.take_over(peer, reader, writer)
+            stream.count_into(self._meter)
+            async with self._request_of(peer):
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    root = Digest((await stream.receive(FrameKind.HELLO)).hex())
+                stream.resume()
+                blob = await self._find(root)
+                if blob is None or not self._take_place(stream):
+                    busy = Answer.BUSY, f"busy with {len(self._downloads)} downloads"
+                    reply = busy if blob else (Answer.REFUSED, "not held here")
+                    stream.send(FrameKind.HELLO_REPLY, encode_reply(*reply))
+                    await stream.until_closed(REQUEST_SECONDS)
+                    return
+            await self._serve(root, blob, stream)
+        except (RemoteProtocolError, StreamLost, TimeoutError) as error:
+            _log.debug("download by %s ended: %r", peer, error)
+        finally:
+            if stream is None:
+                writer.transport.abort()
+            else:
+                stream.abort()
+
+    @contextlib.asynccontextmanager
+    async def _request_of(self, peer: PeerId) -> AsyncIterator[None]:
+        """While a stream has no download. Raises RemoteProtocolError where there are too many of them."""
+        num_strangers = sum(count for asking, count in self._requests.items() if self._is_stranger(asking))
+        is_full = self._is_stranger(peer) and num_strangers >= MAX_REQUESTS
+        if is_full or self._requests[peer] >= MAX_REQUESTS_PER_PEER:
+            raise RemoteProtocolError("too many streams without a download")
+        self._requests[peer] += 1
+        try:
+            yield
+        finally:
+            self._requests[peer] -= 1
+            if not self._requests[peer]:
+                del self._requests[peer]
+
+    def _is_stranger(self, peer: PeerId) -> bool:
+        members = self._members()
+        return self._me in members and peer not in members
+
+    def _take_place(self, stream: FramedStream) -> bool:
+        """Take a place for a download, if need be that of a stranger; false where all are taken by those who come first."""
+        is_stranger = self._is_stranger(stream.peer)
+        if sum(running.peer == stream.peer for running in self._downloads) >= self._max_downloads_per_peer:
+            return False
+        if len(self._downloads) >= self._max_downloads:
+            yielding = next((running for running, is_strangers in self._downloads.items() if is_strangers), None)
+            if is_stranger or yielding is None:
+                return False
+            del self._downloads[yielding]
+            yielding.abort()
+        self._downloads[stream] = is_stranger
+        return True
+
+    async def _serve(self, root: Digest, blob: Blob, stream: FramedStream) -> None:
+        """Until the fetcher ends the stream."""
+        served: set[int] = set()
+        self.num_served_now += 1
+        try:
+            stream.send(FrameKind.HELLO_REPLY, encode_reply(Answer.GO))
+            stream.send(FrameKind.TABLE, blob.index)
+            allowance = Allowance(sum(len(chunk) for chunk in blob.chunks))
+            while True:
+                async with allowance.waiting():
+                    await stream.drain()
+                    wanted = decode_want(await stream.receive(FrameKind.WANT))
+                if wanted >= len(blob.chunks):
+                    raise RemoteProtocolError(f"asked for chunk {wanted}, there are {len(blob.chunks)}")
+                allowance.take(len(blob.chunks[wanted]))
+                await stream.send_data(blob.chunks[wanted], self._pace, allowance.waiting)
+                served.add(wanted)
+        finally:
+            stream.abort()
+            self.num_served_now -= 1
+            self._downloads.pop(stream, None)
+            if len(served) == len(blob.chunks):
+                self.on_served(root)

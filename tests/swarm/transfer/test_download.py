@@ -1,0 +1,167 @@
+"""Which chunk is asked of whom, and what a donor may take."""
+
+import asyncio
+
+import pytest
+
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.numerics.digest import blob_index, blob_root, chunk_digest
+from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkSink, next_chunk
+from adloco_p2p.swarm.transfer.chunk_server import Allowance
+from adloco_p2p.swarm.transfer.download import HELP_AFTER_SECONDS, Download
+
+CHUNKS = [bytes([number]) * (10 + number) for number in range(1, 7)]
+INDEX = blob_index(b"", ((len(chunk), chunk_digest(chunk)) for chunk in CHUNKS))
+A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
+
+
+def download_into(room: list[bytearray], *, may_hold_chunks: bool = False, now: list[float] | None = None) -> Download:
+    return Download(
+        blob_root(INDEX),
+        lambda index: [memoryview(chunk) for chunk in room],
+        max_chunks=len(room),
+        may_hold_chunks=may_hold_chunks,
+        clock=lambda: 0.0 if now is None else now[0],
+    )
+
+
+def empty_room() -> list[bytearray]:
+    return [bytearray(len(chunk)) for chunk in CHUNKS]
+
+
+def test_only_the_index_of_the_root_counts() -> None:
+    room = empty_room()
+    download = download_into(room)
+    for false in (INDEX[:-36], INDEX[:-1] + b"\0", blob_index(b"", [(9, bytes(32))])):
+        with pytest.raises(RemoteProtocolError, match="does not hash to the root"):
+            asyncio.run(download.begin(false))
+    assert asyncio.run(download.begin(INDEX)).chunks[0] == (11, chunk_digest(CHUNKS[0]))
+    assert download.num_verified == 0
+
+
+def test_what_is_there_already_is_asked_of_nobody() -> None:
+    room = empty_room()
+    room[1][:], room[4][:] = CHUNKS[1], CHUNKS[4]
+    download = download_into(room, may_hold_chunks=True)
+    asyncio.run(download.begin(INDEX))
+    assert [download.take(A, is_idle=True) for _ in range(5)] == [0, 2, 3, 5, None]
+    assert download.num_verified == 2
+
+
+def test_chunks_are_shared_out_and_an_idle_donor_helps_a_slow_one() -> None:
+    now, room = [0.0], empty_room()
+    download = download_into(room, now=now)
+    asyncio.run(download.begin(INDEX))
+    assert [download.take(peer, is_idle=False) for peer in (A, B, A, B, A, B)] == [0, 1, 2, 3, 4, 5]
+    assert download.take(C, is_idle=False) is None
+    assert download.take(C, is_idle=True) is None
+    now[0] = HELP_AFTER_SECONDS
+    assert download.take(C, is_idle=True) == 0  # what another one owes for long
+    assert download.take(B, is_idle=True) == 2  # 0 is asked of two already
+    assert not download.is_right(0, CHUNKS[1])
+    assert download.is_right(0, CHUNKS[0])
+    download.put(C, 0, CHUNKS[0])
+    download.put(A, 0, CHUNKS[0])  # late, and right all the same
+    download.give_back(A)  # 2 is still asked of B, 4 is free again
+    assert download.take(C, is_idle=False) == 4
+    for chunk in (1, 2, 3, 4, 5):
+        assert not download.is_complete
+        download.put(B, chunk, CHUNKS[chunk])
+    assert download.is_complete
+    assert room == CHUNKS
+    assert download.num_delivered == {A: 1, B: 5, C: 1}
+
+
+def test_a_download_has_a_least_speed_over_its_whole_time_and_ends() -> None:
+    now = 0.0
+
+    async def scenario() -> None:
+        allowance = Allowance(1 << 20, clock=lambda: now)
+
+        async def drip() -> None:
+            nonlocal now
+            while now < 600:
+                async with allowance.waiting():
+                    now += 29.0  # never silent for too long at once
+                allowance.take(32 * 1024)
+
+        with pytest.raises(TimeoutError, match="bytes in"):
+            await drip()
+        assert 60 <= now <= 90
+        again = Allowance(1 << 20, clock=lambda: now)
+        again.take(2 << 20)
+        with pytest.raises(RemoteProtocolError, match="more than 2 times"):
+            again.take(1)
+
+    asyncio.run(scenario())
+
+
+class _Line:
+    """A stream, as far as `next_chunk` looks at it."""
+
+    bytes_received = 0
+    is_paced = False
+
+
+def test_a_slow_line_is_no_silence() -> None:
+    """Bytes trickle in for several times as long as a donor may be silent; then nothing comes any more."""
+
+    async def scenario() -> None:
+        line, sink = _Line(), ChunkSink()
+        sink.expect(7, 100_000)
+
+        async def trickle() -> None:
+            for _ in range(20):
+                await asyncio.sleep(0.02)
+                line.bytes_received += 1
+            sink.filled.put_nowait((7, bytearray()))
+
+        task = asyncio.create_task(trickle())
+        assert await next_chunk(line, sink, 0.1) == (7, b"")  # type: ignore[arg-type]
+        await task
+        with pytest.raises(TimeoutError):
+            await next_chunk(line, sink, 0.1)  # type: ignore[arg-type]
+
+    asyncio.run(scenario())
+
+
+def test_a_trickle_of_bytes_does_not_hold_a_place_for_ever() -> None:
+    """The chunk of 10 bytes would have come long ago, unless it is the own cap that holds it back."""
+
+    async def scenario() -> None:
+        line, sink = _Line(), ChunkSink()
+        sink.expect(7, 10)
+
+        async def trickle() -> None:
+            while True:
+                await asyncio.sleep(0.02)
+                line.bytes_received += 1
+
+        task = asyncio.create_task(trickle())
+        with pytest.raises(TimeoutError):
+            await next_chunk(line, sink, 0.1)  # type: ignore[arg-type]
+        line.is_paced = True
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await next_chunk(line, sink, 0.1)  # type: ignore[arg-type]
+        task.cancel()
+        sink.filled.put_nowait(RemoteProtocolError("over"))
+        with pytest.raises(RemoteProtocolError, match="over"):
+            await next_chunk(line, sink, 0.1)  # type: ignore[arg-type]
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_taken_that_was_not_asked_for() -> None:
+    sink = ChunkSink()
+    with pytest.raises(RemoteProtocolError, match="more bytes"):
+        sink.target(1)
+    sink.expect(0, 4)
+    sink.target(3)[:] = b"abc"
+    sink.arrived(3)
+    with pytest.raises(RemoteProtocolError, match="more bytes"):
+        sink.target(2)
+    sink.target(1)[:] = b"d"
+    sink.arrived(1)
+    assert sink.filled.get_nowait() == (0, b"abcd")
