@@ -1,0 +1,154 @@
+"""What must hold of whole peers after every event, beside the promises about the agreement (`checkers.py`).
+
+1. `handle` never raises (checked by the machine that calls it).
+2. Hosts that applied the average of one round of one instance have the same state, unless a host was cut off, restarted or
+   absent meanwhile: then the agreement names one of the states, and the others fetch it.
+3. An instance is averaged, applied, saved and copied only where it is (checked by the machine).
+4. No table of a peer grows beyond its bound, and the ledger verifies (checked at the end).
+5. After the last fault all that live end the run with one state (checked by the world).
+
+Only honest machines are judged.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import fields, is_dataclass
+
+from adloco_p2p.core.agreement.membership import MAX_KNOWN, Timing
+from adloco_p2p.core.ledger.validation import verify_ledger
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import Event, Received
+from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
+from adloco_p2p.core.model.messages import Leave
+from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.types import Decide, Digest, InstanceId, PeerId, Report, RoundPlan
+from adloco_p2p.sim.checkers import Checkers, Violation
+
+MAX_TABLE = MAX_KNOWN
+"""No collection of a peer holds more."""
+MAX_DEPTH = 12
+
+
+class PeerCheckers:
+    """The world calls one method per thing that happens. Those about the agreement are passed on."""
+
+    def __init__(self, genesis: RoundPlan, agreement: Checkers, *, timing: Timing, liars: Collection[PeerId] = ()) -> None:
+        """`liars`: members that depart from the protocol; a mutable collection may grow."""
+        self._agreement = agreement
+        self._timing = timing
+        self._liars = liars
+        self._genesis = genesis
+        self._heads: dict[PeerId, dict[int, Digest]] = {}
+        """Peer -> round -> digest of the plan that it follows."""
+        self._plans: dict[Digest, RoundPlan] = {canonical.digest_once(genesis): genesis}
+        self._applied: dict[tuple[Digest, InstanceId], dict[PeerId, Digest]] = {}
+        """Plan and instance -> the state that each host came to in this round."""
+        self._began_at: dict[Digest, float] = {canonical.digest_once(genesis): 0.0}
+        self._disturbed_at: dict[PeerId, float] = {}
+        """When each peer was last restarted, or counted as gone, or behind."""
+        self._now = 0.0
+
+    # --- passed on ---------------------------------------------------------------------------------------------------
+
+    def booted(self, peer: PeerId, now: float, life: int) -> None:
+        if life > 1:
+            self._disturb(peer)
+        first = canonical.digest_once(self._genesis)
+        self._heads.setdefault(peer, {self._genesis.round: first})
+        self._agreement.booted(peer, now)
+
+    def died(self, peer: PeerId) -> None:
+        self._disturb(peer)
+        self._agreement.died(peer)
+
+    def stopped(self, peer: PeerId) -> None:
+        self.died(peer)
+
+    def reported(self, report: Report) -> None:
+        self._agreement.reported(report)
+
+    def handling(self, peer: PeerId, event: Event, now: float) -> None:
+        if isinstance(event, Received):
+            self._agreement.delivered(peer, event.sender, event.message, now)
+        else:
+            self._agreement.woke(peer, now)
+
+    def persisting(self, peer: PeerId, record: object) -> None:
+        self._agreement.persisting(peer, record)
+        if isinstance(record, LedgerEntry) and record.value.plan not in self._plans:
+            self._plans[record.value.plan] = record.plan
+            self._began_at[record.value.plan] = self._now
+
+    def saying(self, peer: PeerId, message: object, now: float) -> None:
+        if isinstance(message, Leave):
+            self._agreement.left(peer)
+        self._agreement.saying(peer, message, now)
+
+    def decided(self, peer: PeerId, plan: RoundPlan) -> None:
+        self._agreement.decided(peer, plan)
+        self._heads[peer][plan.round] = canonical.digest_once(plan)
+
+    def switched(self, peer: PeerId, switched: Reorg) -> None:
+        self._agreement.switched(peer, switched)
+        self._disturb(peer)
+        for entry in switched.lost:
+            self._heads[peer].pop(entry.plan.round, None)
+        self._heads[peer].update((entry.plan.round, entry.value.plan) for entry in switched.won)
+
+    # --- states ------------------------------------------------------------------------------------------------------
+
+    def at(self, now: float) -> None:
+        """World time, before each event."""
+        self._now = now
+
+    def logged(self, peer: PeerId, log: Log) -> None:
+        if log.name in ("left", "suspected"):
+            self._disturb(PeerId(str(log.fields["peer"])))
+        elif log.name in ("fast_forwarded", "paused", "resumed", "warning"):
+            self._disturb(peer)
+
+    def applied(self, peer: PeerId, instance: InstanceId, round: int, state: Digest) -> None:
+        """A host has done the outer step of a round."""
+        plan = self._heads[peer].get(round)
+        if plan is None or peer in self._liars:
+            return
+        states = self._applied.setdefault((plan, instance), {})
+        states[peer] = state
+        hosts = [share.peer for share in self._plans[plan].instance(instance).hosts]
+        if len(set(states.values())) > 1 and not self._is_excused(hosts, plan):
+            told = {name: digest[:8] for name, digest in states.items()}
+            raise Violation(f"hosts of instance {instance} end round {round} with different states: {told}")
+
+    def _is_excused(self, hosts: Iterable[PeerId], plan: Digest) -> bool:
+        """Some host was away for others, or restarted, shortly before the round or in it."""
+        since = self._began_at[plan] - 2 * self._timing.lease(len(self._plans[plan].roster))
+        return any(self._disturbed_at.get(peer, -1e9) >= since or peer in self._liars for peer in hosts)
+
+    def _disturb(self, peer: PeerId) -> None:
+        self._disturbed_at[peer] = self._now
+
+
+def check_ledger(genesis: RoundPlan, entries: list[LedgerEntry], decide: Decide, verify: Verify) -> None:
+    """Raises Violation where some decision or signature does not hold."""
+    problems = verify_ledger(genesis, entries, decide, verify)
+    if problems:
+        raise Violation(f"the ledger does not verify: {problems[0]}")
+
+
+def check_tables(owner: PeerId, root: object) -> None:
+    """No collection that this object holds, directly or through its parts, has more than MAX_TABLE items."""
+    seen: dict[int, None] = {}
+    pending: list[tuple[str, object, int]] = [("peer", root, 0)]
+    while pending:
+        path, item, depth = pending.pop()
+        if id(item) in seen or depth > MAX_DEPTH or isinstance(item, str | bytes | int | float | None):
+            continue
+        seen[id(item)] = None
+        if isinstance(item, dict | list | tuple | set | frozenset):
+            if len(item) > MAX_TABLE:
+                raise Violation(f"{owner} keeps {len(item)} items in {path}")
+            values = item.values() if isinstance(item, dict) else item
+            pending += [(path, value, depth + 1) for value in values]
+        elif is_dataclass(item) and not isinstance(item, type):
+            pending += [(f"{path}.{part.name}", getattr(item, part.name), depth + 1) for part in fields(item)]
+        elif type(item).__module__.startswith("adloco_p2p.") and hasattr(item, "__dict__"):
+            pending += [(f"{path}.{name}", value, depth + 1) for name, value in vars(item).items()]
