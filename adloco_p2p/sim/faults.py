@@ -121,8 +121,8 @@ def everyday_faults(random: Random) -> Faults:
         never_back=random.choice((0.0, 0.2)),
         pause_chance=sometimes(0.2, 0.01),
         pause_seconds=12.0,
-        partition_at=random.uniform(1.0, 8.0) if is_parted else None,
-        partition_seconds=random.uniform(3.0, 16.0) if is_parted else 0.0,
+        partition_at=random.uniform(1.0, 6.0) if is_parted else None,
+        partition_seconds=random.uniform(3.0, 14.0) if is_parted else 0.0,
         one_way_links=sometimes(0.1, 0.1),
         cut_links=0 if is_parted else random.randint(1, 4),
         liars=sometimes(0.2, 0.2),
@@ -132,5 +132,5 @@ def everyday_faults(random: Random) -> Faults:
         leaves=1,
         pauses=random.choice((0, 0, 1)),
         uplink_bytes_per_second=random.choice((500_000.0, 2_000_000.0, 20_000_000.0)),
-        calm_at=18.0,
+        calm_at=15.0,
     )

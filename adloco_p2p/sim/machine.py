@@ -192,6 +192,7 @@ class Process:
         """It has neither crashed nor stopped."""
         self.has_crashed = False
         self.stop: Stop | None = None
+        self.stopped_at = 0.0
         self.contributions: dict[tuple[InstanceId, int], object] = {}
         self.averagings: dict[tuple[InstanceId, int, int], object] = {}
         """Attempts and repairs under way."""
@@ -237,6 +238,8 @@ class Machine:
         self.disk = Disk()
         self.process: Process | None = None
         self.life = 0
+        self.booted_at = 0.0
+        """World time at which the newest life began."""
         self.is_gone = False
         """It left for good, or never comes back."""
         self.is_liar = is_liar
@@ -271,6 +274,7 @@ class Machine:
             return
         around, me = self._around, self.peer
         self.life += 1
+        self.booted_at = around.queue.now
         traits = DeviceTraits(peer=me, life=self.life, round_seconds=self._round_seconds, is_liar=self.is_liar)
         device = around.make_device(traits, around.random)
         agreement = around.make_agreement(
@@ -389,7 +393,7 @@ class Machine:
 
     def is_struck(self) -> bool:
         """Whether an armed crash happens at this persistence point."""
-        if self.armed is None:
+        if self.armed is None or self._around.queue.now >= self._around.faults.calm_at:
             return False
         self.armed -= 1
         return self.armed <= 0
@@ -420,7 +424,7 @@ class Machine:
                 self._fetch(effect, process)
             case Stop():
                 self._around.note(self.peer, f"stops: {effect.reason}")
-                process.is_alive, process.stop = False, effect
+                process.is_alive, process.stop, process.stopped_at = False, effect, self._around.queue.now
                 self._around.checkers.stopped(self.peer)
             case _:
                 self._on_device(effect, process)

@@ -36,6 +36,8 @@ from adloco_p2p.sim.synthetic_reports import CAPACITY, invented
 MAX_EVENTS = 20_000_000
 WAIT_LIMIT_SECONDS = 400.0
 """After the faults end the swarm gets this long to finish its run."""
+LATE_SECONDS = 10.0
+"""A machine that came back this little before the others ended the run, or later, may have been left to end it alone."""
 LIE_CHANCE = 0.2
 """A liar invents the end of a lost history in such a part of its reports."""
 
@@ -194,32 +196,39 @@ class World:
         return machine.process is not None and machine.process.stop is not None
 
     def _check_end(self) -> None:
-        """Liveness: who lives has ended the run, all with one plan and one state; and what everybody can verify, verifies."""
-        lasts: dict[Digest, PeerId] = {}
-        states: dict[InstanceId, dict[object, PeerId]] = {}
-        waiting = []
+        """Liveness: who lives has ended the run, and those that were there have one plan and one state."""
+        running, finished = [], []
         for machine in self._honest():
-            process, durable = machine.process, machine.disk.durable
+            process = machine.process
             if process is not None and self.parts.adversary is not None:  # nobody else could fill a table
                 check_tables(machine.peer, process.peer)
-            if machine.is_gone:
-                continue
-            if process is None or process.stop is None:
-                waiting.append(f"{machine.peer} at round {process.agreement.ledger.head.round if process else '?'}")
-            elif process.stop.is_finished and durable is not None:
-                lasts[canonical.digest_once(durable.plans[-1])] = machine.peer
-                for instance in durable.held:
-                    states.setdefault(instance, {})[machine.disk.states[durable.round, instance]] = machine.peer
-        if waiting:
-            raise Violation(f"no progress: {WAIT_LIMIT_SECONDS:.0f} s after the last fault these still run: {waiting}")
-        if len(lasts) > 1 or any(len(found) > 1 for found in states.values()):
-            raise Violation(f"the run ends with several plans or states: {lasts} {states}")
-        finished = [m for m in self._honest() if m.process is not None and m.process.stop and m.process.stop.is_finished]
+            if process is not None and process.stop is not None and process.stop.is_finished:
+                finished.append((machine, process))
+            elif not machine.is_gone and (process is None or process.stop is None):
+                running.append(f"{machine.peer} in round {process.agreement.ledger.head.round if process else '?'}")
+        if running:
+            raise Violation(f"no progress: {WAIT_LIMIT_SECONDS:.0f} s after the last fault these still run: {running}")
         if not finished and any(not machine.is_gone for machine in self._honest()):
             raise Violation("nobody has ended the run")
-        if finished:
-            ledger = finished[0].process.agreement.ledger  # type: ignore[union-attr]
-            check_ledger(self.genesis, list(ledger.since(1)), self.decide, verify)
+        if not finished:
+            return
+        ended_at = min(process.stopped_at for _, process in finished)
+        self._check_one_state([machine for machine, _ in finished if machine.booted_at < ended_at - LATE_SECONDS])
+        check_ledger(self.genesis, list(finished[0][1].agreement.ledger.since(1)), self.decide, verify)
+
+    def _check_one_state(self, finished: Sequence[Machine]) -> None:
+        """Of the run's end, on the disks of these machines."""
+        lasts: dict[Digest, PeerId] = {}
+        states: dict[InstanceId, dict[object, PeerId]] = {}
+        for machine in finished:
+            durable = machine.disk.durable
+            if durable is None or not durable.is_finished:
+                raise Violation(f"{machine.peer} has ended the run and not saved it")
+            lasts[canonical.digest_once(durable.plans[-1])] = machine.peer
+            for instance in durable.held:
+                states.setdefault(instance, {})[machine.disk.states[durable.round, instance]] = machine.peer
+        if len(lasts) > 1 or any(len(found) > 1 for found in states.values()):
+            raise Violation(f"the run ends with several plans or states: {lasts} {states}")
 
     def decide(self, parent: RoundPlan, reports: Sequence[Report], change: RosterChange) -> RoundPlan:
         """The real rule, remembered by what it is given: every peer of the world asks it the same."""
