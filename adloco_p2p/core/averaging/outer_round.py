@@ -556,7 +556,7 @@ class OuterRound:
         if chosen is None:
             return []
         if self.phase is Phase.COMMITTING and chosen == choice_of(self._votes.own):
-            if chosen != tally.majority:
+            if chosen != tally.majority and now - self._phase_since < self._tie_seconds:
                 return []
             effects = self._enter(Phase.APPLYING, now)
             self.next_deadline = None
@@ -607,6 +607,12 @@ class OuterRound:
             timeout_seconds=max(REPAIR_SECONDS, self._adaptive_timeout.timeout_seconds(expected_seconds=0.0)),
         )
         return [*effects, repair]
+
+    @property
+    def _tie_seconds(self) -> float:
+        """After so long in a tie those that hold the other average have applied it, on the other side of a partition, and will
+        not change. Both are applied then; plans name the state that counts."""
+        return self._adaptive_timeout.timeout_seconds(expected_seconds=0.0)
 
     # --- small things ------------------------------------------------------------------------------------------------
 
