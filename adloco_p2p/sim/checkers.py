@@ -201,6 +201,11 @@ class Checkers:
             case Vote():
                 self._check_vote(peer, message)
 
+    def forged(self, message: object) -> None:
+        """A message of one that departs from the protocol: nothing that it does is judged, but others may answer it."""
+        if isinstance(message, Prepare | Proposal):
+            self._absent.setdefault((message.parent, message.ballot), message.absent)
+
     def _need(self, *key: object) -> None:
         if key not in self._disk:
             raise Violation(f"{key[0]} says what is not on its disk: {key[1]}")

@@ -453,6 +453,7 @@ class Machine:
         if self.outgoing is not None:
             for peer in others:
                 for delay, forged in self.outgoing(self, peer, message):
+                    around.checkers.forged(forged)
                     around.queue.after(delay, around.network.send, self.peer, [peer], forged)
             return
         around.checkers.saying(self.peer, message, self.clock())

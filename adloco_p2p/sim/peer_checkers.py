@@ -83,6 +83,9 @@ class PeerCheckers:
             self._agreement.left(peer)
         self._agreement.saying(peer, message, now)
 
+    def forged(self, message: object) -> None:
+        self._agreement.forged(message)
+
     def decided(self, peer: PeerId, plan: RoundPlan) -> None:
         self._agreement.decided(peer, plan)
         self._heads[peer][plan.round] = canonical.digest_once(plan)

@@ -327,11 +327,15 @@ class World:
             names=names,
             now=lambda: self.queue.now,
             victims=lambda: tuple(peer for peer, machine in self.machines.items() if machine.process is not None),
-            transmit=lambda sender, receiver, message: self.network.send(sender, [receiver], message, is_counted=False),
+            transmit=self._transmit,
         )
         self.liars.update(dict.fromkeys(names))
         self.queue.after(WAKE_SECONDS, self._wake_adversary, adversary, port)
         return port
+
+    def _transmit(self, sender: PeerId, receiver: PeerId, message: object) -> None:
+        self.checkers.forged(message)
+        self.network.send(sender, [receiver], message, is_counted=False)
 
     def _wake_adversary(self, adversary: Adversary, port: AdversaryPort) -> None:
         adversary.wakes(port)
