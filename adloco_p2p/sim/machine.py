@@ -52,7 +52,7 @@ from adloco_p2p.core.model.events import (
     TransitionApplied,
 )
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Vote
-from adloco_p2p.core.model.messages import Ack, Message, Promise, Proposal
+from adloco_p2p.core.model.messages import Ack, Heartbeat, Message, Promise, Proposal
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import Capacity, Decide, Digest, InstanceId, PeerId, Report, RoundPlan, roster_of
 from adloco_p2p.core.peer.agreement_port import Agreement
@@ -113,6 +113,7 @@ class Surroundings:
     decide: Decide
     machines: dict[PeerId, "Machine"]
     note: Callable[[PeerId, str], None]
+    is_traced: bool
     on_decided: Callable[[PeerId, RoundPlan], None]
     on_reported: Callable[[PeerId, Report], None]
     on_reorg: Callable[[], None]
@@ -457,6 +458,8 @@ class Machine:
                     around.queue.after(delay, around.network.send, self.peer, [peer], forged)
             return
         around.checkers.saying(self.peer, message, self.clock())
+        if around.is_traced and others and not isinstance(message, Heartbeat):
+            around.note(self.peer, f"-> {','.join(others)} {type(message).__name__}")
         try:
             around.network.send(self.peer, others, message, is_counted=is_counted)
         except OversizedMessage as error:
@@ -550,10 +553,10 @@ class Machine:
         process.contributions.pop((instance, number), None)
         if average is None:
             raise Violation(f"{self.peer} applies the average of instance {instance} in round {number} and has none")
+        self._around.checkers.applied(self.peer, instance, number, process.device.average_digest(average))
         process.device.apply_outer(instance, average)
         digest, state_digest = process.device.digests(instance)
         process.offer(instance, number + 1)
-        self._around.checkers.applied(self.peer, instance, number, state_digest)
         return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest)
 
     def _on_snapshot(self, effect: Effect, process: Process) -> Event | None:

@@ -1,8 +1,8 @@
 """What must hold of whole peers after every event, beside the promises about the agreement (`checkers.py`).
 
 1. `handle` never raises (checked by the machine that calls it).
-2. Hosts that applied the average of one round of one instance have the same state, unless a host was cut off, restarted or
-   absent meanwhile: then the agreement names one of the states, and the others fetch it.
+2. Hosts apply the same average in one round of one instance, unless one of them counted a contributor as gone (the other side
+   of a partition has a majority of its own), or a contributor lost its vote in a restart, or declined.
 3. An instance is averaged, applied, saved and copied only where it is (checked by the machine).
 4. No table of a peer grows beyond its bound, and the ledger verifies (checked at the end).
 5. After the last fault all that live end the run with one state (checked by the world).
@@ -13,12 +13,12 @@ Only honest machines are judged.
 from collections.abc import Collection, Iterable
 from dataclasses import fields, is_dataclass
 
-from adloco_p2p.core.agreement.membership import MAX_KNOWN, Timing
+from adloco_p2p.core.agreement.membership import MAX_KNOWN
 from adloco_p2p.core.ledger.validation import verify_ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Event, Received
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
-from adloco_p2p.core.model.messages import Leave
+from adloco_p2p.core.model.messages import AttemptFailed, Leave
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import Decide, Digest, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.sim.checkers import Checkers, Violation
@@ -31,20 +31,23 @@ MAX_DEPTH = 12
 class PeerCheckers:
     """The world calls one method per thing that happens. Those about the agreement are passed on."""
 
-    def __init__(self, genesis: RoundPlan, agreement: Checkers, *, timing: Timing, liars: Collection[PeerId] = ()) -> None:
+    def __init__(self, genesis: RoundPlan, agreement: Checkers, *, liars: Collection[PeerId] = ()) -> None:
         """`liars`: members that depart from the protocol; a mutable collection may grow."""
         self._agreement = agreement
-        self._timing = timing
         self._liars = liars
         self._genesis = genesis
         self._heads: dict[PeerId, dict[int, Digest]] = {}
         """Peer -> round -> digest of the plan that it follows."""
         self._plans: dict[Digest, RoundPlan] = {canonical.digest_once(genesis): genesis}
-        self._applied: dict[tuple[Digest, InstanceId], dict[PeerId, Digest]] = {}
-        """Plan and instance -> the state that each host came to in this round."""
+        self._applied: dict[tuple[Digest, InstanceId], dict[PeerId, tuple[Digest, bool]]] = {}
+        """Plan and instance -> the average that each host applied, and whether it counted no contributor as gone then."""
+        self._gone: dict[PeerId, dict[PeerId, None]] = {}
+        """Peer -> whom it counts as gone."""
+        self._declined: dict[tuple[int, InstanceId], dict[PeerId, None]] = {}
+        """Round and instance -> who said that it does not contribute."""
         self._began_at: dict[Digest, float] = {canonical.digest_once(genesis): 0.0}
         self._disturbed_at: dict[PeerId, float] = {}
-        """When each peer was last restarted, or counted as gone, or behind."""
+        """When each peer was last restarted, or left its rounds behind."""
         self._now = 0.0
 
     # --- passed on ---------------------------------------------------------------------------------------------------
@@ -52,6 +55,7 @@ class PeerCheckers:
     def booted(self, peer: PeerId, now: float, life: int) -> None:
         if life > 1:
             self._disturb(peer)
+        self._gone[peer] = {}
         first = canonical.digest_once(self._genesis)
         self._heads.setdefault(peer, {self._genesis.round: first})
         self._agreement.booted(peer, now)
@@ -79,6 +83,8 @@ class PeerCheckers:
             self._began_at[record.value.plan] = self._now
 
     def saying(self, peer: PeerId, message: object, now: float) -> None:
+        if isinstance(message, AttemptFailed) and peer in message.suspects:
+            self._declined.setdefault((message.round, message.instance), {})[peer] = None
         if isinstance(message, Leave):
             self._agreement.left(peer)
         self._agreement.saying(peer, message, now)
@@ -104,27 +110,36 @@ class PeerCheckers:
         self._now = now
 
     def logged(self, peer: PeerId, log: Log) -> None:
-        if log.name in ("left", "suspected"):
-            self._disturb(PeerId(str(log.fields["peer"])))
-        elif log.name in ("fast_forwarded", "paused", "resumed", "warning"):
-            self._disturb(peer)
+        match log.name:
+            case "left":
+                self._gone.setdefault(peer, {})[PeerId(str(log.fields["peer"]))] = None
+            case "returned":
+                self._gone.setdefault(peer, {}).pop(PeerId(str(log.fields["peer"])), None)
+            case "fast_forwarded" | "resumed":
+                self._disturb(peer)
 
-    def applied(self, peer: PeerId, instance: InstanceId, round: int, state: Digest) -> None:
-        """A host has done the outer step of a round."""
+    def applied(self, peer: PeerId, instance: InstanceId, round: int, average: Digest) -> None:
+        """A host does the outer step of a round with this average."""
         plan = self._heads[peer].get(round)
         if plan is None or peer in self._liars:
             return
-        states = self._applied.setdefault((plan, instance), {})
-        states[peer] = state
-        hosts = [share.peer for share in self._plans[plan].instance(instance).hosts]
-        if len(set(states.values())) > 1 and not self._is_excused(hosts, plan):
-            told = {name: digest[:8] for name, digest in states.items()}
-            raise Violation(f"hosts of instance {instance} end round {round} with different states: {told}")
+        shares = self._plans[plan].instance(instance).hosts
+        contributors = [share.peer for share in shares if share.samples > 0]
+        is_sure = not any(other in self._gone.get(peer, {}) for other in contributors)
+        applied = self._applied.setdefault((plan, instance), {})
+        applied[peer] = (average, is_sure)
+        differing = [other for other, (digest, sure) in applied.items() if digest != average and sure]
+        if is_sure and differing and not self._is_excused(contributors, plan, instance):
+            told = {name: digest[:8] for name, (digest, _) in applied.items()}
+            raise Violation(f"hosts of instance {instance} apply different averages in round {round}: {told}")
 
-    def _is_excused(self, hosts: Iterable[PeerId], plan: Digest) -> bool:
-        """Some host was away for others, or restarted, shortly before the round or in it."""
-        since = self._began_at[plan] - 2 * self._timing.lease(len(self._plans[plan].roster))
-        return any(self._disturbed_at.get(peer, -1e9) >= since or peer in self._liars for peer in hosts)
+    def _is_excused(self, contributors: Iterable[PeerId], plan: Digest, instance: InstanceId) -> bool:
+        """Some contributor lost its vote in a restart or a fast-forward since the plan was made, or declined."""
+        since = self._began_at[plan]
+        declined = self._declined.get((self._plans[plan].round, instance), {})
+        return any(
+            self._disturbed_at.get(peer, -1e9) >= since or peer in self._liars or peer in declined for peer in contributors
+        )
 
     def _disturb(self, peer: PeerId) -> None:
         self._disturbed_at[peer] = self._now

@@ -16,7 +16,7 @@ from adloco_p2p.sim.faults import Faults, everyday_faults, random_faults
 from adloco_p2p.sim.identities import short
 from adloco_p2p.sim.world import Parts, World
 
-TRACE_LINES = 200
+TRACE_LINES = 400
 """Last lines of the trace of a failing run that are shown."""
 BAR_WIDTH = 50
 EVERYDAY_SECONDS = 2.4

@@ -125,7 +125,7 @@ class World:
             healing=healing,
             liars=self.liars,
         )
-        self.checkers = PeerCheckers(self.genesis, agreement, timing=self.timing, liars=self.liars)
+        self.checkers = PeerCheckers(self.genesis, agreement, liars=self.liars)
         return Surroundings(
             queue=self.queue,
             random=self.random,
@@ -146,6 +146,7 @@ class World:
             decide=self.decide,
             machines=self.machines,
             note=self.note,
+            is_traced=self.trace is not None,
             on_decided=self._on_decided,
             on_reported=self._on_reported,
             on_reorg=self._on_reorg,
