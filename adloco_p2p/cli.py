@@ -260,12 +260,12 @@ def _parser() -> argparse.ArgumentParser:
     ledger.add_argument("action", nargs="?", choices=["verify"], help="check every link, signature and decision")
     _workdir(ledger)
     _json(ledger)
-    ledger.set_defaults(verb="ledger:show")
+    ledger.set_defaults(verb="audit:show")
 
     explain = verbs.add_parser("explain", help="why a round was planned as it was")
     explain.add_argument("round", type=int, metavar="ROUND")
     _workdir(explain)
-    explain.set_defaults(verb="ledger:explain")
+    explain.set_defaults(verb="audit:explain")
 
     explain_error = verbs.add_parser("explain-error", help="cause and remedy of an error code; without one, of all of them")
     explain_error.add_argument("code", nargs="?", metavar="CODE", help="such as E302, or 302")
@@ -292,7 +292,7 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_argument("--partition", type=float, default=0.0, metavar="SECONDS", help="cut the swarm in two for so long")
     simulate.add_argument("--liars", type=float, default=0.0, metavar="F", help="fraction of peers that lie in their reports")
     _json(simulate)
-    simulate.set_defaults(verb="ledger:simulate")
+    simulate.set_defaults(verb="audit:simulate")
 
     config = verbs.add_parser("config", help="show a configuration with the origin of every setting")
     config_verbs = config.add_subparsers(title="verbs", required=True, metavar="VERB")

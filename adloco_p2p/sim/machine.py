@@ -457,9 +457,9 @@ class Machine:
                     around.checkers.forged(forged)
                     around.queue.after(delay, around.network.send, self.peer, [peer], forged)
             return
-        around.checkers.saying(self.peer, message, self.clock())
         if around.is_traced and others and not isinstance(message, Heartbeat):
             around.note(self.peer, f"-> {','.join(others)} {type(message).__name__}")
+        around.checkers.saying(self.peer, message, self.clock())
         try:
             around.network.send(self.peer, others, message, is_counted=is_counted)
         except OversizedMessage as error:

@@ -192,9 +192,10 @@ class World:
     def _honest(self) -> list[Machine]:
         return [machine for machine in self.machines.values() if machine.is_honest]
 
-    @staticmethod
-    def _has_stopped(machine: Machine) -> bool:
-        return machine.process is not None and machine.process.stop is not None
+    def _has_stopped(self, machine: Machine) -> bool:
+        """And has written what it had to."""
+        process = machine.process
+        return process is not None and process.stop is not None and process.device_free_at < self.queue.now
 
     def _check_end(self) -> None:
         """Liveness: who lives has ended the run, and those that were there have one plan and one state."""
@@ -215,6 +216,10 @@ class World:
             return
         ended_at = min(process.stopped_at for _, process in finished)
         self._check_one_state([machine for machine, _ in finished if machine.booted_at < ended_at - LATE_SECONDS])
+        ended = {machine.peer for machine, _ in finished}
+        for machine in self._honest():
+            if not machine.is_gone and machine.peer not in ended and machine.booted_at < ended_at - LATE_SECONDS:
+                raise Violation(f"{machine.peer} was left behind, {ended_at - machine.booted_at:.0f} s after its start")
         check_ledger(self.genesis, list(finished[0][1].agreement.ledger.since(1)), self.decide, verify)
 
     def _check_one_state(self, finished: Sequence[Machine]) -> None:
