@@ -7,7 +7,7 @@ from adloco_p2p.sim.simulate import everyday_seed, simulate, summary
 from adloco_p2p.sim.world import World
 
 BLOCK = 20
-EVERYDAY_BLOCKS = 12
+EVERYDAY_BLOCKS = 3
 HEAVY_SEEDS = 20_000
 
 
