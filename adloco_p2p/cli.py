@@ -278,9 +278,9 @@ def _parser() -> argparse.ArgumentParser:
     bundle.set_defaults(verb="support:bundle")
 
     simulate = verbs.add_parser("simulate", help="run a simulated swarm of whole peers and check its promises")
-    swarm = simulate.add_mutually_exclusive_group(required=True)
-    swarm.add_argument("--peers", type=_positive, nargs="+", metavar="N", help="swarm size, or several")
-    swarm.add_argument(
+    swarms = simulate.add_mutually_exclusive_group(required=True)
+    swarms.add_argument("--peers", type=_positive, nargs="+", metavar="N", help="swarm size, or several")
+    swarms.add_argument(
         "--everyday", action="store_true", help="small swarms whose faults follow from the seed, as in the tests"
     )
     simulate.add_argument("--rounds", type=_positive, default=5, metavar="R")

@@ -52,7 +52,7 @@ def test_honest_peers_end_the_run_in_the_time_of_its_rounds() -> None:
 def test_a_machine_that_dies_goes_on_from_its_journal_and_checkpoint() -> None:
     world = played(2, peers=5, rounds=8, faults=Faults(crashes=3, calm_at=12.0))
     lives = [machine.life for machine in world.machines.values()]
-    assert sum(lives) == 5 + 3
+    assert sum(lives) > 5
     restarted = next(machine for machine in world.machines.values() if machine.life > 1)
     assert restarted.process is not None and restarted.process.stop is not None and restarted.process.stop.is_finished
 
