@@ -296,8 +296,12 @@ def _support(verbs: "argparse._SubParsersAction[_Parser]") -> None:
 
 
 def _simulate(verbs: "argparse._SubParsersAction[_Parser]") -> None:
-    simulate = verbs.add_parser("simulate", help="run the consensus in a simulated swarm and check its promises")
-    simulate.add_argument("--peers", type=_positive, nargs="+", required=True, metavar="N", help="swarm size, or several")
+    simulate = verbs.add_parser("simulate", help="run a simulated swarm of whole peers and check its promises")
+    swarms = simulate.add_mutually_exclusive_group(required=True)
+    swarms.add_argument("--peers", type=_positive, nargs="+", metavar="N", help="swarm size, or several")
+    swarms.add_argument(
+        "--everyday", action="store_true", help="small swarms whose faults follow from the seed, as in the tests"
+    )
     simulate.add_argument("--rounds", type=_positive, default=5, metavar="R")
     simulate.add_argument("--seeds", default="1-10", metavar="A-B", help="one run per seed (default 1-10)")
     simulate.add_argument("--loss", type=float, default=0.0, metavar="F", help="fraction of messages that are lost")

@@ -1,4 +1,5 @@
-"""Verbs about decisions: the ledger of agreed plans, their reasons, and the simulator of the consensus.
+"""Verbs about decisions: the ledger of agreed plans, their reasons, and the simulator.
+
 
 The ledger is read from the journal of a working directory; a running peer is not disturbed.
 """
@@ -102,9 +103,9 @@ def explain(arguments: argparse.Namespace) -> int:
 
 
 def simulate(arguments: argparse.Namespace) -> int:
-    """Run the consensus in a simulated swarm; 0 only if every invariant held."""
+    """Run a simulated swarm; 0 only if every invariant held."""
+    from adloco_p2p.sim.simulate import everyday_seed, summary
     from adloco_p2p.sim.simulate import simulate as run_seeds
-    from adloco_p2p.sim.simulate import summary
 
     seeds = _seeds(arguments.seeds)
     limits = {"loss": 0.5, "liars": 0.5, "churn": 1.0, "partition": 3600.0}
@@ -113,12 +114,13 @@ def simulate(arguments: argparse.Namespace) -> int:
         for name, limit in limits.items()
         if not 0 <= getattr(arguments, name) <= limit
     ]
-    problems += [f"--peers {peers}: at most {MAX_ROSTER}" for peers in arguments.peers if peers > MAX_ROSTER]
+    problems += [f"--peers {peers}: at most {MAX_ROSTER}" for peers in arguments.peers or () if peers > MAX_ROSTER]
     if problems:
         raise ConfigError(*problems, code="E200")
-    results = [
+    results = [everyday_seed(seed) for seed in seeds] if arguments.everyday else []
+    results += [
         result
-        for peers in arguments.peers
+        for peers in arguments.peers or ()
         for result in run_seeds(
             peers=peers,
             rounds=arguments.rounds,

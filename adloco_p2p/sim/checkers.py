@@ -12,7 +12,7 @@
 9. Training of either side of a partition is merged into the history that wins, or dropped for a reason (`sim/healing.py`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.model import canonical
@@ -36,13 +36,23 @@ class Checkers:
     """Ghost knowledge of the whole world. The world calls one method per thing that happens, before it takes place."""
 
     def __init__(
-        self, genesis: RoundPlan, *, decide: Decide, verify: Verify, timing: Timing, is_gentle: bool, healing: Healing
+        self,
+        genesis: RoundPlan,
+        *,
+        decide: Decide,
+        verify: Verify,
+        timing: Timing,
+        is_gentle: bool,
+        healing: Healing,
+        liars: Collection[PeerId] = (),
     ) -> None:
+        """`liars`: identities that depart from the protocol. What they sign counts as said, what they do is not judged."""
         self.healing = healing
         self._decide = decide
         self._verify = verify
         self._timing = timing
         self._is_gentle = is_gentle
+        self._liars = liars
         first = canonical.digest_once(genesis)
         self._first = first
         self._plans: dict[Digest, RoundPlan] = {first: genesis}
@@ -191,6 +201,11 @@ class Checkers:
             case Vote():
                 self._check_vote(peer, message)
 
+    def forged(self, message: object) -> None:
+        """A message of one that departs from the protocol: nothing that it does is judged, but others may answer it."""
+        if isinstance(message, Prepare | Proposal):
+            self._absent.setdefault((message.parent, message.ballot), message.absent)
+
     def _need(self, *key: object) -> None:
         if key not in self._disk:
             raise Violation(f"{key[0]} sends what is not on its disk: {key[1]}")
@@ -251,7 +266,7 @@ class Checkers:
         value, parent = entry.value, self._plans[entry.value.parent]
         reports = [signed.report for signed in entry.reports]
         for report in reports:
-            if canonical.encode(report) not in self._reports:
+            if report.peer not in self._liars and canonical.encode(report) not in self._reports:
                 raise Violation(f"round {entry.plan.round} uses a report that {report.peer} never submitted")
         for join in value.joined:
             if not self._verify(join.peer, join.payload, join.signature):

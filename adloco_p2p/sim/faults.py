@@ -39,6 +39,18 @@ class Faults:
     """At this moment this part of the peers dies and never comes back."""
     skew_seconds: float = 300.0
     """Clocks of two machines differ by up to so much, and run up to 0.1 % fast or slow."""
+    crashes: int = 0
+    """Machines that die at a persistence point, one after the other, and start again (whole peers only)."""
+    joins: int = 0
+    """Machines that come while the faults last (whole peers only)."""
+    leaves: int = 0
+    """Machines that drain, or leave at once, while the faults last (whole peers only)."""
+    pauses: int = 0
+    """Peers whose users pause them and resume them (whole peers only)."""
+    cut_links: int = 0
+    """Directed links, drawn at random, that carry nothing while the faults last (whole peers only)."""
+    uplink_bytes_per_second: float = 2_000_000.0
+    """Of every machine (whole peers only)."""
     slow_peers: float = 0.0
     """Part of the peers that need three times as long for a round."""
     faults_end_at: float = 30.0
@@ -56,6 +68,11 @@ class Faults:
             or self.partition_seconds
             or self.one_way_links
             or self.vanish_share
+            or self.crashes
+            or self.joins
+            or self.leaves
+            or self.pauses
+            or self.cut_links
         )
 
 
@@ -85,4 +102,36 @@ def random_faults(random: Random) -> Faults:
         slow_peers=sometimes(0.3, 0.3),
         aside=sometimes(0.3, 4.0),
         faults_end_at=20.0,
+    )
+
+
+def everyday_faults(random: Random) -> Faults:
+    """The faults of one everyday world of whole peers. Each has a join, a departure, a crash at a persistence point, and a
+    partition or cut links; the other kinds are present in some."""
+
+    def sometimes(chance: float, value: float) -> float:
+        return value if random.random() < chance else 0.0
+
+    is_parted = random.random() < 0.5
+    return Faults(
+        loss=random.choice((0.0, 0.02, 0.1, 0.2)),
+        duplication=random.choice((0.0, 0.1)),
+        delay_seconds=random.choice(((0.01, 0.05), (0.02, 0.3), (0.05, 1.0))),
+        crash_chance=sometimes(0.2, 0.001),
+        crash_targets=sometimes(0.2, 0.01),
+        never_back=random.choice((0.0, 0.2)),
+        pause_chance=sometimes(0.2, 0.01),
+        pause_seconds=12.0,
+        partition_at=random.uniform(1.0, 6.0) if is_parted else None,
+        partition_seconds=random.uniform(3.0, 14.0) if is_parted else 0.0,
+        one_way_links=sometimes(0.1, 0.1),
+        cut_links=0 if is_parted else random.randint(1, 4),
+        liars=sometimes(0.2, 0.2),
+        slow_peers=sometimes(0.3, 0.3),
+        crashes=random.randint(1, 3),
+        joins=random.randint(1, 2),
+        leaves=1,
+        pauses=random.choice((0, 0, 1)),
+        uplink_bytes_per_second=random.choice((500_000.0, 2_000_000.0, 20_000_000.0)),
+        faults_end_at=15.0,
     )

@@ -1,19 +1,26 @@
 """Runs of simulated swarms from seeds: what `adloco-peer simulate` and the tests call. Results are plain data."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean, median
+from typing import Protocol
 
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
+from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
+from adloco_p2p.core.model.types import RoundPlan
+from adloco_p2p.sim.agreement_world import AgreementFactory, AgreementWorld
 from adloco_p2p.sim.checkers import Violation
-from adloco_p2p.sim.faults import Faults, random_faults
-from adloco_p2p.sim.world import AgreementFactory, World, short
+from adloco_p2p.sim.faults import Faults, everyday_faults, random_faults
+from adloco_p2p.sim.identities import short
+from adloco_p2p.sim.world import Parts, World
 
-TRACE_LINES = 200
+TRACE_LINES = 400
 """Last lines of the trace of a failing run that are shown."""
 BAR_WIDTH = 50
+EVERYDAY_SECONDS = 2.4
+"""Training time of a round of all instances in an everyday world."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +56,32 @@ class Result:
     reorgs: int
     trace: tuple[str, ...] = ()
     """The last lines of the trace, for a run that failed."""
+    command: str = ""
+    """What repeats a seed of the everyday worlds."""
+
+
+class Playable(Protocol):
+    """What a result is made of; both worlds have it."""
+
+    genesis: RoundPlan
+    decided: dict[int, list[float]]
+    reported: dict[int, list[float]]
+    trace: list[str] | None
+
+    @property
+    def switches(self) -> int: ...
+
+    @property
+    def time(self) -> float: ...
+
+    @property
+    def events(self) -> int: ...
+
+    @property
+    def traffic(self) -> Sequence[tuple[int, int]]:
+        """Messages and bytes that each machine sent for the agreement."""
+
+    def run(self) -> None: ...
 
 
 def simulate(
@@ -77,12 +110,52 @@ def simulate(
         yield run_seed(seed, peers=peers, rounds=rounds, faults=faults, round_seconds=round_seconds, timing=timing)
 
 
-def random_seed(seed: int, *, factory: AgreementFactory = GossipAgreement) -> Result:
-    """A small swarm with the random faults of this seed."""
+def everyday_seed(seed: int, *, parts: Parts | None = None) -> Result:
+    """A small swarm of whole peers with the everyday faults of this seed: at least five peers and eight rounds."""
+    random = Random(f"everyday {seed}")
+    peers, rounds = random.randint(5, 6), random.randint(8, 9)
+    rules = everyday_rules(random, rounds)
+    is_delayed = rules.instances.count == 1
+    faults = everyday_faults(random)
+
+    def world(*, is_traced: bool) -> World:
+        return World(
+            seed,
+            peers=peers,
+            rounds=rounds,
+            faults=faults,
+            rules=rules,
+            is_delayed=is_delayed,
+            is_traced=is_traced,
+            parts=parts,
+        )
+
+    return replace(play(seed, world), command=f"adloco-peer simulate --everyday --seeds {seed}")
+
+
+def everyday_rules(random: Random, rounds: int) -> Rules:
+    """One instance, whose updates are delayed, or two or three, some of which merge."""
+    count = random.choice((1, 2, 2, 3))
+    return Rules(
+        work=WorkRules(rounds=rounds, inner_steps=4),
+        instances=InstanceRules(
+            count=count, fork_round=2, start="same" if count == 1 else random.choice(("fork", "fork", "same"))
+        ),
+        batch=BatchRules(initial_batch=8, max_batch=64),
+        merge=MergeRules(period_rounds=random.choice((2, 3)), first_round=3, guard=random.random() < 0.5),
+    )
+
+
+def agreement_seed(seed: int, *, factory: AgreementFactory = GossipAgreement) -> Result:
+    """The agreement alone, in a small swarm with the random faults of this seed."""
     random = Random(f"scenario {seed}")
     faults = random_faults(random)
     peers, rounds = random.randint(4, 7), random.randint(3, 5)
-    return run_seed(seed, peers=peers, rounds=rounds, faults=faults, round_seconds=2.0, measures_bytes=False, factory=factory)
+
+    def world(*, is_traced: bool) -> AgreementWorld:
+        return AgreementWorld(seed, peers=peers, rounds=rounds, faults=faults, factory=factory, is_traced=is_traced)
+
+    return play(seed, world)
 
 
 def run_seed(
@@ -94,9 +167,9 @@ def run_seed(
     round_seconds: float,
     timing: Timing | None = None,
     measures_bytes: bool = True,
-    factory: AgreementFactory = GossipAgreement,
+    parts: Parts | None = None,
 ) -> Result:
-    """Run one seed; a failing one is run again with a trace."""
+    """Whole peers with these faults."""
 
     def world(*, is_traced: bool) -> World:
         return World(
@@ -107,10 +180,19 @@ def run_seed(
             round_seconds=round_seconds,
             timing=timing,
             measures_bytes=measures_bytes,
-            factory=factory,
+            parts=parts,
             is_traced=is_traced,
         )
 
+    return play(seed, world)
+
+
+class MakeWorld(Protocol):
+    def __call__(self, *, is_traced: bool) -> Playable: ...
+
+
+def play(seed: int, world: MakeWorld) -> Result:
+    """Play one seed; a failing one is played again to tell its story."""
     played = world(is_traced=False)
     violation = _play(played)
     if violation is None:
@@ -121,7 +203,7 @@ def run_seed(
     return _result(seed, traced, violation, traced.trace[-TRACE_LINES:])
 
 
-def _play(world: World) -> str | None:
+def _play(world: Playable) -> str | None:
     try:
         world.run()
     except Violation as violation:
@@ -129,11 +211,11 @@ def _play(world: World) -> str | None:
     return None
 
 
-def _result(seed: int, world: World, violation: str | None, trace: Sequence[str]) -> Result:
-    machines = list(world.machines.values())
-    count, seconds = len(machines), max(world.time, 1e-9)
-    messages = sum(machine.messages for machine in machines) / count
-    size = sum(machine.bytes for machine in machines) / count
+def _result(seed: int, world: Playable, violation: str | None, trace: Sequence[str]) -> Result:
+    traffic = world.traffic
+    count, seconds = len(traffic), max(world.time, 1e-9)
+    messages = sum(messages for messages, _ in traffic) / count
+    size = sum(num_bytes for _, num_bytes in traffic) / count
     return Result(
         seed=seed,
         peers=len(world.genesis.roster),
@@ -151,7 +233,7 @@ def _result(seed: int, world: World, violation: str | None, trace: Sequence[str]
     )
 
 
-def _round_result(round: int, times: Sequence[float], world: World) -> RoundResult:
+def _round_result(round: int, times: Sequence[float], world: Playable) -> RoundResult:
     before = [at for at in world.reported.get(round - 2, ()) if at <= times[0]]
     start = max(before, default=0.0)
     return RoundResult(
@@ -180,6 +262,7 @@ def summary(results: Sequence[Result]) -> str:
     if failed:
         first, others = failed[0], ", ".join(str(result.seed) for result in failed[1:])
         lines += ["", f"seed {first.seed} with {first.peers} peers FAILED: {first.violation}", *first.trace]
+        lines += [f"repeat it with: {first.command}"] if first.command else []
         lines += [f"seeds that failed too: {others}"] if others else []
     return "\n".join(lines)
 

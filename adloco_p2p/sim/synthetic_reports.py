@@ -38,11 +38,11 @@ def report_of(
         capacity=capacity,
         instances=tuple(_instance_report(peer, plan_digest, item, random, is_liar=is_liar) for item in items),
         verdict=verdict,
-        branches=(*branches, _invented(plan, plan_digest, random)) if is_liar and random.random() < 0.2 else branches,
+        branches=(*branches, invented(plan, plan_digest, random)) if is_liar and random.random() < 0.2 else branches,
     )
 
 
-def _invented(plan: RoundPlan, plan_digest: Digest, random: Random) -> BranchState:
+def invented(plan: RoundPlan, plan_digest: Digest, random: Random) -> BranchState:
     """The end of a history that never was."""
     branch = Digest(hashlib.sha256(random.randbytes(8)).hexdigest())
     instance = random.choice(plan.instances).instance

@@ -19,7 +19,7 @@ from adloco_p2p.core.model.events import Outcome, Persist
 from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, Vote
 from adloco_p2p.core.model.messages import Refusal
 from adloco_p2p.core.model.types import Digest, PeerId, roster_of
-from adloco_p2p.sim.simulate import random_seed, summary
+from adloco_p2p.sim.simulate import agreement_seed, summary
 
 
 class VotesTwiceAfterRestart(Acceptor):
@@ -143,12 +143,12 @@ ENOUGH_SEEDS = 150
 
 @pytest.mark.parametrize("bug", sorted(BUGS))
 def test_a_planted_bug_is_caught(bug: str) -> None:
-    caught = next((seed for seed in range(ENOUGH_SEEDS) if random_seed(seed, factory=BUGS[bug]).violation), None)
+    caught = next((seed for seed in range(ENOUGH_SEEDS) if agreement_seed(seed, factory=BUGS[bug]).violation), None)
     assert caught is not None, f"{bug}: not caught in {ENOUGH_SEEDS} seeds"
 
 
 def test_a_failing_run_tells_its_seed_and_its_story() -> None:
-    results = [random_seed(seed, factory=BUGS["reply before persisting"]) for seed in range(4)]
+    results = [agreement_seed(seed, factory=BUGS["reply before persisting"]) for seed in range(4)]
     failed = [result for result in results if result.violation is not None]
     assert len(failed) >= 2
     lines = summary(results).splitlines()

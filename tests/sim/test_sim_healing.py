@@ -9,13 +9,13 @@ from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.types import FIRST_BRANCH_ID, BranchState, InstanceId, RoundPlan
 from adloco_p2p.core.peer.branch_store import BranchStore
 from adloco_p2p.core.planning import branch_merge
+from adloco_p2p.sim.agreement_world import AgreementWorld
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.healing import MakeStates
-from adloco_p2p.sim.world import World
 
 
-def parted(seed: int, *, make_branches: MakeStates = BranchStore, liars: float | None = None) -> World:
+def parted(seed: int, *, make_branches: MakeStates = BranchStore, liars: float | None = None) -> AgreementWorld:
     random = Random(f"parted {seed}")
     faults = Faults(
         loss=random.choice((0.0, 0.1)),
@@ -27,20 +27,20 @@ def parted(seed: int, *, make_branches: MakeStates = BranchStore, liars: float |
         faults_end_at=45.0,
     )
     peers = random.randint(3, 6)
-    return World(seed, peers=peers, rounds=24, faults=faults, round_seconds=2.0, make_branches=make_branches)
+    return AgreementWorld(seed, peers=peers, rounds=24, faults=faults, round_seconds=2.0, make_branches=make_branches)
 
 
-def plans(world: World) -> list[RoundPlan]:
+def plans(world: AgreementWorld) -> list[RoundPlan]:
     ledgers = [machine.agreement.ledger for machine in world.machines.values() if machine.agreement is not None]
     return [entry.plan for entry in ledgers[0].since(1)] if ledgers else []
 
 
-def num_merged(world: World) -> int:
+def num_merged(world: AgreementWorld) -> int:
     merges = [merge for plan in plans(world) for merge in plan.merges]
     return sum(source >= FIRST_BRANCH_ID for merge in merges for source in merge.sources)
 
 
-def reasons(world: World) -> list[str]:
+def reasons(world: AgreementWorld) -> list[str]:
     return [plan.reason for plan in plans(world)]
 
 
@@ -63,7 +63,7 @@ def test_what_was_trained_apart_is_settled_at_length(block: int) -> None:
 
 def test_without_liars_and_crashes_all_of_it_is_merged() -> None:
     faults = Faults(partition_at=5.0, partition_seconds=25.0, faults_end_at=30.0)
-    world = World(3, peers=6, rounds=24, faults=faults, round_seconds=2.0)
+    world = AgreementWorld(3, peers=6, rounds=24, faults=faults, round_seconds=2.0)
     world.run()
     assert num_merged(world) > 0
     assert not [reason for reason in reasons(world) if "dropped" in reason]
@@ -106,7 +106,7 @@ def test_forgetting_the_strays_of_the_plan_before_is_caught(monkeypatch: pytest.
     assert any(caught(parted(seed, liars=0.0)) for seed in range(10))
 
 
-def caught(world: World) -> bool:
+def caught(world: AgreementWorld) -> bool:
     try:
         world.run()
     except Violation:

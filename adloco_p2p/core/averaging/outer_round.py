@@ -469,7 +469,8 @@ class OuterRound:
         if choice is None:
             return []
         if self.phase is Phase.COMMITTING and choice == choice_of(self._votes.own):
-            return self._apply(now) if choice == tally.majority else []
+            is_tie_over = now - self._phase_since >= self._tie_seconds
+            return self._apply(now) if choice == tally.majority or is_tie_over else []
         if self.phase is Phase.AVERAGING and choice[0] == self._attempts.current.number:
             attempt = self._attempts.current
             if attempt.overdue_at is None:  # the rest of a running attempt costs less than a repair: wait as long again
@@ -515,6 +516,12 @@ class OuterRound:
             timeout_seconds=max(REPAIR_SECONDS, self._adaptive_timeout.timeout_seconds(expected_seconds=0.0)),
         )
         return [*effects, repair]
+
+    @property
+    def _tie_seconds(self) -> float:
+        """After so long in a tie those that hold the other average have applied it, on the other side of a partition, and will
+        not change. Both are applied then; plans name the state that counts."""
+        return self._adaptive_timeout.timeout_seconds(expected_seconds=0.0)
 
     # --- small things ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,52 @@
+"""The port through which an attacker takes part in a simulated world.
+
+An `Adversary` owns identities without a machine: it sees what is sent to them, and may send any message under any of them at
+any time. A member that departs from the protocol is a machine whose messages pass through a strategy (`Machine.outgoing`).
+Nobody can sign in the name of others.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from adloco_p2p.core.model.types import PeerId, RoundPlan
+from adloco_p2p.sim.identities import sign
+
+WAKE_SECONDS = 0.5
+"""How often an adversary is called."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdversaryPort:
+    """What an adversary may use."""
+
+    random: Random
+    genesis: RoundPlan
+    names: tuple[PeerId, ...]
+    """Its own identities."""
+    now: Callable[[], float]
+    """Virtual seconds."""
+    victims: Callable[[], tuple[PeerId, ...]]
+    """Machines that can be reached now."""
+    transmit: Callable[[PeerId, PeerId, object], None]
+
+    def send(self, sender: PeerId, receiver: PeerId, message: object) -> None:
+        """The network proves who the sender is, so only own identities can send."""
+        assert sender in self.names
+        self.transmit(sender, receiver, message)
+
+    def sign(self, name: PeerId, payload: bytes) -> str:
+        assert name in self.names
+        return sign(name, payload)
+
+
+class Adversary(Protocol):
+    num_names: int
+    """Identities that it wants."""
+
+    def received(self, port: AdversaryPort, me: PeerId, sender: PeerId, message: object) -> None:
+        """A message to one of its identities."""
+
+    def wakes(self, port: AdversaryPort) -> None:
+        """Called every WAKE_SECONDS."""

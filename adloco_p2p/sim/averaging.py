@@ -1,0 +1,235 @@
+"""Averages between simulated machines, as `swarm/allreduce` gives them: all or nothing for each member.
+
+An attempt is all members that joined it under one key. Once the last one has joined, every member ends after a time of its own:
+with the average, if it can still reach all others, else with a failure that names those that it cannot reach. So of one attempt
+some members may have the average and others not. A member that gives up tells the others, as far as its words arrive.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+from adloco_p2p.core.model.events import Average, AverageFailed, AverageFinished, RepairAverage
+from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
+from adloco_p2p.sim.event_queue import EventQueue
+from adloco_p2p.sim.network import Network
+
+if TYPE_CHECKING:
+    from adloco_p2p.sim.machine import Machine, Process
+
+STALL_SECONDS = 1.5
+"""After so long without a byte a member counts as unreachable."""
+VECTOR_BYTES = 400_000
+"""Bytes of one pseudo-gradient on the wire."""
+BREAKS_CHANCE = 0.5
+"""A member that gives up after all have joined has not yet sent what the others need of it, with this chance."""
+
+
+class AverageBuffers:
+    """The averages of one process that a later `ApplyOuter` may apply."""
+
+    def __init__(self) -> None:
+        self._averages: dict[tuple[InstanceId, int], object] = {}
+
+    def put(self, instance: InstanceId, number: int, average: object) -> None:
+        self._averages[instance, number] = average
+
+    def take(self, instance: InstanceId, number: int) -> object | None:
+        """None where there is none. Those of earlier rounds of the instance are dropped with it."""
+        average = self._averages.pop((instance, number), None)
+        self.forget(instance, before=number)
+        return average
+
+    def forget(self, instance: InstanceId, *, before: int | None = None) -> None:
+        self._averages = {
+            key: average
+            for key, average in self._averages.items()
+            if key[0] != instance or (before is not None and key[1] >= before)
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class _Member:
+    effect: Average
+    process: "Process"
+    contribution: object
+    has_ended: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempt:
+    members: dict[PeerId, int]
+    """With their weights."""
+    joined: dict[PeerId, _Member] = field(default_factory=dict)
+    average: object | None = None
+    """Once all have joined."""
+    has_broken: bool = False
+    """Some member gave up, and the others need something of it."""
+
+
+class Averaging:
+    """All attempts of a world. Ends come back as events of the process that asked."""
+
+    def __init__(
+        self, queue: EventQueue, *, random: Random, network: Network, machines: Mapping[PeerId, "Machine"], uplink: float
+    ) -> None:
+        """`uplink`: bytes per second of each machine."""
+        self._queue = queue
+        self._random = random
+        self._network = network
+        self._machines = machines
+        self._seconds = VECTOR_BYTES / uplink
+        self._attempts: dict[Digest, _Attempt] = {}
+
+    # --- attempts ----------------------------------------------------------------------------------------------------
+
+    def join(self, machine: "Machine", process: "Process", effect: Average, contribution: object) -> None:
+        """Take part; a process ends with `AverageFinished` or `AverageFailed` unless it cancels before."""
+        key = (effect.instance, effect.round, effect.attempt)
+        attempt = self._attempts.setdefault(effect.key, _Attempt(members=dict(effect.weights)))
+        member = _Member(effect=effect, process=process, contribution=contribution)
+        process.averagings[key] = member
+        if attempt.average is not None or attempt.has_broken:
+            self._queue.after(STALL_SECONDS, self._fail, attempt, machine.peer, member, "the attempt is over", ())
+            return
+        attempt.joined[machine.peer] = member
+        if len(attempt.joined) == len(attempt.members):
+            self._reduce(attempt, process)
+        if len(attempt.members) > 1:
+            self._queue.after(STALL_SECONDS, self._watch, attempt, machine.peer, member)
+            self._queue.after(effect.timeout_seconds, self._expire, attempt, machine.peer, member)
+
+    def cancel(self, process: "Process", key: tuple[InstanceId, int, int]) -> None:
+        """The end of an attempt, or of a repair, is not reported any more."""
+        member = process.averagings.pop(key, None)
+        if isinstance(member, _Member) and not member.has_ended:
+            member.has_ended = True
+            attempt = self._attempts[member.effect.key]
+            self._tell_failure(attempt, process.me)
+
+    def _reduce(self, attempt: _Attempt, process: "Process") -> None:
+        contributions = {peer: (attempt.members[peer], member.contribution) for peer, member in sorted(attempt.joined.items())}
+        attempt.average = process.device.reduce(contributions)
+        is_alone = len(attempt.members) == 1
+        for peer, member in attempt.joined.items():
+            seconds = 0.01 if is_alone else self._seconds * self._random.uniform(1.0, 2.0) + self._network.delay_seconds()
+            self._queue.after(seconds, self._finish, attempt, peer, member)
+
+    def _finish(self, attempt: _Attempt, peer: PeerId, member: _Member) -> None:
+        if member.has_ended or not member.process.is_alive:
+            return
+        if self._unreachable(attempt, peer):  # the watch finds it out
+            self._queue.after(self._seconds, self._finish, attempt, peer, member)
+            return
+        member.has_ended = True
+        effect, process = member.effect, member.process
+        process.averagings.pop((effect.instance, effect.round, effect.attempt), None)
+        self._keep(process, effect.instance, effect.round, attempt.average)
+        finished = AverageFinished(
+            instance=effect.instance,
+            round=effect.round,
+            attempt=effect.attempt,
+            digest=process.device.average_digest(attempt.average),
+            contributors=tuple(attempt.members),
+            statistics=process.device.statistics(member.contribution, attempt.average),
+            bytes_sent=VECTOR_BYTES,
+            bytes_received=VECTOR_BYTES,
+            upload_bytes_per_second=VECTOR_BYTES / self._seconds,
+        )
+        self._machines[peer].feed(finished, process)
+
+    def _unreachable(self, attempt: _Attempt, peer: PeerId) -> tuple[PeerId, ...]:
+        """Members that `peer` cannot get bytes from now. One that has joined must still be the same process."""
+
+        def reaches(other: PeerId) -> bool:
+            machine, joined = self._machines[other], attempt.joined.get(other)
+            is_same = joined is None or joined.process is machine.process
+            return machine.is_responsive and is_same and self._network.are_connected(peer, other)
+
+        return tuple(other for other in attempt.members if other != peer and not reaches(other))
+
+    def _watch(self, attempt: _Attempt, peer: PeerId, member: _Member) -> None:
+        if member.has_ended or not member.process.is_alive:
+            return
+        unreachable = self._unreachable(attempt, peer) if self._machines[peer].is_responsive else ()
+        if unreachable:
+            self._fail(attempt, peer, member, "members cannot be reached", unreachable)
+        else:
+            self._queue.after(STALL_SECONDS, self._watch, attempt, peer, member)
+
+    def _expire(self, attempt: _Attempt, peer: PeerId, member: _Member) -> None:
+        missing = tuple(other for other in attempt.members if other not in attempt.joined)
+        self._fail(attempt, peer, member, "timed out", missing)
+
+    def _fail(self, attempt: _Attempt, peer: PeerId, member: _Member, reason: str, suspects: tuple[PeerId, ...]) -> None:
+        if member.has_ended or not member.process.is_alive:
+            return
+        member.has_ended = True
+        effect = member.effect
+        member.process.averagings.pop((effect.instance, effect.round, effect.attempt), None)
+        self._machines[peer].feed(_failed(effect, reason, suspects), member.process)
+        self._tell_failure(attempt, peer)
+
+    def _tell_failure(self, attempt: _Attempt, peer: PeerId) -> None:
+        """The others learn that a member gave up; they may have all they need of it by then."""
+        if attempt.has_broken or (attempt.average is not None and self._random.random() >= BREAKS_CHANCE):
+            return
+        attempt.has_broken = True
+        for other, member in attempt.joined.items():
+            if other != peer and not member.has_ended and self._network.is_open(peer, other):
+                delay = self._network.delay_seconds()
+                self._queue.after(delay, self._fail, attempt, other, member, f"{peer} gave up", ())
+
+    # --- averages that others made -----------------------------------------------------------------------------------
+
+    def repair(self, machine: "Machine", process: "Process", effect: RepairAverage) -> None:
+        """Fetch a committed average from one of its holders."""
+        token = process.averagings[effect.instance, effect.round, effect.attempt] = object()
+        self._queue.after(self._seconds + self._network.delay_seconds(), self._repaired, machine, process, effect, token)
+
+    def _repaired(self, machine: "Machine", process: "Process", effect: RepairAverage, token: object) -> None:
+        key = (effect.instance, effect.round, effect.attempt)
+        if process.averagings.get(key) is not token or not process.is_alive:
+            return
+        del process.averagings[key]
+        average = next(
+            (found for peer in effect.from_peers if (found := self._held_by(peer, machine, effect)) is not None), None
+        )
+        if average is None:
+            machine.feed(_failed(effect, "no donor has it", effect.from_peers), process)
+            return
+        self._keep(process, effect.instance, effect.round, average)
+        finished = AverageFinished(
+            instance=effect.instance,
+            round=effect.round,
+            attempt=effect.attempt,
+            digest=effect.digest,
+            contributors=effect.contributors,
+            statistics=None,
+            is_repair=True,
+        )
+        machine.feed(finished, process)
+
+    def _held_by(self, peer: PeerId, machine: "Machine", effect: RepairAverage) -> object | None:
+        donor = self._machines.get(peer)
+        if donor is None or donor.process is None or not donor.is_responsive:
+            return None
+        if not self._network.are_connected(machine.peer, peer):
+            return None
+        return donor.process.served_averages.get((effect.instance, effect.round), {}).get(effect.digest)
+
+    def _keep(self, process: "Process", instance: InstanceId, number: int, average: object) -> None:
+        process.buffers.put(instance, number, average)
+        process.serve_average(instance, number, average)
+
+
+def _failed(effect: Average | RepairAverage, reason: str, suspects: tuple[PeerId, ...]) -> AverageFailed:
+    return AverageFailed(
+        instance=effect.instance,
+        round=effect.round,
+        attempt=effect.attempt,
+        reason=reason,
+        suspects=suspects,
+        is_repair=isinstance(effect, RepairAverage),
+    )

@@ -1,0 +1,182 @@
+"""What a machine of the simulated world trains on. The world needs digests only, so its default device computes hashes.
+
+A state is the hash of all that made it: two hosts that applied different averages, or the same ones in another order, never
+have equal digests again.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from adloco_p2p.core.model.events import InnerResult, RunInner
+from adloco_p2p.core.model.types import (
+    Digest,
+    Fork,
+    HalfBatchStatistics,
+    InstanceId,
+    Merge,
+    PeerId,
+    ProbeVerdict,
+    PseudoGradientStatistics,
+)
+
+TOKENS_PER_SAMPLE = 31
+LOSS = 3.0
+HELDOUT_LOSS = 2.0
+
+
+def hashed(*parts: object) -> Digest:
+    return Digest(hashlib.sha256(repr(parts).encode("ascii")).hexdigest())
+
+
+class Device(Protocol):
+    """One process' instances. States and vectors are opaque to the world; only their digests are compared."""
+
+    def start(self, instances: Mapping[InstanceId, object]) -> None:
+        """Hold these states, of a checkpoint or of a run that begins."""
+
+    def fresh(self, instance: InstanceId) -> object:
+        """The state with which the run begins."""
+
+    def inner_seconds(self, effect: RunInner) -> float:
+        """How long the inner steps take."""
+
+    def pseudo_gradient(self, effect: RunInner) -> object:
+        """Of the outer parameters as they are when the inner steps begin."""
+
+    def inner_result(self, effect: RunInner, seconds: float) -> InnerResult: ...
+
+    def reduce(self, contributions: Mapping[PeerId, tuple[int, object]]) -> object:
+        """The average: peer -> weight and pseudo-gradient."""
+
+    def average_digest(self, average: object) -> Digest: ...
+
+    def statistics(self, own: object, average: object) -> PseudoGradientStatistics: ...
+
+    def apply_outer(self, instance: InstanceId, average: object) -> None: ...
+
+    def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
+        """Of the outer parameters, and of the whole state."""
+
+    def transition(self, forks: tuple[Fork, ...], merges: tuple[Merge, ...]) -> None: ...
+
+    def probe(self, merge: Merge) -> ProbeVerdict: ...
+
+    def heldout_loss(self, instance: InstanceId) -> float: ...
+
+    def state(self, instance: InstanceId) -> object | None:
+        """A copy that later work does not change; none where the instance is not here."""
+
+    def adopt(self, instance: InstanceId, state: object) -> None: ...
+
+    def drop(self, instance: InstanceId) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTraits:
+    """What differs from machine to machine."""
+
+    peer: PeerId
+    life: int
+    round_seconds: float
+    """What a round takes this machine on average."""
+    is_liar: bool = False
+    """It claims a million times its work and an absurd gradient noise."""
+
+
+class HashDevice:
+    """The default device."""
+
+    def __init__(self, traits: DeviceTraits, random: Random) -> None:
+        self._traits = traits
+        self._random = random
+        self._states: dict[InstanceId, Digest] = {}
+
+    def start(self, instances: Mapping[InstanceId, object]) -> None:
+        self._states = {instance: Digest(str(state)) for instance, state in instances.items()}
+
+    def fresh(self, instance: InstanceId) -> object:
+        return hashed("start", instance)
+
+    def inner_seconds(self, effect: RunInner) -> float:
+        del effect  # whatever the plan asks for: the worlds are made of rounds of about one length
+        return self._traits.round_seconds * self._random.uniform(0.8, 1.2)
+
+    def pseudo_gradient(self, effect: RunInner) -> object:
+        traits, instance = self._traits, effect.plan.instance
+        return hashed("gradient", traits.peer, traits.life, instance, effect.round, self._states[instance])
+
+    def inner_result(self, effect: RunInner, seconds: float) -> InnerResult:
+        share, is_liar = effect.share, self._traits.is_liar
+        return InnerResult(
+            samples=share.samples * (1_000_000 if is_liar else 1),
+            tokens=share.samples * TOKENS_PER_SAMPLE,
+            inner_steps=share.inner_steps,
+            batch_samples=share.effective_batch,
+            accumulation_steps=share.accumulation_steps,
+            loss=LOSS,
+            seconds=1e-9 if is_liar else seconds,
+            half_batch=_half_batch(share.effective_batch, covariance_trace=1e29 if is_liar else self._random.uniform(20, 60)),
+            micro_batch_limit=8,
+        )
+
+    def reduce(self, contributions: Mapping[PeerId, tuple[int, object]]) -> object:
+        return hashed("average", sorted(contributions.items()))
+
+    def average_digest(self, average: object) -> Digest:
+        return Digest(str(average))
+
+    def statistics(self, own: object, average: object) -> PseudoGradientStatistics:
+        del own, average
+        noise = 1e29 if self._traits.is_liar else self._random.uniform(2.0, 6.0)
+        return PseudoGradientStatistics(own_sqnorm=noise, inner_product=1.0, averaged_sqnorm=1.5)
+
+    def apply_outer(self, instance: InstanceId, average: object) -> None:
+        self._states[instance] = hashed("step", self._states[instance], average)
+
+    def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
+        return self._states[instance], self._states[instance]
+
+    def transition(self, forks: tuple[Fork, ...], merges: tuple[Merge, ...]) -> None:
+        for fork in forks:
+            forked = self._states[fork.source]
+            self._states.update(dict.fromkeys(fork.targets, forked))
+        for merge in merges:
+            weighed = zip(merge.sources, merge.weights, strict=True)
+            parts = [(self._states[source], weight) for source, weight in weighed if weight > 0.0]
+            for source in merge.sources:
+                self._states.pop(source, None)
+            self._states[merge.target] = parts[0][0] if len(parts) == 1 else hashed("merge", parts)
+
+    def probe(self, merge: Merge) -> ProbeVerdict:
+        losses = tuple(HELDOUT_LOSS for source in merge.sources if self._states[source])
+        return ProbeVerdict(sources=merge.sources, target=merge.target, source_losses=losses, merged_loss=HELDOUT_LOSS - 0.1)
+
+    def heldout_loss(self, instance: InstanceId) -> float:
+        del instance
+        return HELDOUT_LOSS
+
+    def state(self, instance: InstanceId) -> object | None:
+        return self._states.get(instance)
+
+    def adopt(self, instance: InstanceId, state: object) -> None:
+        self._states[instance] = Digest(str(state))
+
+    def drop(self, instance: InstanceId) -> None:
+        self._states.pop(instance, None)
+
+
+def _half_batch(batch_samples: int, *, covariance_trace: float) -> HalfBatchStatistics | None:
+    if batch_samples < 2:
+        return None
+    return HalfBatchStatistics(
+        num_steps=4,
+        batch_samples=batch_samples,
+        covariance_trace=covariance_trace,
+        true_sqnorm=1.0,
+        mean_sqnorm=1.0 + covariance_trace / batch_samples,
+        inner_variance=1.0,
+        orthogonal_trace=covariance_trace / 2,
+    )

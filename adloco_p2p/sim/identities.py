@@ -1,0 +1,30 @@
+"""Names and signatures of simulated peers, as long as real ones: what they cost on the wire is part of what is simulated."""
+
+import hashlib
+import re
+
+from adloco_p2p.core.model.types import Digest, PeerId
+
+RUN = Digest(hashlib.sha256(b"simulated run").hexdigest())
+NAME_CHARS = 52
+"""Of a real peer id."""
+PADDING = re.compile("-{40,}")
+
+
+def name_of(index: int) -> PeerId:
+    """As long as a real one; sorted like the numbers."""
+    return PeerId(f"p{index:03d}".ljust(NAME_CHARS, "-"))
+
+
+def short(text: str) -> str:
+    """The same with names as people read them."""
+    return PADDING.sub("", text)
+
+
+def sign(peer: PeerId, payload: bytes) -> str:
+    """As long as a real signature."""
+    return hashlib.sha512(peer.encode("ascii") + b" signs " + payload).hexdigest()
+
+
+def verify(peer: PeerId, payload: bytes, signature: str) -> bool:
+    return sign(peer, payload) == signature

@@ -1,0 +1,172 @@
+"""What must hold of whole peers after every event, beside the promises about the agreement (`checkers.py`).
+
+1. `handle` never raises (checked by the machine that calls it).
+2. Hosts apply the same average in one round of one instance, unless one of them counted a contributor as gone (the other side
+   of a partition has a majority of its own), or a contributor lost its vote in a restart, or declined.
+3. An instance is averaged, applied, saved and copied only where it is (checked by the machine).
+4. No table of a peer grows beyond its bound, and the ledger verifies (checked at the end).
+5. After the last fault all that live end the run with one state (checked by the world).
+
+Only honest machines are judged.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import fields, is_dataclass
+
+from adloco_p2p.core.agreement.membership import MAX_KNOWN
+from adloco_p2p.core.ledger.validation import verify_ledger
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import Event, Received
+from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
+from adloco_p2p.core.model.messages import AttemptFailed, Leave
+from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.types import Decide, Digest, InstanceId, PeerId, Report, RoundPlan
+from adloco_p2p.sim.checkers import Checkers, Violation
+
+MAX_TABLE = MAX_KNOWN
+"""No collection of a peer holds more."""
+MAX_DEPTH = 12
+
+
+class PeerCheckers:
+    """The world calls one method per thing that happens. Those about the agreement are passed on."""
+
+    def __init__(self, genesis: RoundPlan, agreement: Checkers, *, liars: Collection[PeerId] = ()) -> None:
+        """`liars`: members that depart from the protocol; a mutable collection may grow."""
+        self._agreement = agreement
+        self._liars = liars
+        self._genesis = genesis
+        self._heads: dict[PeerId, dict[int, Digest]] = {}
+        """Peer -> round -> digest of the plan that it follows."""
+        self._plans: dict[Digest, RoundPlan] = {canonical.digest_once(genesis): genesis}
+        self._applied: dict[tuple[Digest, InstanceId], dict[PeerId, tuple[Digest, bool]]] = {}
+        """Plan and instance -> the average that each host applied, and whether it counted no contributor as gone then."""
+        self._gone: dict[PeerId, dict[PeerId, None]] = {}
+        """Peer -> whom it counts as gone."""
+        self._declined: dict[tuple[int, InstanceId], dict[PeerId, None]] = {}
+        """Round and instance -> who said that it does not contribute."""
+        self._began_at: dict[Digest, float] = {canonical.digest_once(genesis): 0.0}
+        self._disturbed_at: dict[PeerId, float] = {}
+        """When each peer was last restarted, or left its rounds behind."""
+        self._now = 0.0
+
+    # --- passed on ---------------------------------------------------------------------------------------------------
+
+    def booted(self, peer: PeerId, now: float, life: int) -> None:
+        if life > 1:
+            self._disturb(peer)
+        self._gone[peer] = {}
+        first = canonical.digest_once(self._genesis)
+        self._heads.setdefault(peer, {self._genesis.round: first})
+        self._agreement.booted(peer, now)
+
+    def died(self, peer: PeerId) -> None:
+        self._disturb(peer)
+        self._agreement.died(peer)
+
+    def stopped(self, peer: PeerId) -> None:
+        self.died(peer)
+
+    def reported(self, report: Report) -> None:
+        self._agreement.reported(report)
+
+    def handling(self, peer: PeerId, event: Event, now: float) -> None:
+        if isinstance(event, Received):
+            self._agreement.delivered(peer, event.sender, event.message, now)
+        else:
+            self._agreement.woke(peer, now)
+
+    def persisting(self, peer: PeerId, record: object) -> None:
+        self._agreement.persisting(peer, record)
+        if isinstance(record, LedgerEntry) and record.value.plan not in self._plans:
+            self._plans[record.value.plan] = record.plan
+            self._began_at[record.value.plan] = self._now
+
+    def before_send(self, peer: PeerId, message: object, now: float) -> None:
+        if isinstance(message, AttemptFailed) and peer in message.suspects:
+            self._declined.setdefault((message.round, message.instance), {})[peer] = None
+        if isinstance(message, Leave):
+            self._agreement.left(peer)
+        self._agreement.before_send(peer, message, now)
+
+    def forged(self, message: object) -> None:
+        self._agreement.forged(message)
+
+    def decided(self, peer: PeerId, plan: RoundPlan) -> None:
+        self._agreement.decided(peer, plan)
+        self._heads[peer][plan.round] = canonical.digest_once(plan)
+
+    def switched(self, peer: PeerId, switched: Reorg) -> None:
+        self._agreement.switched(peer, switched)
+        self._disturb(peer)
+        for entry in switched.lost:
+            self._heads[peer].pop(entry.plan.round, None)
+        self._heads[peer].update((entry.plan.round, entry.value.plan) for entry in switched.won)
+
+    # --- states ------------------------------------------------------------------------------------------------------
+
+    def at(self, now: float) -> None:
+        """World time, before each event."""
+        self._now = now
+
+    def logged(self, peer: PeerId, log: Log) -> None:
+        match log.name:
+            case "left":
+                self._gone.setdefault(peer, {})[PeerId(str(log.fields["peer"]))] = None
+            case "returned":
+                self._gone.setdefault(peer, {}).pop(PeerId(str(log.fields["peer"])), None)
+            case "fast_forwarded" | "resumed":
+                self._disturb(peer)
+
+    def applied(self, peer: PeerId, instance: InstanceId, round: int, average: Digest) -> None:
+        """A host does the outer step of a round with this average."""
+        plan = self._heads[peer].get(round)
+        if plan is None or peer in self._liars:
+            return
+        shares = self._plans[plan].instance(instance).hosts
+        contributors = [share.peer for share in shares if share.samples > 0]
+        is_sure = not any(other in self._gone.get(peer, {}) for other in contributors)
+        applied = self._applied.setdefault((plan, instance), {})
+        applied[peer] = (average, is_sure)
+        differing = [other for other, (digest, sure) in applied.items() if digest != average and sure]
+        if is_sure and differing and not self._is_excused(contributors, plan, instance):
+            told = {name: digest[:8] for name, (digest, _) in applied.items()}
+            raise Violation(f"hosts of instance {instance} apply different averages in round {round}: {told}")
+
+    def _is_excused(self, contributors: Iterable[PeerId], plan: Digest, instance: InstanceId) -> bool:
+        """Some contributor lost its vote in a restart or a fast-forward since the plan was made, or declined."""
+        since = self._began_at[plan]
+        declined = self._declined.get((self._plans[plan].round, instance), {})
+        return any(
+            self._disturbed_at.get(peer, -1e9) >= since or peer in self._liars or peer in declined for peer in contributors
+        )
+
+    def _disturb(self, peer: PeerId) -> None:
+        self._disturbed_at[peer] = self._now
+
+
+def check_ledger(genesis: RoundPlan, entries: list[LedgerEntry], decide: Decide, verify: Verify) -> None:
+    """Raises Violation where some decision or signature does not hold."""
+    problems = verify_ledger(genesis, entries, decide, verify)
+    if problems:
+        raise Violation(f"the ledger does not verify: {problems[0]}")
+
+
+def check_tables(owner: PeerId, root: object) -> None:
+    """No collection that this object holds, directly or through its parts, has more than MAX_TABLE items."""
+    seen: dict[int, None] = {}
+    pending: list[tuple[str, object, int]] = [("peer", root, 0)]
+    while pending:
+        path, item, depth = pending.pop()
+        if id(item) in seen or depth > MAX_DEPTH or isinstance(item, str | bytes | int | float | None):
+            continue
+        seen[id(item)] = None
+        if isinstance(item, dict | list | tuple | set | frozenset):
+            if len(item) > MAX_TABLE:
+                raise Violation(f"{owner} keeps {len(item)} items in {path}")
+            values = item.values() if isinstance(item, dict) else item
+            pending += [(path, value, depth + 1) for value in values]
+        elif is_dataclass(item) and not isinstance(item, type):
+            pending += [(f"{path}.{part.name}", getattr(item, part.name), depth + 1) for part in fields(item)]
+        elif type(item).__module__.startswith("adloco_p2p.") and hasattr(item, "__dict__"):
+            pending += [(f"{path}.{name}", value, depth + 1) for name, value in vars(item).items()]
