@@ -2,11 +2,11 @@
 
 import pytest
 
-from adloco_p2p.sim.attacks import Strangers, accuses_all, lies_about_averages, withholds_its_votes
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.machine import Outgoing
 from adloco_p2p.sim.simulate import everyday_seed, run_seed, summary
 from adloco_p2p.sim.world import Parts
+from tests.sim.attacks import Strangers, accuses_all, lies_about_averages, withholds_its_votes
 
 LIARS: dict[str, Outgoing] = {
     "lies about averages": lies_about_averages,

@@ -3,7 +3,8 @@
 The rules that make an outer step safe:
 
 - Only a COMMITTED average is applied. An average is committed when a majority of the round's living contributors
-  vote for the same digest; each votes once, for the first complete average that it holds.
+  vote for the same digest; each votes once, for the first complete average that it holds. One exception: in a tie of all votes
+  (two sides of a healed partition) the average that all rank first is applied after `_tie_seconds`, or the round never ends.
 - An attempt that fails is repeated by the hosts that remain, under a new key, so that two sets of members never meet. The
   living contributor with the smallest id leads the retry: it names the members. If it stays silent, the next one leads.
 - A host joins no attempt with a host that failed one in its own sight, whoever leads, and reports that. Of two attempts
