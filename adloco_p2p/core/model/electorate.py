@@ -6,7 +6,8 @@ from adloco_p2p.core.model.ledger_entry import Certificate
 from adloco_p2p.core.model.types import REPORT_LAG, PeerId, RosterEntry, RoundPlan
 
 PROBATION_ROUNDS = 8
-"""A newcomer becomes an elector after so many rounds: names are free, rounds of work are not."""
+"""A newcomer becomes an elector after so many rounds, or after a quarter of the run so far if that is less: names are free,
+rounds of work are not. In a young run the founder must not be the only elector, or its restart parts it from all the others."""
 SILENT_ROUNDS = 4
 """A member that did not report so many rounds running is no elector until it reports again."""
 DEPARTS_AFTER = 16
@@ -26,12 +27,14 @@ def silent_rounds(roster_entry: RosterEntry, round: int) -> int:
 
 def electorate(plan: RoundPlan) -> tuple[PeerId, ...]:
     """The members that decide on the successor of the plan, sorted: those that were there from the first plan on, or have
-    been for `PROBATION_ROUNDS`, and report. Where there is none, those that reported lately; else all."""
+    been for their probation, and report. Where there is none, those that reported lately; else all."""
     reporting = [roster_entry for roster_entry in plan.roster if silent_rounds(roster_entry, plan.round) < SILENT_ROUNDS]
+    probation = min(PROBATION_ROUNDS, plan.round // 4)
     seasoned = [
         roster_entry
         for roster_entry in reporting
-        if not roster_entry.joined_round or plan.round - roster_entry.joined_round >= PROBATION_ROUNDS
+        if not roster_entry.joined_round
+        or (roster_entry.last_report is not None and plan.round - roster_entry.joined_round >= probation)
     ]
     chosen = seasoned or [roster_entry for roster_entry in reporting if roster_entry.last_report is not None] or plan.roster
     return tuple(roster_entry.peer for roster_entry in chosen)

@@ -368,9 +368,11 @@ def test_the_electorate_is_of_founders_and_the_seasoned_that_report() -> None:
     early = SILENT_ROUNDS
     assert electorate(plan_of(early, roster_entry(0), roster_entry(1, last=early - 2))) == (peer(0), peer(1))
     assert electorate(plan_of(early + 1, roster_entry(0), roster_entry(1, last=early - 1))) == (peer(1),)
-    joined = 20
+    joined = 40
     newcomer = [roster_entry(1, joined=joined, last=joined + age - 2) for age in (PROBATION_ROUNDS - 1, PROBATION_ROUNDS)]
     assert electorate(plan_of(joined + PROBATION_ROUNDS - 1, roster_entry(0, last=joined + 5), newcomer[0])) == (peer(0),)
+    young = plan_of(12, roster_entry(0, last=10), roster_entry(1, joined=9, last=10), roster_entry(2, joined=10, last=10))
+    assert electorate(young) == (peer(0), peer(1)), "a quarter of a young run is enough"
     assert electorate(plan_of(joined + PROBATION_ROUNDS, roster_entry(0, last=joined + 6), newcomer[1])) == (peer(0), peer(1))
     assert electorate(plan_of(30, roster_entry(0, joined=28, last=28), roster_entry(1, joined=28))) == (peer(0),), (
         "no founder is left"
@@ -425,7 +427,7 @@ def test_a_newcomer_has_no_say_and_hears_the_plan_all_the_same() -> None:
     swarm.peers[newcomer] = agreement(newcomer, swarm.genesis)
     swarm.take(newcomer, swarm.peers[newcomer].start((swarm.genesis,), (), swarm.now))
     swarm.pass_time(3, among=tuple(swarm.peers))
-    for round in range(4):
+    for round in range(2):
         for name in swarm.peers:
             if name in roster_of(swarm.peers[name].ledger.plans[round]):
                 swarm.report(name, round)
