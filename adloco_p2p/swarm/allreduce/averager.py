@@ -33,6 +33,7 @@ from adloco_p2p.swarm.transport.descriptors import places_for_streams
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, Pacing, StreamLost, open_stream
 from adloco_p2p.swarm.transport.log_limiter import Refusals
 from adloco_p2p.swarm.transport.stall_detector import StallDetector
+from adloco_p2p.swarm.transport.strangers import is_stranger
 from adloco_p2p.swarm.transport.stream_pool import IDLE_SECONDS, StreamPool
 from adloco_p2p.swarm.transport.traffic import Meter
 
@@ -464,8 +465,7 @@ class Averager:
                 stream.abort()
 
     def _is_stranger(self, peer: PeerId) -> bool:
-        members = self._members()
-        return self._own_peer in members and peer not in members
+        return is_stranger(peer, me=self._own_peer, members=self._members())
 
     def _has_place(self, peer: PeerId, *, is_stranger: bool) -> bool:
         """Members keep what strangers cannot take."""

@@ -16,6 +16,7 @@ from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transfer.chunk_protocol import Answer, decode_want, encode_reply, handler_name
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, Pacing, StreamLost
+from adloco_p2p.swarm.transport.strangers import is_stranger
 from adloco_p2p.swarm.transport.traffic import Meter
 
 MAX_DOWNLOADS = 4
@@ -161,8 +162,7 @@ class ChunkServer:
                 del self._requests[peer]
 
     def _is_stranger(self, peer: PeerId) -> bool:
-        members = self._members()
-        return self._me in members and peer not in members
+        return is_stranger(peer, me=self._me, members=self._members())
 
     def _take_place(self, stream: FramedStream) -> bool:
         """Take a place for a download, if need be that of a stranger; false where all are taken by those who come first."""

@@ -27,6 +27,7 @@ from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transport.inbox import Inbox
 from adloco_p2p.swarm.transport.pieces import MAX_PAYLOAD_BYTES, Assembly, in_pieces
+from adloco_p2p.swarm.transport.strangers import is_stranger
 from adloco_p2p.swarm.transport.token_bucket import TokenBucket, try_take_all
 from adloco_p2p.swarm.transport.traffic import Meter
 from adloco_p2p.v1 import gossip_pb2
@@ -226,8 +227,7 @@ class GossipWire:
         return self._from_remote.try_take(peer, 1.0, 0.0) and (not self._is_stranger(peer) or self._pay_as_stranger(1.0, 0.0))
 
     def _is_stranger(self, peer: PeerId) -> bool:
-        members = self._members()
-        return self._me in members and peer not in members
+        return is_stranger(peer, me=self._me, members=self._members())
 
     def _pay_as_stranger(self, price: float, num_bytes: float) -> bool:
         """Take from what all strangers have together. Nothing is left to take where the answers to them used up their share of
@@ -263,8 +263,12 @@ class GossipWire:
         """Whether the peer took all of them. A peer gets one message in pieces at a time; another one is lost."""
         if len(envelopes) == 1:
             (envelope,) = envelopes
-            is_within = self._to_remote.try_take(peer, envelope.ByteSize())
-            if is_within and (not self._is_stranger(peer) or self._to_strangers.try_take(envelope.ByteSize())):
+            num_bytes = envelope.ByteSize()
+            is_stranger_now = self._is_stranger(peer)
+            can_pay = not is_stranger_now or self._to_strangers.has(num_bytes)  # from both budgets, or from neither
+            if can_pay and self._to_remote.try_take(peer, num_bytes):
+                if is_stranger_now:
+                    self._to_strangers.try_take(num_bytes)
                 return await self._send_envelope(peer, envelope)
             _log.debug("%s to %s was not sent: it has had too much", envelope.kind, peer)
             return False

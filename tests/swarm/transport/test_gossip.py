@@ -258,6 +258,15 @@ def test_all_strangers_share_one_budget_which_is_taken_before_the_work(monkeypat
     assert wire.accept("alice", _verdict_of("alice")) is None
 
 
+def test_what_is_not_sent_to_a_stranger_costs_its_own_budget_nothing(monkeypatch):
+    monkeypatch.setattr(gossip, "STRANGER_SENT_BYTES_PER_SECOND", 1e-3)
+    wire = _wire_of_members()
+    assert wire._to_strangers.try_take(gossip.STRANGER_SENT_BYTES_BURST - 1)
+    assert not asyncio.run(wire._send_envelopes("stranger", wire._envelopes(_report("stranger"))))
+    (own,) = wire._to_remote._of("stranger")
+    assert own.has(gossip.SENT_BYTES_BURST)
+
+
 def test_strangers_take_no_room_from_members_and_come_after_them():
     async def scenario():
         wire = _wire_of_members()
