@@ -18,9 +18,10 @@ from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, SignedReport,
 from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, Ack, Entries, Promise, Proposal, Supply
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.telemetry import Log
-from adloco_p2p.core.model.types import Digest, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.core.model.types import Digest, PeerId, Report, RoundPlan
 from adloco_p2p.core.peer.branch_store import BranchStore
-from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from adloco_p2p.core.planning.round_plan import genesis
+from adloco_p2p.sim.cached_rule import CachedRule
 from adloco_p2p.sim.checkers import Checkers, Violation
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.healing import Healing, MakeStates
@@ -114,7 +115,7 @@ class AgreementWorld:
         self._factory = factory
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
-        self._memo: dict[tuple[Digest, tuple[Digest, ...], RosterChange], RoundPlan] = {}
+        self.decide = CachedRule(self.rules)
         self._sides: dict[PeerId, int] = {}
         self._dead_links: dict[tuple[PeerId, PeerId], None] = {}
         names = [name_of(index) for index in range(peers)]
@@ -168,13 +169,6 @@ class AgreementWorld:
         if not alive or not alive[0].plans[-1].is_last:
             return False
         return all(ledger.digests[-1] == alive[0].digests[-1] for ledger in alive)
-
-    def decide(self, parent: RoundPlan, reports: Sequence[Report], change: RosterChange) -> RoundPlan:
-        """The real rule, remembered by what it is given: every peer of the world asks it the same."""
-        key = (canonical.digest_once(parent), tuple(canonical.digest_once(report) for report in reports), change)
-        if key not in self._memo:
-            self._memo[key] = next_plan(parent, reports, self.rules, roster=change)
-        return self._memo[key]
 
     def note(self, peer: PeerId, what: str) -> None:
         if self.trace is not None:

@@ -16,12 +16,13 @@ from adloco_p2p.core.model.events import Command, Commanded
 from adloco_p2p.core.model.ledger_entry import SignedReport
 from adloco_p2p.core.model.messages import Supply
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.core.peer.branch_store import BranchStore
 from adloco_p2p.core.peer.peer import Cadence, Peer
-from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.adversary import WAKE_SECONDS, Adversary, AdversaryPort
 from adloco_p2p.sim.averaging import AverageBuffers, Averaging
+from adloco_p2p.sim.cached_rule import CachedRule
 from adloco_p2p.sim.checkers import Checkers, Violation
 from adloco_p2p.sim.device import Device, DeviceTraits, HashDevice
 from adloco_p2p.sim.event_queue import EventQueue
@@ -97,7 +98,7 @@ class World:
         """How often a peer changed to another history."""
         self.machines: dict[PeerId, Machine] = {}
         self._round_seconds = round_seconds
-        self._memo: dict[tuple[Digest, tuple[Digest, ...], RosterChange], RoundPlan] = {}
+        self.decide = CachedRule(self.rules)
         names = [name_of(index) for index in range(peers)]
         self.genesis = genesis(RUN, tuple((name, CAPACITY) for name in names), self.rules)
         self.liars = {names[index]: None for index in self.parts.strategies}
@@ -235,13 +236,6 @@ class World:
                 states.setdefault(instance, {})[machine.disk.states[durable.round, instance]] = machine.peer
         if len(lasts) > 1 or any(len(found) > 1 for found in states.values()):
             raise Violation(f"the run ends with several plans or states: {lasts} {states}")
-
-    def decide(self, parent: RoundPlan, reports: Sequence[Report], change: RosterChange) -> RoundPlan:
-        """The real rule, remembered by what it is given: every peer of the world asks it the same."""
-        key = (canonical.digest_once(parent), tuple(canonical.digest_once(report) for report in reports), change)
-        if key not in self._memo:
-            self._memo[key] = next_plan(parent, reports, self.rules, roster=change)
-        return self._memo[key]
 
     def note(self, peer: PeerId, what: str) -> None:
         if self.trace is not None:

@@ -1,0 +1,22 @@
+"""The planning rule of production, computed once per question: every peer of a world asks it the same."""
+
+from collections.abc import Sequence
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.rules import Rules
+from adloco_p2p.core.model.types import Digest, Report, RosterChange, RoundPlan
+from adloco_p2p.core.planning.round_plan import next_plan
+
+
+class CachedRule:
+    """A `Decide`. Lives as long as its world."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._plans: dict[tuple[Digest, tuple[Digest, ...], RosterChange], RoundPlan] = {}
+
+    def __call__(self, parent: RoundPlan, reports: Sequence[Report], change: RosterChange) -> RoundPlan:
+        key = (canonical.digest_once(parent), tuple(canonical.digest_once(report) for report in reports), change)
+        if key not in self._plans:
+            self._plans[key] = next_plan(parent, reports, self._rules, roster=change)
+        return self._plans[key]
