@@ -25,6 +25,7 @@ from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of, is_signed
+from adloco_p2p.runtime.adapters.swarm_ports import NetworkMessenger
 from adloco_p2p.storage.event_log import read_events
 from adloco_p2p.storage.workdir import read_run
 from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_run
@@ -83,7 +84,12 @@ async def _follow(
     parameters = asyncio.create_task(asyncio.to_thread(count_parameters, run))
     async with node.listening():
         await _until_stopped(
-            node.ask(), node.refresh_connections(discovery), _show_swarm(page, node, run, parameters), _watch_daemon(swarm_node)
+            node.receive(),
+            node.ask(),
+            node.failure(),
+            node.refresh_connections(discovery),
+            _show_swarm(page, node, run, parameters),
+            _watch_daemon(swarm_node),
         )
 
 
@@ -104,17 +110,24 @@ class _ObserverNode:
             on_message=self._on_message,
             on_refused=lambda *_: None,
         )
-        self._sends: set[asyncio.Task[bool]] = set()
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._messenger = NetworkMessenger(self._wire, roster=tuple, fail=self._fail)
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         await self._wire.start()
-        pump = asyncio.create_task(self._wire.pump())
         try:
             yield
         finally:
-            pump.cancel()
             await self._wire.stop()
+
+    async def receive(self) -> None:
+        """Take the messages that arrive, until cancelled. Raises what the observer raises."""
+        await self._wire.pump()
+
+    async def failure(self) -> None:
+        """Raises what failed while a message was sent, if anything ever does."""
+        await self._failed
 
     async def ask(self) -> None:
         """The observer's questions, until cancelled."""
@@ -134,9 +147,11 @@ class _ObserverNode:
 
     def _send(self, sends: Sequence[Send]) -> None:
         for send in sends:
-            task = asyncio.create_task(self._wire.send(send.peer, send.message))
-            self._sends.add(task)
-            task.add_done_callback(self._sends.discard)
+            self._messenger.send(send.peer, send.message)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(error)
 
 
 async def _show_swarm(page: Page, node: _ObserverNode, run: RunConfig, parameters: "asyncio.Task[int | None]") -> None:
