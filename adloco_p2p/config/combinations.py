@@ -56,6 +56,14 @@ def _model(run: RunConfig) -> list[str]:
         )
     if model.revision is not None and model.pretrained is None:
         problems.append("model.revision: names a version of model.pretrained, which is not set")
+    if model.lora.rank and model.pretrained is None:
+        problems.append(
+            f"model.lora.rank: {model.lora.rank}, but there are no pretrained weights to adapt; set model.pretrained"
+        )
+    if model.lora.rank == 0 and model.lora.freeze_a:
+        problems.append("model.lora.freeze_a: nothing without adapters; set model.lora.rank, such as 16")
+    if not model.lora.targets:
+        problems.append("model.lora.targets: empty, so nothing would be trained; name layers such as q_proj, or leave it out")
     if tokenizer.revision is not None and tokenizer.source == "bytes":
         problems.append("tokenizer.revision: the `bytes` tokenizer has no versions; leave it out or set tokenizer.source")
     return problems

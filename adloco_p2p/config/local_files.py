@@ -80,9 +80,14 @@ def check_source(setting: str, name: str, *, code: str) -> None:
         )
 
 
+def is_hub_id(name: str) -> bool:
+    """Whether a model or tokenizer of that name comes from the hub: no directory here has it."""
+    return bool(_HUB_ID.fullmatch(name)) and not Path(name).exists()
+
+
 def _may_be_local(run: RunConfig, setting: str, name: str) -> bool:
     """The libraries take a directory of that name before a hub id; and `datasets` reads the directory that it was started in
     where a data set has the name of a file format, which has no owner."""
-    if not _HUB_ID.fullmatch(name) or Path(name).exists():
+    if not is_hub_id(name):
         return True
     return setting == "data.path" and (run.data.source != "hub" or "/" not in name)

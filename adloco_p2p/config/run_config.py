@@ -19,11 +19,30 @@ from adloco_p2p.core.model.rules import (
 )
 from adloco_p2p.core.model.types import Digest, Fraction
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 """Peers of different protocol versions do not talk; it is part of every run's digest."""
 
 Scalar = str | int | float | bool | None
 Name = Annotated[str, MinLen(1), MaxLen(200)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters beside the frozen linear layers of a pretrained model (arXiv 2106.09685): only they are trained,
+    averaged and saved. Names after those of `peft`."""
+
+    rank: Annotated[int, Ge(0), Le(1024)] = 0
+    """Rank r of each adapter; 0: no adapters, the whole model is trained."""
+    alpha: PositiveFloat = 32.0
+    """Adapters count alpha / r times, or alpha / sqrt(r) where `rank_stabilised`."""
+    targets: tuple[Name, ...] = ("all-linear",)
+    """Names of the linear layers that get adapters, such as q_proj; `all-linear`: all but the head."""
+    freeze_a: bool = False
+    """Train only B; A keeps its random start. Half the bytes, and the average of B is exact (FFA-LoRA, arXiv 2403.12313)."""
+    rank_stabilised: bool = False
+    """Scaling of arXiv 2312.03732."""
+    base_precision: Literal["float32", "bfloat16"] = "bfloat16"
+    """How the frozen base is held, once for all instances of a device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +53,10 @@ class ModelConfig:
     """Hub id or local directory whose weights are the start; none: random weights from `architecture`."""
     revision: Name | None = None
     """Revision of a hub model; a public run pins it."""
+    digest: Annotated[str, MaxLen(64)] = ""
+    """Digest of the pretrained weights. `adloco-peer start` fills it in; a peer that has other weights is refused."""
+    parent: Annotated[str, MaxLen(64)] = ""
+    """The run that made the pretrained weights, where `adloco-peer export` wrote them. Filled in likewise."""
     architecture: dict[str, Scalar] = field(
         default_factory=lambda: {
             "model_type": "llama",
@@ -47,7 +70,8 @@ class ModelConfig:
     )
     """Arguments of the `transformers` configuration; `vocab_size` and `max_position_embeddings` follow from the rest."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of forward and backward; parameters and optimizers stay float32."""
+    """Arithmetic of forward and backward; trained parameters and optimizers stay float32."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
