@@ -56,10 +56,14 @@ def check_local_files(run: RunConfig, machine: PeerConfig) -> None:
 
 def local_files(run: RunConfig) -> list[str]:
     """The settings that name files of this machine, or may, each as `setting: value`."""
-    names = {"data.path": run.data.path, "model.pretrained": run.model.pretrained, "tokenizer.source": run.tokenizer.source}
-    if run.tokenizer.source == "bytes":
-        del names["tokenizer.source"]
-    return [f"{setting}: {name}" for setting, name in names.items() if name is not None and _may_be_local(run, setting, name)]
+    names = [
+        ("data.path", run.data.path),
+        *(("data.mixture", path) for path in run.data.mixture),
+        ("data.heldout_path", run.data.heldout_path),
+        ("model.pretrained", run.model.pretrained),
+        ("tokenizer.source", run.tokenizer.source if run.tokenizer.source != "bytes" else None),
+    ]
+    return [f"{setting}: {name}" for setting, name in names if name is not None and _may_be_local(run, setting, name)]
 
 
 def check_sources(run: RunConfig) -> None:
@@ -90,4 +94,4 @@ def _may_be_local(run: RunConfig, setting: str, name: str) -> bool:
     where a data set has the name of a file format, which has no owner."""
     if not is_hub_id(name):
         return True
-    return setting == "data.path" and (run.data.source != "hub" or "/" not in name)
+    return setting.startswith("data.") and (run.data.source != "hub" or "/" not in name)

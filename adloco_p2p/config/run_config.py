@@ -94,10 +94,23 @@ class DataConfig:
     revision: Name | None = None
     split: Name = "train"
     text_column: Name = "text"
+    messages_column: Name | None = None
+    """Column of conversations, lists of messages with `role` and `content`, written by the model's chat template; only what the
+    assistant says is learned. Replaces `text_column`."""
+    prompt_column: Name | None = None
+    """Column of texts that are read and not learned; ..."""
+    completion_column: Name | None = None
+    """... and of those that are learned behind them. Both replace `text_column`."""
+    attention: Literal["row", "document"] = "row"
+    """How far a token looks back: over the texts of a row, or inside its own. Conversations and completions: inside, always."""
+    mixture: dict[str, PositiveFloat] = field(default_factory=dict)
+    """Several data sets instead of `path`, each with its weight: samples are drawn from them in these proportions."""
     streaming: bool = False
     """Read shard by shard with a resumable cursor, instead of indexing everything at the start."""
     heldout_split: Name | None = None
     """Split of a hub dataset for evaluation; none: `heldout_fraction` of the documents, chosen by hash."""
+    heldout_path: Name | None = None
+    """Files for evaluation, read as those of `path`; none: `heldout_fraction` of the documents."""
     heldout_fraction: Annotated[float, Gt(0), Lt(1)] = 0.05
     sequence_length: Annotated[int, Ge(8), Le(131072)] = 256
     """Tokens of a row that the model reads."""

@@ -156,6 +156,28 @@ class PretrainedTokenizer:
         )
         return [np.asarray(document, dtype=np.int32) for document in encoded["input_ids"]]
 
+    def encode_control(self, text: str) -> TokenIds:
+        """Of text that a chat template wrote, in which control tokens are meant: int32."""
+        encoded = self._inner([text], add_special_tokens=False, return_attention_mask=False, verbose=False)
+        return np.asarray(encoded["input_ids"][0], dtype=np.int32)
+
+    @property
+    def chat_template(self) -> str | None:
+        """How the model's authors write conversations; none for models that were not made for them."""
+        template = self._inner.chat_template
+        return template if isinstance(template, str) else None
+
+    @property
+    def special_tokens(self) -> dict[str, Any]:
+        """By the names that chat templates know, such as `eos_token`."""
+        return dict(self._inner.special_tokens_map)
+
+    @property
+    def control_tokens(self) -> list[str]:
+        """All that no text can spell; the longest first."""
+        added = self._inner.added_tokens_decoder.values()
+        return sorted((token.content for token in added if token.special), key=len, reverse=True)
+
     def decode(self, ids: Iterable[int]) -> str:
         text: str = self._inner.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text

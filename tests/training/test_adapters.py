@@ -19,7 +19,7 @@ from tests.training.small_run import LENGTH, ONE, RUN, TWO, VOCAB_SIZE, effect, 
 
 ARCHITECTURES: dict[str, dict[str, object]] = {
     "llama": {"tie_word_embeddings": True},
-    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
     "qwen2": {},
     "gemma": {"head_dim": 16},
     "mixtral": {"num_local_experts": 2},
