@@ -1,6 +1,7 @@
 """Limits on the runs of other authors: the files of this machine, and the versions on the hub, that they may name."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from adloco_p2p.config.combinations import combinations
@@ -64,6 +65,23 @@ def local_files(run: RunConfig) -> list[str]:
         ("tokenizer.source", run.tokenizer.source if run.tokenizer.source != "bytes" else None),
     ]
     return [f"{setting}: {name}" for setting, name in names if name is not None and _may_be_local(run, setting, name)]
+
+
+def with_plain_paths(run: RunConfig) -> RunConfig:
+    """The run with every directory of this machine spelled as a path: where a machine lacks `models/mine`, no hub is asked for
+    a model of that name."""
+    model, tokenizer, data = run.model, run.tokenizer, run.data
+    if model.pretrained is not None:
+        model = replace(model, pretrained=_plain_path(model.pretrained))
+    if tokenizer.source != "bytes":
+        tokenizer = replace(tokenizer, source=_plain_path(tokenizer.source))
+    if data.source == "hub" and data.path is not None:
+        data = replace(data, path=_plain_path(data.path))
+    return replace(run, model=model, tokenizer=tokenizer, data=data)
+
+
+def _plain_path(name: str) -> str:
+    return f"./{name}" if _HUB_ID.fullmatch(name) and Path(name).is_dir() else name
 
 
 def check_sources(run: RunConfig) -> None:

@@ -79,6 +79,8 @@ class TokenizerConfig:
     source: Name = "bytes"
     """`bytes` (no download), a hub id or a local directory. With `model.pretrained`: the model's own, unless it is set."""
     revision: Name | None = None
+    digest: Annotated[str, MaxLen(64)] = ""
+    """Of a loaded tokenizer; filled in and checked as `model.digest`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +91,8 @@ class DataConfig:
     """`python`: sources and documentation of the standard library that this Python carries; the others: read by `datasets`."""
     path: Name | None = None
     """Files (a glob), or the hub id; none for `python`."""
+    digest: Annotated[str, MaxLen(64)] = ""
+    """Of local files, their content; filled in and checked as `model.digest`."""
     name: Name | None = None
     """Configuration of a hub dataset, such as `en`."""
     revision: Name | None = None

@@ -11,7 +11,7 @@ from adloco_p2p.data.baseline import unigram_entropy
 from adloco_p2p.data.indexing import IndexedRows, index_rows
 from adloco_p2p.data.packing import ConcatenatedRows, Rows
 from adloco_p2p.data.sampling import MixedOrder, SampleOrder, permute, round_keys
-from adloco_p2p.data.source import check_settings, columns_of
+from adloco_p2p.data.source import check_files, check_settings, columns_of
 from adloco_p2p.data.streaming import StreamedFeed
 from adloco_p2p.data.tokenizer import check_vocabulary, open_tokenizer
 from adloco_p2p.errors import ConfigError
@@ -28,6 +28,7 @@ def open_feed(run: RunConfig, *, cache_dir: Path | None) -> Feed:
     cannot be written.
     """
     check_settings(run.data)
+    check_files(run.data)
     tokenizer = open_tokenizer(run.tokenizer)
     check_vocabulary(run, tokenizer)
     if run.data.streaming:

@@ -4,10 +4,12 @@ import glob
 import hashlib
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from adloco_p2p.config.run_config import DataConfig
+from adloco_p2p.core.model import canonical
 from adloco_p2p.data.corpus import Document
 from adloco_p2p.data.hub import client_errors, repository_files
 from adloco_p2p.errors import ConfigError
@@ -69,6 +71,35 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
             code="E207",
         )
     return dataset.select_columns(wanted) if columns else dataset
+
+
+def files_digest(data: DataConfig) -> str:
+    """Of the content of all local files that are read, in the order in which they are; empty where none is named. Raises
+    ConfigError where they are missing."""
+    paths = [path for path in (data.path, *data.mixture, data.heldout_path) if path is not None]
+    if data.source in ("python", "hub") or not paths:
+        return ""
+    try:
+        return canonical.digest(
+            [[_content_digest(Path(name)) for name in _local_files(replace(data, path=path))] for path in paths]
+        )
+    except OSError as error:
+        raise ConfigError(f"data.path: cannot be read: {error}", code="E207") from error
+
+
+def _content_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_files(data: DataConfig) -> None:
+    """Raise ConfigError where the local files are not those that the run was started with."""
+    if data.digest and (found := files_digest(data)) != data.digest:
+        raise ConfigError(
+            f"data.path: the files have digest {found} here, and the run was started with {data.digest};"
+            " get the files that the run's author has",
+            code="E218",
+        )
 
 
 def columns_of(data: DataConfig) -> tuple[str, ...]:

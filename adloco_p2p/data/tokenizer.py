@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from adloco_p2p.config.local_files import check_source
 from adloco_p2p.config.run_config import RunConfig, TokenizerConfig
+from adloco_p2p.core.model import canonical
 from adloco_p2p.errors import ConfigError
 
 TokenIds = npt.NDArray[np.integer[Any]]
@@ -44,10 +45,23 @@ class Tokenizer(Protocol):
 
 
 def open_tokenizer(config: TokenizerConfig) -> Tokenizer:
-    """The tokenizer that a run names. Raises ConfigError where it cannot be loaded. Never executes remote code."""
+    """The tokenizer that a run names. Raises ConfigError where it cannot be loaded, or where the run states another digest.
+    Never executes remote code."""
     if config.source == "bytes":
         return ByteTokenizer()
-    return PretrainedTokenizer(config)
+    tokenizer = PretrainedTokenizer(config)
+    if config.digest and (found := tokenizer.digest()) != config.digest:
+        raise ConfigError(
+            f"tokenizer.source: {config.source!r} has digest {found} here, and the run was started with {config.digest};"
+            " get the tokenizer that the run's author has",
+            code="E218",
+        )
+    return tokenizer
+
+
+def tokenizer_digest(config: TokenizerConfig) -> str:
+    """Of the tokenizer that a run names; empty for bytes. Raises ConfigError."""
+    return PretrainedTokenizer(config).digest() if config.source != "bytes" else ""
 
 
 def check_vocabulary(run: RunConfig, tokenizer: Tokenizer) -> None:
@@ -185,6 +199,11 @@ class PretrainedTokenizer:
     def tokens(self) -> dict[int, str]:
         """Every token by its id."""
         return {token_id: token for token, token_id in self._inner.get_vocab().items()}
+
+    def digest(self) -> str:
+        """Of what texts and conversations become, whatever else the files say."""
+        parts = [self._inner.backend_tokenizer.to_str(), self.chat_template or "", str(self.end_of_document)]
+        return hashlib.sha256(canonical.encode(parts)).hexdigest()
 
     def save(self, directory: Path) -> None:
         self._inner.save_pretrained(directory)
