@@ -211,7 +211,10 @@ def test_every_verb_has_its_function() -> None:
 
 def test_every_import_is_required() -> None:
     names = {"grpcio": "grpc", "protobuf": "google", "pyyaml": "yaml"}
-    required = {re.split(r"[<>=]", entry)[0] for entry in PROJECT["project"]["dependencies"]}
+    extras = [
+        entry for name, entries in PROJECT["project"]["optional-dependencies"].items() if name != "dev" for entry in entries
+    ]
+    required = {re.split(r"[<>=]", entry)[0] for entry in [*PROJECT["project"]["dependencies"], *extras]}
     modules = {names.get(name, name.replace("-", "_")) for name in required}
     imported = {module.partition(".")[0] for path in [*SOURCES, *sorted(GENERATED.glob("*.py"))] for module in modules_of(path)}
     assert imported - set(sys.stdlib_module_names) - {"adloco_p2p"} <= modules
