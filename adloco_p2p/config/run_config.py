@@ -122,12 +122,17 @@ class DataConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InnerConfig:
-    """Inner optimizer: AdamW with warm-up and cosine; its state is kept across rounds."""
+    """Inner optimizer, with warm-up and cosine; its state is kept across rounds."""
 
+    kind: Literal["adamw", "adamw8bit", "muon"] = "adamw"
+    """`adamw8bit`: moments of 8 bits, 2 instead of 8 bytes per parameter; made for GPUs, on CPUs it is slow.
+    `muon`: Muon for the matrices of the blocks, AdamW for embeddings, head and vectors (arXiv 2505.23725)."""
     learning_rate: PositiveFloat = 3e-3
     betas: tuple[Annotated[float, Ge(0), Lt(1)], Annotated[float, Ge(0), Lt(1)]] = (0.9, 0.95)
     eps: PositiveFloat = 1e-8
     weight_decay: Annotated[float, Ge(0)] = 0.1
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.95
+    """Of Muon."""
     clip_norm: PositiveFloat = 1.0
     """Largest norm of an inner gradient."""
     warmup_steps: NaturalInt = 64
