@@ -5,6 +5,7 @@ import os
 import torch
 import transformers
 
+from adloco_p2p.config.hub_reach import is_hub_reachable
 from adloco_p2p.config.local_files import check_source
 from adloco_p2p.config.run_config import ModelConfig, RunConfig, Scalar
 from adloco_p2p.core.model import canonical
@@ -149,6 +150,7 @@ def _from_pretrained(source: str, revision: str | None) -> transformers.PreTrain
             revision=revision or "main",
             trust_remote_code=False,
             use_safetensors=True,
+            local_files_only=not is_hub_reachable(),
             attn_implementation="sdpa",  # the repository's own choice could name a kernel to be fetched
         )
     except (OSError, ValueError) as error:
