@@ -22,6 +22,7 @@ class Resolver:
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adloco_p2p.config.hub_reach.getproxies", dict)
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
 
 
 @pytest.mark.parametrize(("known", "is_reachable"), [("huggingface.co", True), ("elsewhere.org", False)])
@@ -44,3 +45,10 @@ def test_a_proxy_resolves_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", Resolver())
     monkeypatch.setattr("adloco_p2p.config.hub_reach.getproxies", lambda: {"https": "http://proxy:3128"})
     assert is_hub_reachable()
+
+
+def test_a_user_who_stays_offline_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolver = Resolver("huggingface.co")
+    monkeypatch.setattr(socket, "getaddrinfo", resolver)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "true")
+    assert not is_hub_reachable() and not resolver.asked
