@@ -37,9 +37,10 @@ class Engine(Protocol):
         """Of the outer parameters; of outer parameters and momentum together."""
 
     def state(self, instance: InstanceId) -> Sequence[Vector]:
-        """Outer parameters and momentum, the instance's own: valid until its next `apply_outer` or `transition`."""
+        """Outer parameters and momentum: values that nobody writes to any more."""
 
-    def adopt(self, instance: InstanceId, outer: Vector, momentum: Vector) -> None: ...
+    def adopt(self, instance: InstanceId, outer: Vector, momentum: Vector) -> None:
+        """Keeps the vectors: nobody may write to them any more."""
 
     def transition(self, forks: Sequence[Fork], merges: Sequence[Merge]) -> None: ...
 
@@ -53,7 +54,8 @@ class Engine(Protocol):
 
     def evaluate(self, instance: InstanceId) -> float: ...
 
-    def snapshot(self, instance: InstanceId) -> tuple[dict[str, Vector], dict[str, object]]: ...
+    def snapshot(self, instance: InstanceId) -> tuple[dict[str, Vector], dict[str, object]]:
+        """Tensors that nobody writes to any more, and JSON-able values."""
 
 
 class CheckpointStore(Protocol):
@@ -133,7 +135,8 @@ class StateExchange(Protocol):
     """State of instances between peers. `fetch` raises StateTransferFailed."""
 
     def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[Vector]) -> None:
-        """From now on serve this state, of the boundary before `round`. Called from the device worker's thread; copies."""
+        """From now on serve this state, of the boundary before `round`. Called from the device worker's thread.
+        The vectors are kept."""
 
     def retire(self, instance: InstanceId) -> None:
         """This peer hosts the instance no longer; who is a little behind may still fetch it. Called from the device worker's
