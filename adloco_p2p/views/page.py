@@ -5,6 +5,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 
 from adloco_p2p.core.ledger.contributions import Contribution
 from adloco_p2p.core.model.telemetry import Plan, Stamped
@@ -57,11 +58,8 @@ def document(
         "now": _now(status, contributions, own),
         "instances": _instances(status),
         "decisions": [
-            {
-                "round": decision.round,
-                "kind": decision.kind,
-                "sources": list(decision.sources),
-                "targets": list(decision.targets),
+            asdict(decision)
+            | {
                 "subject": derived.subject(decision),
                 "weights": [_rounded(weight) for weight in decision.weights],
                 "reason": _text(decision.reason),
