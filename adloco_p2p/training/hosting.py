@@ -24,6 +24,7 @@ from adloco_p2p.numerics.digest import state_digest, tensor_digest
 from adloco_p2p.numerics.layout import flatten, fragment
 from adloco_p2p.numerics.outer_optimizer import outer_step_
 from adloco_p2p.numerics.reduction import weighted_average
+from adloco_p2p.training.adapters import draw_adapter_
 from adloco_p2p.training.device import configure_device
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.inner_loop import OnProgress, run_inner_steps
@@ -95,7 +96,7 @@ class Hosting:
     def start(self, instances: Sequence[InstanceId]) -> None:
         """Host fresh instances, as the run's seed makes them: the same on every peer."""
         for instance in instances:
-            self._instances[instance] = self._new(flatten(self._build_model(instance)), momentum=None)
+            self._instances[instance] = self._new(self._fresh(instance), momentum=None)
 
     def adopt(self, instance: InstanceId, outer: torch.Tensor, momentum: torch.Tensor) -> None:
         """Host an instance whose state came from others, or replace what is here by it: zero moments, adoption warm-up.
@@ -341,6 +342,15 @@ class Hosting:
 
     def _new_optimizer(self, local: torch.Tensor) -> InnerOptimizer:
         return inner_optimizer(self._run.inner, local, self._shell.layout, matrices=self._shell.matrices)
+
+    def _fresh(self, instance: InstanceId) -> torch.Tensor:
+        """An instance's first parameters [P], on the CPU. Adapters are drawn into the vector: their base is here already."""
+        if not self._run.model.lora.rank:
+            return flatten(self._build_model(instance))
+        drawn = torch.zeros(self.num_parameters, device=self._device)
+        self._shell.bind(drawn)
+        draw_adapter_(self._shell.module, seed=initial_seed(self._run, instance))
+        return drawn.cpu()
 
     def _build_model(self, instance: InstanceId) -> transformers.PreTrainedModel:
         return build_model(

@@ -49,7 +49,7 @@ def _step_bytes(shell: ModelShell, rows: Batch) -> int:
 
     The tensors that autograd saves, and as a guess twice the largest saved tensor again: backward makes the logits' gradient
     beside them."""
-    own = {parameter.untyped_storage().data_ptr() for parameter in shell.parameters}
+    own = {parameter.untyped_storage().data_ptr() for parameter in shell.module.parameters()}  # a frozen base, too
     saved: dict[int, int] = {}
 
     nothing = torch.empty(0)

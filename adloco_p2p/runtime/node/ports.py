@@ -3,11 +3,12 @@
 A vector is a flat float32 tensor on the CPU, shape [P]; the runtime only hands it on, so that it needs no torch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, SupportsFloat
 
 from adloco_p2p.core.model.events import Durable, InnerResult, RunInner
 from adloco_p2p.core.model.messages import JournalRecord, WireMessage
+from adloco_p2p.core.model.telemetry import Bandwidth, Log
 from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict, PseudoGradientStatistics, Report
 
 Vector = Any
@@ -161,11 +162,11 @@ class RateLimiter(Protocol):
     def set_caps(self, *, up_bytes_per_second: int | None, down_bytes_per_second: int | None) -> None:
         """From now on; none: as it is, 0: no cap."""
 
-    def traffic(self) -> Mapping[str, float | None]:
-        """Totals, measured rates, caps, and the day's budget, by the names that `views.derived.bandwidth` lists."""
+    def traffic(self) -> Bandwidth:
+        """Totals, measured rates, caps, and the day's budget."""
 
 
 class EventSink(Protocol):
     """Takes every event of the peer: the event file and the views. Called from the event loop; must be quick."""
 
-    def write(self, name: str, fields: dict[str, object]) -> None: ...
+    def write(self, event: Log) -> None: ...
