@@ -93,15 +93,22 @@ def plan(arguments: argparse.Namespace) -> int:
     )
     say(_memory_line(need))
     for item in estimates:
-        say(
-            f"  {item.method:<48} {item.rounds:>8} rounds  {item.bytes_per_peer / 1e6:>12,.1f} MB per peer and direction"
-            f"  {item.transfer_seconds:>10,.0f} s of transfer  ({item.basis})"
-        )
+        say(_estimate_line(item))
     if happened is not None:
-        sent, samples = happened["bytes_sent"] / 1e6, happened["samples"]
-        rounds = happened["rounds"]
-        say(f"  {'what happened':<48} {rounds:>8} rounds  {sent:>12,.1f} MB sent by this peer for {samples} samples")
+        say(_happened_line(happened))
     return 0
+
+
+def _estimate_line(item: "Estimate") -> str:
+    return (
+        f"  {item.method:<48} {item.rounds:>8} rounds  {item.bytes_per_peer / 1e6:>12,.1f} MB per peer and direction"
+        f"  {item.transfer_seconds:>10,.0f} s of transfer  ({item.basis})"
+    )
+
+
+def _happened_line(happened: dict[str, int]) -> str:
+    sent, samples, rounds = happened["bytes_sent"] / 1e6, happened["samples"], happened["rounds"]
+    return f"  {'what happened':<48} {rounds:>8} rounds  {sent:>12,.1f} MB sent by this peer for {samples} samples"
 
 
 def count_parameters(run: RunConfig) -> int:

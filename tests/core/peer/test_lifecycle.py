@@ -109,16 +109,16 @@ def test_who_pauses_trains_nothing_meanwhile_and_goes_on_afterwards(paused_secon
 @pytest.mark.parametrize("count", [1, 2])
 def test_checkpoints_leave_time_between_them(count: int) -> None:
     """Each is complete, of every hosted instance, though they come to the boundary at different times."""
-    world = World(rules=rules(rounds=12, count=count, period=100), num_peers=2, checkpoint_seconds=10.0)
+    world = World(rules=rules(rounds=12, count=count, period=100), num_peers=2, checkpoint_seconds=2.0)
     saved: list[tuple[float, Durable]] = []
     world.on_effect = lambda peer, effect: (
         saved.append((world.now, effect.durable)) if peer == PEER0 and isinstance(effect, SaveCheckpoint) else None
     )
     world.run(until=400.0)
-    *others, last = saved
-    assert last[1].is_finished
+    assert saved[-1][1].is_finished
+    others = [(at, durable) for at, durable in saved if durable.round < 12]  # the end is saved whatever the time
     assert 2 <= len(others) < 11, "some boundaries are passed over"
-    assert all(later - earlier >= 10.0 for (earlier, _), (later, _) in itertools.pairwise(others))
+    assert all(later - earlier >= 2.0 for (earlier, _), (later, _) in itertools.pairwise(others))
     assert all(durable.held for _, durable in saved)
 
 
