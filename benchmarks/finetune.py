@@ -76,13 +76,13 @@ def work_of(run: RunConfig, host: InstanceId, number: int, num_hosts: int) -> Ru
     return RunInner(round=number, plan=plan, share=share, progress_start=start, progress_end=end)
 
 
-def train(run: RunConfig, feed: Feed, num_hosts: int, micro_batch: int) -> tuple[list[float], int]:
-    """Held-out losses before the run and after each round, and the bytes that a host sends in one."""
+def train(run: RunConfig, feed: Feed, num_hosts: int, micro_batch: int) -> tuple[float, float, int]:
+    """Held-out losses before and after the run, and the bytes that a host sends in a round."""
     engine = Hosting(run, PeerConfig(num_threads=1, max_micro_batch=micro_batch), ME, OneOrder(feed))
     hosts = [InstanceId(number) for number in range(num_hosts)]
     engine.start(hosts)
     codec = codec_named(run.averaging.codec)
-    losses, num_bytes = [engine.evaluate(hosts[0])], 0
+    before, num_bytes = engine.evaluate(hosts[0]), 0
     assert run.work.rounds is not None
     for number in range(run.work.rounds):
         sent = []
@@ -96,10 +96,9 @@ def train(run: RunConfig, feed: Feed, num_hosts: int, micro_batch: int) -> tuple
         mean = back.decode(back.encode(mean))
         for host in hosts:
             engine.apply_outer(host, mean.clone(), round=number)
-        losses.append(engine.evaluate(hosts[0]))
-        print(f"    round {number}  held-out loss {losses[-1]:.4f}", flush=True)
+        print(f"    round {number} is over", flush=True)
     assert len({engine.digests(host) for host in hosts}) == 1, "hosts have drifted apart"
-    return losses, num_bytes
+    return before, engine.evaluate(hosts[0]), num_bytes
 
 
 def main() -> None:
@@ -120,12 +119,13 @@ def main() -> None:
                 run = load_run(args.config, settings).value
                 run = replace(run, instances=replace(run.instances, count=args.hosts))
                 num_hosts = 1 if row == "one" else args.hosts
-                losses, num_bytes = train(run, open_feed(run, cache_dir=None), num_hosts, run.batch.initial_batch // args.hosts)
+                feed, micro_batch = open_feed(run, cache_dir=None), run.batch.initial_batch // args.hosts
+                before, after, num_bytes = train(run, feed, num_hosts, micro_batch)
                 if row == "one":
-                    best = min(losses[-1], best if best is not None else losses[-1])
-                gain = f"{(losses[0] - losses[-1]) / (losses[0] - best):.1%}" if best is not None else "-"
+                    best = min(after, best if best is not None else after)
+                gain = f"{(before - after) / (before - best):.1%}" if best is not None else "-"
                 print(
-                    f"{row:<6} seed {seed}  rate {rate}  {losses[0]:.4f} -> {losses[-1]:.4f}  gain {gain:<7}"
+                    f"{row:<6} seed {seed}  rate {rate}  {before:.4f} -> {after:.4f}  gain {gain:<7}"
                     f" {num_bytes / 1e6:.2f} MB a round and way",
                     flush=True,
                 )

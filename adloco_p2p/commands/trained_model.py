@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from adloco_p2p.commands.console import say
+from adloco_p2p.commands.model_card import model_card
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.types import InstanceId
@@ -132,6 +133,7 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
         plain.save_pretrained(output)
         tokenizer.save(output)
         record = {"run": run.digest, "name": run.name, "round": saved.round, "instance": chosen}
+        (output / "README.md").write_text(model_card(workdir, run, round=saved.round, instance=chosen), encoding="utf-8")
         (output / RUN_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     others = f" (of {len(saved.instances)} unmerged instances)" if len(saved.instances) > 1 else ""
     say(f"{output}: instance {chosen}{others} after round {saved.round} of a run of {run.work.length}")

@@ -1,6 +1,7 @@
 """Adapters as the averaged vector: what is in it, what stays frozen, and that plain transformers and peft read the result."""
 
 import gc
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 import transformers
 
 from adloco_p2p.config.run_config import LoraConfig, ModelConfig, RunConfig
-from adloco_p2p.errors import ConfigError
+from adloco_p2p.errors import ConfigError, DeviceError
 from adloco_p2p.numerics.layout import flatten, layout_of, unflatten_
 from adloco_p2p.training.adapters import draw_adapter_, merged, save_adapter
 from adloco_p2p.training.model import build_model
@@ -232,3 +233,10 @@ def test_a_drawn_adapter_overwrites_the_vector_it_is_drawn_into(tmp_path: Path) 
     train_a_little(module)
     draw_adapter_(module, seed=1)
     assert torch.equal(flatten(module), fresh)
+
+
+def test_without_peft_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(DeviceError, match=r"pip install 'adloco-peer\[finetune\]'") as refused:
+        build(save_base(tmp_path / "base"))
+    assert refused.value.code == "E521"
