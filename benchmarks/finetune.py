@@ -28,7 +28,7 @@ from adloco_p2p.training.hosting import Hosting
 ROWS: dict[str, list[str]] = {
     "one": ["mode=localsgd", "averaging.codec=float32"],
     "all": [],
-    "small": ["model.lora.rank=6", "model.lora.freeze_a=true", "model.lora.alpha=12"],
+    "small": ["model.lora.rank=4", "model.lora.freeze_a=true", "model.lora.alpha=8"],
 }
 ME = PeerId("benchmark")
 
