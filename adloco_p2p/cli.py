@@ -221,6 +221,9 @@ def _model(verbs: "argparse._SubParsersAction[_Parser]") -> None:
 
     evaluate = verbs.add_parser("evaluate", help="held-out loss and perplexity of every live instance and of their merge")
     _workdir(evaluate)
+    evaluate.add_argument(
+        "--data", type=Path, metavar="FILE", help="text or rows of this file instead of the run's held-out ones"
+    )
     _json(evaluate)
     evaluate.set_defaults(verb="trained_model:evaluate")
 

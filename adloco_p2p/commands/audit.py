@@ -165,6 +165,15 @@ def read_journal(workdir: Path) -> tuple[RunConfig, list[object]]:
     return run, journal_records(workdir / "journal.bin")
 
 
+def read_ledger(workdir: Path, *, upto: int) -> tuple[RoundPlan, list[LedgerEntry]] | None:
+    """The first plan, and the entries up to that of a round; none where the run was trained without the network."""
+    if not (workdir / "journal.bin").exists():
+        return None
+    run, records = read_journal(workdir)
+    genesis = _genesis(run)
+    return genesis, [entry for entry in chain(records, genesis) if entry.plan.round <= upto]
+
+
 def _genesis(run: RunConfig) -> RoundPlan:
     from adloco_p2p.runtime.adapters.plan_rule import genesis_of
 
