@@ -228,6 +228,23 @@ def test_one_liar_of_any_size_moves_little(rule: AggregationRule, liar: float, c
     assert np.linalg.norm(average(decision, vectors) - honest) <= 2.2 * math.sqrt(2) / count + 0.1
 
 
+@pytest.mark.parametrize("rule", [Clip(), Robust()], ids=lambda rule: rule.name)
+@given(swarm=swarms(), exponents=st.lists(st.integers(-30, 30), min_size=4, max_size=4))
+def test_fewer_than_half_cannot_make_the_average_longer_than_the_honest(
+    rule: AggregationRule, swarm: tuple[np.ndarray, list[int], list[int]], exponents: list[int]
+) -> None:
+    vectors, weights, _ = swarm
+    count = len(vectors)
+    assume(count >= 3)
+    liars = range((count - 1) // 2)
+    for liar, exponent in zip(liars, exponents, strict=False):
+        vectors[liar] *= 10.0**exponent
+    honest = range(len(liars), count)
+    assume(sum(weights[host] for host in liars) < sum(weights[host] for host in honest))
+    longest = max(float(np.linalg.norm(vectors[host])) for host in honest)
+    assert np.linalg.norm(average(decide(rule, vectors, weights), vectors)) <= longest * (1 + 1e-9)
+
+
 @GUARDED
 @pytest.mark.parametrize("count", [4, 8])
 def test_zeros_of_all_but_one_are_survived(rule: AggregationRule, count: int) -> None:
