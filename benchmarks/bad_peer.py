@@ -82,7 +82,7 @@ def shape() -> None:
 def weight() -> None:
     def make_average(average: Any) -> Any:
         async def averaged(self: Averager, *, weights: tuple[tuple[PeerId, int], ...], **details: Any) -> Any:
-            mine = tuple((peer, HUGE if peer == self._own_peer else n) for peer, n in weights)
+            mine = tuple((peer, HUGE if peer == self._around.own_peer else n) for peer, n in weights)
             return await average(self, weights=mine, **details)
 
         return averaged
