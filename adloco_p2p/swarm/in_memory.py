@@ -57,7 +57,8 @@ class MemorySwarm:
     aggregation: str = "mean"
     inboxes: dict[PeerId, Callable[[PeerId, object], None]] = field(default_factory=dict)
     rendezvous: dict[Digest, _Rendezvous] = field(default_factory=dict)
-    averages: dict[Digest, torch.Tensor] = field(default_factory=dict)
+    averages: dict[Digest, tuple[torch.Tensor, tuple[PeerId, ...]]] = field(default_factory=dict)
+    """With the hosts that were left out."""
     states: dict[tuple[PeerId, InstanceId], dict[Digest, Sequence[torch.Tensor]]] = field(default_factory=dict)
     cut: dict[PeerId, None] = field(default_factory=dict)
 
@@ -113,7 +114,8 @@ class MemoryPort:
                 codec=codec_named(self.swarm.codec),
             )
             average = rendezvous.result.vector
-            self.swarm.averages[tensor_digest(average)] = average
+            left_out = tuple(members[host] for host in rendezvous.result.decision.left_out)
+            self.swarm.averages[tensor_digest(average)] = average, left_out
             for old in list(self.swarm.averages)[:-AVERAGES_KEPT]:
                 del self.swarm.averages[old]
             rendezvous.done.set()
@@ -151,14 +153,16 @@ class MemoryPort:
         vector: torch.Tensor | None = None,
     ) -> MemoryAverage:
         del round, key, timeout_seconds
-        average = self.swarm.averages.get(digest)
+        average, left_out = self.swarm.averages.get(digest, (None, ()))
         if average is None or all(peer in self.swarm.cut for peer in from_peers):
             raise AveragingError("no peer holds the average", suspects=from_peers)
+        is_known = vector is not None and self.me in contributors and not rule_named(self.swarm.aggregation).needs_gram
         return MemoryAverage(
             vector=average,
             digest=digest,
             contributors=contributors,
-            statistics=None if vector is None or self.me not in contributors else pseudo_gradient_statistics(vector, average),
+            left_out=left_out,
+            statistics=pseudo_gradient_statistics(vector, average) if vector is not None and is_known else None,
             bytes_received=4 * average.numel(),
         )
 

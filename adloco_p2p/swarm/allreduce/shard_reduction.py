@@ -82,7 +82,8 @@ class ShardReduction:
             assembly.settle(part, codec.decode(assembly.view(part)))
 
         await asyncio.get_running_loop().run_in_executor(executor, reduce)
-        self._spare.extend(self._inbox[index].values())
+        if not self._spec.rule.needs_gram:  # otherwise everything has come
+            self._spare.extend(self._inbox[index].values())
         self._inbox[index].clear()
         self.num_reduced[index % len(self.num_reduced)] += 1
         self.is_reduced[index].set()

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
 import pytest
+import torch
 
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.swarm.allreduce.averager import Averaged
@@ -21,10 +22,10 @@ def peers() -> Iterator[Peers]:
         yield started
 
 
-def repair(peers: Peers, name: str, result: Averaged, *donors: int, vector: object = None) -> Averaged:
-    """By the first peer, which has lost it."""
+def repair(peers: Peers, name: str, result: Averaged, *donors: int, vector: object = None, by: int = 0) -> Averaged:
+    """By the first peer, which has lost it, or another one."""
     return peers.run(
-        peers[0].averager.repair(
+        peers[by].averager.repair(
             key=key_of(name),
             digest=result.digest,
             from_peers=tuple(peers[donor].peer_id for donor in donors),
@@ -88,6 +89,19 @@ def test_statistics_are_this_peers_own_or_none(peers: Peers) -> None:
     restored = repair(peers, "mine", result, 1, 2, vector=vectors_of(3, SIZE, seed=len("mine"))[0]).statistics
     assert restored is not None and result.statistics is not None
     assert restored.own_sqnorm == pytest.approx(result.statistics.own_sqnorm, rel=1e-12)
+
+
+def test_a_contribution_that_is_not_in_the_average_waits_for_the_next_one(peers: Peers) -> None:
+    """Where the codec leaves a residual at all."""
+    vectors = vectors_of(3, SIZE)
+    with peers.using(codec="int4"):
+        results = peers.average("without it", vectors, (1, 1))
+        repaired = repair(peers, "without it", results[1], 1, by=2, vector=vectors[2])
+        inside = repair(peers, "without it", results[1], 1, by=0, vector=vectors[0])
+    assert torch.equal(repaired.residual, vectors[2])
+    assert torch.equal(inside.residual, results[0].residual)
+    result = averaged(peers, "nothing is lost")
+    assert repair(peers, "nothing is lost", result, 1, vector=vectors[0]).residual is None
 
 
 class _Fault:
