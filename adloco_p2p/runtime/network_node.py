@@ -195,7 +195,12 @@ class NetworkPeer:
         pace, members = self._rate_limiter, self._members
         self._wire = self._gossip()
         self._averager = Averager(
-            swarm_node.p2p, codec=run.averaging.codec, pace=pace, meter=traffic.averaging, members=members
+            swarm_node.p2p,
+            codec=run.averaging.codec,
+            aggregation=run.averaging.aggregation,
+            pace=pace,
+            meter=traffic.averaging,
+            members=members,
         )
         self._server = StateServer(swarm_node.p2p, pace=pace, meter=traffic.state, members=members)
         self._server.on_served = lambda instance, number: self._node.post(StateServed(instance=instance, round=number))

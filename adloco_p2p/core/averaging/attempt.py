@@ -96,7 +96,7 @@ class Attempts:
     def average(self) -> Average:
         """The all-reduce of the current attempt."""
         attempt = self.current
-        samples = {share.peer: share.samples for share in self._plan.instance(self._instance).hosts}
+        shares = {share.peer: share for share in self._plan.instance(self._instance).hosts}
         roster = {entry.peer: entry.capacity for entry in self._plan.roster}
         uplinks = [roster[peer].upload_bytes_per_second if peer in roster else 0.0 for peer in attempt.members]
         reachable = [peer not in roster or roster[peer].is_reachable for peer in attempt.members]
@@ -105,7 +105,8 @@ class Attempts:
             round=self._plan.round,
             attempt=attempt.number,
             key=self.key(attempt.number, attempt.members),
-            weights=tuple((peer, samples[peer]) for peer in attempt.members),
+            weights=tuple((peer, shares[peer].samples) for peer in attempt.members),
+            steps=tuple(shares[peer].inner_steps for peer in attempt.members),
             timeout_seconds=self._timeout_seconds(uplinks),
             shares=reduction_shares(uplinks, reachable),
         )
