@@ -13,7 +13,7 @@ from adloco_p2p.core.agreement.recovery import recover
 from adloco_p2p.core.ledger.ledger import Ledger, Recall
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Decided, Outcome, PeerBack, PeerGone, Persist
-from adloco_p2p.core.model.ledger_entry import Reorg, Sign, Verify
+from adloco_p2p.core.model.ledger_entry import Reorg, Sign, Ticket, Verify
 from adloco_p2p.core.model.messages import Entries, Heartbeat, Incarnation, Leave, Ping, PullEntries, SlotMessage
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import Capacity, Decide, PeerId, Report, RoundPlan
@@ -41,8 +41,11 @@ class GossipAgreement:
         verify: Verify,
         draw: Callable[[], float],
         timing: Timing,
+        ticket: Ticket | None = None,
     ) -> None:
+        """`ticket`: of a newcomer, where the run asks for one."""
         self.members = Membership(me, run=genesis.run, sign=sign, verify=verify, draw=draw, timing=timing)
+        self.members.ticket = ticket
         self.consensus = Consensus(me, sign=sign, verify=verify, decide=decide, members=self.members, draw=draw)
         self.me = me
         self._genesis = genesis

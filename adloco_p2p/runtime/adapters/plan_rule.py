@@ -13,8 +13,10 @@ UNKNOWN_CAPACITY = Capacity(samples_per_second=0.0, micro_batch_limit=1 << 20, m
 
 
 def genesis_of(run: RunConfig) -> RoundPlan:
-    """The first plan, which every peer computes from the run's configuration: its author alone, of unknown capacity."""
-    return genesis(run.digest, [(PeerId(run.author), UNKNOWN_CAPACITY)], run.rules)
+    """The first plan, which every peer computes from the run's configuration: its author alone, of unknown capacity, who is its
+    first signer."""
+    author = PeerId(run.author)
+    return genesis(run.digest, [(author, UNKNOWN_CAPACITY)], run.rules, signers=[author])
 
 
 def decide_by(rules: Rules) -> Decide:
