@@ -53,6 +53,9 @@ class SignedReport:
         return payload("report", canonical.digest_once(self.report))
 
 
+MAX_REASON = 200
+"""Characters of the reason of a ban."""
+
 # --- admission -------------------------------------------------------------------------------------------------------
 
 
@@ -98,7 +101,7 @@ class Statement:
     action: Literal["ban", "unban", "revoke"]
     subject: PeerId
     """The peer; for `revoke` the key of the invitation."""
-    reason: Annotated[str, MaxLen(200)] = ""
+    reason: Annotated[str, MaxLen(MAX_REASON)] = ""
     signature: Signature
 
     @property
