@@ -14,13 +14,11 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model.ledger_entry import Statement
 from adloco_p2p.core.model.types import FULL_STANDING, MAX_ROSTER, PeerId, RosterEntry, RoundPlan
 from adloco_p2p.errors import ConfigError
-from adloco_p2p.storage.admission_files import keep_invitations, keep_statement, read_invitations, read_statements
+from adloco_p2p.storage.admission_files import keep_invitations, keep_statement, read_address, read_invitations, read_statements
 from adloco_p2p.storage.workdir import holder_of, read_run
 from adloco_p2p.swarm.discovery.invitation import Token
 from adloco_p2p.swarm.discovery.join_link import is_link, parse_link, with_invitation
 from adloco_p2p.swarm.p2p.identity import Identity, signature
-from adloco_p2p.views.event_file import read_events
-from adloco_p2p.views.status import replay
 
 LEAST_PEER_CHARS = 6
 """Of the beginning or the end of a peer id, as commands take it."""
@@ -140,7 +138,7 @@ def _signer(workdir: Path) -> _Signer:
     identity = Identity.load_or_create(workdir / "identity.key")
     if identity.peer_id not in ledger.plans[-1].signers:
         signers = ", ".join(ledger.plans[-1].signers)
-        raise ConfigError(f"--workdir {workdir}: belongs to {identity.peer_id}; signers are {signers}", code="E219")
+        raise ConfigError(f"--workdir {workdir}: belongs to {identity.peer_id}; signers are {signers}", code="E222")
     return _Signer(workdir=workdir, run=run, identity=identity, ledger=ledger)
 
 
@@ -190,8 +188,7 @@ def _invited_by(text: str, signer: _Signer) -> PeerId:
 
 def _address(workdir: Path) -> str:
     """The link to this run without an invitation, as the node listened last. Raises ConfigError."""
-    path = workdir / "events.jsonl"
-    link = replay(read_events(path)).join_link if path.exists() else ""
+    link = read_address(workdir)
     if not link:
         raise ConfigError(
             f"--workdir {workdir}: no address is known that others could reach; start the node first", code="E204"

@@ -38,6 +38,7 @@ from adloco_p2p.runtime.adapters.swarm_ports import (
 from adloco_p2p.runtime.node.event_sink import CountingSink, View
 from adloco_p2p.runtime.node.loop import Node, Ports
 from adloco_p2p.runtime.services import LocalPeer, control_server, open_local, show_bandwidth
+from adloco_p2p.storage.admission_files import keep_address
 from adloco_p2p.storage.journal import Journal
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.allreduce.averager import Averager
@@ -169,6 +170,7 @@ async def _take_part(
     linked = shareable([*addresses, *map(str, initial_peers)])[:LINKED_ADDRESSES]  # so that it leads here without us, too
     link = format_link(run.digest, linked) if linked else ""
     if link:
+        keep_address(workdir.path, link)
         _say_link(link, workdir=workdir, run=run, identity=swarm_node.identity, say=say)
     local = await asyncio.to_thread(open_local, workdir=workdir, run=run, peer_config=config, view=view, say=say)
     try:

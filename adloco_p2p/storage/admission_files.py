@@ -1,5 +1,6 @@
 """What a working directory keeps of invitations: those that its owner made, its own ticket, and statements on their way.
 
+address.txt        the link to the run without an invitation, as the node listened last
 invitations.txt    secret: one token per line, of every invitation made here (`swarm/discovery/invitation.py`)
 ticket.json        the ticket that let this peer in; it is shown again when the peer comes back
 statements/        a signer's statements that no plan carries yet, one file each
@@ -16,6 +17,20 @@ from adloco_p2p.storage.disk import replace_file, reported
 
 MAX_BYTES = 1 << 16
 """Of a ticket or a statement; both are less than two kilobytes."""
+
+
+def read_address(workdir: Path) -> str:
+    """Empty where there is none. Raises StorageError."""
+    path = workdir / "address.txt"
+    with reported(path):
+        return path.read_text("ascii").strip() if path.exists() else ""
+
+
+def keep_address(workdir: Path, link: str) -> None:
+    """Raises StorageError."""
+    path = workdir / "address.txt"
+    with reported(path):
+        replace_file(path, f"{link}\n".encode("ascii"))
 
 
 def read_invitations(workdir: Path) -> list[str]:

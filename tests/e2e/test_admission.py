@@ -51,7 +51,7 @@ def test_the_link_lets_in_the_bare_address_does_not_and_a_ban_ends_a_seat(peers:
     guest = PeerProcess(tmp_path / "guest", ("join", "--initial-peers", link)).start()
     peers += [stranger, guest]
     assert stranger.end() == 2
-    refusals = [line for line in stranger.words.splitlines() if "E218" in line]
+    refusals = [line for line in stranger.words.splitlines() if "E221" in line]
     assert len(refusals) == 1
     assert "adloco-peer invite" in refusals[0]
 
@@ -106,5 +106,5 @@ def test_an_invitation_of_one_seat_and_a_revoked_one(peers: list[PeerProcess], t
     assert "the invitation was revoked" in unwelcome.words
     other = run(["invite", "--workdir", guest.workdir], folder=tmp_path)
     assert other.code == 2
-    assert "E219" in other.errors
+    assert "E222" in other.errors
     assert LOOPBACK.split("/")[2] in single

@@ -46,7 +46,7 @@ def ticket_for(workdir: Path, run: RunConfig, me: PeerId, links: Sequence[str]) 
         raise ConfigError(
             f"run {run.name[:60]} ({run.digest[:16]}) lets in those with an invitation, and this link holds none; ask one of"
             " its signers for a link that `adloco-peer invite` prints",
-            code="E218",
+            code="E221",
         )
     return known
 
@@ -84,5 +84,5 @@ async def watch_admission(agreement: GossipAgreement) -> None:
             raise ConfigError(
                 f"the run does not let this peer in: {reason}; ask one of its signers for a link that `adloco-peer invite`"
                 " prints",
-                code="E218",
+                code="E221",
             )
