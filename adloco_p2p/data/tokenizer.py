@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from adloco_p2p.config.hub_reach import is_hub_reachable
 from adloco_p2p.config.local_files import check_source
 from adloco_p2p.config.run_config import RunConfig, TokenizerConfig
 from adloco_p2p.core.model import canonical
@@ -141,7 +142,12 @@ class PretrainedTokenizer:
         revision = config.revision or "main"
         check_source("tokenizer.source", config.source, code="E208")
         try:
-            self._inner: Any = AutoTokenizer.from_pretrained(config.source, revision=revision, trust_remote_code=False)
+            self._inner: Any = AutoTokenizer.from_pretrained(
+                config.source,
+                revision=revision,
+                trust_remote_code=False,
+                local_files_only=not is_hub_reachable(),
+            )
         except (OSError, ValueError, ImportError) as error:
             raise ConfigError(
                 f"tokenizer.source: {config.source!r} (revision {revision!r}) cannot be loaded: {_first_line(error)}; "

@@ -59,7 +59,7 @@ class Checkers:
         self._parents: dict[Digest, Digest] = {}
         self._ever: dict[PeerId, None] = {roster_entry.peer: None for roster_entry in genesis.roster}
         self._samples: dict[Digest, int] = {first: 0}
-        self._reports: dict[bytes, None] = {}
+        self._reports: dict[Digest, None] = {}
         self._known_entries: dict[int, LedgerEntry] = {}
         self._heads: dict[PeerId, Digest] = {}
         self._disk: dict[tuple[object, ...], None] = {}
@@ -104,7 +104,7 @@ class Checkers:
         forgotten = self.healing.forgotten(report.peer, report)
         if forgotten:
             raise Violation(forgotten)
-        self._reports[canonical.encode(report)] = None
+        self._reports[canonical.digest_once(report)] = None
 
     def woke(self, peer: PeerId, now: float) -> None:
         """A gap of a peer's own life proves nothing about the others."""
@@ -266,7 +266,7 @@ class Checkers:
         value, parent = entry.value, self._plans[entry.value.parent]
         reports = [signed.report for signed in entry.reports]
         for report in reports:
-            if report.peer not in self._liars and canonical.encode(report) not in self._reports:
+            if report.peer not in self._liars and canonical.digest_once(report) not in self._reports:
                 raise Violation(f"round {entry.plan.round} uses a report that {report.peer} never submitted")
         for join in value.joined:
             if not self._verify(join.peer, join.payload, join.signature):

@@ -15,6 +15,7 @@ import transformers
 from transformers.utils import cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
 
+from adloco_p2p.config.hub_reach import is_hub_reachable
 from adloco_p2p.config.local_files import check_source
 from adloco_p2p.config.run_config import ModelConfig
 from adloco_p2p.core.model import canonical
@@ -51,6 +52,7 @@ def load_pretrained(model: ModelConfig) -> transformers.PreTrainedModel:
             dtype=dtype,
             trust_remote_code=False,
             use_safetensors=True,
+            local_files_only=not is_hub_reachable(),
             attn_implementation="sdpa",  # the repository's own choice could name a kernel to be fetched
         )
     except (OSError, ValueError) as error:
@@ -64,7 +66,10 @@ def stored_dtype(model: ModelConfig) -> torch.dtype:
         return torch.float32
     try:
         config = transformers.AutoConfig.from_pretrained(
-            model.pretrained, revision=model.revision or "main", trust_remote_code=False
+            model.pretrained,
+            revision=model.revision or "main",
+            trust_remote_code=False,
+            local_files_only=not is_hub_reachable(),
         )
     except (OSError, ValueError) as error:
         raise _cannot_be_loaded(model, error) from error
@@ -96,16 +101,23 @@ def parent_of(model: ModelConfig, file_name: str) -> str:
 
 
 def _file(source: str, name: str, revision: str) -> str:
-    return str(cached_file(source, name, revision=revision))
+    return str(cached_file(source, name, revision=revision, local_files_only=not is_hub_reachable()))
 
 
 def _weight_files(source: str, revision: str) -> list[str]:
     """Every safetensors file of the checkpoint, downloaded where needed. Raises OSError where there is none."""
-    single = cached_file(source, "model.safetensors", revision=revision, _raise_exceptions_for_missing_entries=False)
+    is_offline = not is_hub_reachable()
+    single = cached_file(
+        source,
+        "model.safetensors",
+        revision=revision,
+        local_files_only=is_offline,
+        _raise_exceptions_for_missing_entries=False,
+    )
     if single is not None:
         return [str(single)]
     index = _file(source, "model.safetensors.index.json", revision)
-    files, _ = get_checkpoint_shard_files(source, index, revision=revision)
+    files, _ = get_checkpoint_shard_files(source, index, revision=revision, local_files_only=is_offline)
     return list(files)
 
 

@@ -128,6 +128,8 @@ class Peer:
         if self._lifecycle.is_stopped:
             return []
         effects = self._take(event, now)
+        if effects is None:
+            return []
         while not self._lifecycle.is_stopped:
             more = self._advance(now)
             effects += more
@@ -137,7 +139,8 @@ class Peer:
 
     # --- one event ---------------------------------------------------------------------------------------------------
 
-    def _take(self, event: Event, now: float) -> list[Effect]:
+    def _take(self, event: Event, now: float) -> list[Effect] | None:
+        """None where nothing has changed here, so that nothing has become possible: most messages about agreeing."""
         if isinstance(event, DeviceEnd) and self._state.is_outdated(event):
             return []
         match event:
@@ -190,7 +193,7 @@ class Peer:
         effects: list[Effect] = [line for plan in known for line in self._state.plan_lines(plan)]
         return effects + self._outcomes(self._agreement.start(durable.plans, durable.reports, now), now)
 
-    def _receive(self, event: Received, now: float) -> list[Effect]:
+    def _receive(self, event: Received, now: float) -> list[Effect] | None:
         message = event.message
         if isinstance(message, (AverageDigest, AttemptFailed, AttemptStart)):
             outer = self._state.rounds.get((message.round, message.instance))
@@ -199,7 +202,8 @@ class Peer:
             return self._state.stamped(outer.received(event.sender, message, now, self._state.gone))
         if isinstance(message, RunComplete):
             return self._lifecycle.received(event.sender, message)
-        return self._outcomes(self._agreement.receive(event.sender, message, now), now)
+        outcomes = self._agreement.receive(event.sender, message, now)
+        return self._outcomes(outcomes, now) if outcomes else None
 
     def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []

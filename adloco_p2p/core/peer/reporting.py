@@ -68,12 +68,12 @@ class Reporting:
         current = self._book.get(self._state.opened)
         if current is not None and not current.is_last and not self._state.here(current) and self._book.is_on_roster(current):
             numbers.add(self._state.opened)  # a member without an instance reports that it lives
-        for number in sorted(numbers):
+        for number in sorted(numbers - self._state.own_reports.keys()):
             plan = self._book.plans[number]
             trained = [instance for instance in self._state.here(plan) if (number, instance) not in untrained]
             outers = [self._state.rounds.get((number, instance)) for instance in trained]
             done = [outer for outer in outers if outer is not None and outer.is_done]
-            if number in self._state.own_reports or len(done) < len(outers):
+            if len(done) < len(outers):
                 continue
             if self._state.measures(plan) and number not in self._state.verdicts:
                 assert plan.probe is not None
