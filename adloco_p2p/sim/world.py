@@ -101,7 +101,8 @@ class World:
         self._round_seconds = round_seconds
         self.decide = CachedRule(self.rules)
         names = [name_of(index) for index in range(peers)]
-        self.genesis = genesis(RUN, tuple((name, CAPACITY) for name in names), self.rules)
+        signers = names[:1] if self.rules.admission.kind == "tickets" else ()
+        self.genesis = genesis(RUN, tuple((name, CAPACITY) for name in names), self.rules, signers=signers)
         self.liars = {names[index]: None for index in self.parts.strategies}
         """Members that depart from the protocol: nobody judges them."""
         self.network = Network(
