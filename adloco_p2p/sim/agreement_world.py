@@ -16,7 +16,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Broadcast, Decided, Outcome, Persist, Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, SignedReport, Vote
 from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, Ack, Entries, Promise, Proposal, Supply
-from adloco_p2p.core.model.rules import BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import Digest, PeerId, Report, RoundPlan
 from adloco_p2p.core.peer.branch_store import BranchStore
@@ -109,6 +109,7 @@ class AgreementWorld:
             work=WorkRules(rounds=rounds, inner_steps=4),
             instances=InstanceRules(count=2, fork_round=2),
             batch=BatchRules(initial_batch=8, max_batch=max(64, 2 * peers)),
+            admission=AdmissionRules(kind="open"),
         )
         self._round_seconds = round_seconds
         self._measures_bytes = measures_bytes

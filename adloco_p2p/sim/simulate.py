@@ -8,7 +8,7 @@ from typing import Protocol
 
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
-from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
+from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, MergeRules, Rules, WorkRules
 from adloco_p2p.core.model.types import RoundPlan
 from adloco_p2p.sim.agreement_world import AgreementFactory, AgreementWorld
 from adloco_p2p.sim.checkers import Violation
@@ -143,6 +143,7 @@ def everyday_rules(random: Random, rounds: int) -> Rules:
         ),
         batch=BatchRules(initial_batch=8, max_batch=64),
         merge=MergeRules(period_rounds=random.choice((2, 3)), first_round=3, guard=random.random() < 0.5),
+        admission=AdmissionRules(kind="open"),
     )
 
 
