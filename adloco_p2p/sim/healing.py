@@ -100,7 +100,7 @@ class Healing:
         if named != credible and not entry.plan.is_last:
             return f"round {entry.plan.round} names {sorted(named)} of lost histories, credible are {sorted(credible)}"
         for merge in entry.plan.merges:
-            if len(merge.sources) == 2 and merge.sources[1] >= FIRST_BRANCH_ID and not 0.0 < merge.weights[1] <= 0.5:
+            if len(merge.sources) == 2 and merge.sources[1] >= FIRST_BRANCH_ID and not 0.0 <= merge.weights[1] <= 0.5:
                 return f"round {entry.plan.round} gives a lost history the weight {merge.weights[1]}"
         for key in sorted(pending - {item.branch_state.key for item in entry.plan.branches}):
             is_merged = any(key in merge.sources for merge in entry.plan.merges)

@@ -107,9 +107,9 @@ class HostViews:
 
     def accuse(self, accuser: PeerId, peers: Sequence[PeerId]) -> None:
         """An attempt of `accuser` failed because of these, by its own report. It has less than half of those that remain left
-        out at once, and less than half of the contributors in the whole round. If it names itself it is left out, too; and if it
-        names this host, which it joins no attempt with, as long as this host leaves out less than half for that reason:
-        otherwise two leaders that each have such a member could start attempts in turn, none of which succeeds."""
+        out at once, and less than half of the contributors in the whole round. It is left out itself if it names itself; and if
+        it names this host, with which it joins no attempt again, as long as less than half do: otherwise two leaders that each
+        have such a member start attempts in turn for ever."""
         accused = frozenset(peer for peer in peers if peer in self._contributors and peer != accuser)
         in_round = self._views[accuser].accused | accused
         if 2 * len(accused) < len(self.remaining) and 2 * len(in_round) < len(self._contributors):

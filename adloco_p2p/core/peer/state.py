@@ -101,8 +101,8 @@ class PeerState:
         self.untrained = _kept(self.untrained, is_kept)
 
     def move_to(self, boundary: int) -> None:
-        """Go on at the boundary without any state: nothing that is under way here counts any more, and rounds from there on that
-        were done with the state that is given up are done again."""
+        """Go on at the boundary without any state. Nothing that is under way here counts any more, and rounds from there on
+        that were done with the state that is given up are done again."""
         self.epoch += 1
         if self.opening is not None:
             opening = self.book.plans[self.opening]
