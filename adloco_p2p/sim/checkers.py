@@ -131,7 +131,7 @@ class Checkers:
                 self._hear_owner(peer, sender, message.beat, now)
                 roster = self._plans.get(message.roster)
                 if roster is not None and message.roster in self._understood[peer][-UNDERSTOOD:]:
-                    for roster_entry, beat in zip(roster.roster, message.heard, strict=True):
+                    for roster_entry, beat in zip(roster.roster, message.heard, strict=False):
                         if roster_entry.peer in members:
                             self._hear_of(peer, roster_entry.peer, beat, now)
                 for leave in message.leaves:

@@ -20,7 +20,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Event, Received
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
 from adloco_p2p.core.model.messages import AttemptFailed, Leave
-from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.telemetry import FastForwarded, Left, Log, Resumed, Returned
 from adloco_p2p.core.model.types import Decide, Digest, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.sim.checkers import Checkers, Violation
 
@@ -111,12 +111,12 @@ class PeerCheckers:
         self._now = now
 
     def logged(self, peer: PeerId, log: Log) -> None:
-        match log.name:
-            case "left":
-                self._gone_until[peer][PeerId(str(log.fields["peer"]))] = math.inf
-            case "returned":
-                self._gone_until[peer][PeerId(str(log.fields["peer"]))] = self._now
-            case "fast_forwarded" | "resumed":
+        match log:
+            case Left():
+                self._gone_until[peer][log.peer] = math.inf
+            case Returned():
+                self._gone_until[peer][log.peer] = self._now
+            case FastForwarded() | Resumed():
                 self._disturb(peer)
 
     def applied(self, peer: PeerId, instance: InstanceId, round: int, average: Digest) -> None:

@@ -26,6 +26,7 @@ from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.attempt import RESEND_SECONDS, TAKEOVER_SECONDS, Attempts, pause_seconds
 from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally, CommitVotes, choice_of
 from adloco_p2p.core.averaging.host_views import HostViews
+from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import (
     ApplyOuter,
     AverageFailed,
@@ -44,7 +45,6 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
 from adloco_p2p.core.model.report_form import bits_of, named_by
-from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import (
     MAX_BALLOT_JUMP,
     Digest,
@@ -382,9 +382,9 @@ class OuterRound:
                 return []
         self._attempts.begin_next()
         start = self._attempts.message()
-        fields: dict[str, object] = {"round": self.round, "instance": self.instance, "attempt": start.attempt}
-        fields["without"] = [peer for peer in self.contributors if peer not in start.members]
-        return [Log(name="average_retried", fields=fields), *self._send_all(start), *self._begin_attempt(now)]
+        without = tuple(peer for peer in self.contributors if peer not in start.members)
+        log = telemetry.AverageRetried(round=self.round, instance=self.instance, attempt=start.attempt, without=without)
+        return [log, *self._send_all(start), *self._begin_attempt(now)]
 
     def _ask_for_result(self, now: float) -> list[Effect]:
         """Hosts that hold an average answer with their votes; the others learn that this one does not contribute."""
@@ -538,35 +538,32 @@ class OuterRound:
         self.phase, self._phase_since = phase, now
         return [self._phase_log()]
 
-    def _failure_log(self, attempt: int, reason: str) -> Log:
-        fields = {"round": self.round, "instance": self.instance, "attempt": attempt, "reason": reason}
-        return Log(name="average_failed", fields=fields)
+    def _failure_log(self, attempt: int, reason: str) -> telemetry.AverageFailed:
+        return telemetry.AverageFailed(round=self.round, instance=self.instance, attempt=attempt, reason=reason)
 
-    def _phase_log(self) -> Log:
-        return Log(name="phase", fields={"round": self.round, "instance": self.instance, "phase": self.phase.value})
+    def _phase_log(self) -> telemetry.Phase:
+        return telemetry.Phase(round=self.round, instance=self.instance, phase=self.phase.value)
 
 
-def round_line(outer: OuterRound) -> Log:
+def round_line(outer: OuterRound) -> telemetry.Round:
     """One instance ended a round on this peer."""
     report, totals, plan = outer.report(), outer.totals(), outer.instance_plan
-    hosts = named_by(report.contributors, plan)
-    fields: dict[str, object] = {
-        "round": outer.round,
-        "instance": outer.instance,
-        "loss": report.loss,
-        "heldout_loss": outer.heldout_loss,
-        "requested_batch": plan.requested_batch,
-        "effective_batch": plan.effective_batch,
-        "accumulation_steps": report.accumulation_steps,
-        "mode": plan.mode,
-        "reason": plan.reason,
-        "samples": report.samples,
-        "tokens": report.tokens,
-        "hosts": list(hosts),
-        "is_ahead": outer.is_ahead,
-        "digest": report.digest,
-        "seconds": {phase: round(seconds, 6) for phase, seconds in outer.seconds.items()},
-        "bytes_sent": totals.bytes_sent,
-        "bytes_received": totals.bytes_received,
-    }
-    return Log(name="round", fields=fields)
+    return telemetry.Round(
+        round=outer.round,
+        instance=outer.instance,
+        loss=report.loss,
+        heldout_loss=outer.heldout_loss,
+        requested_batch=plan.requested_batch,
+        effective_batch=plan.effective_batch,
+        accumulation_steps=report.accumulation_steps,
+        mode=plan.mode,
+        reason=plan.reason,
+        samples=report.samples,
+        tokens=report.tokens,
+        hosts=named_by(report.contributors, plan),
+        is_ahead=outer.is_ahead,
+        digest=report.digest,
+        seconds={phase: round(seconds, 6) for phase, seconds in outer.seconds.items()},
+        bytes_sent=totals.bytes_sent,
+        bytes_received=totals.bytes_received,
+    )

@@ -1,9 +1,9 @@
 """How a peer that was away, or on another history, comes back to the round that the others compute now."""
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import DiscardRound, Effect, Evaluated, OuterApplied
 from adloco_p2p.core.model.ledger_entry import Reorg
-from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, RoundPlan
 from adloco_p2p.core.peer.fetching import Fetching
 from adloco_p2p.core.peer.saving import Checkpoints
@@ -91,10 +91,10 @@ class CatchingUp:
             if not outer.is_done:
                 effects += [*outer.abandon(), DiscardRound(instance=key[1])]
         effects += [DiscardRound(instance=instance) for instance in self._fetching.under_way]
-        fields: dict[str, object] = {"from_round": self._state.opened + 1, "to_round": boundary}
+        effects.append(telemetry.FastForwarded(from_round=self._state.opened + 1, to_round=boundary))
         self._state.move_to(boundary)
         self._waiting = None
-        return [*effects, Log(name="fast_forwarded", fields=fields)]
+        return effects
 
     def rewrite(self, switched: Reorg) -> list[Effect]:
         """Take the other history over, and its state; what was trained here since the fork is set aside, to be merged in."""
@@ -138,7 +138,7 @@ class CatchingUp:
                 message = (
                     f"the state of instance {item.instance} after round {number} differs from the others'; fetching theirs"
                 )
-                log = Log(name="warning", fields={"key": f"state {item.instance}", "message": message, "active": True})
+                log = telemetry.Warning(key=f"state {item.instance}", message=message, active=True)
                 return [log, *self._fast_forward(max(plan.round - 1, self._state.opened))]
         return []
 

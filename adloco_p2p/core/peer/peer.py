@@ -51,7 +51,7 @@ from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, RunComplete
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.run_progress import progress_after
-from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.telemetry import Left, Returned
 from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, PeerId, Report
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.boundary import Boundary
@@ -243,10 +243,10 @@ class Peer:
     def _roster_changed(self, event: PeerGone | PeerBack, now: float) -> list[Effect]:
         if isinstance(event, PeerGone):
             self._state.gone[event.peer] = None
+            effects: list[Effect] = [Left(peer=event.peer)]
         else:
             self._state.gone.pop(event.peer, None)
-        name = "left" if isinstance(event, PeerGone) else "returned"
-        effects: list[Effect] = [Log(name=name, fields={"peer": event.peer})]
+            effects = [Returned(peer=event.peer)]
         for key in sorted(self._state.rounds):
             effects += self._state.stamped(self._state.rounds[key].roster_changed(now, self._state.gone))
         return effects

@@ -23,7 +23,7 @@ def killed_once_named(world: PartitionedWorld, names: Sequence[PeerId]) -> None:
     """They die when the first plan names what they trained apart: before anybody else has it."""
 
     def watch(peer: PeerId, effect: Effect) -> None:
-        is_named = isinstance(effect, Log) and effect.name == "plan" and "is to be fetched" in str(effect.fields["reason"])
+        is_named = isinstance(effect, Log) and effect.event == "plan" and "is to be fetched" in str(effect.reason)
         if is_named and all(world.hosts[name].is_alive for name in names):
             for name in names:
                 world.hosts[name].is_alive = False
@@ -80,7 +80,7 @@ def test_claimants_that_die_hold_nobody_up(victims: tuple[PeerId, ...]) -> None:
     one_end(world, living)
     assert len(healed(world)) == 2 - len(victims)
     if PEER2 in victims:
-        reasons = [str(log.fields["reason"]) for log in world.hosts[PEER0].logs if log.name == "plan"]
+        reasons = [str(log.reason) for log in world.hosts[PEER0].logs if log.event == "plan"]
         (dropped,) = [reason for reason in reasons if "dropped what peer2, peer3 trained apart" in reason]
         assert "no peer that holds it is left" in dropped
 

@@ -135,7 +135,7 @@ def test_nobody_goes_before_the_slowest_has_ended_the_run() -> None:
     def note(peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Stop):
             stopped_at[peer] = world.now
-        if getattr(effect, "name", "") == "finished":
+        if getattr(effect, "event", "") == "finished":
             finished_at[peer] = world.now
 
     world.on_effect = note
