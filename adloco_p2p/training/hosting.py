@@ -30,6 +30,7 @@ from adloco_p2p.training.inner_loop import OnProgress, run_inner_steps
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, has_shape_of, inner_optimizer, load_state_
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.learning_rate import learning_rate_schedule
+from adloco_p2p.training.memory_need import memory_need
 from adloco_p2p.training.memory_search import search_cpu, search_cuda
 from adloco_p2p.training.model import build_model, derived_seed, initial_seed
 from adloco_p2p.training.shell import ModelShell
@@ -71,6 +72,11 @@ class Hosting:
     def num_parameters(self) -> int:
         """P."""
         return self._shell.layout.num_parameters
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Of one instance."""
+        return memory_need(self._run, self._shell.layout, matrices=self._shell.matrices).checkpoint
 
     @property
     def micro_batch_limit(self) -> int:

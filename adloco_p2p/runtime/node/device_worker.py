@@ -156,13 +156,16 @@ class DeviceWorker:
     def _write(self) -> None:
         is_failed = False
         while (write := self._writes.get()) is not None:
-            if is_failed or self._is_aborted.is_set():
-                continue  # goes on taking, so that the device never waits for a place in a queue that nothing empties
             try:
-                write()
+                # after a failure it goes on taking, so that the device never waits for a queue that nothing empties
+                if not (is_failed or self._is_aborted.is_set()):
+                    write()
             except BaseException as error:  # handed to the event loop, which ends the process
                 is_failed = True
                 self._fail(error)
+            finally:
+                del write  # its tensors go before the device hears that they are written
+                self._writes.task_done()
 
     def _perform(self, effect: DeviceEffect) -> Event | None:
         match effect:
@@ -295,6 +298,7 @@ class DeviceWorker:
         if result is None:
             return None
         self._await_outer_step()  # its residual is part of the pseudo-gradient
+        self._writes.join()  # memory holds what a checkpoint writes, or what is averaged; not both where the disk is slow
         kept = effect.round - 1 if effect.is_ahead else effect.round
         held = {key: vector for key, vector in self._pseudo_gradients.items() if key[0] != instance or key[1] >= kept}
         self._pseudo_gradients = {**held, (instance, effect.round): self._engine.pseudo_gradient(instance)}

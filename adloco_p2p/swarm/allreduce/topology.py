@@ -50,7 +50,7 @@ class AveragingLimits:
     kept_rounds: int = ROUNDS_KEPT + 2
     """Rounds before the newest average whose encoded results are held for repairs: a peer vouches for those before its last
     report, and its next average is at most two rounds after that one; ..."""
-    kept_bytes: int = 1 << 30
+    kept_bytes: int = 1 << 28
     """... as far as they all fit in this; those of the newest round are held whatever their size."""
 
 
