@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from adloco_p2p.commands.audit import read_ledger
+from adloco_p2p.commands.audit import read_entries
 from adloco_p2p.config.local_files import is_hub_id
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger.contributions import Contribution, credited, leaderboard
@@ -18,7 +18,7 @@ MAX_ROWS = 50
 def model_card(workdir: Path, run: RunConfig, *, round: int, instance: InstanceId) -> str:
     """Markdown with the front matter that the hub reads. Raises StorageError where the ledger cannot be read."""
     parts = [_front_matter(run), f"# {run.name}", _made_by(run, round), "## Start and data", _sources(run)]
-    found = read_ledger(workdir, upto=round)
+    found = read_entries(workdir, upto=round)
     if found is None:
         parts.append("The run was trained on one machine, without the network: there is no ledger of who did what.")
     else:

@@ -7,6 +7,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.rules import (
+    AdmissionRules,
     BatchRules,
     InstanceRules,
     MergeRules,
@@ -218,11 +219,19 @@ class RunConfig:
     merge: MergeRules = field(default_factory=MergeRules)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     averaging: AveragingConfig = field(default_factory=AveragingConfig)
+    admission: AdmissionRules = field(default_factory=AdmissionRules)
 
     @property
     def rules(self) -> Rules:
         """The rules that the core needs."""
-        return Rules(work=self.work, instances=self.instances, batch=self.batch, switch=self.switch, merge=self.merge)
+        return Rules(
+            work=self.work,
+            instances=self.instances,
+            batch=self.batch,
+            switch=self.switch,
+            merge=self.merge,
+            admission=self.admission,
+        )
 
     @property
     def digest(self) -> Digest:
