@@ -318,6 +318,7 @@ class Checkers:
         if digest not in self._plans:
             raise Violation(f"{peer} acts on a plan of round {plan.round} that is on no disk")
         self._heads[peer] = digest
+        self.healing.decided(peer, plan)
         self._understood[peer].append(digest)
 
     def switched(self, peer: PeerId, switched: Reorg) -> None:
@@ -326,6 +327,7 @@ class Checkers:
         if after <= before:
             raise Violation(f"{peer} changes to a history of lower rank: {after} after {before}")
         self._heads[peer] = _end(switched.won)
+        self.healing.switched(peer, switched)
         self._understood[peer] += [canonical.digest_once(entry.plan) for entry in switched.won]
 
     def _rank(self, digest: Digest) -> tuple[int, int, str]:

@@ -17,7 +17,6 @@ from adloco_p2p.core.model.ledger_entry import SignedReport
 from adloco_p2p.core.model.messages import Supply
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan
-from adloco_p2p.core.peer.branch_store import BranchStore
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.adversary import WAKE_SECONDS, Adversary, AdversaryPort
@@ -95,8 +94,8 @@ class World:
         """Round -> when its reports were submitted."""
         self.decided: dict[int, list[float]] = {}
         """Round of a plan -> when peers that it counts had it."""
-        self.switches = 0
-        """How often a peer changed to another history."""
+        self.switched_at: list[float] = []
+        """When a peer changed to another history."""
         self.machines: dict[PeerId, Machine] = {}
         self._round_seconds = round_seconds
         self.decide = CachedRule(self.rules)
@@ -118,7 +117,7 @@ class World:
 
     def _surroundings(self, *, is_delayed: bool) -> Surroundings:
         faults, parts = self.faults, self.parts
-        healing = Healing(self.genesis, BranchStore)
+        healing = Healing(self.genesis)
         agreement = Checkers(
             self.genesis,
             decide=self.decide,
@@ -169,6 +168,10 @@ class World:
     @property
     def events(self) -> int:
         return self.queue.num_events
+
+    @property
+    def switches(self) -> int:
+        return len(self.switched_at)
 
     @property
     def traffic(self) -> list[tuple[int, int]]:
@@ -279,7 +282,7 @@ class World:
             self._forge(self.machines[peer], report)
 
     def _on_reorg(self) -> None:
-        self.switches += 1
+        self.switched_at.append(self.queue.now)
 
     def _on_crash(self, machine: Machine) -> None:
         others = [other for other in self.machines.values() if not other.is_gone and other is not machine]

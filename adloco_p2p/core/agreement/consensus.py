@@ -268,8 +268,8 @@ class Consensus:
         if message.parent != self.slot.digest:
             self._on_other_slot(sender, message, now)
             return
-        if self.slot.parent.is_last or (sender not in self.slot.roster and not isinstance(message, Pull)):
-            return
+        if not isinstance(message, Pull) and (self.slot.parent.is_last or sender not in self.slot.roster):
+            return  # after the last plan nothing is decided, but its reports name the states that the end of the run needs
         if self._exceeds_ballot_jump(message):
             return
         match message:
