@@ -20,7 +20,7 @@ from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId,
 from adloco_p2p.errors import LocalProtocolError, StorageError
 from adloco_p2p.numerics.batch import Batch, Feed
 from adloco_p2p.numerics.codecs import codec_named
-from adloco_p2p.numerics.digest import state_digest, tensor_digest
+from adloco_p2p.numerics.digest import state_digests
 from adloco_p2p.numerics.layout import flatten, fragment
 from adloco_p2p.numerics.outer_optimizer import outer_step_
 from adloco_p2p.numerics.reduction import weighted_average
@@ -241,7 +241,7 @@ class Hosting:
     def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
         """Of the outer parameters, and of the state (outer parameters and momentum)."""
         hosted = self._get(instance)
-        return tensor_digest(hosted.outer), state_digest(hosted.outer, hosted.momentum)
+        return state_digests(hosted.outer, hosted.momentum)
 
     def state(self, instance: InstanceId) -> tuple[torch.Tensor, torch.Tensor]:
         """Outer parameters and momentum [P], which nobody writes to: what a donor serves and `adopt` takes."""
