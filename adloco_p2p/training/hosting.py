@@ -32,7 +32,7 @@ from adloco_p2p.training.inner_optimizer import InnerOptimizer, has_shape_of, in
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.learning_rate import learning_rate_schedule
 from adloco_p2p.training.memory_need import memory_need
-from adloco_p2p.training.memory_search import search_cpu, search_cuda
+from adloco_p2p.training.memory_search import MicroBatchLimit, search_cpu, search_cuda
 from adloco_p2p.training.model import build_model, derived_seed, initial_seed
 from adloco_p2p.training.shell import ModelShell
 
@@ -52,13 +52,15 @@ class Hosting:
         self._device = configure_device(peer_config)
         module = self._build_model(InstanceId(0))
         self._shell = ModelShell(module, device=self._device, is_bfloat16=run.model.precision == "bfloat16")
+        if peer_config.activation_checkpointing:
+            self._shell.recompute_activations()
         self._instances: dict[InstanceId, Instance] = {}
         self._pseudo_gradients: dict[InstanceId, torch.Tensor] = {}
         self._codec = codec_named(run.averaging.codec)
         self._residual: dict[InstanceId, torch.Tensor] = {}
         """The residual of earlier pseudo-gradients that the codec lost (error feedback), [P]; checkpointed, forgotten with the
         instance."""
-        self._micro_batch_limit: int | None = None
+        self._micro_batch_limit: MicroBatchLimit | None = None
         self._heldout: Batch | None = None
 
     # --- what is hosted ----------------------------------------------------------------------------------------------
@@ -84,14 +86,15 @@ class Hosting:
 
     @property
     def micro_batch_limit(self) -> int:
-        """Largest micro-batch that the device holds, in samples; probed when first asked, smaller after an out-of-memory.
+        """Largest micro-batch that the device holds, in samples; probed when first asked, smaller after an out-of-memory
+        until many rounds went well.
 
         Raises DeviceError where one sample does not fit.
         """
         if self._micro_batch_limit is None:
             with self._own_randomness():
-                self._micro_batch_limit = self._probe()
-        return self._micro_batch_limit
+                self._micro_batch_limit = MicroBatchLimit(self._probe())
+        return self._micro_batch_limit.samples
 
     def start(self, instances: Sequence[InstanceId]) -> None:
         """Host fresh instances, as the run's seed makes them: the same on every peer."""
@@ -150,7 +153,8 @@ class Hosting:
                 on_progress=on_progress,
             )
         if result is not None:
-            self._micro_batch_limit = result.micro_batch_limit
+            assert self._micro_batch_limit is not None
+            self._micro_batch_limit.note_round(result.micro_batch_limit)
             instance.fraction = result.samples / sum(share.samples for share in effect.plan.hosts)
         return result
 
