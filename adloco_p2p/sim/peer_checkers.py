@@ -1,8 +1,8 @@
 """What must hold of whole peers after every event, beside the promises about the agreement (`checkers.py`).
 
 1. `handle` never raises (checked by the machine that calls it).
-2. Hosts apply the same average in one round of one instance, unless one of them counted a contributor as gone (the other side
-   of a partition has a majority of its own), or a contributor lost its vote in a restart, or declined.
+2. Hosts apply the same average in one round of one instance, unless one of them counted a contributor as gone during it (the
+   other side of a partition has a majority of its own), or a contributor lost its vote in a restart, or declined.
 3. An instance is averaged, applied, saved and copied only where it is (checked by the machine).
 4. No table of a peer grows beyond its bound, and the ledger verifies (checked at the end).
 5. After the last fault all that live end the run with one state (checked by the world).
@@ -10,6 +10,7 @@
 Only honest machines are judged.
 """
 
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import fields, is_dataclass
 
@@ -40,9 +41,9 @@ class PeerCheckers:
         """Peer -> round -> digest of the plan that it follows."""
         self._plans: dict[Digest, RoundPlan] = {canonical.digest_once(genesis): genesis}
         self._applied: dict[tuple[Digest, InstanceId], dict[PeerId, tuple[Digest, bool]]] = {}
-        """Plan and instance -> the average that each host applied, and whether it counted no contributor as gone then."""
-        self._gone: dict[PeerId, dict[PeerId, None]] = {}
-        """Peer -> whom it counts as gone."""
+        """Plan and instance -> the average that each host applied, and whether it had counted no contributor as gone."""
+        self._gone_until: dict[PeerId, dict[PeerId, float]] = {}
+        """Peer -> whom it counted as gone in this life -> until when; infinite while it does."""
         self._declined: dict[tuple[int, InstanceId], dict[PeerId, None]] = {}
         """Round and instance -> who said that it does not contribute."""
         self._began_at: dict[Digest, float] = {canonical.digest_once(genesis): 0.0}
@@ -55,7 +56,7 @@ class PeerCheckers:
     def booted(self, peer: PeerId, now: float, life: int) -> None:
         if life > 1:
             self._disturb(peer)
-        self._gone[peer] = {}
+        self._gone_until[peer] = {}
         first = canonical.digest_once(self._genesis)
         self._heads.setdefault(peer, {self._genesis.round: first})
         self._agreement.booted(peer, now)
@@ -112,9 +113,9 @@ class PeerCheckers:
     def logged(self, peer: PeerId, log: Log) -> None:
         match log:
             case Left():
-                self._gone.setdefault(peer, {})[log.peer] = None
+                self._gone_until[peer][log.peer] = math.inf
             case Returned():
-                self._gone.setdefault(peer, {}).pop(log.peer, None)
+                self._gone_until[peer][log.peer] = self._now
             case FastForwarded() | Resumed():
                 self._disturb(peer)
 
@@ -125,7 +126,7 @@ class PeerCheckers:
             return
         shares = self._plans[plan].instance(instance).hosts
         contributors = [share.peer for share in shares if share.samples > 0]
-        is_sure = not any(other in self._gone.get(peer, {}) for other in contributors)
+        is_sure = not any(self._gone_until[peer].get(other, -math.inf) >= self._began_at[plan] for other in contributors)
         applied = self._applied.setdefault((plan, instance), {})
         applied[peer] = (average, is_sure)
         differing = [other for other, (digest, sure) in applied.items() if digest != average and sure]

@@ -101,12 +101,13 @@ class PeerState:
         self.untrained = _kept(self.untrained, is_kept)
 
     def move_to(self, boundary: int) -> None:
-        """Go on at the boundary without any state: nothing that is under way here counts any more."""
+        """Go on at the boundary without any state. Nothing that is under way here counts any more, and rounds from there on
+        that were done with the state that is given up are done again."""
         self.epoch += 1
         if self.opening is not None:
             opening = self.book.plans[self.opening]
             self.branches.merged(opening, self.book.mine(opening))
-        self.rounds = {key: outer for key, outer in self.rounds.items() if outer.is_done}
+        self.rounds = {key: outer for key, outer in self.rounds.items() if outer.is_done and outer.round < boundary}
         for item in self.instances.values():
             item.give_up()
         self.probing, self.opening, self.final_loss = {}, None, None
