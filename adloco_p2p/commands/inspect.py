@@ -1,8 +1,10 @@
 """Verbs that only look: at a configuration, at an estimate, at what happened."""
 
 import argparse
+import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from adloco_p2p.commands.console import say
@@ -65,28 +67,20 @@ def plan(arguments: argparse.Namespace) -> int:
     if arguments.workdir is not None:
         happened = _happened(arguments)
         estimates += _extrapolated(arguments, run, num_samples=num_samples, link=link)
-    if arguments.json:
-        document = {
-            "samples": num_samples,
-            "parameters": num_parameters,
-            "estimates": [
-                {
-                    "method": item.method,
-                    "rounds": item.rounds,
-                    "bytes_per_peer": item.bytes_per_peer,
-                    "transfer_seconds": item.transfer_seconds,
-                    "basis": item.basis,
-                }
-                for item in estimates
-            ],
-            "happened": happened,
-        }
-        say(json.dumps(document))
-        return 0
-    say(
+    title = (
         f"{run.name}: {num_samples:,} samples, {num_parameters:,} parameters, {arguments.peers} hosts per instance,"
         f" H {run.work.inner_steps}, first batch {run.batch.initial_batch}, {arguments.mbit:g} Mbit/s"
     )
+    if arguments.json:
+        rows = [dataclasses.asdict(item) for item in estimates]
+        say(json.dumps({"samples": num_samples, "parameters": num_parameters, "estimates": rows, "happened": happened}))
+    else:
+        _say_estimates(title, estimates, happened)
+    return 0
+
+
+def _say_estimates(title: str, estimates: "Sequence[Estimate]", happened: dict[str, int] | None) -> None:
+    say(title)
     for item in estimates:
         say(
             f"  {item.method:<48} {item.rounds:>8} rounds  {item.bytes_per_peer / 1e6:>12,.1f} MB per peer and direction"
@@ -96,7 +90,6 @@ def plan(arguments: argparse.Namespace) -> int:
         sent, samples = happened["bytes_sent"] / 1e6, happened["samples"]
         rounds = happened["rounds"]
         say(f"  {'what happened':<48} {rounds:>8} rounds  {sent:>12,.1f} MB sent by this peer for {samples} samples")
-    return 0
 
 
 def count_parameters(run: RunConfig) -> int:
