@@ -335,8 +335,8 @@ class Checkers:
 
 
 def _deciding(plan: RoundPlan) -> list[PeerId]:
-    """The electors of the successor: founders and those of eight rounds (a quarter of a young run), if they reported one of the
-    last four rounds."""
+    """The electors of the successor: founders and those that owe no report of their probation, if they reported one of the last
+    four rounds."""
     last_round = {
         roster_entry.peer: roster_entry.joined_round - 1 if roster_entry.last_report is None else roster_entry.last_report
         for roster_entry in plan.roster
@@ -345,8 +345,7 @@ def _deciding(plan: RoundPlan) -> list[PeerId]:
     old = [
         roster_entry.peer
         for roster_entry in lately
-        if roster_entry.joined_round == 0
-        or (roster_entry.last_report is not None and roster_entry.joined_round <= plan.round - min(8, plan.round // 4))
+        if roster_entry.joined_round == 0 or (roster_entry.last_report is not None and roster_entry.probation == 0)
     ]
     reporting = [roster_entry.peer for roster_entry in lately if roster_entry.last_report is not None]
     return old or reporting or [roster_entry.peer for roster_entry in plan.roster]

@@ -7,7 +7,7 @@ from statistics import fmean, median
 from typing import Protocol
 
 from adloco_p2p.core.agreement.membership import Timing
-from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
+from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, MergeRules, Rules, WorkRules
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.faults import Faults, everyday_faults
 from adloco_p2p.sim.identities import short
@@ -116,6 +116,7 @@ def everyday_rules(random: Random, rounds: int) -> Rules:
         ),
         batch=BatchRules(initial_batch=8, max_batch=64),
         merge=MergeRules(period_rounds=random.choice((2, 3)), first_round=3, guard=random.random() < 0.5),
+        admission=AdmissionRules(kind="open"),
     )
 
 

@@ -15,7 +15,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Command, Commanded
 from adloco_p2p.core.model.ledger_entry import SignedReport
 from adloco_p2p.core.model.messages import Supply
-from adloco_p2p.core.model.rules import BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis
@@ -48,6 +48,7 @@ def small_rules(peers: int, rounds: int) -> Rules:
         work=WorkRules(rounds=rounds, inner_steps=4),
         instances=InstanceRules(count=2, fork_round=2),
         batch=BatchRules(initial_batch=8, max_batch=max(64, 2 * peers)),
+        admission=AdmissionRules(kind="open"),
     )
 
 
@@ -99,7 +100,8 @@ class World:
         self._round_seconds = round_seconds
         self.decide = CachedRule(self.rules)
         names = [name_of(index) for index in range(peers)]
-        self.genesis = genesis(RUN, tuple((name, CAPACITY) for name in names), self.rules)
+        signers = names[:1] if self.rules.admission.kind == "tickets" else ()
+        self.genesis = genesis(RUN, tuple((name, CAPACITY) for name in names), self.rules, signers=signers)
         self.liars = {names[index]: None for index in self.parts.strategies}
         """Members that depart from the protocol: nobody judges them."""
         self.network = Network(

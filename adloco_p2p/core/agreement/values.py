@@ -12,7 +12,7 @@ from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.ledger.validation import change_of, check_value
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import ReportHeard, Send
-from adloco_p2p.core.model.ledger_entry import Certificate, JoinRequest, LedgerEntry, SignedReport, Value
+from adloco_p2p.core.model.ledger_entry import Certificate, JoinRequest, LedgerEntry, SignedReport, Statement, Value
 from adloco_p2p.core.model.messages import Pull, Supply
 from adloco_p2p.core.model.report_form import usable
 from adloco_p2p.core.model.types import REPORT_LAG, Digest, PeerId, RoundPlan, roster_of
@@ -120,7 +120,9 @@ class Values:
         """Whether the value is complete here, and the rule makes its plan."""
         return isinstance(self.plan_of(digest), RoundPlan)
 
-    def make(self, *, joined: Sequence[JoinRequest], absent: tuple[PeerId, ...]) -> Value:
+    def make(
+        self, *, joined: Sequence[JoinRequest], absent: tuple[PeerId, ...], statements: tuple[Statement, ...] = ()
+    ) -> Value:
         """The value that follows from what this peer holds now, kept as its own."""
         slot = self._slot
         value = Value(
@@ -130,6 +132,7 @@ class Values:
             joined=tuple(joined),
             departed=absent,
             plan=Digest(""),
+            statements=statements,
         )
         reports = tuple(signed.report for signed in self._pool.get(value.reports))
         plan = self._context.decide(slot.parent, reports, change_of(value, reports, slot.ledger))

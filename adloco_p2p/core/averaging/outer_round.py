@@ -172,7 +172,14 @@ class OuterRound:
     @property
     def is_averaged(self) -> bool:
         """This host's own pseudo-gradient is in the committed average."""
-        return self.average is not None and self.me in self.average.contributors
+        return self.me in self._averaged_hosts
+
+    @property
+    def _averaged_hosts(self) -> tuple[PeerId, ...]:
+        """Hosts whose pseudo-gradients are in this host's average."""
+        if self.average is None:
+            return ()
+        return tuple(peer for peer in self.average.contributors if peer not in self.average.left_out)
 
     def start(self, now: float, *, progress_end: float, is_ahead: bool = False) -> list[Effect]:
         """Begin: a contributor trains, a host without a share waits for the others' average. `is_ahead`: the round before is
@@ -320,7 +327,7 @@ class OuterRound:
             train_seconds=result.seconds if result else 0.0,
             loss=within_scalars(result.loss) if result else None,
             heldout_loss=self.heldout_loss,
-            contributors=bits_of(self.average.contributors, [share.peer for share in self.instance_plan.hosts]),
+            contributors=bits_of(self._averaged_hosts, [share.peer for share in self.instance_plan.hosts]),
             pseudo_gradient=self.average.statistics if result else None,
             half_batch=result.half_batch if result else None,
             digest=self.applied.digest,
