@@ -31,10 +31,10 @@ def counts_the_gone(original: Any = CommitVotes.tally) -> Any:
 
 
 BUGS: dict[str, tuple[Plant, int]] = {
-    "averages are dropped with another instance's": (replaced(AverageBuffers, "forget", drops_averages_of_all), 8),
+    "averages are dropped with another instance's": (replaced(AverageBuffers, "forget", drops_averages_of_all), 81),
     "an average is applied before a majority holds it": (
         replaced(CommitTally, "majority", property(lambda self: self.ranking[0] if self.votes else None)),
-        25,
+        40,
     ),
     "votes of hosts that are gone are waited for": (replaced(CommitVotes, "tally", counts_the_gone()), 0),
     "a tie of two averages is waited for": (replaced(OuterRound, "_tie_seconds", property(lambda self: 1e9)), 61),
