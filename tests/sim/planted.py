@@ -12,6 +12,7 @@ from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.core.peer.catch_up import CatchingUp
 from adloco_p2p.core.peer.completion import CompletionBarrier
+from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.sim.averaging import AverageBuffers
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -30,10 +31,10 @@ def counts_the_gone(original: Any = CommitVotes.tally) -> Any:
 
 
 BUGS: dict[str, tuple[Plant, int]] = {
-    "averages are dropped with another instance's": (replaced(AverageBuffers, "forget", drops_averages_of_all), 8),
+    "averages are dropped with another instance's": (replaced(AverageBuffers, "forget", drops_averages_of_all), 81),
     "an average is applied before a majority holds it": (
         replaced(CommitTally, "majority", property(lambda self: self.ranking[0] if self.votes else None)),
-        3,
+        40,
     ),
     "votes of hosts that are gone are waited for": (replaced(CommitVotes, "tally", counts_the_gone()), 0),
     "a tie of two averages is waited for": (replaced(OuterRound, "_tie_seconds", property(lambda self: 1e9)), 61),
@@ -43,6 +44,7 @@ BUGS: dict[str, tuple[Plant, int]] = {
         0,
     ),
     "a peer whose state differs keeps it": (replaced(CatchingUp, "check_own_state", lambda self, plan: []), 0),
+    "late ends of the device count": (replaced(PeerState, "is_outdated", lambda self, end: False), 22),
     "peers leave before the others have ended": (replaced(CompletionBarrier, "is_over", lambda self, now, gone: True), 0),
 }
 """What is planted, and the everyday seed that catches it."""

@@ -123,9 +123,7 @@ def test_the_average_of_another_attempt_is_not_waited_for() -> None:
     assert any(isinstance(effect, RepairAverage) for effect in effects)
 
 
-@pytest.mark.parametrize(
-    ("accused", "left"), [((D,), (A, B, C)), ((C, D), (A, B, C, D)), ((B,), (A, C, D)), ((A,), (A, B, C, D))]
-)
+@pytest.mark.parametrize(("accused", "left"), [((D,), (A, B, C)), ((C, D), (A, B, C, D)), ((B,), (A, C, D)), ((A,), (A, C, D))])
 def test_a_host_may_accuse_a_minority_but_not_half_of_the_others(accused: tuple[PeerId, ...], left: tuple[PeerId, ...]) -> None:
     outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
     outer.received(B, AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=accused), 14.0, ())
@@ -168,6 +166,15 @@ def test_an_accuser_that_names_itself_is_left_out_whatever_it_has_named_before()
     outer.received(B, accusation(D), 14.0, ())
     outer.received(B, accusation(B, C), 14.0, ())
     assert members_of_retry(outer, 60.0) == {(A, C)}
+
+
+def test_a_leader_leaves_out_those_that_average_with_it_no_more_but_not_half_of_the_contributors() -> None:
+    """They would refuse each of its attempts, and another leader with such a member of its own would take turns with it."""
+    six = tuple(PeerId(name) for name in "abcdef")
+    outer = averaging(*six, adaptive_timeout=AdaptiveTimeout(), batch=12)
+    for accuser in six[1:4]:
+        outer.received(accuser, accusation(A), 14.0, ())
+    assert members_of_retry(outer, 60.0) == {(A, *six[3:])}
 
 
 def test_a_leader_ends_an_attempt_that_no_failure_was_reported_of_at_most_every_32_seconds() -> None:
