@@ -24,8 +24,10 @@ class Instance:
         self.momentum = torch.zeros_like(outer) if momentum is None else momentum
         assert self.momentum.shape == outer.shape and self.momentum.dtype == torch.float32
         self.is_at_boundary = True
-        """Whether no round is under way: the local parameters are the outer parameters, or, where fragments are averaged in
-        turn, those of the last fragment are."""
+        """Whether no round is under way: the local parameters are the outer parameters; or, where fragments are averaged in
+        turn, those of the last fragment are; or the rounds before were void."""
+        self.is_carried = False
+        """Whether the local parameters hold the inner steps of void rounds."""
         self.start: torch.Tensor | None = None
         """Where the inner steps began, if the outer step of the round before was still to come; see `run_ahead`."""
         self.fraction = 1.0
@@ -94,6 +96,12 @@ class Instance:
         """Local parameters <- outer parameters, or those of a part: the boundary between two rounds."""
         self.local[part].copy_(self.outer[part])
         self.is_at_boundary, self.start, self.round = True, None, None
+        self.is_carried = False
+
+    def stay_local(self) -> None:
+        """The boundary after a void round: local parameters stay where they are, and the next round goes on from there."""
+        self.is_at_boundary, self.start, self.round = True, None, None
+        self.is_carried = True
 
     def copy(self, inner: InnerConfig) -> "Instance":
         """A fork: equal in everything, sharing nothing. Taken at a boundary."""

@@ -45,6 +45,8 @@ class GossipAgreement:
         self.members = Membership(me, run=genesis.run, sign=sign, verify=verify, draw=draw, timing=timing)
         self.consensus = Consensus(me, sign=sign, verify=verify, decide=decide, members=self.members, draw=draw)
         self.me = me
+        self.sign = sign
+        self.verify = verify
         self._genesis = genesis
         self._records = records
         self._recall = recall

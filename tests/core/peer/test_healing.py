@@ -58,8 +58,8 @@ def test_what_the_losing_side_trained_is_merged_in_weighted_by_samples() -> None
     assert all(merges == done[0] and len(merges) == 1 for merges in done)
     ((round, _, went_in, came_out),) = done[0]
     first, last = map(int, re.findall(r"in rounds (\d+)-(\d+) ", merge.reason)[0])
-    # In the round of the last common plan each side gives 2 x 8 samples, in every later one 2 x 24 or 4 x 12.
-    lost, won = 16 + (last - first) * 48, 16 + (round - 1 - first) * 48
+    # In the round of the last common plan each side gives 2 x 8 samples, in every later one 2 x 16 or 4 x 8.
+    lost, won = 16 + (last - first) * 32, 16 + (round - 1 - first) * 32
     assert 400 < lost < won
     assert merge.weights == pytest.approx((won / (lost + won), lost / (lost + won)))
     assert merge.reason == (
