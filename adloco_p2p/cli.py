@@ -211,6 +211,11 @@ def _model(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     export = verbs.add_parser("export", help="write the model as a directory that transformers loads")
     _workdir(export)
     export.add_argument("--output", type=Path, required=True, metavar="DIR", help="new or empty directory")
+    export.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="of the written weights; else that of the pretrained ones, or float32",
+    )
     _instance(export)
     export.set_defaults(verb="trained_model:export")
 

@@ -1,11 +1,15 @@
-"""Bytes from outside become values here, or are refused: the only way in, for the wire and for the disk."""
+"""Bytes from outside become values here, or are refused: the only way in, for the wire, the disk and the control API."""
 
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.telemetry import EVENTS, Log, Stamped
 from adloco_p2p.errors import RemoteProtocolError
 
 T = TypeVar("T")
@@ -27,9 +31,7 @@ def decode(kind: type[T], data: bytes, *, max_bytes: int) -> T:
     try:
         value: T = _adapter(kind).validate_json(data, strict=True)  # type: ignore[arg-type]
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "value"
-        raise RemoteProtocolError(f"{kind.__name__}: {where}: {first['msg']}") from None
+        raise RemoteProtocolError(f"{kind.__name__}: {_first_fault(error)}") from None
     try:
         is_canonical = canonical.encode(value) == data
     except ValueError:
@@ -37,3 +39,45 @@ def decode(kind: type[T], data: bytes, *, max_bytes: int) -> T:
     if not is_canonical:
         raise RemoteProtocolError(f"{kind.__name__}: not in canonical form")
     return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    """What every line of an event file has."""
+
+    event: str
+    time: float
+
+
+def decode_event(line: str | bytes) -> Stamped | None:
+    """A line of an event file, without its end; None for an event that this version does not know. Fields that this version
+    does not know are left out. Raises ValueError where the line is no event, or does not have the form of this version."""
+    try:
+        head: _Head = _adapter(_Head).validate_json(line, strict=True)
+    except ValidationError:
+        raise ValueError(f"not an event (a JSON object with `event` and `time`): {line[:80]!r}") from None
+    kind = EVENTS.get(head.event)
+    if kind is None:
+        return None
+    adapter: TypeAdapter[Log] = _adapter(kind)  # type: ignore[arg-type]
+    try:
+        return Stamped(time=head.time, event=adapter.validate_json(line, strict=True))
+    except ValidationError as error:
+        raise ValueError(
+            f"the event `{head.event}` does not have the form that this version writes ({_first_fault(error)})"
+        ) from None
+
+
+def decode_events(lines: Iterable[str | bytes]) -> list[Stamped]:
+    """The events in these lines that this version can read."""
+    events = []
+    for line in lines:
+        with suppress(ValueError):
+            events.append(decode_event(line))
+    return [event for event in events if event is not None]
+
+
+def _first_fault(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "value"
+    return f"{where}: {first['msg']}"

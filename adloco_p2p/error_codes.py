@@ -146,6 +146,13 @@ ERROR_CODES = {
         "`--peer-set control_address=auto` listens on a socket in the working directory; from another machine use ssh:"
         " `ssh HOST adloco-peer status --workdir DIR`.",
     ),
+    "E218": ErrorCode(
+        "the model, the tokenizer or the data are not those of the run",
+        "Files of this machine, or of the hub, have another content than those that the run was started with. Both digests are"
+        " in the message.",
+        "Get the same files as the author of the run. As the author, who has changed them on purpose: start a new run in a new"
+        " directory, `adloco-peer start CONFIG --workdir DIR-2`.",
+    ),
     # --- 3: the network's --------------------------------------------------------------------------------------------
     "E301": ErrorCode(
         "the network did not deliver",

@@ -10,8 +10,8 @@ import torch
 
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.numerics.batch import Batch
-from adloco_p2p.numerics.grad_stats import half_products
 from adloco_p2p.training.inner_loop import STATISTICS_PERIOD, accumulate_gradient
+from adloco_p2p.training.inner_optimizer import inner_optimizer
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
@@ -29,7 +29,12 @@ def main() -> None:
     length = run.data.sequence_length
     module = build_model(run.model, vocab_size=VOCAB_SIZE, sequence_length=length, seed=1)
     shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
-    instance = Instance(torch.randn(shell.layout.num_parameters) * 0.02, momentum=None, inner=run.inner, device=shell.device)
+    instance = Instance(
+        torch.randn(shell.layout.num_parameters) * 0.02,
+        momentum=None,
+        device=shell.device,
+        new_optimizer=lambda local: inner_optimizer(run.inner, local, shell.layout, matrices=shell.matrices),
+    )
     shell.bind(instance.local)
     sys.stdout.write(
         f"{shell.layout.num_parameters} parameters, {length} tokens, one step in {STATISTICS_PERIOD} is measured\n"
@@ -52,8 +57,6 @@ def _fastest(shell: ModelShell, instance: Instance, *, batch: int, micro: int, l
         is_measured = turn % 2 == 1
         started = time.process_time()
         accumulate_gradient(shell, rows, micro_batch=micro, is_measured=is_measured)
-        if is_measured:
-            half_products(shell.half, shell.gradient)
         torch.nn.utils.clip_grad_norm_(shell.parameters, 1.0)
         instance.inner_step(shell.gradient, 1e-4)
         if turn >= 2:  # the first of each kind warms up

@@ -16,7 +16,9 @@ GENERATED = PACKAGE / "v1"
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if GENERATED not in path.parents)
-SCRIPTS = sorted(path for folder in ("tests", "benchmarks", "proto") for path in (REPOSITORY / folder).rglob("*.py"))
+SCRIPTS = sorted(
+    path for folder in ("tests", "benchmarks", "examples", "proto") for path in (REPOSITORY / folder).rglob("*.py")
+)
 BENCHMARKS = [path for path in SCRIPTS if REPOSITORY / "benchmarks" in path.parents]
 PROSE = sorted(
     path
@@ -211,7 +213,9 @@ def test_every_verb_has_its_function() -> None:
 
 def test_every_import_is_required() -> None:
     names = {"grpcio": "grpc", "protobuf": "google", "pyyaml": "yaml"}
-    required = {re.split(r"[<>=]", entry)[0] for entry in PROJECT["project"]["dependencies"]}
+    extras = PROJECT["project"]["optional-dependencies"]
+    entries = [*PROJECT["project"]["dependencies"], *(entry for extra in extras if extra != "dev" for entry in extras[extra])]
+    required = {re.split(r"[<>=]", entry)[0] for entry in entries}
     modules = {names.get(name, name.replace("-", "_")) for name in required}
     imported = {module.partition(".")[0] for path in [*SOURCES, *sorted(GENERATED.glob("*.py"))] for module in modules_of(path)}
     assert imported - set(sys.stdlib_module_names) - {"adloco_p2p"} <= modules

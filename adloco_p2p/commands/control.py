@@ -3,21 +3,24 @@
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from adloco_p2p.commands.console import say
 from adloco_p2p.control.api import API_VERSION
 from adloco_p2p.control.client import ControlClient, starting_status
+from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.telemetry import Finished, Stamped, Started
 from adloco_p2p.errors import SwarmError
-from adloco_p2p.runtime.node.event_sink import View
+from adloco_p2p.runtime.node.event_sink import View, stamp
 from adloco_p2p.storage.workdir import holder_of, meant_workdir, read_run
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.event_file import read_events
-from adloco_p2p.views.records import starting, warning_of_ours
 from adloco_p2p.views.status import Status, replay
 from adloco_p2p.views.summary import lines, summary, traffic_words
 
+ENDED = "the node has ended; waiting for it to come back"
 RETRY_SECONDS = 1.0
 """A watcher looks so often whether the node is back."""
 
@@ -131,7 +134,7 @@ def watch(arguments: argparse.Namespace) -> int:
         client, is_told = _connect(workdir, view), False
         while (found := _follow(client, view)) != "finished":
             if found == "ended" or not is_told:  # a node that does not answer is reported once, not at every look
-                view.update(warning_of_ours("control", "the node has ended; waiting for it to come back"))
+                view.update(stamp(telemetry.Warning(key="control", message=ENDED, active=True)))
             is_told = True
             client = _reconnect(workdir, view)
     except KeyboardInterrupt:
@@ -143,7 +146,7 @@ def watch(arguments: argparse.Namespace) -> int:
 
 def _follow(client: ControlClient, view: View) -> Literal["finished", "ended", "silent"]:
     """Show the events of the node until it ends, with its run or before; report where there were none."""
-    past: list[dict[str, Any]] = []
+    past: list[Stamped] = []
     is_past, is_finished, is_silent = True, False, True
     with client:
         try:
@@ -165,9 +168,10 @@ def _follow(client: ControlClient, view: View) -> Literal["finished", "ended", "
     return "silent" if is_silent else "ended"
 
 
-def _has_finished(events: list[dict[str, Any]], before: bool) -> bool:
+def _has_finished(events: Sequence[Stamped], before: bool) -> bool:
     """Whether the run is complete after these events."""
-    ends = [event["event"] == "finished" for event in events if event["event"] in ("started", "finished")]
+    happened = [stamped.event for stamped in events]
+    ends = [isinstance(event, Finished) for event in happened if isinstance(event, Started | Finished)]
     return ends[-1] if ends else before
 
 
@@ -176,7 +180,7 @@ def _connect(workdir: Path, view: View) -> ControlClient:
     shown = None
     while (phase := _starting(workdir)) is not None:
         if phase != shown:
-            view.update(starting(phase))
+            view.update(stamp(telemetry.Starting(phase=phase)))
             shown = phase
         time.sleep(RETRY_SECONDS)
     return _client(workdir)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from adloco_p2p.commands.console import say
 from adloco_p2p.config.load import load_run, show
 from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.telemetry import Plan, Round
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.disk import reported
 
@@ -115,37 +116,35 @@ def _extrapolated(arguments: argparse.Namespace, run: RunConfig, *, num_samples:
     from adloco_p2p.views.event_file import read_events
 
     events = read_events(arguments.workdir / "events.jsonl")
-    plans = {event["round"]: event for event in events if event["event"] == "plan" and not event["is_last"]}
-    if not plans or plans[max(plans)]["samples_before"] >= num_samples:
+    agreed = (stamped.event for stamped in events)
+    plans = {event.round: event for event in agreed if isinstance(event, Plan) and not event.is_last}
+    if not plans or plans[max(plans)].samples_before >= num_samples:
         return ()
     first, newest = plans[min(plans)], plans[max(plans)]
-    growth = max(0.0, (newest["samples"] - first["samples"]) / max(1, newest["round"] - first["round"]))
-    most_per_round = run.batch.max_batch * run.work.inner_steps * len(newest["instances"])
-    left = num_samples - newest["samples_before"]
+    growth = max(0.0, (newest.samples - first.samples) / max(1, newest.round - first.round))
+    most_per_round = run.batch.max_batch * run.work.inner_steps * len(newest.instances)
+    left = num_samples - newest.samples_before
 
     def of(method: str, growth: float) -> "Estimate":
-        rounds = growing_rounds(left, per_round=newest["samples"], growth=growth, most_per_round=most_per_round)
-        return estimate_of(method, newest["round"] + rounds, link, basis="extrapolated")
+        rounds = growing_rounds(left, per_round=newest.samples, growth=growth, most_per_round=most_per_round)
+        return estimate_of(method, newest.round + rounds, link, basis="extrapolated")
 
-    constant = of(f"from round {newest['round']} on as it is", 0.0)
+    constant = of(f"from round {newest.round} on as it is", 0.0)
     if growth == 0:
         return (constant,)
-    return constant, of(f"from round {newest['round']} on growing as so far", growth)
+    return constant, of(f"from round {newest.round} on growing as so far", growth)
 
 
 def _happened(arguments: argparse.Namespace) -> dict[str, int]:
     """Totals of the rounds in the event file; a round that was done twice counts once."""
     from adloco_p2p.views.event_file import read_events
 
-    rounds = {
-        (event["round"], event["instance"]): event
-        for event in read_events(arguments.workdir / "events.jsonl")
-        if event["event"] == "round"
-    }
+    happened = (stamped.event for stamped in read_events(arguments.workdir / "events.jsonl"))
+    rounds = {(event.round, event.instance): event for event in happened if isinstance(event, Round)}
     return {
         "rounds": len({number for number, _ in rounds}),
-        "samples": sum(event["samples"] for event in rounds.values()),
-        "tokens": sum(event["tokens"] for event in rounds.values()),
-        "bytes_sent": sum(event["bytes_sent"] for event in rounds.values()),
-        "bytes_received": sum(event["bytes_received"] for event in rounds.values()),
+        "samples": sum(event.samples for event in rounds.values()),
+        "tokens": sum(event.tokens for event in rounds.values()),
+        "bytes_sent": sum(event.bytes_sent for event in rounds.values()),
+        "bytes_received": sum(event.bytes_received for event in rounds.values()),
     }

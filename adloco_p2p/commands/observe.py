@@ -15,10 +15,10 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger import contributions
 from adloco_p2p.core.ledger.ledger import chain, unconnected
 from adloco_p2p.core.ledger.validation import verify_ledger
+from adloco_p2p.core.model.telemetry import Stamped, Started
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.runtime.node.event_sink import View
 from adloco_p2p.views import units
-from adloco_p2p.views.records import Event
 
 REPLAY_SECONDS = 30.0
 """A replay without `--speed` takes so long in a terminal, and no time elsewhere."""
@@ -111,23 +111,23 @@ def replay(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def pauses(events: Sequence[Event], *, speed: float | None, is_plain: bool) -> list[float]:
+def pauses(events: Sequence[Stamped], *, speed: float | None, is_plain: bool) -> list[float]:
     """Seconds to wait before each event. Clocks that were set back, and the time between two sessions, cost nothing."""
     if speed is None and is_plain:
         return [0.0] * len(events)
     gaps = [0.0]
     for before, event in itertools.pairwise(events):
-        gaps.append(0.0 if event["event"] == "started" else max(0.0, event["time"] - before["time"]))
+        gaps.append(0.0 if isinstance(event.event, Started) else max(0.0, event.time - before.time))
     pace = speed if speed is not None else max(1.0, sum(gaps) / REPLAY_SECONDS)
     return [min(gap / pace, MAX_PAUSE_SECONDS) for gap in gaps]
 
 
-def show(events: Sequence[Event], view: View, waits: Sequence[float], sleep: Callable[[float], None]) -> None:
+def show(events: Sequence[Stamped], view: View, waits: Sequence[float], sleep: Callable[[float], None]) -> None:
     view.start()
     try:
         for event, seconds in zip(events, waits, strict=True):
             if seconds > 0:
                 sleep(seconds)
-            view.update(dict(event))
+            view.update(event)
     finally:
         view.stop()

@@ -7,14 +7,12 @@ on, and exports the model at the end.
 import argparse
 import contextlib
 import itertools
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -23,6 +21,8 @@ from adloco_p2p.commands import trained_model
 from adloco_p2p.commands.console import open_view, say
 from adloco_p2p.commands.train import is_complete
 from adloco_p2p.config.load import load_run
+from adloco_p2p.core.model.telemetry import Stamped
+from adloco_p2p.decode import decode_events
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.node.event_sink import View
 from adloco_p2p.storage.disk import reported
@@ -50,10 +50,10 @@ class Member:
         self.events = self.workdir / "events.jsonl"
         self.read_bytes = self.events.stat().st_size if self.events.exists() else 0
 
-    def new_events(self) -> Iterator[dict[str, Any]]:
+    def new_events(self) -> list[Stamped]:
         """Whole lines that were written since the last call."""
         if not self.events.exists():
-            return
+            return []
         if self.events.stat().st_size < self.read_bytes:
             self.read_bytes = 0  # rewound at a resume
         with self.events.open("rb") as file:
@@ -61,8 +61,7 @@ class Member:
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self.read_bytes += len(whole)
-        for line in whole.splitlines():
-            yield json.loads(line)
+        return decode_events(whole.splitlines())
 
     def last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines() if self.log.exists() else []

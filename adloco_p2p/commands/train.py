@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adloco_p2p.commands.console import open_view, say
+from adloco_p2p.commands.trained_model import RUN_RECORD
 from adloco_p2p.config.load import load_peer, load_run
+from adloco_p2p.config.local_files import with_plain_paths
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.control.endpoint import parse_listen
@@ -25,7 +27,7 @@ def start(arguments: argparse.Namespace) -> int:
     with closing(_open_workdir(arguments, config)) as workdir:
         from adloco_p2p.swarm.p2p.identity import Identity
 
-        run = replace(run, author=Identity.load_or_create(workdir.identity_path).peer_id)
+        run = replace(_identified(run), author=Identity.load_or_create(workdir.identity_path).peer_id)
         workdir.adopt(run)  # before anything slow: a directory of another run is refused at once
         if is_complete(arguments.workdir):
             say(
@@ -57,6 +59,25 @@ def start(arguments: argparse.Namespace) -> int:
                 )
             )
     return _ended(stop, arguments)
+
+
+def _identified(run: RunConfig) -> RunConfig:
+    """The run with the digests of what it starts from, so that every peer knows whether it has the same."""
+    run = with_plain_paths(run)
+    if run.tokenizer.source != "bytes" and not run.tokenizer.digest:
+        from adloco_p2p.data.tokenizer import tokenizer_digest
+
+        run = replace(run, tokenizer=replace(run.tokenizer, digest=tokenizer_digest(run.tokenizer)))
+    if run.model.pretrained is not None and not run.model.digest:
+        from adloco_p2p.training.pretrained import parent_of, weights_digest
+
+        digest, parent = weights_digest(run.model), parent_of(run.model, RUN_RECORD)
+        run = replace(run, model=replace(run.model, digest=digest, parent=parent))
+    if run.data.source not in ("python", "hub") and not run.data.digest:
+        from adloco_p2p.data.source import files_digest
+
+        run = replace(run, data=replace(run.data, digest=files_digest(run.data)))
+    return run
 
 
 def join(arguments: argparse.Namespace) -> int:

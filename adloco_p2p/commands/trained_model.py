@@ -4,9 +4,9 @@ import argparse
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from adloco_p2p.commands.console import say
 from adloco_p2p.config.run_config import RunConfig
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     import transformers
 
 Read = TypeVar("Read")
+
+RUN_RECORD = "adloco_run.json"
+"""In an exported directory: the run that made it, which a run that starts from there names as its parent."""
+ADAPTER_DIRECTORY = "adapter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,46 +79,62 @@ def read_saved(workdir: Path, read: Callable[[Saved], Read]) -> tuple[Saved, Rea
                 raise
 
 
-def load_model(saved: Saved, instance: InstanceId) -> "transformers.PreTrainedModel":
-    """The model on the CPU, with the instance's outer parameters."""
+def load_model(saved: Saved, instance: InstanceId) -> "torch.nn.Module":
+    """The model on the CPU in fp32, with the instance's outer parameters; one with adapters has them beside its base."""
     from adloco_p2p.data.tokenizer import open_tokenizer
     from adloco_p2p.numerics.layout import unflatten_
-    from adloco_p2p.training.model import build_model
+    from adloco_p2p.training.model import build_model, initial_seed
 
     outer = saved.outer(instance)
     run = saved.run
-    vocab_size = open_tokenizer(run.tokenizer).vocab_size
-    module = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
+    exact = replace(run.model, lora=replace(run.model.lora, base_precision="float32"))  # rounds once, when it is written
+    module: torch.nn.Module = build_model(
+        exact,
+        vocab_size=open_tokenizer(run.tokenizer).vocab_size,
+        sequence_length=run.data.sequence_length,
+        seed=initial_seed(run, instance),
+    )
     unflatten_(module, outer)
     return module.eval()
 
 
 def export(arguments: argparse.Namespace) -> int:
-    """A directory with weights, configuration and tokenizer, as `AutoModelForCausalLM` and `AutoTokenizer` load it."""
-    write_export(arguments.workdir, arguments.output, instance=arguments.instance)
+    """A directory with weights, configuration and tokenizer, as `AutoModelForCausalLM` and `AutoTokenizer` load it; of a run
+    that trained adapters, merged, and the adapter alone in `adapter/`."""
+    write_export(arguments.workdir, arguments.output, instance=arguments.instance, dtype=arguments.dtype)
     return 0
 
 
-def write_export(workdir: Path, output: Path, *, instance: int | None) -> None:
-    """Write the last checkpoint's model into a new or empty directory. Raises ConfigError and StorageError."""
+def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: str | None = None) -> None:
+    """Write the last checkpoint's model into a new or empty directory. `dtype` as torch names it; none: that of the pretrained
+    weights. Raises ConfigError and StorageError."""
+    import torch
     import transformers
 
     from adloco_p2p.data.tokenizer import open_tokenizer
+    from adloco_p2p.training.adapters import merged, save_adapter
+    from adloco_p2p.training.pretrained import stored_dtype
 
     transformers.utils.logging.disable_progress_bar()
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"--output {output}: exists and is not empty; name a new directory", code="E211")
     saved, model = read_saved(workdir, lambda saved: load_model(saved, saved.instance(instance)))
-    chosen = saved.instance(instance)
-    tokenizer = open_tokenizer(saved.run.tokenizer)
-    if model.generation_config is not None:
-        model.generation_config.eos_token_id = end_tokens(model, tokenizer.end_of_document)
+    chosen, run = saved.instance(instance), saved.run
+    tokenizer = open_tokenizer(run.tokenizer)
     with reported(output):
         output.mkdir(parents=True, exist_ok=True)
-        model.save_pretrained(output)
+        if run.model.lora.rank:
+            save_adapter(model, run.model, output / ADAPTER_DIRECTORY)
+        plain = merged(model) if run.model.lora.rank else cast("transformers.PreTrainedModel", model)
+        plain = plain.to(stored_dtype(run.model) if dtype is None else getattr(torch, dtype))
+        if plain.generation_config is not None:
+            plain.generation_config.eos_token_id = end_tokens(plain, tokenizer.end_of_document)
+        plain.save_pretrained(output)
         tokenizer.save(output)
+        record = {"run": run.digest, "name": run.name, "round": saved.round, "instance": chosen}
+        (output / RUN_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     others = f" (of {len(saved.instances)} unmerged instances)" if len(saved.instances) > 1 else ""
-    say(f"{output}: instance {chosen}{others} after round {saved.round} of a run of {saved.run.work.length}")
+    say(f"{output}: instance {chosen}{others} after round {saved.round} of a run of {run.work.length}")
 
 
 def end_tokens(model: "transformers.PreTrainedModel", end_of_document: int) -> int | list[int]:
@@ -178,7 +198,7 @@ def generate(arguments: argparse.Namespace) -> int:
     if prompt.numel() == 0:
         raise ConfigError("--prompt: an empty text cannot be continued; give at least one character", code="E200")
     torch.manual_seed(arguments.seed)
-    found = end_tokens(model, tokenizer.end_of_document)
+    found = end_tokens(cast("transformers.PreTrainedModel", model), tokenizer.end_of_document)
     ends = {tokenizer.end_of_document, *(found if isinstance(found, list) else [found])}
     ids = prompt[None]
     for _ in range(arguments.max_new_tokens):

@@ -5,7 +5,7 @@ from math import ceil
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.quiet_hours import parse_range
-from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.config.run_config import DataConfig, RunConfig
 from adloco_p2p.core.model.types import MAX_HISTORY, MAX_INSTANCES
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
@@ -56,6 +56,14 @@ def _model(run: RunConfig) -> list[str]:
         )
     if model.revision is not None and model.pretrained is None:
         problems.append("model.revision: names a version of model.pretrained, which is not set")
+    if model.lora.rank and model.pretrained is None:
+        problems.append(
+            f"model.lora.rank: {model.lora.rank}, but there are no pretrained weights to adapt; set model.pretrained"
+        )
+    if model.lora.rank == 0 and model.lora.freeze_a:
+        problems.append("model.lora.freeze_a: nothing without adapters; set model.lora.rank, such as 16")
+    if not model.lora.targets:
+        problems.append("model.lora.targets: empty, so nothing would be trained; name layers such as q_proj, or leave it out")
     if tokenizer.revision is not None and tokenizer.source == "bytes":
         problems.append("tokenizer.revision: the `bytes` tokenizer has no versions; leave it out or set tokenizer.source")
     return problems
@@ -66,14 +74,44 @@ def _data(run: RunConfig) -> list[str]:
     problems = []
     if data.source == "python" and data.path is not None:
         problems.append(f"data.path: {data.path} is not read with data.source python; set data.source to what it holds")
-    if data.source != "python" and data.path is None:
+    if data.source != "python" and data.path is None and not data.mixture:
         what = "the id of a hub dataset" if data.source == "hub" else "the files, such as texts/*.txt"
         problems.append(f"data.path: not set, but data.source is {data.source}; set it to {what}")
     for name, value in (("name", data.name), ("revision", data.revision), ("heldout_split", data.heldout_split)):
         if value is not None and data.source != "hub":
             problems.append(f"data.{name}: only hub datasets have it, and data.source is {data.source}; leave it out")
+    problems += _columns(data)
+    if data.mixture and data.path is not None:
+        problems.append(f"data.path: {data.path} would be ignored beside data.mixture; name it there, with a weight")
+    if data.heldout_path is not None and data.source in ("python", "hub"):
+        problems.append(f"data.heldout_path: only local files have it, and data.source is {data.source}; leave it out")
     if data.source == "hub" and data.heldout_split == data.split:
         problems.append(f"data.heldout_split: {data.split} is also trained on (data.split); choose another, or leave it out")
+    return problems
+
+
+def _columns(data: DataConfig) -> list[str]:
+    """What a row of the data set holds."""
+    problems = []
+    if (data.prompt_column is None) != (data.completion_column is None):
+        problems.append("data.prompt_column, data.completion_column: one needs the other; set both, or none")
+    if data.messages_column is not None and data.prompt_column is not None:
+        problems.append("data.messages_column: and data.prompt_column are two forms of one thing; set one of them")
+    is_plain = data.messages_column is None and data.prompt_column is None
+    if data.source in ("python", "text") and not is_plain:
+        problems.append(
+            f"data.messages_column, data.prompt_column: data.source {data.source} has no columns; use json, parquet, arrow or"
+            " hub"
+        )
+    if data.streaming and (not is_plain or data.mixture or data.heldout_path):
+        problems.append(
+            "data.streaming: only plain text of one data set is streamed; leave data.streaming off with messages, completions,"
+            " a mixture or a data.heldout_path"
+        )
+    if data.mixture and data.source in ("python", "hub"):
+        problems.append(
+            f"data.mixture: only local files are mixed, and data.source is {data.source}; use json, parquet or text"
+        )
     return problems
 
 

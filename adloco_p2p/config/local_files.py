@@ -1,6 +1,7 @@
 """Limits on the runs of other authors: the files of this machine, and the versions on the hub, that they may name."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from adloco_p2p.config.combinations import combinations
@@ -56,10 +57,31 @@ def check_local_files(run: RunConfig, machine: PeerConfig) -> None:
 
 def local_files(run: RunConfig) -> list[str]:
     """The settings that name files of this machine, or may, each as `setting: value`."""
-    names = {"data.path": run.data.path, "model.pretrained": run.model.pretrained, "tokenizer.source": run.tokenizer.source}
-    if run.tokenizer.source == "bytes":
-        del names["tokenizer.source"]
-    return [f"{setting}: {name}" for setting, name in names.items() if name is not None and _may_be_local(run, setting, name)]
+    names = [
+        ("data.path", run.data.path),
+        *(("data.mixture", path) for path in run.data.mixture),
+        ("data.heldout_path", run.data.heldout_path),
+        ("model.pretrained", run.model.pretrained),
+        ("tokenizer.source", run.tokenizer.source if run.tokenizer.source != "bytes" else None),
+    ]
+    return [f"{setting}: {name}" for setting, name in names if name is not None and _may_be_local(run, setting, name)]
+
+
+def with_plain_paths(run: RunConfig) -> RunConfig:
+    """The run with every directory of this machine spelled as a path: where a machine lacks `models/mine`, no hub is asked for
+    a model of that name."""
+    model, tokenizer, data = run.model, run.tokenizer, run.data
+    if model.pretrained is not None:
+        model = replace(model, pretrained=_plain_path(model.pretrained))
+    if tokenizer.source != "bytes":
+        tokenizer = replace(tokenizer, source=_plain_path(tokenizer.source))
+    if data.source == "hub" and data.path is not None:
+        data = replace(data, path=_plain_path(data.path))
+    return replace(run, model=model, tokenizer=tokenizer, data=data)
+
+
+def _plain_path(name: str) -> str:
+    return f"./{name}" if _HUB_ID.fullmatch(name) and Path(name).is_dir() else name
 
 
 def check_sources(run: RunConfig) -> None:
@@ -80,9 +102,14 @@ def check_source(setting: str, name: str, *, code: str) -> None:
         )
 
 
+def is_hub_id(name: str) -> bool:
+    """Whether a model or tokenizer of that name comes from the hub: no directory here has it."""
+    return bool(_HUB_ID.fullmatch(name)) and not Path(name).exists()
+
+
 def _may_be_local(run: RunConfig, setting: str, name: str) -> bool:
     """The libraries take a directory of that name before a hub id; and `datasets` reads the directory that it was started in
     where a data set has the name of a file format, which has no owner."""
-    if not _HUB_ID.fullmatch(name) or Path(name).exists():
+    if not is_hub_id(name):
         return True
-    return setting == "data.path" and (run.data.source != "hub" or "/" not in name)
+    return setting.startswith("data.") and (run.data.source != "hub" or "/" not in name)

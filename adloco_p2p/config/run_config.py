@@ -19,11 +19,30 @@ from adloco_p2p.core.model.rules import (
 )
 from adloco_p2p.core.model.types import Digest, Fraction
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 7
 """Peers of different protocol versions do not talk; it is part of every run's digest."""
 
 Scalar = str | int | float | bool | None
 Name = Annotated[str, MinLen(1), MaxLen(200)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters beside the frozen linear layers of a pretrained model (arXiv 2106.09685): only they are trained,
+    averaged and saved. Names after those of `peft`."""
+
+    rank: Annotated[int, Ge(0), Le(1024)] = 0
+    """Rank r of each adapter; 0: no adapters, the whole model is trained."""
+    alpha: PositiveFloat = 32.0
+    """Adapters count alpha / r times, or alpha / sqrt(r) where `rank_stabilised`."""
+    targets: tuple[Name, ...] = ("all-linear",)
+    """Names of the linear layers that get adapters, such as q_proj; `all-linear`: all but the head."""
+    freeze_a: bool = False
+    """Train only B; A keeps its random start. Half the bytes, and the average of B is exact (FFA-LoRA, arXiv 2403.12313)."""
+    rank_stabilised: bool = False
+    """Scaling of arXiv 2312.03732."""
+    base_precision: Literal["float32", "bfloat16"] = "bfloat16"
+    """How the frozen base is held, once for all instances of a device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +53,10 @@ class ModelConfig:
     """Hub id or local directory whose weights are the start; none: random weights from `architecture`."""
     revision: Name | None = None
     """Revision of a hub model; a public run pins it."""
+    digest: Annotated[str, MaxLen(64)] = ""
+    """Digest of the pretrained weights. `adloco-peer start` fills it in; a peer that has other weights is refused."""
+    parent: Annotated[str, MaxLen(64)] = ""
+    """The run that made the pretrained weights, where `adloco-peer export` wrote them. Filled in likewise."""
     architecture: dict[str, Scalar] = field(
         default_factory=lambda: {
             "model_type": "llama",
@@ -47,7 +70,8 @@ class ModelConfig:
     )
     """Arguments of the `transformers` configuration; `vocab_size` and `max_position_embeddings` follow from the rest."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of forward and backward; parameters and optimizers stay float32."""
+    """Arithmetic of forward and backward; trained parameters and optimizers stay float32."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +79,8 @@ class TokenizerConfig:
     source: Name = "bytes"
     """`bytes` (no download), a hub id or a local directory. With `model.pretrained`: the model's own, unless it is set."""
     revision: Name | None = None
+    digest: Annotated[str, MaxLen(64)] = ""
+    """Of a loaded tokenizer; filled in and checked as `model.digest`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +91,30 @@ class DataConfig:
     """`python`: sources and documentation of the standard library that this Python carries; the others: read by `datasets`."""
     path: Name | None = None
     """Files (a glob), or the hub id; none for `python`."""
+    digest: Annotated[str, MaxLen(64)] = ""
+    """Of local files, their content; filled in and checked as `model.digest`."""
     name: Name | None = None
     """Configuration of a hub dataset, such as `en`."""
     revision: Name | None = None
     split: Name = "train"
     text_column: Name = "text"
+    messages_column: Name | None = None
+    """Column of conversations, lists of messages with `role` and `content`, written by the model's chat template; only what the
+    assistant says is learned. Replaces `text_column`."""
+    prompt_column: Name | None = None
+    """Column of texts that are read and not learned; ..."""
+    completion_column: Name | None = None
+    """... and of those that are learned behind them. Both replace `text_column`."""
+    attention: Literal["row", "document"] = "row"
+    """How far a token looks back: over the texts of a row, or inside its own. Conversations and completions: inside, always."""
+    mixture: dict[str, PositiveFloat] = field(default_factory=dict)
+    """Several data sets instead of `path`, each with its weight: samples are drawn from them in these proportions."""
     streaming: bool = False
     """Read shard by shard with a resumable cursor, instead of indexing everything at the start."""
     heldout_split: Name | None = None
     """Split of a hub dataset for evaluation; none: `heldout_fraction` of the documents, chosen by hash."""
+    heldout_path: Name | None = None
+    """Files for evaluation, read as those of `path`; none: `heldout_fraction` of the documents."""
     heldout_fraction: Annotated[float, Gt(0), Lt(1)] = 0.05
     sequence_length: Annotated[int, Ge(8), Le(131072)] = 256
     """Tokens of a row that the model reads."""
@@ -81,12 +122,17 @@ class DataConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InnerConfig:
-    """Inner optimizer: AdamW with warm-up and cosine; its state is kept across rounds."""
+    """Inner optimizer, with warm-up and cosine; its state is kept across rounds."""
 
+    kind: Literal["adamw", "adamw8bit", "muon"] = "adamw"
+    """`adamw8bit`: moments of 8 bits, 2 instead of 8 bytes per parameter; made for GPUs, on CPUs it is slow.
+    `muon`: Muon for the matrices of the blocks, AdamW for embeddings, head and vectors (arXiv 2505.23725)."""
     learning_rate: PositiveFloat = 3e-3
     betas: tuple[Annotated[float, Ge(0), Lt(1)], Annotated[float, Ge(0), Lt(1)]] = (0.9, 0.95)
     eps: PositiveFloat = 1e-8
     weight_decay: Annotated[float, Ge(0)] = 0.1
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.95
+    """Of Muon."""
     clip_norm: PositiveFloat = 1.0
     """Largest norm of an inner gradient."""
     warmup_steps: NaturalInt = 64

@@ -1,6 +1,5 @@
 """The command's side of the control API: finds the node of a working directory and asks it."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,8 @@ import grpc
 
 from adloco_p2p.control import endpoint as endpoints
 from adloco_p2p.control.api import API_VERSION, MAX_REPLY_BYTES, plain
+from adloco_p2p.core.model.telemetry import Stamped
+from adloco_p2p.decode import decode_events
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.v1 import control_pb2, control_pb2_grpc
 
@@ -49,12 +50,14 @@ class ControlClient:
             request = control_pb2.StatusRequest(api_version=API_VERSION)
             return plain(self._stub.GetStatus(request, timeout=TIMEOUT_SECONDS, metadata=self._metadata))
 
-    def watch(self) -> Iterator[tuple[list[dict[str, Any]], bool]]:
-        """Batches of events, and whether they are of the past, which comes first; until the node ends."""
+    def watch(self) -> Iterator[tuple[list[Stamped], bool]]:
+        """Batches of events, and whether they are of the past, which comes first; until the node ends.
+
+        Events of a node of another version that this one cannot read are left out."""
         with self._explained():
             request = control_pb2.WatchRequest(api_version=API_VERSION)
             for batch in self._stub.Watch(request, metadata=self._metadata):
-                yield [json.loads(event) for event in batch.events], batch.are_past
+                yield decode_events(batch.events), batch.are_past
 
     def command(self, name: str) -> str:
         """Ask for pause, resume, drain, leave or checkpoint; returns what happens now, in words."""

@@ -1,5 +1,6 @@
 """The data of a run, as the training room reads it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,9 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.data.baseline import unigram_entropy
 from adloco_p2p.data.indexing import IndexedRows, index_rows
-from adloco_p2p.data.packing import TokenRows
-from adloco_p2p.data.sampling import SampleOrder, permute, round_keys
-from adloco_p2p.data.source import check_settings
+from adloco_p2p.data.packing import ConcatenatedRows, Rows
+from adloco_p2p.data.sampling import MixedOrder, SampleOrder, permute, round_keys
+from adloco_p2p.data.source import check_files, check_settings, columns_of
 from adloco_p2p.data.streaming import StreamedFeed
 from adloco_p2p.data.tokenizer import check_vocabulary, open_tokenizer
 from adloco_p2p.errors import ConfigError
@@ -27,29 +28,39 @@ def open_feed(run: RunConfig, *, cache_dir: Path | None) -> Feed:
     cannot be written.
     """
     check_settings(run.data)
+    check_files(run.data)
     tokenizer = open_tokenizer(run.tokenizer)
     check_vocabulary(run, tokenizer)
     if run.data.streaming:
         return StreamedFeed(run.data, tokenizer, seed=run.seed, cache_dir=cache_dir)
-    rows = index_rows(run.data, tokenizer, cache_dir=cache_dir)
-    _check_rows(run, rows)
-    return IndexedFeed(rows, vocab_size=tokenizer.vocab_size, seed=run.seed)
+    paths: list[str | None] = [*run.data.mixture] or [run.data.path]
+    parts = [index_rows(replace(run.data, path=path, mixture={}), tokenizer, cache_dir=cache_dir) for path in paths]
+    for path, part in zip(paths, parts, strict=True):
+        _check_rows(run, part, path)
+    if not run.data.mixture:
+        return IndexedFeed(parts[0], vocab_size=tokenizer.vocab_size, seed=run.seed)
+    heldout = [part.heldout for part in parts[: 1 if run.data.heldout_path is not None else None]]  # a named file is one
+    rows = IndexedRows(training=ConcatenatedRows([part.training for part in parts]), heldout=ConcatenatedRows(heldout))
+    sizes, weights = [part.training.num_rows for part in parts], list(run.data.mixture.values())
+    order = MixedOrder(seed=run.seed, sizes=sizes, weights=weights)
+    return IndexedFeed(rows, vocab_size=tokenizer.vocab_size, seed=run.seed, order=order)
 
 
 class IndexedFeed:
     """All rows with random access. The plan's sample numbers determine the rows, so there is no cursor to save."""
 
-    def __init__(self, rows: IndexedRows, *, vocab_size: int, seed: int) -> None:
+    def __init__(self, rows: IndexedRows, *, vocab_size: int, seed: int, order: MixedOrder | None = None) -> None:
+        """`order` of the training rows where they are mixed; otherwise all of them, in a random order per epoch."""
         assert rows.training.num_rows and rows.heldout.num_rows
         self.vocab_size = vocab_size
-        self.sequence_length = int(rows.training.ids.shape[1])
+        self.sequence_length = rows.training.length
+        self._order = order or SampleOrder(seed=seed, num_rows=rows.training.num_rows)
         self.rows = rows
         self._seed = seed
 
     def open(self, *, instance: InstanceId, peer: PeerId, round: int, first_sample: int) -> "IndexedStream":  # noqa: ARG002
         """The samples of the instance's order from `first_sample` on; the plan gives every host its own range of them."""
-        order = SampleOrder(seed=self._seed, num_rows=self.rows.training.num_rows)
-        return IndexedStream(self.rows.training, order, instance=instance, first_sample=first_sample)
+        return IndexedStream(self.rows.training, self._order, instance=instance, first_sample=first_sample)
 
     def heldout(self, num_rows: int) -> Batch:
         """Rows from all over the held-out documents: always the same ones; fewer where there are fewer."""
@@ -74,7 +85,7 @@ class IndexedFeed:
 class IndexedStream:
     """Samples one after the other, epoch after epoch; without end."""
 
-    def __init__(self, rows: TokenRows, order: SampleOrder, *, instance: InstanceId, first_sample: int) -> None:
+    def __init__(self, rows: Rows, order: SampleOrder | MixedOrder, *, instance: InstanceId, first_sample: int) -> None:
         self._rows = rows
         self._order = order
         self._instance = instance
@@ -86,15 +97,18 @@ class IndexedStream:
         return self._rows.gather(rows)
 
 
-def _check_rows(run: RunConfig, rows: IndexedRows) -> None:
+def _check_rows(run: RunConfig, rows: IndexedRows, path: str | None) -> None:
     """Enough text for one inner step without a repeated row, and something to evaluate on."""
-    where = f"data.path: {run.data.path!r}" if run.data.path is not None else f"data.source: {run.data.source}"
+    where = f"data.path: {path!r}" if path is not None else f"data.source: {run.data.source}"
     length = run.data.sequence_length
     if rows.training.num_rows + rows.heldout.num_rows == 0:
-        raise ConfigError(
-            f"{where} holds no text (data.text_column {run.data.text_column!r}); give documents that are not empty",
-            code="E207",
+        columns = columns_of(run.data)
+        what = (
+            f"no text (data.text_column {columns[0]!r})"
+            if columns == (run.data.text_column,)
+            else (f"nothing to learn within {length} tokens (columns {', '.join(columns)})")
         )
+        raise ConfigError(f"{where} holds {what}; give documents that are not empty", code="E207")
     problems: list[str] = []
     if rows.training.num_rows < run.batch.initial_batch:
         problems.append(

@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,11 @@ import numpy as np
 from adloco_p2p.config.run_config import DataConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.data import corpus
+from adloco_p2p.data.chat_template import Example
 from adloco_p2p.data.corpus import Document
-from adloco_p2p.data.packing import TokenRows, pack, padding_of, smallest_dtype, terminated
-from adloco_p2p.data.source import anonymous, is_heldout, load_split, texts_of
+from adloco_p2p.data.examples import ExampleReader, examples_of, pack_examples
+from adloco_p2p.data.packing import Rows, TokenRows, pack, padding_of, smallest_dtype, terminated
+from adloco_p2p.data.source import anonymous, columns_of, is_heldout, load_split, texts_of
 from adloco_p2p.data.tokenizer import TokenIds, Tokenizer
 from adloco_p2p.errors import StorageError
 
@@ -37,12 +39,13 @@ SIDES = ("training", "heldout")
 class IndexedRows:
     """Both sides of the held-out split."""
 
-    training: TokenRows
-    heldout: TokenRows
+    training: Rows
+    heldout: Rows
 
 
 def index_rows(data: DataConfig, tokenizer: Tokenizer, *, cache_dir: Path | None) -> IndexedRows:
-    """All rows of the configured data. Rows of the embedded text, or without `cache_dir`, are made in memory every time.
+    """All rows of one data set. Rows of the embedded text, of which only a part is learned, or without `cache_dir`, are made in
+    memory every time.
 
     Raises ConfigError where the data cannot be loaded and StorageError where the cache cannot be written.
     """
@@ -52,6 +55,11 @@ def index_rows(data: DataConfig, tokenizer: Tokenizer, *, cache_dir: Path | None
     datasets = [dataset]
     if data.heldout_split is not None:
         datasets.append(load_split(data, split=data.heldout_split, cache_dir=cache_dir))
+    elif data.heldout_path is not None:
+        datasets.append(load_split(replace(data, path=data.heldout_path), split=data.split, cache_dir=cache_dir))
+    if columns_of(data) != (data.text_column,):
+        return _example_rows(datasets, data, tokenizer)
+    if len(datasets) > 1:
         documents = _split_by_dataset(dataset, datasets[1], data.text_column)
     else:
         documents = _split_by_identity(map(anonymous, texts_of(dataset, data.text_column)), data.heldout_fraction)
@@ -67,6 +75,26 @@ def index_rows(data: DataConfig, tokenizer: Tokenizer, *, cache_dir: Path | None
     if cached is None:
         raise StorageError(f"{entry}: the rows just written cannot be read back")
     return cached
+
+
+def _example_rows(datasets: list[Any], data: DataConfig, tokenizer: Tokenizer) -> IndexedRows:
+    """Conversations or completions, split by what they say, or by the data set where there are two."""
+    reader = ExampleReader(data, tokenizer)
+    sides: tuple[list[Example], list[Example]] = ([], [])
+    for number, dataset in enumerate(datasets):
+        for identity, example in examples_of(dataset, reader):
+            is_held = number == 1 or (len(datasets) == 1 and is_heldout(identity, data.heldout_fraction))
+            sides[is_held].append(example)
+    training, heldout = (
+        pack_examples(
+            side,
+            sequence_length=data.sequence_length,
+            vocab_size=tokenizer.vocab_size,
+            padding=tokenizer.end_of_document,
+        )
+        for side in sides
+    )
+    return IndexedRows(training=training, heldout=heldout)
 
 
 SplitDocuments = Iterator[tuple[bool, list[str]]]
@@ -99,6 +127,7 @@ def _in_memory(documents: SplitDocuments, data: DataConfig, tokenizer: Tokenizer
             sequence_length=data.sequence_length,
             end_of_document=tokenizer.end_of_document,
             dtype=smallest_dtype(tokenizer.vocab_size),
+            is_cut=data.attention == "document",
         )
         for tokens in sides
     )
@@ -176,4 +205,5 @@ def _map_rows(path: Path, num_tokens: int, data: DataConfig, tokenizer: Tokenize
         raise ValueError(f"{path}: {path.stat().st_size} bytes, {stored * dtype.itemsize} expected")
     # an empty file cannot be mapped
     ids = np.memmap(path, dtype=dtype, mode="r") if stored else np.empty(0, dtype=dtype)
-    return TokenRows(ids=ids.reshape(-1, data.sequence_length), num_tokens=num_tokens)
+    end = tokenizer.end_of_document if data.attention == "document" else None
+    return TokenRows(ids=ids.reshape(-1, data.sequence_length), num_tokens=num_tokens, end_of_document=end)

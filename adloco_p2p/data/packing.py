@@ -4,8 +4,9 @@ Every document is followed by the end-of-document token, the documents are laid 
 `sequence_length` tokens. Nothing is dropped; an empty document adds nothing. Only the last row is padded.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,8 @@ class TokenRows:
     ids: TokenIds
     """[num_rows, L]; behind `num_tokens`, padding."""
     num_tokens: int
+    end_of_document: int | None = None
+    """The id that ends a document, where attention is to stay inside of each; none: a row is read as one text."""
 
     def __post_init__(self) -> None:
         num_rows, length = self.ids.shape
@@ -31,13 +34,98 @@ class TokenRows:
     def num_rows(self) -> int:
         return int(self.ids.shape[0])
 
+    @property
+    def length(self) -> int:
+        """L."""
+        return int(self.ids.shape[1])
+
     def gather(self, rows: npt.NDArray[np.int64]) -> Batch:
         """The batch of the named rows, in that order. `rows`: [n], repeats allowed."""
         ids = np.take(self.ids, rows, axis=0).astype(np.int64)  # [n, L]
         length = ids.shape[1]
         tokens_before = rows[:, None] * length + np.arange(length)  # [n, L] places in the line of tokens
         labels = np.where(tokens_before < self.num_tokens, ids, IGNORED_LABEL)
+        return as_batch(ids, labels, None if self.end_of_document is None else starts(ids, self.end_of_document))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExampleRows:
+    """Rows of whole documents of which a part is learned, in memory."""
+
+    ids: TokenIds  # [num_rows, L]
+    is_learned: npt.NDArray[np.bool_]  # [num_rows, L]
+    is_start: npt.NDArray[np.bool_]  # [num_rows, L]: where a document begins
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.ids.shape[0])
+
+    @property
+    def length(self) -> int:
+        """L."""
+        return int(self.ids.shape[1])
+
+    def gather(self, rows: npt.NDArray[np.int64]) -> Batch:
+        """The batch of the named rows, in that order. `rows`: [n], repeats allowed."""
+        ids = self.ids[rows].astype(np.int64)
+        return as_batch(ids, np.where(self.is_learned[rows], ids, IGNORED_LABEL), self.is_start[rows])
+
+
+class Rows(Protocol):
+    """Rows that a batch is made of."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    def gather(self, rows: npt.NDArray[np.int64]) -> Batch: ...
+
+
+class ConcatenatedRows:
+    """The rows of several data sets as those of one."""
+
+    def __init__(self, parts: Sequence[Rows]) -> None:
+        self._parts = parts
+        self.first_rows = np.cumsum([0, *(part.num_rows for part in parts)])
+        """Of each part, and the number of all."""
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.first_rows[-1])
+
+    @property
+    def length(self) -> int:
+        return self._parts[0].length
+
+    def gather(self, rows: npt.NDArray[np.int64]) -> Batch:
+        which = np.searchsorted(self.first_rows, rows, side="right") - 1
+        batches = [self._parts[part].gather(rows[which == part] - self.first_rows[part]) for part in np.unique(which)]
+        # parts one after the other, then back into the order that was asked for
+        order = torch.from_numpy(np.argsort(np.argsort(which, kind="stable"), kind="stable"))
+        ids, labels = (torch.cat([getattr(batch, name) for batch in batches])[order] for name in ("input_ids", "labels"))
+        if batches[0].positions is None:
+            return Batch(input_ids=ids, labels=labels)
+        positions = torch.cat([batch.positions for batch in batches if batch.positions is not None])[order]
+        return Batch(input_ids=ids, labels=labels, positions=positions)
+
+
+def starts(ids: npt.NDArray[np.int64], end_of_document: int) -> npt.NDArray[np.bool_]:
+    """Where documents begin in rows [n, L] of documents laid end to end: in front, and behind every end."""
+    is_start = np.ones(ids.shape, dtype=np.bool_)
+    is_start[:, 1:] = ids[:, :-1] == end_of_document
+    return is_start
+
+
+def as_batch(ids: npt.NDArray[np.int64], labels: npt.NDArray[np.int64], is_start: npt.NDArray[np.bool_] | None) -> Batch:
+    """Rows [n, L] as a batch; with the places where documents begin, positions restart there and nothing predicts the token."""
+    if is_start is None:
         return Batch(input_ids=torch.from_numpy(ids), labels=torch.from_numpy(labels))
+    places = np.arange(ids.shape[1], dtype=np.int64)
+    positions = places - np.maximum.accumulate(np.where(is_start, places, 0), axis=1)
+    labels = np.where(positions == 0, IGNORED_LABEL, labels)
+    return Batch(input_ids=torch.from_numpy(ids), labels=torch.from_numpy(labels), positions=torch.from_numpy(positions))
 
 
 def smallest_dtype(vocab_size: int) -> np.dtype[np.integer]:
@@ -67,10 +155,16 @@ def padding_of(num_tokens: int, *, sequence_length: int) -> int:
 
 
 def pack(
-    documents: Iterable[TokenIds], *, sequence_length: int, end_of_document: int, dtype: np.dtype[np.integer]
+    documents: Iterable[TokenIds],
+    *,
+    sequence_length: int,
+    end_of_document: int,
+    dtype: np.dtype[np.integer],
+    is_cut: bool = False,
 ) -> TokenRows:
-    """All documents as rows [ceil(tokens / L), L]. No documents, no rows."""
+    """All documents as rows [ceil(tokens / L), L]; attention stays inside of each where `is_cut`. No documents, no rows."""
     lines = list(terminated(documents, end_of_document=end_of_document, dtype=dtype))
     num_tokens = sum(map(len, lines))
     padding = np.full(padding_of(num_tokens, sequence_length=sequence_length), end_of_document, dtype=dtype)
-    return TokenRows(ids=np.concatenate([*lines, padding]).reshape(-1, sequence_length), num_tokens=num_tokens)
+    ids = np.concatenate([*lines, padding]).reshape(-1, sequence_length)
+    return TokenRows(ids=ids, num_tokens=num_tokens, end_of_document=end_of_document if is_cut else None)

@@ -8,6 +8,7 @@ peer can derive who reads what, and going on after a restart needs no state.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,7 +61,7 @@ def _mix(values: UInts) -> UInts:
 class SampleOrder:
     """The orders of all instances over the rows of a run."""
 
-    seed: int
+    seed: int | str
     num_rows: int
 
     def rows(self, instance: InstanceId, *, first_sample: int, num_samples: int) -> npt.NDArray[np.int64]:
@@ -72,3 +73,37 @@ class SampleOrder:
             places = np.arange(max(first_sample, start), min(end, start + self.num_rows), dtype=np.int64) - start
             pieces.append(permute(places, size=self.num_rows, keys=round_keys(self.seed, instance, epoch)))
         return np.concatenate(pieces)
+
+
+WEIGHT_PARTS = 1 << 20
+"""Weights are counted in so many parts, in whole numbers, so that every machine mixes alike."""
+
+
+class MixedOrder:
+    """The orders of all instances over several data sets, drawn from in proportion to weights.
+
+    Of the first n samples floor(n w) are the first data set's, w its share; the others go on alike with what is left. So the
+    place of sample n in its own data set is known without a cursor, and each data set has an order of its own, epoch after
+    epoch.
+    """
+
+    def __init__(self, *, seed: int, sizes: Sequence[int], weights: Sequence[float]) -> None:
+        assert len(sizes) == len(weights) >= 1 and all(size >= 1 for size in sizes) and all(weight > 0 for weight in weights)
+        self._orders = [SampleOrder(seed=f"{seed}/{number}", num_rows=size) for number, size in enumerate(sizes)]
+        self._first_rows = [sum(sizes[:number]) for number in range(len(sizes))]
+        self._shares = [max(1, round(WEIGHT_PARTS * weight / sum(weights[number:]))) for number, weight in enumerate(weights)]
+
+    def rows(self, instance: InstanceId, *, first_sample: int, num_samples: int) -> npt.NDArray[np.int64]:
+        """Rows of the samples first_sample .. first_sample + num_samples - 1 of the instance, counted over all data sets."""
+        found = np.empty(num_samples, dtype=np.int64)
+        left, numbers = np.arange(num_samples), np.arange(first_sample, first_sample + num_samples, dtype=np.int64)
+        for order, first_row, share in zip(self._orders, self._first_rows, self._shares, strict=True):
+            before, after = (count * share // WEIGHT_PARTS for count in (numbers, numbers + 1))
+            is_ours = after > before
+            ours = before[is_ours]  # consecutive: the samples are
+            if len(ours):
+                rows = order.rows(instance, first_sample=int(ours[0]), num_samples=len(ours))
+                found[left[is_ours]] = first_row + rows
+            left, numbers = left[~is_ours], (numbers - before)[~is_ours]
+        assert not len(left), "the last share is the whole"
+        return found

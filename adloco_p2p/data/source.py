@@ -4,10 +4,12 @@ import glob
 import hashlib
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from adloco_p2p.config.run_config import DataConfig
+from adloco_p2p.core.model import canonical
 from adloco_p2p.data.corpus import Document
 from adloco_p2p.data.hub import client_errors, repository_files
 from adloco_p2p.errors import ConfigError
@@ -39,7 +41,7 @@ def is_heldout(identity: str, fraction: float) -> bool:
 
 
 def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
-    """One split as a `datasets.Dataset`, or an `IterableDataset` where `data.streaming`; holds the text column only.
+    """One split as a `datasets.Dataset`, or an `IterableDataset` where `data.streaming`; holds the wanted columns only.
 
     `cache_dir` is where `datasets` keeps what it converts; none: its own place. Raises ConfigError where the data are missing,
     unreachable or without the text column.
@@ -61,12 +63,57 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
         )  # a stream may learn its columns from its first row only
     except (OSError, ValueError, datasets.exceptions.DatasetsError, *client_errors()) as error:
         raise ConfigError(_unreadable(data, split, error), code="E207") from error
-    if columns and data.text_column not in columns:
+    wanted = list(columns_of(data))
+    if columns and (missing := [column for column in wanted if column not in columns]):
         raise ConfigError(
-            f"data.text_column: no column {data.text_column!r} in {data.path}; it has {', '.join(sorted(columns))}",
+            f"{_column_setting(data, missing[0])}: no column {missing[0]!r} in {data.path};"
+            f" it has {', '.join(sorted(columns))}",
             code="E207",
         )
-    return dataset.select_columns([data.text_column]) if columns else dataset
+    return dataset.select_columns(wanted) if columns else dataset
+
+
+def files_digest(data: DataConfig) -> str:
+    """Of the content of all local files that are read, in the order in which they are; empty where none is named. Raises
+    ConfigError where they are missing."""
+    paths = [path for path in (data.path, *data.mixture, data.heldout_path) if path is not None]
+    if data.source in ("python", "hub") or not paths:
+        return ""
+    try:
+        return canonical.digest(
+            [[_content_digest(Path(name)) for name in _local_files(replace(data, path=path))] for path in paths]
+        )
+    except OSError as error:
+        raise ConfigError(f"data.path: cannot be read: {error}", code="E207") from error
+
+
+def _content_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_files(data: DataConfig) -> None:
+    """Raise ConfigError where the local files are not those that the run was started with."""
+    if data.digest and (found := files_digest(data)) != data.digest:
+        raise ConfigError(
+            f"data.path: the files have digest {found} here, and the run was started with {data.digest};"
+            " get the files that the run's author has",
+            code="E218",
+        )
+
+
+def columns_of(data: DataConfig) -> tuple[str, ...]:
+    """The columns that are read: of texts, of conversations, or of prompts and completions."""
+    if data.messages_column is not None:
+        return (data.messages_column,)
+    if data.prompt_column is not None and data.completion_column is not None:
+        return (data.prompt_column, data.completion_column)
+    return (data.text_column,)
+
+
+def _column_setting(data: DataConfig, column: str) -> str:
+    names = ("messages_column", "prompt_column", "completion_column")
+    return f"data.{next((name for name in names if getattr(data, name) == column), 'text_column')}"
 
 
 def texts_of(dataset: Any, column: str) -> Iterator[list[str]]:

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 
 from adloco_p2p.config.run_config import DataConfig
 from adloco_p2p.core.model.types import InstanceId, PeerId
-from adloco_p2p.data.packing import cut, smallest_dtype, terminated
+from adloco_p2p.data.packing import as_batch, cut, smallest_dtype, starts, terminated
 from adloco_p2p.data.sampling import permute, round_keys
 from adloco_p2p.data.source import is_heldout, load_split, text_of
 from adloco_p2p.data.tokenizer import TokenIds, Tokenizer
@@ -102,7 +101,7 @@ class StreamedFeed:
         the rows speak of many documents; fewer where the data end."""
         if self._heldout_rows is None or num_rows > self._heldout_wanted:
             self._heldout_rows, self._heldout_wanted = self._read_heldout(num_rows), num_rows
-        return _batch(self._heldout_rows[:num_rows])
+        return _batch(self._heldout_rows[:num_rows], self._data, self._tokenizer)
 
     def state(self, instance: InstanceId) -> dict[str, object]:
         """Behind the last row taken. Holds the rest of the last document as tokens."""
@@ -174,7 +173,7 @@ class StreamedRows:
             num_tokens += len(lines[-1])
         line = np.concatenate(lines)
         self._leftover = line[wanted:].copy()  # a view would keep the whole line alive
-        return _batch(line[:wanted].reshape(num_samples, length))
+        return _batch(line[:wanted].reshape(num_samples, length), self._data, self._tokenizer)
 
     def state(self) -> dict[str, object]:
         self._cursor.shard_state = self._shard.state_dict()
@@ -225,10 +224,10 @@ def _terminated(documents: list[TokenIds], tokenizer: Tokenizer) -> list[TokenId
     return list(terminated(documents, end_of_document=tokenizer.end_of_document, dtype=dtype))
 
 
-def _batch(rows: TokenIds) -> Batch:
+def _batch(rows: TokenIds, data: DataConfig, tokenizer: Tokenizer) -> Batch:
     """Rows without padding [n, L] as a batch."""
-    ids = torch.from_numpy(rows.astype(np.int64))
-    return Batch(input_ids=ids, labels=ids.clone())
+    ids = rows.astype(np.int64)
+    return as_batch(ids, ids.copy(), starts(ids, tokenizer.end_of_document) if data.attention == "document" else None)
 
 
 def _parse_cursor(state: dict[str, object], *, vocab_size: int) -> Cursor:

@@ -9,8 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from adloco_p2p.config.hub_reach import is_hub_reachable
 from adloco_p2p.config.local_files import check_source
 from adloco_p2p.config.run_config import RunConfig, TokenizerConfig
+from adloco_p2p.core.model import canonical
 from adloco_p2p.errors import ConfigError
 
 TokenIds = npt.NDArray[np.integer[Any]]
@@ -44,10 +46,23 @@ class Tokenizer(Protocol):
 
 
 def open_tokenizer(config: TokenizerConfig) -> Tokenizer:
-    """The tokenizer that a run names. Raises ConfigError where it cannot be loaded. Never executes remote code."""
+    """The tokenizer that a run names. Raises ConfigError where it cannot be loaded, or where the run states another digest.
+    Never executes remote code."""
     if config.source == "bytes":
         return ByteTokenizer()
-    return PretrainedTokenizer(config)
+    tokenizer = PretrainedTokenizer(config)
+    if config.digest and (found := tokenizer.digest()) != config.digest:
+        raise ConfigError(
+            f"tokenizer.source: {config.source!r} has digest {found} here, and the run was started with {config.digest};"
+            " get the tokenizer that the run's author has",
+            code="E218",
+        )
+    return tokenizer
+
+
+def tokenizer_digest(config: TokenizerConfig) -> str:
+    """Of the tokenizer that a run names; empty for bytes. Raises ConfigError."""
+    return PretrainedTokenizer(config).digest() if config.source != "bytes" else ""
 
 
 def check_vocabulary(run: RunConfig, tokenizer: Tokenizer) -> None:
@@ -127,7 +142,12 @@ class PretrainedTokenizer:
         revision = config.revision or "main"
         check_source("tokenizer.source", config.source, code="E208")
         try:
-            self._inner: Any = AutoTokenizer.from_pretrained(config.source, revision=revision, trust_remote_code=False)
+            self._inner: Any = AutoTokenizer.from_pretrained(
+                config.source,
+                revision=revision,
+                trust_remote_code=False,
+                local_files_only=not is_hub_reachable(),
+            )
         except (OSError, ValueError, ImportError) as error:
             raise ConfigError(
                 f"tokenizer.source: {config.source!r} (revision {revision!r}) cannot be loaded: {_first_line(error)}; "
@@ -156,6 +176,28 @@ class PretrainedTokenizer:
         )
         return [np.asarray(document, dtype=np.int32) for document in encoded["input_ids"]]
 
+    def encode_control(self, text: str) -> TokenIds:
+        """Of text that a chat template wrote, in which control tokens are meant: int32."""
+        encoded = self._inner([text], add_special_tokens=False, return_attention_mask=False, verbose=False)
+        return np.asarray(encoded["input_ids"][0], dtype=np.int32)
+
+    @property
+    def chat_template(self) -> str | None:
+        """How the model's authors write conversations; none for models that were not made for them."""
+        template = self._inner.chat_template
+        return template if isinstance(template, str) else None
+
+    @property
+    def special_tokens(self) -> dict[str, Any]:
+        """By the names that chat templates know, such as `eos_token`."""
+        return dict(self._inner.special_tokens_map)
+
+    @property
+    def control_tokens(self) -> list[str]:
+        """All that no text can spell; the longest first."""
+        added = self._inner.added_tokens_decoder.values()
+        return sorted((token.content for token in added if token.special), key=len, reverse=True)
+
     def decode(self, ids: Iterable[int]) -> str:
         text: str = self._inner.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
@@ -163,6 +205,11 @@ class PretrainedTokenizer:
     def tokens(self) -> dict[int, str]:
         """Every token by its id."""
         return {token_id: token for token, token_id in self._inner.get_vocab().items()}
+
+    def digest(self) -> str:
+        """Of what texts and conversations become, whatever else the files say."""
+        parts = [self._inner.backend_tokenizer.to_str(), self.chat_template or "", str(self.end_of_document)]
+        return hashlib.sha256(canonical.encode(parts)).hexdigest()
 
     def save(self, directory: Path) -> None:
         self._inner.save_pretrained(directory)

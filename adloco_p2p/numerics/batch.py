@@ -8,7 +8,7 @@ import torch
 from adloco_p2p.core.model.types import InstanceId, PeerId
 
 IGNORED_LABEL = -100
-"""Label of padding."""
+"""Label of padding, and of every token that is read and not learned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +21,8 @@ class Batch:
 
     input_ids: torch.Tensor  # [n, L]
     labels: torch.Tensor  # [n, L]
+    positions: torch.Tensor | None = None  # [n, L]
+    """Places in the document, from 0 on, where a row holds several: attention stays inside of each. None: one text a row."""
 
     def __post_init__(self) -> None:
         assert self.input_ids.shape == self.labels.shape and self.input_ids.ndim == 2, (self.input_ids.shape, self.labels.shape)
@@ -36,7 +38,8 @@ class Batch:
 
     def rows(self, start: int, stop: int) -> "Batch":
         """Rows `start` to `stop`, as views."""
-        return Batch(input_ids=self.input_ids[start:stop], labels=self.labels[start:stop])
+        positions = None if self.positions is None else self.positions[start:stop]
+        return Batch(input_ids=self.input_ids[start:stop], labels=self.labels[start:stop], positions=positions)
 
 
 class SampleStream(Protocol):

@@ -66,21 +66,20 @@ def noise_from_products(products: Sequence[Sequence[float]], samples: Sequence[i
     )
 
 
-def half_products(first: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+def half_products(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """The scalars from which the noise of one inner step follows, as [3] fp64 on the device: norm2(first), <first, second>,
     norm2(second).
 
-    `total` [P] is the batch gradient and `first` [P] the part of that sum that the first half of the batch gave.
+    `first` and `second` [P] are the parts of the batch gradient that two groups of its samples gave. Those of pieces of the
+    two vectors add up to those of the whole.
     """
     # dots rather than `inner_product`: five times faster, which the inner loop needs, and reproducible enough for it
     chunk = _HOT_CHUNK_CPU if first.device.type == "cpu" else _HOT_CHUNK
     dots = torch.zeros(3, dtype=torch.float64, device=first.device)
-    for x, y in zip(torch.split(first, chunk), torch.split(total, chunk), strict=True):
+    for x, y in zip(torch.split(first, chunk), torch.split(second, chunk), strict=True):
         x64, y64 = x.double(), y.double()
         dots += torch.stack([x64.dot(x64), x64.dot(y64), y64.dot(y64)])
-    norm_first, cross, norm_total = dots
-    # fp64 throughout: second = total - first costs no third vector
-    return torch.stack([norm_first, cross - norm_first, norm_total - 2 * cross + norm_first])
+    return dots
 
 
 def half_batch_statistics(steps: Sequence[tuple[Sequence[float], tuple[int, int]]]) -> HalfBatchStatistics | None:

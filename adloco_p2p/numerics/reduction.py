@@ -16,10 +16,8 @@ _CHUNK = 1 << 20
 
 
 @torch.no_grad()
-def weighted_average(
-    vectors: Sequence[torch.Tensor], weights: Sequence[float], *, out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """sum_m w_m v_m / sum_m w_m of fp32 CPU vectors [P], into `out` [P] (it may be one of them) or a new vector.
+def weighted_average(vectors: Sequence[torch.Tensor], weights: Sequence[float]) -> torch.Tensor:
+    """sum_m w_m v_m / sum_m w_m of fp32 CPU vectors [P], as a new one.
 
     Summed in the order given, in fp64, and rounded to fp32 once: the same bytes on every machine, and equal vectors come out
     as they went in, bit for bit. A weight of 0 takes nothing, not even a NaN. The weights' sum must be positive.
@@ -29,7 +27,7 @@ def weighted_average(
     assert total > 0, "every weight is zero"
     taken = [(vector, float(weight)) for vector, weight in zip(vectors, weights, strict=True) if weight > 0]
     assert all(vector.shape == taken[0][0].shape and vector.dtype == torch.float32 for vector, _ in taken)
-    result = torch.empty_like(taken[0][0]) if out is None else out
+    result = torch.empty_like(taken[0][0])
     if len(taken) == 1:
         return result.copy_(taken[0][0])
     for start in range(0, result.numel(), _CHUNK):
@@ -39,12 +37,6 @@ def weighted_average(
             summed.add_(vector[part].double().mul_(weight))
         result[part] = summed.div_(total)
     return result
-
-
-def merge_(target: torch.Tensor, sources: Sequence[torch.Tensor], weights: Sequence[float]) -> None:
-    """target [P] <- weighted mean of the sources [P], in place; a zero total leaves the target as it is (method section 6)."""
-    if sum(weights) > 0:
-        weighted_average(sources, weights, out=target)
 
 
 def pseudo_gradient_statistics(own: torch.Tensor, averaged: torch.Tensor) -> PseudoGradientStatistics:

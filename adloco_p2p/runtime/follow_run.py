@@ -8,7 +8,7 @@ import contextlib
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from adloco_p2p.core.ledger.ledger import chain
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
+from adloco_p2p.core.model.telemetry import Round, Started
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.adapters.network_journal import journal_records
@@ -37,7 +38,6 @@ from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.views import units
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import Document, document, plans_of
-from adloco_p2p.views.records import Event
 from adloco_p2p.views.status import Status, apply, replay
 from adloco_p2p.web.server import Address, Page, Server
 
@@ -189,20 +189,15 @@ async def _rest(begun: float) -> None:
 
 def ledger_events_of(run: RunConfig) -> LedgerEvents:
     """The events of the run's ledger, of which none is written yet."""
-    started: Mapping[str, object] = {
-        "run": run.digest,
-        "name": run.name,
-        "peer": "",
-        "mode": run.mode,
-        "rounds": run.work.rounds,
-        "samples": run.work.samples,
-        "inner_steps": run.work.inner_steps,
-        "parameters": 0,
-        "device": "",
-        "micro_batch_limit": 0,
-        "unigram_entropy": None,
-        "resumed_round": None,
-    }
+    started = Started(
+        run=run.digest,
+        name=run.name,
+        peer="",
+        mode=run.mode,
+        rounds=run.work.rounds,
+        samples=run.work.samples,
+        inner_steps=run.work.inner_steps,
+    )
     return LedgerEvents(genesis_of(run), started=started, sequence_length=run.data.sequence_length)
 
 
@@ -232,7 +227,7 @@ async def _show_workdir(page: Page, workdir: Path, run: RunConfig) -> None:
 
 def workdir_document(workdir: Path, run: RunConfig, from_ledger: LedgerEvents) -> Document:
     """The swarm by its ledger, and this node by its own events. Raises StorageError."""
-    own_events: list[Event] = list(read_events(workdir / "events.jsonl"))
+    own_events = list(read_events(workdir / "events.jsonl"))
     own = replay(own_events)
     journal = workdir / "journal.bin"
     entries = chain(journal_records(journal), genesis_of(run)) if journal.exists() else []
@@ -241,9 +236,10 @@ def workdir_document(workdir: Path, run: RunConfig, from_ledger: LedgerEvents) -
         from_ledger.follow(entries)
         contributions = leaderboard(from_ledger.credited, sequence_length=length)
         status, plans = from_ledger.status, from_ledger.lines
-        for event in own_events:
-            if event["event"] == "round" and (event["round"], event["instance"]) not in from_ledger.status.results:
-                status = apply(status, event)
+        for stamped in own_events:
+            event = stamped.event
+            if isinstance(event, Round) and (event.round, event.instance) not in from_ledger.status.results:
+                status = apply(status, stamped)
         source = "Read from the ledger on this machine and from its node's events, which alone have the newest rounds."
     else:
         status, plans, contributions = own, plans_of(own_events), _alone(own)

@@ -15,6 +15,7 @@ from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.model.events import Received, Started, StateServed, Stop
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
+from adloco_p2p.core.model.telemetry import Listening, Refused
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import ConfigError, SwarmError
@@ -223,8 +224,8 @@ class NetworkPeer:
         signals.install_for(node, asyncio.get_running_loop(), grace_seconds=local.peer_config.grace_seconds)
         local.view.start()
         try:
-            local.sink.write("started", local.started_fields)
-            local.sink.write("listening", {"join_link": link})
+            local.sink.write(local.started)
+            local.sink.write(Listening(join_link=link))
             node.attach(asyncio.get_running_loop())
             async with contextlib.AsyncExitStack() as services:
                 for service in (self._averager, self._server, self._wire, self._reachability, control, metrics):
@@ -306,7 +307,7 @@ class NetworkPeer:
     def _on_refused(self, peer: PeerId, reason: str) -> None:
         count = self._refusals.count(peer, reason, time.monotonic())
         if count:
-            self._local.sink.write("refused", {"peer": peer, "reason": reason, "count": count})
+            self._local.sink.write(Refused(peer=peer, reason=reason, count=count))
 
     def _roster(self) -> list[PeerId]:
         return [entry.peer for entry in self._agreement.ledger.plans[-1].roster]

@@ -48,7 +48,7 @@ async def train_alone(local: LocalPeer) -> Stop:
     signals.install_for(node, asyncio.get_running_loop(), grace_seconds=local.peer_config.grace_seconds)
     local.view.start()
     try:
-        local.sink.write("started", local.started_fields)
+        local.sink.write(local.started)
         node.attach(asyncio.get_running_loop())
         await control.start()
         local.workdir.enter(None)

@@ -6,13 +6,13 @@ Nothing here decides anything about training.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.control.endpoint import parse_listen
 from adloco_p2p.control.server import ControlServer
 from adloco_p2p.core.model.events import Durable
+from adloco_p2p.core.model.telemetry import Started
 from adloco_p2p.core.model.types import Capacity, PeerId
 from adloco_p2p.core.peer.peer import Cadence
 from adloco_p2p.data.feed import IndexedFeed, open_feed
@@ -46,8 +46,8 @@ class LocalPeer:
     capacity: Capacity
     view: EventBroadcaster
     peer_config: PeerConfig
-    started_fields: dict[str, Any]
-    """The first event's fields about the run and the machine."""
+    started: Started
+    """The first event."""
 
     @property
     def cadence(self) -> Cadence:
@@ -117,20 +117,20 @@ def open_local(
             max_instances=peer_config.max_instances,
             is_reachable=not peer_config.client_mode,
         ),
-        started_fields={
-            "run": run.digest,
-            "name": run.name,
-            "peer": me,
-            "mode": run.mode,
-            "rounds": run.work.rounds,
-            "samples": run.work.samples,
-            "inner_steps": run.work.inner_steps,
-            "parameters": engine.num_parameters,
-            "device": str(engine.device),
-            "micro_batch_limit": engine.micro_batch_limit,
-            "unigram_entropy": feed.unigram_entropy(run.evaluation.rows) if isinstance(feed, IndexedFeed) else None,
-            "resumed_round": latest.round if latest else None,
-        },
+        started=Started(
+            run=run.digest,
+            name=run.name,
+            peer=me,
+            mode=run.mode,
+            rounds=run.work.rounds,
+            samples=run.work.samples,
+            inner_steps=run.work.inner_steps,
+            parameters=engine.num_parameters,
+            device=str(engine.device),
+            micro_batch_limit=engine.micro_batch_limit,
+            unigram_entropy=feed.unigram_entropy(run.evaluation.rows) if isinstance(feed, IndexedFeed) else None,
+            resumed_round=latest.round if latest else None,
+        ),
     )
 
 
@@ -151,4 +151,4 @@ async def show_bandwidth(local: LocalPeer, rate_limiter: RateLimiter) -> None:
     """Send the rates of traffic to the views, until cancelled."""
     while True:
         await asyncio.sleep(BANDWIDTH_SECONDS)
-        local.sink.write("bandwidth", dict(rate_limiter.traffic()))
+        local.sink.write(rate_limiter.traffic())

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
+from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.events import (
     ApplyOuter,
     Average,
@@ -69,10 +70,18 @@ from adloco_p2p.sim.identities import sign, verify
 from adloco_p2p.sim.network import Network, OversizedMessage
 from adloco_p2p.sim.peer_checkers import PeerCheckers
 
-OUTCOME = "agreed"
-"""The line that marks, among the effects of a peer, what the agreement handed it."""
-TOLD = ("fast_forwarded", "average_failed", "average_retried", "warning", "left", "returned", "merge", "paused", "resumed")
-"""Lines of a peer that the trace repeats."""
+TOLD = (
+    telemetry.FastForwarded,
+    telemetry.AverageFailed,
+    telemetry.AverageRetried,
+    telemetry.Warning,
+    telemetry.Left,
+    telemetry.Returned,
+    telemetry.Merge,
+    telemetry.Paused,
+    telemetry.Resumed,
+)
+"""Telemetry of a peer that the trace repeats."""
 TELLING = (Promise, Ack, Vote, Proposal)
 """Messages that reveal what must be on the disk."""
 SHORT_JOB_SECONDS = 0.01
@@ -180,12 +189,19 @@ class WatchedAgreement:
         return _marked(self.inner.rejoin(capacity, now))
 
 
+@dataclass(frozen=True, slots=True)
+class Agreed(Log):
+    """Marks, among the effects of a peer, what the agreement handed it."""
+
+    outcome: Decided | Reorg
+
+
 def _marked(outcomes: Sequence[Outcome]) -> list[Outcome]:
     marked: list[Outcome] = []
     for outcome in outcomes:
         marked.append(outcome)
         if isinstance(outcome, Decided | Reorg):
-            marked.append(Log(name=OUTCOME, fields={"outcome": outcome}))
+            marked.append(Agreed(outcome))
     return marked
 
 
@@ -442,17 +458,17 @@ class Machine:
 
     def _logged(self, log: Log) -> None:
         around = self._around
-        if log.name != OUTCOME:
+        if not isinstance(log, Agreed):
             around.checkers.logged(self.peer, log)
-            if log.name in TOLD:
-                around.note(self.peer, f"{log.name} {log.fields}")
+            if isinstance(log, TOLD):
+                around.note(self.peer, f"{log.event} {canonical.to_plain(log)}")
             return
-        outcome = log.fields["outcome"]
+        outcome = log.outcome
         if isinstance(outcome, Decided):
             around.checkers.decided(self.peer, outcome.plan)
             around.note(self.peer, f"decides round {outcome.plan.round}, roster of {len(outcome.plan.roster)}")
             around.on_decided(self.peer, outcome.plan)
-        elif isinstance(outcome, Reorg):
+        else:
             around.checkers.switched(self.peer, outcome)
             around.note(self.peer, f"switches history: {len(outcome.lost)} plans lost, {len(outcome.won)} won")
             around.on_reorg()

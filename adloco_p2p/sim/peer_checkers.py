@@ -19,7 +19,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Event, Received
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
 from adloco_p2p.core.model.messages import AverageDigest, Leave
-from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.telemetry import FastForwarded, Log, Resumed
 from adloco_p2p.core.model.types import Decide, Digest, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.sim.checkers import Checkers, Violation
 
@@ -109,7 +109,7 @@ class PeerCheckers:
         self._now = now
 
     def logged(self, peer: PeerId, log: Log) -> None:
-        if log.name in ("fast_forwarded", "resumed"):
+        if isinstance(log, FastForwarded | Resumed):
             self._disturb(peer)
 
     def applied(self, peer: PeerId, instance: InstanceId, round: int, average: Digest) -> None:

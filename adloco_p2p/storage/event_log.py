@@ -1,19 +1,18 @@
 """`events.jsonl`: what happened, one JSON object a line, for views, plots and people. Not needed to resume.
 
-Every line has "event" (its name) and "time" (unix seconds, given by the caller); most have "round".
+`core/model/telemetry.py` declares the events.
 """
 
 import json
 import logging
-import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
 
-from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.telemetry import Stamped, to_line
+from adloco_p2p.decode import decode_event
 from adloco_p2p.storage.disk import replace_file, reported, write_all
 
 logger = logging.getLogger(__name__)
@@ -36,60 +35,47 @@ class EventLog:
                 os.truncate(path, content.rfind(b"\n") + 1)
             return cls(path=path, _file=path.open("ab", buffering=0))
 
-    def append(self, event: dict[str, Any]) -> None:
-        """One line, handed to the operating system before this returns. Numbers that are not finite become null.
-
-        Raises StorageError.
-        """
-        assert "event" in event and "time" in event
-        line = json.dumps(_finite(canonical.to_plain(event)), allow_nan=False, separators=(",", ":"))
+    def append(self, stamped: Stamped) -> None:
+        """One line, handed to the operating system before this returns. Raises StorageError."""
         with reported(self.path):
-            write_all(self._file, line.encode("ascii") + b"\n")
+            write_all(self._file, to_line(stamped).encode("ascii") + b"\n")
 
     def rewind(self, round: int) -> None:
         """Forget the events of `round` and later: a resumed run does these rounds again. All or nothing.
 
         Raises StorageError.
         """
-        kept = [event for event in read_events(self.path) if not _is_from(event, round)]
-        lines = b"".join(json.dumps(event, separators=(",", ":")).encode("ascii") + b"\n" for event in kept)
         with reported(self.path):
+            kept = [line for line in self.path.read_bytes().splitlines(keepends=True) if not _is_from(line, round)]
             self._file.close()
-            replace_file(self.path, lines)
+            replace_file(self.path, b"".join(kept))
             self._file = self.path.open("ab", buffering=0)
 
     def close(self) -> None:
         self._file.close()
 
 
-def read_events(path: Path) -> Iterator[dict[str, Any]]:
-    """The events in a file, oldest first; none where there is no file. A last line without its end is skipped, because
-    it is being written or was torn; any other unreadable line is logged and skipped. Raises StorageError."""
+def read_events(path: Path) -> Iterator[Stamped]:
+    """The events in a file, oldest first; none where there is no file. A last line without its end is skipped, because it is
+    being written or was torn, and so are events that this version does not know; any other line that it cannot read is logged
+    and skipped. Raises StorageError."""
     with reported(path):
         content = path.read_bytes() if path.exists() else b""
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            event = json.loads(line)
+            event = decode_event(line)
         except ValueError:
-            event = None
-        if isinstance(event, dict) and "event" in event and "time" in event:
-            yield event
-        else:
             logger.warning("event unreadable", extra={"path": str(path), "line": number})
+            continue
+        if event is not None:
+            yield event
 
 
-def _is_from(event: dict[str, Any], round: int) -> bool:
-    found = event.get("round")
+def _is_from(line: bytes, round: int) -> bool:
+    """Events of other versions have rounds too."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return False
+    found = event.get("round") if isinstance(event, dict) else None
     return isinstance(found, int) and found >= round
-
-
-def _finite(value: Any) -> Any:
-    match value:
-        case float() if not math.isfinite(value):
-            return None
-        case dict():
-            return {key: _finite(item) for key, item in value.items()}
-        case list():
-            return [_finite(item) for item in value]
-        case _:
-            return value

@@ -14,7 +14,7 @@ import torch
 
 from adloco_p2p.core.model.types import Digest
 
-_NAMES = {torch.float32: "F32", torch.int64: "I64"}
+_NAMES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.int64: "I64", torch.uint8: "U8"}
 """The types of checkpoints, by the names of the format."""
 _ALIGNMENT = 8
 """The header is padded with spaces to a multiple of this."""

@@ -151,7 +151,7 @@ class MemoryPort:
         if len(self.swarm.inboxes) < 2:
             return  # no peer to fetch it
         offers = self.swarm.states.setdefault((self.me, instance), {})
-        offers[digest] = tuple(vector.clone() for vector in state)
+        offers[digest] = tuple(state)
         for old in list(offers)[:-STATES_KEPT]:
             del offers[old]
 

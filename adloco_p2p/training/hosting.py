@@ -23,10 +23,12 @@ from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.digest import state_digest, tensor_digest
 from adloco_p2p.numerics.layout import flatten, fragment
 from adloco_p2p.numerics.outer_optimizer import outer_step_
-from adloco_p2p.numerics.reduction import merge_, weighted_average
+from adloco_p2p.numerics.reduction import weighted_average
+from adloco_p2p.training.adapters import draw_adapter_
 from adloco_p2p.training.device import configure_device
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.inner_loop import OnProgress, run_inner_steps
+from adloco_p2p.training.inner_optimizer import InnerOptimizer, has_shape_of, inner_optimizer, load_state_
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.learning_rate import learning_rate_schedule
 from adloco_p2p.training.memory_search import search_cpu, search_cuda
@@ -34,7 +36,6 @@ from adloco_p2p.training.model import build_model, derived_seed, initial_seed
 from adloco_p2p.training.shell import ModelShell
 
 _CODED_AT_ONCE = 1 << 20  # values
-_SNAPSHOT_TENSORS = ("outer", "momentum", "exp_avg", "exp_avg_sq")
 
 
 class Hosting:
@@ -89,14 +90,14 @@ class Hosting:
     def start(self, instances: Sequence[InstanceId]) -> None:
         """Host fresh instances, as the run's seed makes them: the same on every peer."""
         for instance in instances:
-            self._instances[instance] = self._new(flatten(self._build_model(instance)), momentum=None)
+            self._instances[instance] = self._new(self._fresh(instance), momentum=None)
 
     def adopt(self, instance: InstanceId, outer: torch.Tensor, momentum: torch.Tensor) -> None:
         """Host an instance whose state came from others, or replace what is here by it: zero moments, adoption warm-up.
 
-        The vectors [P] are copied.
+        The vectors [P] are kept, and written to by nobody from now on.
         """
-        adopted = self._new(outer.clone(), momentum=momentum.clone())
+        adopted = self._new(outer, momentum=momentum)
         adopted.adoption_steps = 0
         self._instances[instance] = adopted
         self._pseudo_gradients.pop(instance, None)
@@ -138,6 +139,7 @@ class Hosting:
                 share=effect.share,
                 schedule=learning_rate_schedule(effect, inner=self._run.inner, initial_batch=self._run.batch.initial_batch),
                 micro_batch_limit=micro_batch_limit,
+                is_measured=self._run.batch.test != "constant",
                 should_stop=should_stop,
                 on_progress=on_progress,
             )
@@ -191,7 +193,9 @@ class Hosting:
         steps of the next one have begun."""
         hosted = self._get(instance)
         part = self._fragment_of(round)
-        self._step(hosted.outer[part], hosted.momentum[part], averaged)
+        outer, momentum = hosted.outer.clone(), hosted.momentum.clone()
+        self._step(outer[part], momentum[part], averaged)
+        hosted.set_outer(outer, momentum)
         if hosted.round is None or hosted.round <= round:
             self._keep_residual(instance)
             hosted.return_to_outer(part)
@@ -249,7 +253,8 @@ class Hosting:
             torch.sub(piece, self._codec.decode(self._codec.encode(piece)), out=lost[first : first + _CODED_AT_ONCE])
 
     def discard(self, instance: InstanceId) -> None:
-        """Local parameters return to the outer parameters, if the instance is here. AdamW's moments keep what they learned."""
+        """Local parameters return to the outer parameters, if the instance is here. The inner optimizer's state keeps what it
+        learned."""
         if instance in self._instances:
             self._instances[instance].return_to_outer()
         self._pseudo_gradients.pop(instance, None)
@@ -260,22 +265,22 @@ class Hosting:
         return tensor_digest(hosted.outer), state_digest(hosted.outer, hosted.momentum)
 
     def state(self, instance: InstanceId) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copies of outer parameters and momentum [P]: what a donor serves and `adopt` takes."""
+        """Outer parameters and momentum [P], which nobody writes to: what a donor serves and `adopt` takes."""
         hosted = self._get(instance)
-        return hosted.outer.clone(), hosted.momentum.clone()
+        return hosted.outer, hosted.momentum
 
     # --- forks and merges --------------------------------------------------------------------------------------------
 
     def transition(self, forks: Sequence[Fork], merges: Sequence[Merge]) -> None:
         """Apply forks, then merges, at a boundary. The merged-away sources are dropped.
 
-        A fork copies everything: parameters, momentum, AdamW's moments. A merge takes the weighted mean of outer parameters and
-        momentum. Sources of positive weight must be here, fetched (`adopt`) where this peer did not train them; a target that
-        was fetched starts from zero moments by that. Raises LocalProtocolError where one is missing.
+        A fork copies everything: parameters, momentum, the inner optimizer's state. A merge takes the weighted mean of outer
+        parameters and momentum. Sources of positive weight must be here, fetched (`adopt`) where this peer did not train them;
+        a target that was fetched starts from zero moments by that. Raises LocalProtocolError where one is missing.
         """
         for fork in forks:
             for target in fork.targets:
-                self._instances[target] = self._get(fork.source).copy(self._run.inner)
+                self._instances[target] = self._get(fork.source).copy()
         for merge in merges:
             self._merge(merge)
             for source in merge.sources:
@@ -297,37 +302,39 @@ class Hosting:
     # --- saving ------------------------------------------------------------------------------------------------------
 
     def snapshot(self, instance: InstanceId) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
-        """Copies of all that a bit-exact resume needs, taken at a boundary: CPU tensors [P], and JSON-able values. Where the
-        inner steps of the next round have begun, AdamW's moments and the feed are already a few steps into it."""
+        """All that a bit-exact resume needs, taken at a boundary: CPU tensors that nobody writes to, and JSON-able values.
+        Where the inner steps of the next round have begun, the inner optimizer's state and the feed are already a few steps
+        into it."""
         hosted = self._get(instance)
         assert hosted.is_at_boundary or hosted.start is not None, f"instance {instance} has unfinished work"
-        vectors = (hosted.outer, hosted.momentum, *hosted.moments)
-        tensors = {name: vector.to("cpu", copy=True) for name, vector in zip(_SNAPSHOT_TENSORS, vectors, strict=True)}
+        tensors = {"outer": hosted.outer, "momentum": hosted.momentum}
+        tensors |= {name: tensor.to("cpu", copy=True) for name, tensor in hosted.optimizer.state.items()}
         if self._run.averaging.fragments > 1 or (hosted.is_carried and hosted.start is None):
             tensors["local"] = hosted.local.to("cpu", copy=True)
         if instance in self._residual:
             tensors["residual"] = self._residual[instance].clone()
         meta: dict[str, object] = {
-            "optimizer_steps": hosted.optimizer_steps,
+            "optimizer_steps": hosted.optimizer.steps,
             "adoption_steps": hosted.adoption_steps,
             "feed": self._feed.state(instance),
         }
         return tensors, meta
 
     def restore(self, instance: InstanceId, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, object]) -> None:
-        """Host an instance as a snapshot left it. The tensors are copied. Raises StorageError for one of another model."""
+        """Host an instance as a snapshot left it. Outer parameters and momentum are kept, the others copied. Raises
+        StorageError for one of another model."""
         has_local = self._run.averaging.fragments > 1 or "local" in tensors
-        for name in (*_SNAPSHOT_TENSORS, *(["local"] if has_local else [])):
-            if name not in tensors or tensors[name].shape != (self.num_parameters,) or tensors[name].dtype != torch.float32:
-                raise StorageError(f"checkpoint of instance {instance}: {name} is missing or not of this model", code="E405")
+        self._check_saved(instance, tensors, ("outer", "momentum", *(["local"] if has_local else [])))
         match meta:
             case {"optimizer_steps": int(steps), "adoption_steps": int() | None as adoption_steps, "feed": dict(feed_state)}:
                 pass
             case _:
                 raise StorageError(f"checkpoint of instance {instance}: its counters are missing", code="E405")
-        restored = self._new(tensors["outer"].clone(), momentum=tensors["momentum"].clone())
-        exp_avg, exp_avg_sq = (tensors[name].to(self._device, copy=True) for name in ("exp_avg", "exp_avg_sq"))
-        restored.set_moments(exp_avg, exp_avg_sq, steps)
+        restored = self._new(tensors["outer"], momentum=tensors["momentum"])
+        for name, own in restored.optimizer.state.items():
+            if not has_shape_of(tensors.get(name), own):
+                raise StorageError(f"checkpoint of instance {instance}: {name} is missing or not of this model", code="E405")
+        load_state_(restored.optimizer, tensors, steps)
         restored.adoption_steps = adoption_steps
         if has_local:
             restored.local.copy_(tensors["local"])
@@ -336,6 +343,11 @@ class Hosting:
         if "residual" in tensors and self._codec.needs_feedback:
             self._residual[instance] = tensors["residual"].clone()
         self._feed.restore(instance, feed_state)
+
+    def _check_saved(self, instance: InstanceId, tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> None:
+        for name in names:
+            if name not in tensors or tensors[name].shape != (self.num_parameters,) or tensors[name].dtype != torch.float32:
+                raise StorageError(f"checkpoint of instance {instance}: {name} is missing or not of this model", code="E405")
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -349,7 +361,19 @@ class Hosting:
         return torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else [])
 
     def _new(self, outer: torch.Tensor, *, momentum: torch.Tensor | None) -> Instance:
-        return Instance(outer, momentum=momentum, inner=self._run.inner, device=self._device)
+        return Instance(outer, momentum=momentum, device=self._device, new_optimizer=self._new_optimizer)
+
+    def _new_optimizer(self, local: torch.Tensor) -> InnerOptimizer:
+        return inner_optimizer(self._run.inner, local, self._shell.layout, matrices=self._shell.matrices)
+
+    def _fresh(self, instance: InstanceId) -> torch.Tensor:
+        """An instance's first parameters [P], on the CPU. Adapters are drawn into the vector: their base is here already."""
+        if not self._run.model.lora.rank:
+            return flatten(self._build_model(instance))
+        drawn = torch.zeros(self.num_parameters, device=self._device)
+        self._shell.bind(drawn)
+        draw_adapter_(self._shell.module, seed=initial_seed(self._run, instance))
+        return drawn.cpu()
 
     def _build_model(self, instance: InstanceId) -> transformers.PreTrainedModel:
         return build_model(
@@ -373,24 +397,28 @@ class Hosting:
             self._shell,
             sequence_length=sequence_length,
             vocab_size=vocab_size,
-            inner=self._run.inner,
+            clip_norm=self._run.inner.clip_norm,
+            is_measured=self._run.batch.test != "constant",
+            new_optimizer=self._new_optimizer,
             num_instances=max(1, most - len(self._instances)),
             limit=limit,
         )
 
     def _merge(self, merge: Merge) -> None:
-        """Outer parameters and momentum of the target <- weighted means; its AdamW by the rules (method section 6)."""
+        """Outer parameters and momentum of the target <- weighted means; its inner optimizer by the rules (method
+        section 6)."""
         rules = self._run.merge
         target = self._get(merge.target)
         taken = [(self._get(s), weight) for s, weight in zip(merge.sources, merge.weights, strict=True) if weight > 0]
         weights = [weight for _, weight in taken]
         if all(source is target for source, _ in taken):
             return  # a merge that only ends other instances leaves the survivor as it is
-        merge_(target.outer, [source.outer for source, _ in taken], weights)
+        outer = weighted_average([source.outer for source, _ in taken], weights)
         if rules.outer_momentum == "zero":
-            target.momentum.zero_()
+            momentum = torch.zeros_like(target.momentum)
         else:
-            merge_(target.momentum, [source.momentum for source, _ in taken], weights)
+            momentum = weighted_average([source.momentum for source, _ in taken], weights)
+        target.set_outer(outer, momentum)
         if rules.inner_state == "reset":
             target.forget_moments()
         target.return_to_outer()

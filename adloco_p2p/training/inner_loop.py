@@ -1,5 +1,6 @@
 """H inner steps of one instance: the hot path."""
 
+import itertools
 import math
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.core.model.types import HostShare
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch, SampleStream
-from adloco_p2p.numerics.grad_stats import half_batch_statistics, half_products
+from adloco_p2p.numerics.grad_stats import half_batch_statistics
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.learning_rate import LearningRateSchedule
 from adloco_p2p.training.shell import ModelShell
@@ -19,8 +20,10 @@ from adloco_p2p.training.shell import ModelShell
 STATISTICS_PERIOD = 4
 """Every so many inner steps the gradient noise is measured; the first of a round is. A measured step costs three inner
 products and, where the batch is one micro-batch, splitting it; every fourth keeps that under 3 % of the training time
-(benchmarks/statistics_cost.py), and a round still averages H / 4 of these noisy scalars."""
+(benchmarks/statistics_cost.py), and a round still averages H / 4 of these noisy scalars. Only where a batch test asks."""
 
+StepNoise = tuple[torch.Tensor, tuple[int, int]]
+"""`half_products` of an inner step, on the device, and the samples of its two groups."""
 OnProgress = Callable[[int, SupportsFloat, int], None]
 """(inner steps done, mean loss of the last one, its predicted tokens), after every inner step. The loss lies on the device:
 reading it waits for the device, so a caller that throttles reads only what it shows."""
@@ -34,10 +37,12 @@ def run_inner_steps(
     share: HostShare,
     schedule: LearningRateSchedule,
     micro_batch_limit: int,
+    is_measured: bool,
     should_stop: Callable[[], bool],
     on_progress: OnProgress,
 ) -> InnerResult | None:
-    """Do the inner steps of `share`, or as many as `should_stop`, asked before each, lets pass.
+    """Do the inner steps of `share`, or as many as `should_stop`, asked before each, lets pass. `is_measured`: whether
+    something asks for the gradient noise.
 
     Returns what was done, which after a stop is a smaller contribution but a valid one (its weight is its samples); none where
     nothing was done. The caller decides whether it counts or is discarded. The time of `should_stop` does not count as
@@ -57,19 +62,18 @@ def run_inner_steps(
 
     micro_batch = min(share.micro_batch_size, micro_batch_limit)
     loss_sum = torch.zeros((), dtype=torch.float64, device=shell.device)
-    measured: list[tuple[torch.Tensor, tuple[int, int]]] = []
+    measured: list[StepNoise] = []
     tokens = steps = 0
     shell.bind(instance.local)
     shell.module.train()
     # ---------------------------------------------------------------------------------------------- one inner step
     while steps < share.inner_steps and not is_told_to_stop():
         rows = stream.take(share.effective_batch)
-        is_measured = steps % STATISTICS_PERIOD == 0 and rows.num_samples >= 2
-        step_loss, halves, fitting = _accumulate_what_fits(shell, rows, micro_batch=micro_batch, is_measured=is_measured)
+        is_measured_now = is_measured and steps % STATISTICS_PERIOD == 0 and rows.num_samples >= 2
+        step_loss, noise, fitting = _accumulate_what_fits(shell, rows, micro_batch=micro_batch, is_measured=is_measured_now)
         if fitting < micro_batch:
             micro_batch = micro_batch_limit = fitting
-        if halves is not None:
-            measured.append((half_products(shell.half, shell.gradient), halves))
+        measured += [] if noise is None else [noise]
         torch.nn.utils.clip_grad_norm_(shell.parameters, schedule.inner.clip_norm)
         instance.inner_step(shell.gradient, schedule.learning_rate(steps, instance.adoption_steps))
         loss_sum += step_loss
@@ -103,7 +107,7 @@ def _check_finite(loss: float, instance: Instance) -> None:
 
 def _accumulate_what_fits(
     shell: ModelShell, rows: Batch, *, micro_batch: int, is_measured: bool
-) -> tuple[torch.Tensor, tuple[int, int] | None, int]:
+) -> tuple[torch.Tensor, StepNoise | None, int]:
     """As `accumulate_gradient`, with the micro-batch halved, and the rows run again, until it fits the device. Returns the one
     that fits, too. Raises DeviceError where one sample does not fit."""
     while True:
@@ -121,28 +125,34 @@ def _accumulate_what_fits(
 
 def accumulate_gradient(
     shell: ModelShell, rows: Batch, *, micro_batch: int, is_measured: bool
-) -> tuple[torch.Tensor, tuple[int, int] | None]:
+) -> tuple[torch.Tensor, StepNoise | None]:
     """`shell.gradient` <- mean over the rows of each row's gradient, whatever the micro-batches.
 
-    A row's loss is the mean over its predicted tokens. Where the step is measured, `shell.half` receives the part of the
-    gradient that the first half of the micro-batches gave; a single one is split in two. Returns the sum of the token losses
-    (fp64, on the device) and the samples of the two halves. Called again, it starts over.
+    A row's loss is the mean over its predicted tokens. Where the step is measured, the last micro-batch is one group and those
+    before it are the other; a single one is split in two. For the estimates of method section 4.1 any split is as good: with
+    Gaussian noise their variance does not depend on it. Returns the sum of the token losses (fp64, on the device). Called
+    again, it starts over.
     """
     num_samples = rows.num_samples
     starts = list(range(0, num_samples, micro_batch))
-    split_at = None
-    if is_measured:
-        if len(starts) == 1:
-            starts.append((num_samples + 1) // 2)
-        split_at = starts[(len(starts) + 1) // 2]
+    if is_measured and len(starts) == 1:
+        starts.append((num_samples + 1) // 2)
     predicted = (rows.labels[:, 1:] != IGNORED_LABEL).sum(dim=1, keepdim=True).clamp(min=1)  # [n, 1]
     weights = (1.0 / (num_samples * predicted.double())).float().to(shell.device)  # [n, 1]
     loss_sum = torch.zeros((), dtype=torch.float64, device=shell.device)
-    shell.gradient.zero_()
-    for start, stop in zip(starts, [*starts[1:], num_samples], strict=True):
-        if start == split_at:
-            shell.half.copy_(shell.gradient)
+
+    def run(start: int, stop: int) -> None:
         losses = shell.token_losses(rows.rows(start, stop))  # [micro, L]
         torch.autograd.backward((losses * weights[start:stop]).sum())
-        loss_sum += losses.detach().sum(dtype=torch.float64)
-    return loss_sum, None if split_at is None else (split_at, num_samples - split_at)
+        loss_sum.add_(losses.detach().sum(dtype=torch.float64))
+
+    shell.gradient.zero_()
+    for start, stop in itertools.pairwise(starts):
+        run(start, stop)
+    last = starts[-1]
+    if not is_measured:
+        run(last, num_samples)
+        return loss_sum, None
+    with shell.measuring() as products:
+        run(last, num_samples)
+    return loss_sum, (products, (last, num_samples - last))

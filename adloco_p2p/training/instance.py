@@ -1,8 +1,13 @@
 """One instance on one host: what is its own while the module, the gradient and the device are shared."""
 
+from collections.abc import Callable
+
 import torch
 
-from adloco_p2p.config.run_config import InnerConfig
+from adloco_p2p.training.inner_optimizer import InnerOptimizer, load_state_
+
+NewOptimizer = Callable[[torch.Tensor], InnerOptimizer]
+"""The run's inner optimizer, with zero state, for local parameters [P]."""
 
 
 class Instance:
@@ -10,19 +15,22 @@ class Instance:
 
     | what | where | bytes |
     |---|---|---|
-    | `local` parameters, `optimizer` moments | device | 4P + 8P |
+    | `local` parameters, state of the inner optimizer | device, from the first inner step on | 4P + 8P with AdamW |
     | `outer` parameters (pinned on a CUDA machine), outer `momentum` | host | 4P + 4P |
     | `start` of inner steps that did not wait for the last outer step, then their pseudo-gradient | host | 4P |
 
-    AdamW works element by element, so one step on the whole vector is the step of every parameter in it.
+    Outer parameters and momentum are values: an outer step or a merge makes new ones and leaves the old ones as they are. So
+    what a boundary's checkpoint writes, what joiners are served, forks and kept states all refer to them without a copy.
     """
 
-    def __init__(self, outer: torch.Tensor, *, momentum: torch.Tensor | None, inner: InnerConfig, device: torch.device) -> None:
-        """`outer` [P] and `momentum` [P] (none: zeros) become the instance's own; AdamW starts from zero moments."""
-        assert outer.dtype == torch.float32 and outer.device.type == "cpu" and outer.ndim == 1
-        self.outer = outer.pin_memory() if device.type == "cuda" else outer
-        self.momentum = torch.zeros_like(outer) if momentum is None else momentum
-        assert self.momentum.shape == outer.shape and self.momentum.dtype == torch.float32
+    def __init__(
+        self, outer: torch.Tensor, *, momentum: torch.Tensor | None, device: torch.device, new_optimizer: NewOptimizer
+    ) -> None:
+        """`outer` [P] and `momentum` [P] (none: zeros) may be shared, and are written to by nobody from now on."""
+        self._device = device
+        self._new_optimizer = new_optimizer
+        self._trained: tuple[torch.Tensor, InnerOptimizer] | None = None
+        self.set_outer(outer, torch.zeros_like(outer) if momentum is None else momentum)
         self.is_at_boundary = True
         """Whether no round is under way: the local parameters are the outer parameters; or, where fragments are averaged in
         turn, those of the last fragment are; or the rounds before were void."""
@@ -36,53 +44,43 @@ class Instance:
         """The round whose inner steps are under way or done; none at a boundary."""
         self.adoption_steps: int | None = None
         """Inner steps since this host adopted foreign parameters; none where it never did."""
-        self._parameter = torch.nn.Parameter(outer.to(device, copy=True))
-        # fused: one pass and no temporaries of P elements
-        self._optimizer = torch.optim.AdamW(
-            [self._parameter], lr=0.0, betas=inner.betas, eps=inner.eps, weight_decay=inner.weight_decay, fused=True
-        )
-        # allocated now rather than in the first step, so that memory is known before training begins
-        self.set_moments(torch.zeros_like(self.local), torch.zeros_like(self.local), 0)
+
+    def set_outer(self, outer: torch.Tensor, momentum: torch.Tensor) -> None:
+        """Outer parameters and momentum <- these [P]."""
+        for vector in (outer, momentum):
+            assert vector.dtype == torch.float32 and vector.device.type == "cpu" and vector.ndim == 1
+        assert outer.shape == momentum.shape
+        self.outer = outer.pin_memory() if self._device.type == "cuda" else outer
+        self.momentum = momentum
+
+    def _training(self) -> tuple[torch.Tensor, InnerOptimizer]:
+        """What training needs, made when it is first asked for: states that are only served or merged cost no device memory."""
+        if self._trained is None:
+            local = self.outer.to(self._device, copy=True)
+            self._trained = local, self._new_optimizer(local)
+        return self._trained
 
     @property
     def local(self) -> torch.Tensor:
         """Local parameters [P], on the device."""
-        return self._parameter.data
+        return self._training()[0]
 
     @property
-    def moments(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """AdamW's first and second moments, [P] each, on the device."""
-        state = self._optimizer.state[self._parameter]
-        return state["exp_avg"], state["exp_avg_sq"]
-
-    @property
-    def optimizer_steps(self) -> int:
-        """Inner steps since the moments were zero: AdamW's bias correction."""
-        return int(self._optimizer.state[self._parameter]["step"])
-
-    def set_moments(self, exp_avg: torch.Tensor, exp_avg_sq: torch.Tensor, steps: int) -> None:
-        """Go on from these moments [P] on the device, which become the instance's own."""
-        assert exp_avg.shape == exp_avg_sq.shape == self.local.shape
-        self._optimizer.state[self._parameter] = {
-            "step": torch.tensor(float(steps), device=self.local.device),
-            "exp_avg": exp_avg,
-            "exp_avg_sq": exp_avg_sq,
-        }
+    def optimizer(self) -> InnerOptimizer:
+        return self._training()[1]
 
     def forget_moments(self) -> None:
-        """Zero the moments and warm the learning rate up again: they belong to parameters that are gone (method section 6)."""
-        for moment in self.moments:
-            moment.zero_()
-        self.set_moments(*self.moments, 0)
+        """Zero the inner optimizer's state and warm the learning rate up again: it belongs to parameters that are gone (method
+        section 6)."""
+        for tensor in self.optimizer.state.values():
+            tensor.zero_()
+        self.optimizer.set_steps(0)
         self.adoption_steps = 0
 
     def inner_step(self, gradient: torch.Tensor, learning_rate: float) -> None:
-        """One AdamW step on the local parameters with a gradient [P] on the device."""
+        """One step of the inner optimizer with a gradient [P]."""
         self.is_at_boundary = False
-        self._optimizer.param_groups[0]["lr"] = learning_rate
-        self._parameter.grad = gradient
-        self._optimizer.step()
-        self._parameter.grad = None
+        self.optimizer.step(gradient, learning_rate)
         if self.adoption_steps is not None:
             self.adoption_steps += 1
 
@@ -94,7 +92,8 @@ class Instance:
 
     def return_to_outer(self, part: slice = slice(None)) -> None:
         """Local parameters <- outer parameters, or those of a part: the boundary between two rounds."""
-        self.local[part].copy_(self.outer[part])
+        if self._trained is not None:
+            self.local[part].copy_(self.outer[part])
         self.is_at_boundary, self.start, self.round = True, None, None
         self.is_carried = False
 
@@ -103,11 +102,11 @@ class Instance:
         self.is_at_boundary, self.start, self.round = True, None, None
         self.is_carried = True
 
-    def copy(self, inner: InnerConfig) -> "Instance":
-        """A fork: equal in everything, sharing nothing. Taken at a boundary."""
+    def copy(self) -> "Instance":
+        """A fork: equal in everything; neither changes what is the other's. Taken at a boundary."""
         assert self.is_at_boundary
-        twin = Instance(self.outer.clone(), momentum=self.momentum.clone(), inner=inner, device=self.local.device)
-        exp_avg, exp_avg_sq = self.moments
-        twin.set_moments(exp_avg.clone(), exp_avg_sq.clone(), self.optimizer_steps)
+        twin = Instance(self.outer, momentum=self.momentum, device=self._device, new_optimizer=self._new_optimizer)
+        if self._trained is not None:
+            load_state_(twin.optimizer, self.optimizer.state, self.optimizer.steps)
         twin.adoption_steps = self.adoption_steps
         return twin

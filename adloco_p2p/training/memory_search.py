@@ -4,12 +4,10 @@ from collections.abc import Callable
 
 import torch
 
-from adloco_p2p.config.run_config import InnerConfig
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import Batch
-from adloco_p2p.numerics.grad_stats import half_products
 from adloco_p2p.training.inner_loop import accumulate_gradient
-from adloco_p2p.training.instance import Instance
+from adloco_p2p.training.instance import Instance, NewOptimizer
 from adloco_p2p.training.shell import ModelShell
 
 
@@ -51,7 +49,7 @@ def _step_bytes(shell: ModelShell, rows: Batch) -> int:
 
     The tensors that autograd saves, and as a guess twice the largest saved tensor again: backward makes the logits' gradient
     beside them."""
-    own = {parameter.untyped_storage().data_ptr() for parameter in shell.parameters}
+    own = {parameter.untyped_storage().data_ptr() for parameter in shell.module.parameters()}  # a frozen base, too
     saved: dict[int, int] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -68,16 +66,25 @@ def _step_bytes(shell: ModelShell, rows: Batch) -> int:
 
 
 def search_cuda(
-    shell: ModelShell, *, sequence_length: int, vocab_size: int, inner: InnerConfig, num_instances: int, limit: int
+    shell: ModelShell,
+    *,
+    sequence_length: int,
+    vocab_size: int,
+    clip_norm: float,
+    is_measured: bool,
+    new_optimizer: NewOptimizer,
+    num_instances: int,
+    limit: int,
 ) -> int:
-    """By trying: a measured inner step, twice per size, beside as much memory as `num_instances` instances keep.
+    """By trying: an inner step, twice per size, beside as much memory as `num_instances` instances keep.
 
     The process's memory limit (`training.device`) leaves the margin. Raises DeviceError where one sample does not fit.
     """
     num_parameters = shell.layout.num_parameters
     try:
-        others = torch.empty(3 * num_parameters * (num_instances - 1), device=shell.device)  # parameters and moments
-        instance = Instance(torch.zeros(num_parameters), momentum=None, inner=inner, device=shell.device)
+        instance = Instance(torch.zeros(num_parameters), momentum=None, device=shell.device, new_optimizer=new_optimizer)
+        own_bytes = instance.local.nbytes + sum(tensor.nbytes for tensor in instance.optimizer.state.values())
+        others = torch.empty(own_bytes * (num_instances - 1), dtype=torch.uint8, device=shell.device)
     except torch.OutOfMemoryError as error:
         raise DeviceError(
             f"max_instances: {num_instances} instances do not fit {shell.device}; host fewer", code="E502"
@@ -88,8 +95,9 @@ def search_cuda(
         try:
             for _ in range(2):  # the second time the allocator holds what the first one left
                 accumulate_gradient(shell, rows, micro_batch=num_samples, is_measured=False)
-                half_products(shell.half, shell.gradient).tolist()
-                torch.nn.utils.clip_grad_norm_(shell.parameters, inner.clip_norm)
+                if is_measured and num_samples > 1:
+                    accumulate_gradient(shell, rows, micro_batch=num_samples, is_measured=True)
+                torch.nn.utils.clip_grad_norm_(shell.parameters, clip_norm)
                 instance.inner_step(shell.gradient, 0.0)
                 torch.cuda.synchronize(shell.device)
         except torch.OutOfMemoryError:

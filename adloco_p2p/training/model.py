@@ -5,11 +5,12 @@ import os
 import torch
 import transformers
 
-from adloco_p2p.config.local_files import check_source
 from adloco_p2p.config.run_config import ModelConfig, RunConfig, Scalar
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.errors import ConfigError
+from adloco_p2p.training.adapters import adapted
+from adloco_p2p.training.pretrained import load_pretrained
 
 BYTES_PER_PARAMETER = 20
 """Parameters, gradient and AdamW's moments, 4 bytes each, and the outer parameters; more while averaging."""
@@ -29,7 +30,8 @@ def initial_seed(run: RunConfig, instance: InstanceId) -> int:
 
 
 def build_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, seed: int) -> transformers.PreTrainedModel:
-    """A causal language model in fp32 on the CPU; torch's global random state is left as it was.
+    """A causal language model on the CPU whose trainable parameters are fp32: all, or those of its adapters (`adapters.py`).
+    `seed` draws what is not pretrained; torch's global random state is left as it was.
 
     Raises ConfigError naming the setting that does not work.
     """
@@ -37,7 +39,7 @@ def build_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, se
         config = _architecture(model.architecture, vocab_size=vocab_size, sequence_length=sequence_length)
         module = _from_config(config, model.architecture, seed)
     else:
-        module = _from_pretrained(model.pretrained, model.revision)
+        module = load_pretrained(model)
         if module.config.vocab_size < vocab_size:
             raise ConfigError(
                 f"model.pretrained: {model.pretrained} knows {module.config.vocab_size} tokens, the tokenizer has {vocab_size};"
@@ -48,8 +50,7 @@ def build_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, se
     if longest is not None and longest < sequence_length:
         name = "model.architecture.max_position_embeddings" if model.pretrained is None else "model.pretrained"
         raise ConfigError(f"{name}: the model reads {longest} tokens, data.sequence_length is {sequence_length}", code="E209")
-    # a pretrained model may be stored in 16 bits; parameters and optimizers are fp32
-    return module.float()
+    return adapted(module, model.lora, seed=seed) if model.lora.rank else module
 
 
 def _architecture(architecture: dict[str, Scalar], *, vocab_size: int, sequence_length: int) -> transformers.PretrainedConfig:
@@ -138,21 +139,6 @@ def _from_config(config: transformers.PretrainedConfig, given: dict[str, Scalar]
             code="E209",
         ) from error
     return module
-
-
-def _from_pretrained(source: str, revision: str | None) -> transformers.PreTrainedModel:
-    """Weights of a hub id or local directory; only safetensors, which cannot carry code."""
-    check_source("model.pretrained", source, code="E209")
-    try:
-        return transformers.AutoModelForCausalLM.from_pretrained(
-            source,
-            revision=revision or "main",
-            trust_remote_code=False,
-            use_safetensors=True,
-            attn_implementation="sdpa",  # the repository's own choice could name a kernel to be fetched
-        )
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"model.pretrained: {source!r} cannot be loaded: {_one_line(error)}", code="E209") from error
 
 
 def _longest_sequence(config: transformers.PretrainedConfig) -> int | None:

@@ -7,6 +7,7 @@ import torch
 import transformers
 
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
+from adloco_p2p.numerics.grad_stats import half_products
 from adloco_p2p.numerics.layout import layout_of, trainable_parameters
 
 
@@ -18,12 +19,45 @@ class ModelShell:
         self.device = device
         self.layout = layout_of(module)
         self.parameters = [parameter for _, parameter in trainable_parameters(module)]
+        self.matrices = _matrices(module)
+        """Names of the trainable parameters that map one layer's activations to another's."""
         self.gradient = torch.zeros(self.layout.num_parameters, device=device)  # [P], accumulated by backward
-        self.half = torch.zeros(self.layout.num_parameters, device=device)  # [P], the first half's part of the gradient
         self._is_bfloat16 = is_bfloat16
         self._bound: torch.Tensor | None = None
+        self._accumulate_in_place()
+
+    def _accumulate_in_place(self) -> None:
         for parameter, (_, view) in zip(self.parameters, self.layout.views(self.gradient), strict=True):
             parameter.grad = view
+
+    @contextmanager
+    def measuring(self) -> Iterator[torch.Tensor]:
+        """What backward adds to the gradient inside is measured against what was there before, parameter by parameter as it
+        comes, so that no second gradient of the model is ever held. Gives the `half_products`, complete at the end."""
+        products = torch.zeros(3, dtype=torch.float64, device=self.device)
+        awaited = dict(zip(self.parameters, (view for _, view in self.layout.views(self.gradient)), strict=True))
+
+        def add(parameter: torch.nn.Parameter) -> None:
+            assert parameter.grad is not None
+            so_far, coming = awaited.pop(parameter), parameter.grad
+            products.add_(half_products(so_far.view(-1), coming.reshape(-1)))
+            so_far.add_(coming)
+            parameter.grad = None
+
+        handles = [
+            parameter.register_post_accumulate_grad_hook(add)  # type: ignore[no-untyped-call]
+            for parameter in self.parameters
+        ]
+        for parameter in self.parameters:
+            parameter.grad = None
+        try:
+            yield products
+            for so_far in awaited.values():  # nothing came: an expert that no token was sent to
+                products[0] += half_products(so_far.view(-1), so_far.view(-1))[0]
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._accumulate_in_place()
 
     def bind(self, flat: torch.Tensor) -> None:
         """Make the module compute with a vector [P] on its device, without a copy."""
@@ -52,8 +86,10 @@ class ModelShell:
         # The one shift. Moving the labels keeps the logits whole; slicing them would copy the largest tensor of all.
         end = torch.full((batch.num_samples, 1), IGNORED_LABEL)
         targets = torch.cat([batch.labels[:, 1:], end], dim=1).to(self.device)  # [n, L]
+        # positions that restart, and no attention mask: transformers then keeps attention inside of each document
+        positions = None if batch.positions is None else batch.positions.to(self.device)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._is_bfloat16):
-            logits = self.module(input_ids=input_ids, use_cache=False).logits  # [n, L, V]
+            logits = self.module(input_ids=input_ids, position_ids=positions, use_cache=False).logits  # [n, L, V]
         losses = torch.nn.functional.cross_entropy(
             logits.float().view(-1, logits.shape[-1]), targets.view(-1), reduction="none", ignore_index=IGNORED_LABEL
         )
@@ -63,3 +99,14 @@ class ModelShell:
         """Give memory of failed attempts back, so that smaller ones find it whole."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def _matrices(module: transformers.PreTrainedModel) -> frozenset[str]:
+    """Matrices, and stacks of them, other than embeddings and the head: those that look tokens up, or score them."""
+    tables = [part.weight for part in module.modules() if isinstance(part, torch.nn.Embedding)]
+    head = module.get_output_embeddings()
+    tables += [] if head is None else [head.weight]
+    by_token = {id(table) for table in tables}
+    return frozenset(
+        name for name, parameter in trainable_parameters(module) if parameter.ndim in (2, 3) and id(parameter) not in by_token
+    )

@@ -3,8 +3,10 @@
 import math
 from dataclasses import dataclass
 
+from adloco_p2p.core.model.telemetry import Bandwidth, InstanceLine, Plan
+from adloco_p2p.core.model.types import HostShare
 from adloco_p2p.views import units
-from adloco_p2p.views.records import Activity, Decision, Host, Plan, PlannedInstance, RoundResult
+from adloco_p2p.views.records import Activity, Decision, RoundResult
 from adloco_p2p.views.status import Status
 
 WINDOW_ROUNDS = 5
@@ -78,21 +80,10 @@ def bytes_per_token(status: Status) -> float | None:
     return sums.bytes_sent / sums.tokens if sums.tokens else None
 
 
-def bandwidth(status: Status) -> dict[str, float | None]:
+def bandwidth(status: Status) -> Bandwidth:
     """Bytes of this peer, rates and caps: what is measured now; without that, what earlier rounds took."""
     rounds = totals(status)
-    found: dict[str, float | None] = {
-        "sent_bytes": rounds.bytes_sent,
-        "received_bytes": rounds.bytes_received,
-        "up_bytes_per_second": None,
-        "down_bytes_per_second": None,
-        "up_cap_bytes_per_second": 0,
-        "down_cap_bytes_per_second": 0,
-        "budget_bytes": 0,
-        "budget_left_bytes": None,
-        "is_quiet": False,
-    }
-    return found | {name: value for name, value in status.bandwidth.items() if name in found}
+    return status.bandwidth or Bandwidth(sent_bytes=rounds.bytes_sent, received_bytes=rounds.bytes_received)
 
 
 def phase(status: Status) -> str:
@@ -267,7 +258,7 @@ def instance_rows(status: Status) -> list[InstanceRow]:
     return [_instance_row(status, planned.instance, planned) for planned in plan.instances]
 
 
-def _instance_row(status: Status, instance: int, planned: PlannedInstance | None) -> InstanceRow:
+def _instance_row(status: Status, instance: int, planned: InstanceLine | None) -> InstanceRow:
     share = _share(status, planned)
     activity = _current_activity(status, instance)
     result = latest_result(status, instance)
@@ -304,7 +295,7 @@ _AFTER_TRAINING = frozenset(
 )
 
 
-def _share(status: Status, planned: PlannedInstance | None) -> Host | None:
+def _share(status: Status, planned: InstanceLine | None) -> HostShare | None:
     """The share of this peer in the instance, by the plan."""
     hosts = planned.hosts if planned is not None else ()
     return next((host for host in hosts if host.peer == status.peer), None)

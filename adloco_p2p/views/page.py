@@ -7,9 +7,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from adloco_p2p.core.ledger.contributions import Contribution
+from adloco_p2p.core.model.telemetry import Plan, Stamped
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.cost_model import round_bytes
-from adloco_p2p.views.records import Decision, Event, RoundResult
+from adloco_p2p.views.ledger_events import LedgerLine
+from adloco_p2p.views.records import Decision, RoundResult
 from adloco_p2p.views.status import Status
 
 MAX_POINTS = 500
@@ -26,7 +28,7 @@ Document = dict[str, object]
 
 def document(
     status: Status,
-    plans: Sequence[Event],
+    plans: Sequence[LedgerLine],
     *,
     contributions: Sequence[Contribution],
     sequence_length: int,
@@ -36,7 +38,7 @@ def document(
     source: str,
     own: Status | None,
 ) -> Document:
-    """`plans`: their events, oldest first. `is_alive`: whether a peer showed a sign of life lately; none without a connection
+    """`plans`: oldest first. `is_alive`: whether a peer showed a sign of life lately; none without a connection
     to the swarm. `source`: the origin of the data, for the reader. `own`: the status of this machine's node."""
     peers = _peers(status, contributions, _states(status, own, is_alive))
     return {
@@ -69,15 +71,16 @@ def document(
         "num_peers": len(peers),
         "num_alive": sum(peer["state"] == "alive" for peer in peers),
         "traffic": _traffic(status, own, parameters=parameters, bytes_per_value=bytes_per_value),
-        "ledger": [_line(event) for event in plans[: -MAX_LINES - 1 : -1]],
+        "ledger": [_line(line) for line in plans[: -MAX_LINES - 1 : -1]],
         "num_plans": len(plans),
         "own": _own(own) if own is not None else None,
     }
 
 
-def plans_of(events: Sequence[Event]) -> list[Event]:
+def plans_of(events: Sequence[Stamped]) -> list[LedgerLine]:
     """The last word of every round's plan, by round."""
-    return [plan for _, plan in sorted({event["round"]: event for event in events if event["event"] == "plan"}.items())]
+    plans = {stamped.event.round: stamped.event for stamped in events if isinstance(stamped.event, Plan)}
+    return [LedgerLine(plan=plan) for _, plan in sorted(plans.items())]
 
 
 def _now(status: Status, contributions: Sequence[Contribution], own: Status | None) -> Document:
@@ -238,36 +241,37 @@ def _own(own: Status) -> Document:
     }
 
 
-def _line(event: Event) -> Document:
+def _line(line: LedgerLine) -> Document:
     """One plan of the ledger."""
+    plan = line.plan
     return {
-        "round": event["round"],
-        "digest": event["digest"],
-        "reason": _text(event["reason"]),
-        "peers": len(event["roster"]),
-        "votes": event.get("votes"),
-        "joined": [_text(peer) for peer in event.get("joined", ())],
-        "departed": [_text(peer) for peer in event.get("departed", ())],
-        "is_last": event["is_last"],
+        "round": plan.round,
+        "digest": plan.digest,
+        "reason": _text(plan.reason),
+        "peers": len(plan.roster),
+        "votes": line.num_votes,
+        "joined": [_text(peer) for peer in line.joined],
+        "departed": [_text(peer) for peer in line.departed],
+        "is_last": plan.is_last,
         "instances": [
             {
-                "id": item["instance"],
-                "requested": item["requested_batch"],
-                "effective": item["effective_batch"],
-                "mode": item["mode"],
-                "reason": _text(item["reason"]),
-                "hosts": len(item["hosts"]),
+                "id": item.instance,
+                "requested": item.requested_batch,
+                "effective": item.effective_batch,
+                "mode": item.mode,
+                "reason": _text(item.reason),
+                "hosts": len(item.hosts),
             }
-            for item in event["instances"]
+            for item in plan.instances
         ],
-        "forks": [{"source": fork["source"], "targets": fork["targets"]} for fork in event["forks"]],
+        "forks": [{"source": fork.source, "targets": list(fork.targets)} for fork in plan.forks],
         "merges": [
             {
-                "subject": f"{units.instances(tuple(merge['sources']))} -> {merge['target']}",
-                "weights": [_rounded(weight) for weight in merge["weights"]],
-                "reason": _text(merge["reason"]),
+                "subject": f"{units.instances(merge.sources)} -> {merge.target}",
+                "weights": [_rounded(weight) for weight in merge.weights],
+                "reason": _text(merge.reason),
             }
-            for merge in event["merges"]
+            for merge in plan.merges
         ],
     }
 

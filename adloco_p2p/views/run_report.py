@@ -5,9 +5,9 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from adloco_p2p.core.model.telemetry import Stamped
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.views import derived, units
-from adloco_p2p.views.records import Event
 from adloco_p2p.views.status import Status, replay
 
 CAPTIONS = {
@@ -22,7 +22,7 @@ CAPTIONS = {
 """Pictures in the order of the page."""
 
 
-def draw_report(events: Iterable[Event], output: Path) -> list[Path]:
+def draw_report(events: Iterable[Stamped], output: Path) -> list[Path]:
     """Write the pictures, `report.json` and `report.md` into the folder `output`; return the files, the page last.
 
     Raises ConfigError where no round has finished: there is nothing to draw.

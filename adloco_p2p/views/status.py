@@ -6,23 +6,14 @@ of round 12 happen after round 11 and before round 12. A round of an instance ma
 it again); the later one counts.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import singledispatch
 
+from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.telemetry import InstanceLine, Log, Stamped
 from adloco_p2p.views import units
-from adloco_p2p.views.records import (
-    Activity,
-    Decision,
-    Event,
-    Finish,
-    Host,
-    Incident,
-    Life,
-    Plan,
-    PlannedInstance,
-    RosterEntry,
-    RoundResult,
-)
+from adloco_p2p.views.records import Activity, Decision, Incident, Life, RoundResult
 
 MAX_PLANS = 4
 """Plans kept: the current one, and those decided ahead of it."""
@@ -55,7 +46,7 @@ class Status:
     last_time: float | None = None
     active_round: int | None = None
     """The round this peer works on; none before it began one."""
-    plans: tuple[Plan, ...] = ()
+    plans: tuple[telemetry.Plan, ...] = ()
     """By round, at most MAX_PLANS."""
     activities: Mapping[int, Activity] = field(default_factory=dict)
     results: Mapping[tuple[int, int], RoundResult] = field(default_factory=dict)
@@ -80,11 +71,11 @@ class Status:
     """The phase of the node in that state, before it can be asked."""
     stopping: str | None = None
     """Why it stops, or pauses."""
-    finish: Finish | None = None
-    bandwidth: Mapping[str, float | None] = field(default_factory=dict)
-    """Rates and caps of now, by the names of `derived.bandwidth`; empty where nothing measures them."""
+    finish: telemetry.Finished | None = None
+    bandwidth: telemetry.Bandwidth | None = None
+    """Rates and caps of now; none where nothing measures them."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """How often each known event came."""
+    """How often each event came."""
 
     @property
     def elapsed_seconds(self) -> float:
@@ -101,25 +92,23 @@ class Status:
         return max(self.active_round or 0, newest)
 
     @property
-    def current_plan(self) -> Plan | None:
+    def current_plan(self) -> telemetry.Plan | None:
         """The plan of the round in progress, or the nearest one known."""
         begun = [plan for plan in self.plans if plan.round <= self.current_round]
         return begun[-1] if begun else self.plans[0] if self.plans else None
 
 
-def apply(status: Status, event: Event) -> Status:
-    """Return the status after the event. Unknown events change nothing."""
-    handler = _HANDLERS.get(event["event"])
-    if handler is None:
-        return status
-    if event["event"] not in ("starting", "started"):  # `started` closes the books of the session before it first
-        status = _at(status, event["time"])
-    status = handler(status, event)
-    name = event["event"]
-    return replace(status, counts={**status.counts, name: status.counts.get(name, 0) + 1})
+def apply(status: Status, stamped: Stamped) -> Status:
+    """Return the status after the event."""
+    event = stamped.event
+    if isinstance(event, telemetry.Started):  # closes the books of the session before it first
+        status = _started(status, event, stamped.time)
+    else:
+        status = fold(event, status if isinstance(event, telemetry.Starting) else _at(status, stamped.time))
+    return replace(status, counts={**status.counts, event.event: status.counts.get(event.event, 0) + 1})
 
 
-def replay(events: Iterable[Event]) -> Status:
+def replay(events: Iterable[Stamped]) -> Status:
     status = Status()
     for event in events:
         status = apply(status, event)
@@ -136,27 +125,34 @@ def _at(status: Status, time: float) -> Status:
 # --- one handler per event -------------------------------------------------------------------------------------------
 
 
-def _started(status: Status, event: Event) -> Status:
+@singledispatch
+def fold(event: Log, status: Status) -> Status:
+    """The status after the event; one that it does not keep is only counted."""
+    del event
+    return status
+
+
+def _started(status: Status, event: telemetry.Started, time: float) -> Status:
     """A session begins. A different run starts from nothing; the same one keeps what was done before."""
-    if status.run != event["run"]:
+    if status.run != event.run:
         status = Status()
-    resumed: int | None = event["resumed_round"]
+    resumed = event.resumed_round
     return replace(
         status,
-        run=event["run"],
-        name=event["name"],
-        peer=event["peer"],
-        mode=event["mode"],
-        rounds=event["rounds"],
-        samples=event["samples"],
-        inner_steps=event["inner_steps"],
-        parameters=event["parameters"],
-        device=event["device"],
-        micro_batch_limit=event["micro_batch_limit"],
-        unigram_entropy=event["unigram_entropy"],
+        run=event.run,
+        name=event.name,
+        peer=event.peer,
+        mode=event.mode,
+        rounds=event.rounds,
+        samples=event.samples,
+        inner_steps=event.inner_steps,
+        parameters=event.parameters,
+        device=event.device,
+        micro_batch_limit=event.micro_batch_limit,
+        unigram_entropy=event.unigram_entropy,
         earlier_seconds=status.elapsed_seconds,
-        session_start=event["time"],
-        last_time=event["time"],
+        session_start=time,
+        last_time=time,
         active_round=resumed,
         plans=tuple(plan for plan in status.plans if resumed is not None and plan.round <= resumed),
         activities={},
@@ -166,72 +162,34 @@ def _started(status: Status, event: Event) -> Status:
         state="running",
         stopping=None,
         finish=None,
-        bandwidth={},
+        bandwidth=None,
     )
 
 
-def _plan(status: Status, event: Event) -> Status:
-    plan = Plan(
-        round=event["round"],
-        digest=event["digest"],
-        reason=event["reason"],
-        expected_seconds=event["expected_seconds"],
-        roster=tuple(_roster_entry(roster_entry) for roster_entry in event["roster"]),
-        instances=tuple(_planned_instance(instance) for instance in event["instances"]),
-        is_last=event["is_last"],
-        samples_before=event["samples_before"],
-        samples=event["samples"],
-    )
+@fold.register
+def _plan(plan: telemetry.Plan, status: Status) -> Status:
     others = {known.round: known for known in status.plans if known.round != plan.round}
     before = [known for known in others.values() if known.round < plan.round]
     for switch in _switches(before[-1], plan) if before else ():
         status = _decided(status, switch)
     for planned in plan.instances:
         status = _lived(status, planned.instance, plan.round, plan.round if plan.is_last else plan.round + 1)
-    on_roster = {roster_entry.peer for roster_entry in plan.roster}
+    on_roster = {entry.peer for entry in plan.roster}
     states = {peer: state for peer, state in status.peer_states.items() if peer in on_roster or state != "left"}
     newest = tuple(known for _, known in sorted({**others, plan.round: plan}.items()))[-MAX_PLANS:]
     return replace(status, plans=newest, peer_states=states)
 
 
-def _roster_entry(event: Event) -> RosterEntry:
-    return RosterEntry(peer=event["peer"], samples_per_second=event["samples_per_second"], last_report=event["last_report"])
-
-
-def _planned_instance(event: Event) -> PlannedInstance:
-    return PlannedInstance(
-        instance=event["instance"],
-        requested_batch=event["requested_batch"],
-        effective_batch=event["effective_batch"],
-        mode=event["mode"],
-        reason=event["reason"],
-        hosts=tuple(
-            Host(
-                peer=host["peer"],
-                batch_samples=host["batch_samples"],
-                inner_steps=host["inner_steps"],
-                micro_batch_size=host["micro_batch_size"],
-                accumulation_steps=host["accumulation_steps"],
-            )
-            for host in event["hosts"]
-        ),
-    )
-
-
-def _switches(before: Plan, plan: Plan) -> list[Decision]:
+def _switches(before: telemetry.Plan, plan: telemetry.Plan) -> list[Decision]:
     """Instances whose mode changed between two plans."""
     modes = {planned.instance: planned.mode for planned in before.instances}
-    return [
-        Decision(
-            round=plan.round,
-            kind="switch",
-            sources=(planned.instance,),
-            targets=(planned.instance,),
-            reason=f"{modes[planned.instance]} -> {planned.mode}: {planned.reason}",
-        )
-        for planned in plan.instances
-        if modes.get(planned.instance, planned.mode) != planned.mode
-    ]
+
+    def switch(planned: InstanceLine) -> Decision:
+        reason = f"{modes[planned.instance]} -> {planned.mode}: {planned.reason}"
+        about = (planned.instance,)
+        return Decision(round=plan.round, kind="switch", sources=about, targets=about, reason=reason)
+
+    return [switch(planned) for planned in plan.instances if modes.get(planned.instance, planned.mode) != planned.mode]
 
 
 def _decided(status: Status, decision: Decision) -> Status:
@@ -250,54 +208,38 @@ def _lived(status: Status, instance: int, start: int, end: int) -> Status:
     return replace(status, lives={**status.lives, instance: longer})
 
 
-def _phase(status: Status, event: Event) -> Status:
-    known = status.activities.get(event["instance"])
-    if known is not None and known.phase == "training" and known.round == event["round"] + 1:
+@fold.register
+def _phase(event: telemetry.Phase, status: Status) -> Status:
+    known = status.activities.get(event.instance)
+    if known is not None and known.phase == "training" and known.round == event.round + 1:
         return status  # its inner steps did not wait for the end of this round
-    if known is None or known.round != event["round"]:
-        known = Activity(round=event["round"], phase=event["phase"])
-    return _active(status, event, replace(known, phase=event["phase"]))
+    if known is None or known.round != event.round:
+        known = Activity(round=event.round, phase=event.phase)
+    return _active(status, event.instance, replace(known, phase=event.phase))
 
 
-def _progress(status: Status, event: Event) -> Status:
-    return _active(
-        status,
-        event,
-        Activity(
-            round=event["round"],
-            phase="training",
-            step=event["step"],
-            num_steps=event["num_steps"],
-            loss=event["loss"],
-            tokens_per_second=event["tokens_per_second"],
-        ),
+@fold.register
+def _progress(event: telemetry.Progress, status: Status) -> Status:
+    activity = Activity(
+        round=event.round,
+        phase="training",
+        step=event.step,
+        num_steps=event.num_steps,
+        loss=event.loss,
+        tokens_per_second=event.tokens_per_second,
     )
+    return _active(status, event.instance, activity)
 
 
-def _active(status: Status, event: Event, activity: Activity) -> Status:
-    activities = {**status.activities, event["instance"]: activity}
+def _active(status: Status, instance: int, activity: Activity) -> Status:
+    activities = {**status.activities, instance: activity}
     return replace(status, activities=activities, active_round=max(status.active_round or 0, activity.round))
 
 
-def _round(status: Status, event: Event) -> Status:
-    result = RoundResult(
-        round=event["round"],
-        instance=event["instance"],
-        loss=event["loss"],
-        heldout_loss=event["heldout_loss"],
-        requested_batch=event["requested_batch"],
-        effective_batch=event["effective_batch"],
-        accumulation_steps=event["accumulation_steps"],
-        mode=event["mode"],
-        reason=event["reason"],
-        samples=event["samples"],
-        tokens=event["tokens"],
-        hosts=tuple(event["hosts"]),
-        seconds=dict(event["seconds"]),
-        bytes_sent=event["bytes_sent"],
-        bytes_received=event["bytes_received"],
-        elapsed_seconds=status.elapsed_seconds,
-    )
+@fold.register
+def _round(event: telemetry.Round, status: Status) -> Status:
+    told = {item.name: getattr(event, item.name) for item in fields(telemetry.Round)}
+    result = RoundResult(**told, elapsed_seconds=status.elapsed_seconds)
     status = _lived(status, result.instance, result.round, result.round + 1)
     # Taken out first, so that the order of the results is the order in which they came.
     others = {key: known for key, known in status.results.items() if key != (result.round, result.instance)}
@@ -305,43 +247,35 @@ def _round(status: Status, event: Event) -> Status:
     return replace(status, results=results, active_round=max(status.active_round or 0, result.round))
 
 
-def _merge(status: Status, event: Event) -> Status:
-    ended = set(event["sources"]) - {event["target"]}
+@fold.register
+def _merge(event: telemetry.Merge, status: Status) -> Status:
+    ended = {*event.sources} - {event.target}
     decision = Decision(
-        round=event["round"],
+        round=event.round,
         kind="merge",
-        sources=tuple(event["sources"]),
-        targets=(event["target"],),
-        weights=tuple(event["weights"]),
-        reason=event["reason"],
+        sources=event.sources,
+        targets=(event.target,),
+        weights=event.weights,
+        reason=event.reason,
     )
     activities = {instance: activity for instance, activity in status.activities.items() if instance not in ended}
     return _decided(replace(status, activities=activities), decision)
 
 
-def _fork(status: Status, event: Event) -> Status:
-    targets = tuple(event["targets"])
-    copies = "copy" if len(targets) == 1 else "copies"
-    decision = Decision(
-        round=event["round"],
-        kind="fork",
-        sources=(event["source"],),
-        targets=targets,
-        reason=f"{len(targets)} {copies} of the warmed-up instance",
-    )
-    return _decided(status, decision)
+@fold.register
+def _fork(event: telemetry.Fork, status: Status) -> Status:
+    copies = "copy" if len(event.targets) == 1 else "copies"
+    reason = f"{len(event.targets)} {copies} of the warmed-up instance"
+    fork = Decision(round=event.round, kind="fork", sources=(event.source,), targets=event.targets, reason=reason)
+    return _decided(status, fork)
 
 
-def _probe(status: Status, event: Event) -> Status:
-    losses = ", ".join(units.loss(loss) for loss in event["source_losses"])
-    decision = Decision(
-        round=event["round"],
-        kind="probe",
-        sources=tuple(event["sources"]),
-        targets=(event["target"],),
-        reason=f"merged point {units.loss(event['merged_loss'])}, sources {losses} nats per token",
-    )
-    return _decided(status, decision)
+@fold.register
+def _probe(event: telemetry.Probe, status: Status) -> Status:
+    losses = ", ".join(units.loss(loss) for loss in event.source_losses)
+    reason = f"merged point {units.loss(event.merged_loss)}, sources {losses} nats per token"
+    probe = Decision(round=event.round, kind="probe", sources=event.sources, targets=(event.target,), reason=reason)
+    return _decided(status, probe)
 
 
 def _incident(status: Status, kind: str, message: str, *, round_: int | None = None, instance: int | None = None) -> Status:
@@ -355,118 +289,107 @@ def _incident(status: Status, kind: str, message: str, *, round_: int | None = N
     return replace(status, incidents=(*status.incidents, incident)[-MAX_INCIDENTS:])
 
 
-def _average_failed(status: Status, event: Event) -> Status:
-    message = f"averaging attempt {event['attempt']} failed: {event['reason']}"
-    return _incident(status, "average failed", message, round_=event["round"], instance=event["instance"])
+@fold.register
+def _average_failed(event: telemetry.AverageFailed, status: Status) -> Status:
+    message = f"averaging attempt {event.attempt} failed: {event.reason}"
+    return _incident(status, "average failed", message, round_=event.round, instance=event.instance)
 
 
-def _out_of_memory(status: Status, event: Event) -> Status:
-    limit = event["micro_batch_limit"]
-    message = f"out of memory; at most {limit} samples per pass from now on"
-    return _incident(replace(status, micro_batch_limit=limit), "out of memory", message, instance=event["instance"])
+@fold.register
+def _out_of_memory(event: telemetry.OutOfMemory, status: Status) -> Status:
+    message = f"out of memory; at most {event.micro_batch_limit} samples per pass from now on"
+    status = replace(status, micro_batch_limit=event.micro_batch_limit)
+    return _incident(status, "out of memory", message, round_=event.round, instance=event.instance)
 
 
-def _warning(status: Status, event: Event) -> Status:
-    warnings = {key: message for key, message in status.warnings.items() if key != event["key"]}
-    if event["active"]:
-        warnings[event["key"]] = event["message"]
+@fold.register
+def _fast_forwarded(event: telemetry.FastForwarded, status: Status) -> Status:
+    message = f"this peer was behind: it went on from round {event.from_round} to {event.to_round} with the state of others"
+    return _incident(status, "fast-forwarded", message, round_=event.to_round)
+
+
+@fold.register
+def _refused(event: telemetry.Refused, status: Status) -> Status:
+    messages = "a message" if event.count == 1 else f"{event.count} messages"
+    return _incident(status, "refused", f"{messages} of {event.peer} refused: {event.reason}")
+
+
+@fold.register
+def _warning(event: telemetry.Warning, status: Status) -> Status:
+    warnings = {key: message for key, message in status.warnings.items() if key != event.key}
+    if event.active:
+        warnings[event.key] = event.message
     return replace(status, warnings=warnings)
 
 
-def _member(status: Status, event: Event) -> Status:
-    status = replace(status, peer_states={**status.peer_states, event["peer"]: event["event"]})
-    return _incident(status, "silent peer", f"{event['peer']} fell silent") if event["event"] == "suspected" else status
+@fold.register
+def _member(event: telemetry.Joined | telemetry.Left | telemetry.Suspected | telemetry.Returned, status: Status) -> Status:
+    status = replace(status, peer_states={**status.peer_states, event.peer: event.event})
+    is_silent = isinstance(event, telemetry.Suspected)
+    return _incident(status, "silent peer", f"{event.peer} fell silent") if is_silent else status
 
 
-def _checkpoint(status: Status, event: Event) -> Status:
-    return replace(status, last_checkpoint=event["round"])
+@fold.register
+def _checkpoint(event: telemetry.Checkpoint, status: Status) -> Status:
+    return replace(status, last_checkpoint=event.round)
 
 
-def _first_contribution(status: Status, event: Event) -> Status:
-    return replace(status, first_contribution_seconds=event["seconds"])
+@fold.register
+def _first_contribution(event: telemetry.FirstContribution, status: Status) -> Status:
+    return replace(status, first_contribution_seconds=event.seconds)
 
 
-def _traffic(status: Status, event: Event) -> Status:
+@fold.register
+def _traffic(event: telemetry.Traffic, status: Status) -> Status:
     traffic = dict(status.traffic)
-    for kind, sent in event["sent"].items():
+    for kind, sent in event.sent.items():
         before = traffic.get(kind, (0, 0))
-        traffic[kind] = before[0] + sent, before[1] + event["received"][kind]
+        traffic[kind] = before[0] + sent, before[1] + event.received.get(kind, 0)
     return replace(status, traffic=traffic)
 
 
-def _stopping(status: Status, event: Event) -> Status:
-    return replace(status, state=event["event"], stopping=event["reason"])
+@fold.register
+def _stopping(event: telemetry.Stopping | telemetry.Pausing, status: Status) -> Status:
+    return replace(status, state=event.event, stopping=event.reason)
 
 
-def _stood_still(status: Status, event: Event) -> Status:
-    message = f"this peer stood still for {units.duration(event['seconds'])} (suspended, asleep, or its clock was set)"
+@fold.register
+def _stood_still(event: telemetry.StoodStill, status: Status) -> Status:
+    message = f"this peer stood still for {units.duration(event.seconds)} (suspended, asleep, or its clock was set)"
     return _incident(status, "stood still", message)
 
 
-def _paused(status: Status, _event: Event) -> Status:
+@fold.register
+def _paused(_event: telemetry.Paused, status: Status) -> Status:
     return replace(status, state="paused", activities={})
 
 
-def _resumed(status: Status, _event: Event) -> Status:
+@fold.register
+def _resumed(_event: telemetry.Resumed, status: Status) -> Status:
     return replace(status, state="running", stopping=None)
 
 
-def _stopped(status: Status, event: Event) -> Status:
-    return replace(status, state="stopped", stopping=event["reason"], activities={}) if status.finish is None else status
+@fold.register
+def _stopped(event: telemetry.Stopped, status: Status) -> Status:
+    return replace(status, state="stopped", stopping=event.reason, activities={}) if status.finish is None else status
 
 
-def _bandwidth(status: Status, event: Event) -> Status:
-    return replace(status, bandwidth={name: value for name, value in event.items() if name not in ("event", "time")})
+@fold.register
+def _bandwidth(event: telemetry.Bandwidth, status: Status) -> Status:
+    return replace(status, bandwidth=event)
 
 
-def _listening(status: Status, event: Event) -> Status:
-    return replace(status, join_link=event["join_link"])
+@fold.register
+def _listening(event: telemetry.Listening, status: Status) -> Status:
+    return replace(status, join_link=event.join_link)
 
 
-def _starting(status: Status, event: Event) -> Status:
-    return replace(status, state="starting", starting=event["phase"])
+@fold.register
+def _starting(event: telemetry.Starting, status: Status) -> Status:
+    return replace(status, state="starting", starting=event.phase)
 
 
-def _finished(status: Status, event: Event) -> Status:
-    finish = Finish(
-        heldout_loss=event["heldout_loss"],
-        samples=event["samples"],
-        tokens=event["tokens"],
-        seconds=event["seconds"],
-        bytes_sent=event["bytes_sent"],
-        bytes_received=event["bytes_received"],
-    )
+@fold.register
+def _finished(event: telemetry.Finished, status: Status) -> Status:
     activities = {instance: replace(activity, phase="done") for instance, activity in status.activities.items()}
-    return replace(status, state="finished", finish=finish, activities=activities)
-
-
-_HANDLERS: Mapping[str, Callable[[Status, Event], Status]] = {
-    "starting": _starting,
-    "listening": _listening,
-    "started": _started,
-    "plan": _plan,
-    "phase": _phase,
-    "progress": _progress,
-    "round": _round,
-    "merge": _merge,
-    "fork": _fork,
-    "probe": _probe,
-    "average_failed": _average_failed,
-    "out_of_memory": _out_of_memory,
-    "warning": _warning,
-    "joined": _member,
-    "left": _member,
-    "suspected": _member,
-    "returned": _member,
-    "checkpoint": _checkpoint,
-    "first_contribution": _first_contribution,
-    "traffic": _traffic,
-    "stopping": _stopping,
-    "pausing": _stopping,
-    "paused": _paused,
-    "stood_still": _stood_still,
-    "resumed": _resumed,
-    "stopped": _stopped,
-    "bandwidth": _bandwidth,
-    "finished": _finished,
-}
+    return replace(status, state="finished", finish=event, activities=activities)

@@ -41,7 +41,7 @@ def summary(status: Status) -> dict[str, Any]:
         "join_link": status.join_link,
         "instances": [{name: asdict(row)[name] for name in _INSTANCES} for row in rows],
         "peers": [{name: asdict(row)[name] for name in _PEERS} | {"instances": list(row.instances)} for row in peers],
-        "traffic": derived.bandwidth(status),
+        "traffic": asdict(derived.bandwidth(status)),
         "decisions": [
             {"round": made.round, "kind": made.kind, "subject": derived.subject(made), "reason": made.reason}
             for made in status.decisions[: -MAX_DECISIONS - 1 : -1]

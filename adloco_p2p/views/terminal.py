@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Generic, TypeVar
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -13,9 +13,10 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from adloco_p2p.core.model.telemetry import Stamped
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.derived import InstanceRow, PeerRow
-from adloco_p2p.views.records import Decision, Event, Incident
+from adloco_p2p.views.records import Decision, Incident
 from adloco_p2p.views.status import Status, apply, replay
 from adloco_p2p.views.summary import traffic_words
 
@@ -96,13 +97,13 @@ class TerminalView:
         )
         self._live.start()
 
-    def recall(self, events: Iterable[Event]) -> None:
+    def recall(self, events: Iterable[Stamped]) -> None:
         """Earlier events; forgets everything else."""
         self._status = replay(events)
 
-    def update(self, event: Event) -> None:
+    def update(self, stamped: Stamped) -> None:
         """Take note of an event; it is on the screen within one refresh. Never blocks on the terminal."""
-        self._status = apply(self._status, event)
+        self._status = apply(self._status, stamped)
 
     def stop(self) -> None:
         """Give the terminal back. May be called twice."""
@@ -188,7 +189,7 @@ def _header(status: Status, width: int) -> list[RenderableType]:
     ]
     rates = [
         (f"{units.count(derived.tokens_per_second(status))} tokens/s", ""),
-        *((words, "") for words in traffic_words(derived.bandwidth(status))),
+        *((words, "") for words in traffic_words(asdict(derived.bandwidth(status)))),
         (f"{units.count(totals.tokens)} tokens", ""),
     ]
     return [_pieces(who, width), _run_line(status, width), _pieces(rates, width)]

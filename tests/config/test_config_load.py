@@ -3,6 +3,7 @@
 import json
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,9 +80,13 @@ def test_a_run_ends_by_what_was_written_last(tmp_path: Path) -> None:
 def test_every_setting_has_an_origin_and_every_origin_a_setting(tmp_path: Path) -> None:
     plain = canonical.to_plain(from_text(tmp_path, "model: {pretrained: a/b, architecture: {}}").value)
     origins = from_text(tmp_path, "model: {pretrained: a/b, architecture: {}}").origins
-    keys = {name for name, value in plain.items() if not isinstance(value, dict)}
-    keys |= {f"{section}.{name}" for section, value in plain.items() if isinstance(value, dict) for name in value}
-    assert origins.keys() == keys
+
+    def keys_of(section: dict[str, Any], prefix: str = "") -> set[str]:
+        inside = {name: value for name, value in section.items() if isinstance(value, dict) and value}
+        below = {key for name, value in inside.items() for key in keys_of(value, f"{prefix}{name}.")}
+        return below | {f"{prefix}{name}" for name in section.keys() - inside.keys()}
+
+    assert origins.keys() == keys_of(plain)
 
 
 def test_the_mode_may_come_from_set_and_brings_its_preset(tmp_path: Path) -> None:

@@ -16,13 +16,17 @@ from adloco_p2p.control.api import API_VERSION, MAX_REQUEST_BYTES
 from adloco_p2p.control.client import ControlClient
 from adloco_p2p.control.endpoint import Endpoint, parse_listen
 from adloco_p2p.control.server import MAX_WATCHERS, ControlServer
+from adloco_p2p.core.model.telemetry import Checkpoint, Resumed, Stamped, Stopped, to_line
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.v1 import control_pb2, control_pb2_grpc
-from adloco_p2p.views.status import replay
 from adloco_p2p.views.summary import summary
-from tests.views.synthetic import events
+from tests.views.synthetic import events, replay
 
 TRAFFIC = {"sent_bytes": 1 << 40, "received_bytes": 7, "up_cap_bytes_per_second": 5, "down_cap_bytes_per_second": 0}
+
+
+PAST = [Stamped(time=1.0, event=Resumed(round=0)), Stamped(time=2.0, event=Checkpoint(round=1))]
+PRESENT = Stamped(time=3.0, event=Stopped(reason="asked", is_finished=False))
 
 
 class FakeNode:
@@ -38,9 +42,9 @@ class FakeNode:
         return summary(replay(events()[:-1]))
 
     async def watch(self) -> AsyncIterator[tuple[Sequence[str], bool]]:
-        yield ['{"event":"started","time":1}', '{"event":"round","time":2}'], True
+        yield [*map(to_line, PAST), '{"event":"sunrise","time":2}'], True
         yield [], False
-        yield ['{"event":"stopped","time":3}'], False
+        yield [to_line(PRESENT)], False
         if self.is_endless:
             await asyncio.Event().wait()
 
@@ -84,15 +88,11 @@ def test_the_status_arrives_whole(workdir: Path) -> None:
 
 
 def test_past_and_present_arrive_in_order(workdir: Path) -> None:
-    def ask() -> list[tuple[list[dict[str, Any]], bool]]:
+    def ask() -> list[tuple[list[Stamped], bool]]:
         with ControlClient(workdir) as client:
             return list(client.watch())
 
-    assert served(FakeNode(), workdir, ask) == [
-        ([{"event": "started", "time": 1}, {"event": "round", "time": 2}], True),
-        ([], False),
-        ([{"event": "stopped", "time": 3}], False),
-    ]
+    assert served(FakeNode(), workdir, ask) == [(PAST, True), ([], False), ([PRESENT], False)]
 
 
 def test_commands_and_caps_reach_the_node(workdir: Path) -> None:

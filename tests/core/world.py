@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
+from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.events import (
     ApplyOuter,
     Average,
@@ -438,10 +439,10 @@ class World:
     # --- what the tests look at --------------------------------------------------------------------------------------
 
     def rounds_logged(self, name: PeerId) -> list[tuple[int, int]]:
-        return [(log.fields["round"], log.fields["instance"]) for log in self.hosts[name].logs if log.name == "round"]
+        return [(log.round, log.instance) for log in self.hosts[name].logs if isinstance(log, telemetry.Round)]
 
     def logged(self, name: PeerId, event: str) -> list[dict[str, object]]:
-        return [log.fields for log in self.hosts[name].logs if log.name == event]
+        return [canonical.to_plain(log) for log in self.hosts[name].logs if log.event == event]
 
 
 def ids_of(effect: Average | RepairAverage) -> dict[str, int]:

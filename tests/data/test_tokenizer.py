@@ -1,4 +1,5 @@
 import json
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -63,11 +64,20 @@ def test_fingerprint_follows_the_vocabulary(exported: Tokenizer, tmp_path: Path)
     assert changed.fingerprint() != exported.fingerprint()
 
 
-def test_a_tokenizer_that_is_not_there(tmp_path: Path) -> None:
+def test_a_tokenizer_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a machine without a network is not kept waiting: one question for the hub's name, no retries."""
+    asked: list[object] = []
+
+    def resolve(host: object, *_: object, **__: object) -> list[object]:
+        asked.append(host)
+        raise socket.gaierror("Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     with pytest.raises(ConfigError, match=r"tokenizer\.source: .*nowhere.* no such directory"):
         open_tokenizer(TokenizerConfig(source=str(tmp_path / "nowhere")))
     with pytest.raises(ConfigError, match=r"tokenizer\.source: 'nobody/nothing' \(revision 'v1'\) cannot be loaded"):
         open_tokenizer(TokenizerConfig(source="nobody/nothing", revision="v1"))
+    assert len(asked) <= 1  # none where names are a proxy's business
 
 
 def test_a_tokenizer_that_cannot_end_a_document(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def is_there(path: str, page: Path) -> bool:
     """From the repository, the package or the folder of the page; a bare file name anywhere in the repository."""
     if any((root / path).exists() for root in (REPOSITORY, PACKAGE, page.parent)):
         return True
-    roots = [PACKAGE, *(REPOSITORY / name for name in ("tests", "benchmarks", "configs", "peers", "docs", "proto"))]
+    roots = [PACKAGE, *(REPOSITORY / name for name in ("tests", "benchmarks", "configs", "examples", "peers", "docs", "proto"))]
     return "/" not in path and any(True for root in roots for _ in root.rglob(path))
 
 

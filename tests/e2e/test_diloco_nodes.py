@@ -12,6 +12,7 @@ from adloco_p2p.config.run_config import AveragingConfig, RunConfig
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
 from adloco_p2p.core.model.events import Durable, InnerResult, Received, RunInner, Started, Stop
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, SwitchRules, WorkRules
+from adloco_p2p.core.model.telemetry import Log, Merge, Round
 from adloco_p2p.core.model.types import Capacity, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
@@ -40,13 +41,13 @@ class Rounds:
     merges: int = 0
     bytes_sent: list[int] = field(default_factory=list)
 
-    def write(self, name: str, fields: dict[str, object]) -> None:
-        if name == "round":
-            key = (fields["round"], fields["instance"])
+    def write(self, event: Log) -> None:
+        if isinstance(event, Round):
+            key = (event.round, event.instance)
             assert key not in self.digests
-            self.digests[key] = fields["digest"]
-            self.bytes_sent.append(int(str(fields["bytes_sent"])))
-        self.merges += name == "merge"
+            self.digests[key] = event.digest
+            self.bytes_sent.append(event.bytes_sent)
+        self.merges += isinstance(event, Merge)
 
 
 @dataclass

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
+import peft
 import pytest
+import torch
 import transformers
 
 from adloco_p2p.config.load import load_run
@@ -90,3 +92,46 @@ def test_a_path_that_is_not_there_is_not_asked_of_the_hub(name: str) -> None:
         build_model(ModelConfig(pretrained=name), vocab_size=257, sequence_length=32, seed=1)
     with pytest.raises(ConfigError, match=r"tokenizer\.source: .* there is no such directory"):
         open_tokenizer(TokenizerConfig(source=name))
+
+
+CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+@pytest.mark.parametrize("dtype", [None, "float16"])
+def test_a_run_of_adapters_exports_the_merged_model_and_the_adapter(
+    dtype: str | None, pretrained: Path, tmp_path: Path
+) -> None:
+    """Generation settings, end tokens, chat template and dtype are those of the base; no file names a path of this machine."""
+    base = tmp_path / "base"
+    transformers.AutoModelForCausalLM.from_pretrained(pretrained, dtype=torch.bfloat16).save_pretrained(base)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(pretrained)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(base)
+    write_text(tmp_path, num_paragraphs=60)
+    settings = [
+        f"model.pretrained={base}",
+        "model.lora.rank=2",
+        "data.source=text",
+        f"data.path={tmp_path / 'text.txt'}",
+        "data.sequence_length=32",
+        "work.rounds=2",
+        "work.inner_steps=2",
+    ]
+    workdir, output = tmp_path / "work", tmp_path / "model"
+    ended = run(["start", "--set", *settings, "--workdir", workdir, "--offline", *CONNECTED], folder=tmp_path)
+    assert ended.code == 0, ended
+    options = [] if dtype is None else ["--dtype", dtype]
+    ended = run(["export", "--workdir", workdir, "--output", output, *options], folder=tmp_path)
+    assert ended.code == 0, ended
+    merged = transformers.AutoModelForCausalLM.from_pretrained(output)
+    assert merged.dtype == getattr(torch, dtype or "bfloat16")
+    assert (merged.generation_config.eos_token_id, merged.generation_config.repetition_penalty) == (END_TOKENS, 1.25)
+    assert transformers.AutoTokenizer.from_pretrained(output).chat_template == CHAT_TEMPLATE
+    plain = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    adapted = peft.PeftModel.from_pretrained(plain, output / "adapter").eval()
+    ids = torch.arange(32)[None]
+    with torch.no_grad():
+        off = (adapted(input_ids=ids).logits - merged.float()(input_ids=ids).logits).abs().max()
+    assert off < 0.02, "the merged weights differ by more than their rounding"
+    named = [path.name for path in output.rglob("*") if path.is_file() and str(tmp_path).encode() in path.read_bytes()]
+    assert not named

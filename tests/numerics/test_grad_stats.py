@@ -67,8 +67,7 @@ def test_halves_are_the_two_group_case() -> None:
     """The parts of a batch gradient, scaled up, give what the two groups' own means give."""
     generator = torch.Generator().manual_seed(1)
     first, second = (torch.randn(50, generator=generator) for _ in range(2))
-    total = (3 * first + 2 * second) / 5
-    statistics = half_batch_statistics([(half_products(first * 3 / 5, total).tolist(), (3, 2))])
+    statistics = half_batch_statistics([(half_products(first * 3 / 5, second * 2 / 5).tolist(), (3, 2))])
     assert statistics is not None
     noise = gradient_noise([first, second], [3, 2])
     assert (statistics.num_steps, statistics.batch_samples) == (1, 5)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
 from adloco_p2p.core.model.events import Durable, InnerResult, RunInner, Started
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
+from adloco_p2p.core.model.telemetry import Log, Round
 from adloco_p2p.core.model.types import Capacity, Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
@@ -174,13 +175,13 @@ class FakeNetwork:
 
 @dataclass
 class FakeEvents:
-    events: list[tuple[str, dict[str, object]]] = field(default_factory=list)
+    events: list[Log] = field(default_factory=list)
 
-    def write(self, name: str, fields: dict[str, object]) -> None:
-        self.events.append((name, fields))
+    def write(self, event: Log) -> None:
+        self.events.append(event)
 
     def rounds(self) -> list[tuple[object, object]]:
-        return [(fields["round"], fields["instance"]) for name, fields in self.events if name == "round"]
+        return [(event.round, event.instance) for event in self.events if isinstance(event, Round)]
 
 
 @dataclass

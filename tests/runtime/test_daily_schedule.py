@@ -32,7 +32,7 @@ class Desk:
 
     @property
     def up_cap(self) -> float | None:
-        return self.rate_limiter.traffic()["up_cap_bytes_per_second"]
+        return self.rate_limiter.traffic().up_cap_bytes_per_second
 
     def look(self, *, hours: float = 0.0) -> list[str]:
         self.now += timedelta(hours=hours)
@@ -71,7 +71,7 @@ def test_in_quiet_hours_the_lower_of_both_caps_holds(tmp_path: Path) -> None:
         caps = []
         for hours in (0, 10, 9):
             assert desk.look(hours=hours) == []
-            caps.append((desk.up_cap, desk.rate_limiter.traffic()["is_quiet"]))
+            caps.append((desk.up_cap, desk.rate_limiter.traffic().is_quiet))
         assert caps == [(asked, False), (expected, True), (asked, False)]
 
 
@@ -93,12 +93,12 @@ def test_the_budget_pauses_until_midnight_and_survives_a_restart(tmp_path: Path)
     again.now = desk.now
     again.traffic.gossip.received_bytes = 399
     assert again.look() == []
-    assert again.rate_limiter.traffic()["budget_left_bytes"] == 1
+    assert again.rate_limiter.traffic().budget_left_bytes == 1
     again.traffic.state.sent_bytes = 1
     assert again.look() == ["pause"] and "budget" in again.commands[0][1]
     assert again.look(hours=11.9) == []
     assert again.look(hours=0.2) == ["resume"]
-    assert again.rate_limiter.traffic()["budget_left_bytes"] == 1000
+    assert again.rate_limiter.traffic().budget_left_bytes == 1000
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"day": 5}', b"\xff", b'{"day": "2026-03-04", "bytes": "many"}', b"[]"])

@@ -7,26 +7,27 @@ from typing import Any
 
 import pytest
 
+from adloco_p2p.core.model.telemetry import Stamped, Stopped
 from adloco_p2p.runtime.adapters import event_broadcast
 from adloco_p2p.runtime.adapters.control_adapter import describe
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
 from adloco_p2p.runtime.node.event_sink import Sink
 from adloco_p2p.storage.event_log import EventLog
 from adloco_p2p.views.status import Status
-from tests.views.synthetic import events
+from tests.views.synthetic import events, stamped
 
 Batch = tuple[list[str], bool]
 
 
 class Shown:
     def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
+        self.events: list[Stamped] = []
 
     def start(self) -> None: ...
 
     def recall(self, events: object) -> None: ...
 
-    def update(self, event: dict[str, Any]) -> None:
+    def update(self, event: Stamped) -> None:
         self.events.append(event)
 
     def stop(self) -> None: ...
@@ -39,7 +40,7 @@ def opened(folder: Path) -> tuple[Sink, EventBroadcaster, Shown]:
 
 
 def write(sink: Sink, event: dict[str, Any]) -> None:
-    sink.write(event["event"], {name: value for name, value in event.items() if name not in ("event", "time")})
+    sink.write(stamped(event).event)
 
 
 async def collect(broadcaster: EventBroadcaster) -> list[Batch]:
@@ -68,7 +69,7 @@ def test_past_and_present_together_are_everything(tmp_path: Path, cut: int) -> N
         await asyncio.sleep(0)
         for event in made[cut:]:
             write(sink, event)
-        sink.write("stopped", {"reason": "asked", "is_finished": False})
+        sink.write(Stopped(reason="asked", is_finished=False))
         assert len(shown.events) == len(made) + 1
         return await watcher
 

@@ -96,7 +96,7 @@ def test_a_stop_waits_for_the_checkpoint() -> None:
     assert not stop.is_finished
     assert peer.calls.names[-1] == "complete 3 0"
     assert peer.events.rounds() == [(0, 0), (1, 0), (2, 0)]
-    assert [name for name, _ in peer.events.events][-2:] == ["checkpoint", "stopped"]
+    assert [event.event for event in peer.events.events][-2:] == ["checkpoint", "stopped"]
 
 
 def test_the_device_does_not_wait_for_the_disk() -> None:

@@ -191,11 +191,27 @@ def test_adoption_starts_from_zero_moments_and_warms_up() -> None:
     assert lengths[0] == pytest.approx(lengths[1] / 6, rel=1e-2)
 
 
-def test_state_is_a_copy() -> None:
+def test_states_and_snapshots_are_never_written_to() -> None:
+    """What is served or being saved stays as it was, while rounds and merges go on; and it is no copy."""
+    peer = started(ONE, TWO)
+    train_round(peer, effect())
+    state, (saved, _) = peer.state(ONE), peer.snapshot(ONE)
+    assert saved["outer"] is state[0] and saved["momentum"] is state[1]
+    before = [vector.clone() for vector in (*state, *saved.values())]
+    train_round(peer, effect(round=1))
+    peer.transition([], [Merge(sources=(TWO, ONE), target=ONE, weights=(0.5, 0.5), reason="test")])
+    train_round(peer, effect(round=2))
+    assert all(torch.equal(*pair) for pair in zip(before, (*state, *saved.values()), strict=True))
+    assert not torch.equal(peer.state(ONE)[0], state[0])
+
+
+def test_a_state_that_is_only_kept_costs_the_device_nothing() -> None:
     peer = started()
-    outer, _ = peer.state(ONE)
-    outer.zero_()
-    assert float(peer.state(ONE)[0].abs().sum()) > 0
+    peer.adopt(TWO, *peer.state(ONE))
+    assert peer._instances[TWO]._trained is None
+    assert peer.digests(TWO) == peer.digests(ONE) and peer.evaluate(TWO) == peer.evaluate(ONE)
+    peer.transition([], [Merge(sources=(TWO, ONE), target=ONE, weights=(0.5, 0.5), reason="test")])
+    assert peer.hosted == (ONE,)
 
 
 def test_forks_are_twins_that_share_nothing() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from rich.console import Console
 
 from adloco_p2p.views.plain import PlainView
-from adloco_p2p.views.status import Status, replay
+from adloco_p2p.views.status import Status
 from adloco_p2p.views.terminal import render
-from tests.views.synthetic import events
+from tests.views.synthetic import events, replay, stamped
 
 FOLDER = Path(__file__).parent / "golden"
 
@@ -39,7 +39,7 @@ def expected_files() -> dict[str, str]:
     stream = io.StringIO()
     view = PlainView(stream)
     for event in events():
-        view.update(event)
+        view.update(stamped(event))
     busy = status_at("progress", 14, 2)
     return {
         "plain.txt": stream.getvalue(),

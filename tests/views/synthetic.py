@@ -2,9 +2,15 @@
 before round 12 and the rest before round 20; the batch grows until it is capped and then accumulated; one average fails, a
 peer falls silent and comes back. Pure arithmetic, so the same events every time."""
 
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+from adloco_p2p.core.model.telemetry import Stamped
+from adloco_p2p.decode import decode_event
+from adloco_p2p.views import status as status_view
+from adloco_p2p.views.status import Status
 
 THIS = "QmPeerThisOneIsUs1Kx7"
 OTHERS = ("QmPeerFastGpuInOslo9c", "QmPeerLaptopBehindNat", "QmPeerSlowButSteady42")
@@ -16,6 +22,22 @@ FORK_ROUND, MERGE_ROUND, LAST_MERGE_ROUND = 4, 12, 20
 START = 1_760_000_000.0
 
 Made = dict[str, Any]
+"""An event as a line of the event file has it."""
+
+
+def stamped(made: Made) -> Stamped:
+    """As the views get it: read from its line."""
+    event = decode_event(json.dumps(made))
+    assert event is not None, made
+    return event
+
+
+def apply(status: Status, made: Made) -> Status:
+    return status_view.apply(status, stamped(made))
+
+
+def replay(made: Iterable[Made]) -> Status:
+    return status_view.replay(map(stamped, made))
 
 
 def live(round_: int) -> tuple[int, ...]:
@@ -89,7 +111,7 @@ def _events(rounds: int, with_heldout: bool, samples: int | None) -> Iterator[Ma
     }
     clock += 2.0
     for peer in OTHERS:
-        yield {"event": "joined", "time": clock, "peer": peer}
+        yield {"event": "joined", "time": clock, "peer": peer, "round": 0}
     yield _plan(0, clock)
     for round_ in range(rounds):
         yield from _boundary(round_, clock)
@@ -104,6 +126,7 @@ def _events(rounds: int, with_heldout: bool, samples: int | None) -> Iterator[Ma
     yield {
         "event": "finished",
         "time": clock + 1.0,
+        "round": rounds,
         "heldout_loss": made_loss(rounds - 1, 0, heldout=True) if with_heldout else None,
         "samples": 51_200,
         "tokens": 6_553_600,
@@ -131,6 +154,7 @@ def _plan(round_: int, clock: float, *, is_last: bool = False) -> Made:
         "samples": 0 if is_last else samples_before(round_ + 1) - samples_before(round_),
         "forks": [],
         "merges": [],
+        "probe": None,
     }
 
 
@@ -151,6 +175,7 @@ def _planned(round_: int, instance: int) -> Made:
                 "inner_steps": STEPS,
                 "micro_batch_size": math.ceil(share / passes),
                 "accumulation_steps": passes,
+                "first_sample": 0,
             }
             for peer in members
         ],

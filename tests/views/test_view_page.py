@@ -12,18 +12,16 @@ from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.views import page
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import document, plans_of
-from adloco_p2p.views.records import Event
-from adloco_p2p.views.status import replay
 from tests.core.agreement.test_consensus import RULES
 from tests.core.agreement.test_observer import members, trained
 from tests.core.core_values import peer
-from tests.views.synthetic import THIS, events, samples_before
+from tests.views.synthetic import THIS, Made, events, replay, samples_before, stamped
 
-STARTED = {key: value for key, value in events(1)[0].items() if key not in ("event", "time")}
+STARTED = stamped(events(1)[0]).event
 LENGTH = 128
 
 
-def shown(made: list[Event], contributions: list[Contribution] | None = None, **changes: Any) -> dict[str, Any]:
+def shown(made: list[Made], contributions: list[Contribution] | None = None, **changes: Any) -> dict[str, Any]:
     defaults: dict[str, Any] = {
         "contributions": contributions or [],
         "sequence_length": LENGTH,
@@ -34,7 +32,7 @@ def shown(made: list[Event], contributions: list[Contribution] | None = None, **
         "own": None,
     }
     found: dict[str, Any] = json.loads(
-        json.dumps(document(replay(made), plans_of(made), **(defaults | changes)), allow_nan=False)
+        json.dumps(document(replay(made), plans_of([*map(stamped, made)]), **(defaults | changes)), allow_nan=False)
     )
     return found
 
@@ -42,12 +40,12 @@ def shown(made: list[Event], contributions: list[Contribution] | None = None, **
 def ledger_document(size: int, rounds: int, **changes: Any) -> tuple[dict[str, Any], Ledger]:
     ledger = members(trained(size, rounds)).ledger
     genesis, entries = ledger.plans[0], ledger.entries
-    events = LedgerEvents(genesis, started={**STARTED, "rounds": RULES.work.rounds}, sequence_length=LENGTH)
+    events = LedgerEvents(genesis, started=replace(STARTED, rounds=RULES.work.rounds), sequence_length=LENGTH)
     for length in range(len(entries) + 1):
         events.follow(entries[:length])
     assert events.credited == credited(genesis, entries)
     rows = leaderboard(events.credited, sequence_length=LENGTH)
-    whole = LedgerEvents(genesis, started={**STARTED, "rounds": RULES.work.rounds}, sequence_length=LENGTH)
+    whole = LedgerEvents(genesis, started=replace(STARTED, rounds=RULES.work.rounds), sequence_length=LENGTH)
     whole.follow(entries)
     assert whole.status == events.status and whole.lines == events.lines, "told at once or as it grows, it is one events"
     defaults: dict[str, Any] = {"sequence_length": LENGTH, "parameters": 1000, "bytes_per_value": 4.0, "is_alive": None}

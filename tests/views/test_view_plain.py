@@ -3,8 +3,7 @@
 import io
 
 from adloco_p2p.views.plain import PlainView, line
-from adloco_p2p.views.status import replay
-from tests.views.synthetic import FORK_ROUND, MERGE_ROUND, events, live
+from tests.views.synthetic import FORK_ROUND, MERGE_ROUND, events, live, replay, stamped
 
 
 def lines(rounds: int = 24) -> list[str]:
@@ -12,7 +11,7 @@ def lines(rounds: int = 24) -> list[str]:
     view = PlainView(stream)
     view.start()
     for event in events(rounds):
-        view.update(event)
+        view.update(stamped(event))
     view.stop()
     return stream.getvalue().splitlines()
 
@@ -30,7 +29,7 @@ def test_the_columns_of_rounds_line_up() -> None:
 
 def test_progress_and_phases_print_nothing() -> None:
     status = replay(events())
-    quiet = {event["event"] for event in events() if line(status, event) is None}
+    quiet = {event["event"] for event in events() if line(stamped(event).event, status) is None}
     assert quiet == {"plan", "phase", "progress", "checkpoint"}
 
 
@@ -43,10 +42,10 @@ def test_a_joiner_is_told_once_what_it_waits_for() -> None:
         "roster": [roster_entry for roster_entry in plan["roster"] if roster_entry["peer"] != events()[0]["peer"]],
     }
     for event in (events()[0], strangers, {**strangers, "digest": "f" * 64}):
-        view.update(event)
+        view.update(stamped(event))
     assert stream.getvalue().splitlines()[1:] == ["joining   waiting to join: round 1 at the earliest"]
 
 
 def test_a_line_is_one_line() -> None:
     event = {"event": "warning", "time": 0.0, "key": "disk", "message": "disk\nnearly\x1bfull", "active": True}
-    assert line(replay(events()), event) == "warning   disk: disk nearly?full"
+    assert line(stamped(event).event, replay(events())) == "warning   disk: disk nearly?full"

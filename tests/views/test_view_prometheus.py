@@ -9,8 +9,8 @@ import yaml
 
 from adloco_p2p.views import derived
 from adloco_p2p.views.prometheus import Measure, measures
-from adloco_p2p.views.status import Status, replay
-from tests.views.synthetic import THIS, Made, events
+from adloco_p2p.views.status import Status
+from tests.views.synthetic import THIS, Made, events, replay
 
 GRAFANA = Path(__file__).parents[2] / "peers" / "grafana"
 UNITS = ("_seconds", "_bytes", "_samples", "_nats", "_ratio", "_info", "_tokens")

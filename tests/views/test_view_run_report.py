@@ -15,8 +15,7 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.views import figures
 from adloco_p2p.views.event_file import read_events
 from adloco_p2p.views.run_report import CAPTIONS, draw_report, summarise
-from adloco_p2p.views.status import replay
-from tests.views.synthetic import Made, events
+from tests.views.synthetic import Made, events, replay, stamped
 
 
 def summary(made: list[Made]) -> dict[str, Any]:
@@ -25,7 +24,7 @@ def summary(made: list[Made]) -> dict[str, Any]:
 
 
 def test_the_files_are_there_and_the_page_embeds_them(tmp_path: Path) -> None:
-    files = draw_report(events(), tmp_path / "report")
+    files = draw_report(map(stamped, events()), tmp_path / "report")
     assert [file.name for file in files] == [*CAPTIONS, "report.json", "report.md"]
     for file in files[: len(CAPTIONS)]:
         assert file.read_bytes().startswith(b"\x89PNG")
@@ -67,7 +66,7 @@ def only_received() -> list[Made]:
     ids=["one round", "no held-out", "long", "no plans", "not finished", "no forks", "diverged", "only received"],
 )
 def test_odd_runs_have_a_report(make: Callable[[], list[Made]], tmp_path: Path) -> None:
-    files = draw_report(make(), tmp_path)
+    files = draw_report(map(stamped, make()), tmp_path)
     assert all(file.stat().st_size > 0 for file in files)
     json.loads(files[-2].read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
@@ -118,7 +117,7 @@ def test_labels_do_not_cover_each_other() -> None:
 
 def test_a_run_without_rounds_has_no_report(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no round has finished"):
-        draw_report(events()[:8], tmp_path)
+        draw_report(map(stamped, events()[:8]), tmp_path)
 
 
 # --- the file of events ----------------------------------------------------------------------------------------------
@@ -133,8 +132,8 @@ def written(tmp_path: Path, text: str) -> Path:
 def test_events_come_back_from_the_file(tmp_path: Path) -> None:
     made = events()
     text = "".join(json.dumps(event) + "\n" for event in made)
-    assert read_events(written(tmp_path, text)) == made
-    assert read_events(written(tmp_path, text[:-9])) == made[:-1]  # torn by a kill
+    assert read_events(written(tmp_path, text)) == [*map(stamped, made)]
+    assert read_events(written(tmp_path, text[:-9])) == [*map(stamped, made[:-1])]  # torn by a kill
 
 
 @pytest.mark.parametrize("text", ["", '{"event": "plan"}\n', "[1]\n", 'nonsense\n{"event": "left", "time": 1, "peer": "Qm"}\n'])

@@ -3,11 +3,10 @@
 import json
 
 from adloco_p2p.v1 import control_pb2
-from adloco_p2p.views.records import starting
-from adloco_p2p.views.status import Status, apply, replay
+from adloco_p2p.views.status import Status
 from adloco_p2p.views.summary import lines, summary, traffic_words
 from tests.views.golden import status_at
-from tests.views.synthetic import THIS, events
+from tests.views.synthetic import THIS, apply, events, replay
 
 BUSY = ("progress", 14, 2)
 
@@ -50,7 +49,7 @@ def test_what_a_token_costs_and_when_the_work_first_counted() -> None:
 
 
 def test_a_node_that_starts_is_shown_doing_so() -> None:
-    fields = summary(apply(Status(), starting("reading the text")))
+    fields = summary(apply(Status(), {"event": "starting", "time": 1e9, "phase": "reading the text"}))
     assert fields["state"] == "starting"
     assert fields["phase"] == "reading the text"
 

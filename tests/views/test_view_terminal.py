@@ -6,10 +6,10 @@ import pytest
 from rich.console import Console
 
 from adloco_p2p.views import derived, units
-from adloco_p2p.views.status import Status, replay
+from adloco_p2p.views.status import Status
 from adloco_p2p.views.terminal import TerminalView, render
 from tests.views.golden import FOLDER, expected_files, screen, status_at
-from tests.views.synthetic import OTHERS, THIS, events
+from tests.views.synthetic import OTHERS, THIS, events, replay, stamped
 
 BUSY = ("progress", 14, 2)
 
@@ -96,7 +96,7 @@ def test_the_terminal_view_leaves_its_last_screen_behind() -> None:
     view = TerminalView(Console(file=file, width=80, height=25, force_terminal=True, color_system=None))
     view.start()
     for event in events():
-        view.update(event)
+        view.update(stamped(event))
     view.stop()
     view.stop()
     enter, leave = "\x1b[?1049h", "\x1b[?1049l"

@@ -13,9 +13,8 @@ import pytest
 from adloco_p2p.core.ledger.contributions import Contribution
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.views.page import document, plans_of
-from adloco_p2p.views.status import replay
 from adloco_p2p.web.server import Address, Page, Server
-from tests.views.synthetic import OTHERS, THIS, Made, events
+from tests.views.synthetic import OTHERS, THIS, Made, events, replay, stamped
 from tests.web.browser import DESKTOP, PHONE, tab
 
 pytestmark = pytest.mark.heavy
@@ -29,7 +28,7 @@ def shown(made: list[Made], *, is_own: bool = True) -> dict[str, Any]:
     ]
     return document(
         replay(made),
-        plans_of(made),
+        plans_of([*map(stamped, made)]),
         contributions=rows,
         sequence_length=128,
         parameters=1_245_184,

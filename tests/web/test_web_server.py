@@ -17,11 +17,10 @@ from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
 from adloco_p2p.runtime.adapters.metrics_endpoint import MetricsEndpoint
 from adloco_p2p.views.plain import PlainView
 from adloco_p2p.views.prometheus import measures
-from adloco_p2p.views.status import replay
 from adloco_p2p.web import server
 from adloco_p2p.web.exposition import exposition
 from adloco_p2p.web.server import Address, Page, Server, parse_host
-from tests.views.synthetic import THIS, events
+from tests.views.synthetic import THIS, events, replay, stamped
 
 LOOPBACK = Address(host="127.0.0.1", port=0)
 STATIC = resources.files("adloco_p2p.web").joinpath("static")
@@ -246,7 +245,7 @@ def test_a_node_serves_metrics_where_it_is_told_to(tmp_path) -> None:  # type: i
         with (tmp_path / "out").open("w") as stream:
             watched = EventBroadcaster(PlainView(stream), events_path=tmp_path / "events.jsonl")
             for event in events(4):
-                watched.update(event)
+                watched.update(stamped(event))
             off = MetricsEndpoint(PeerConfig(), watched)
             await off.start()
             await off.stop()

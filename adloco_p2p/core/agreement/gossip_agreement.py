@@ -15,7 +15,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Decided, Outcome, PeerBack, PeerGone, Persist
 from adloco_p2p.core.model.ledger_entry import Reorg, Sign, Verify
 from adloco_p2p.core.model.messages import Entries, Heartbeat, Incarnation, Leave, Ping, PullEntries, SlotMessage
-from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.telemetry import Log, Returned, Suspected
 from adloco_p2p.core.model.types import Capacity, Decide, PeerId, Report, RoundPlan
 
 PLANS_OF_ACCOUNT = 4
@@ -141,8 +141,7 @@ class GossipAgreement:
         new = [peer for peer in suspects if peer not in self._suspects]
         cleared = [peer for peer in self._suspects if peer not in suspects and peer in present]
         self._suspects = suspects
-        named = [("suspected", peer) for peer in new] + [("returned", peer) for peer in cleared]
-        return [Log(name=name, fields={"peer": peer}) for name, peer in named]
+        return [*(Suspected(peer=peer) for peer in new), *(Returned(peer=peer) for peer in cleared)]
 
 
 def _plans(outcomes: Iterable[Outcome]) -> list[RoundPlan]:

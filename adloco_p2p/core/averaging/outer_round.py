@@ -26,6 +26,7 @@ from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.attempt import RESEND_SECONDS, TAKEOVER_SECONDS, Attempts, pause_seconds
 from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally, CommitVotes
 from adloco_p2p.core.averaging.host_views import HostViews
+from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.events import (
     ApplyOuter,
@@ -47,7 +48,6 @@ from adloco_p2p.core.model.events import (
 from adloco_p2p.core.model.ledger_entry import Sign, Verify
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
 from adloco_p2p.core.model.report_form import bits_of, named_by
-from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import (
     MAX_BALLOT_JUMP,
     Digest,
@@ -141,12 +141,7 @@ class OuterRound:
         clients = frozenset(entry.peer for entry in plan.roster if not entry.capacity.is_reachable)
         hosts = [share.peer for share in self.instance_plan.hosts]
         self._votes = CommitVotes(
-            me=me,
-            plan_digest=plan_digest,
-            contributors=self.contributors,
-            clients=clients,
-            sign=sign,
-            verify=verify,
+            me=me, plan_digest=plan_digest, contributors=self.contributors, clients=clients, sign=sign, verify=verify
         )
         self._hosts = HostViews(me=me, hosts=hosts, contributors=self.contributors, clients=clients)
         self._attempts = Attempts(
@@ -424,9 +419,9 @@ class OuterRound:
             return self._vote(now, attempt=0, contributors=(), digest=NO_AVERAGE)
         self._attempts.begin_next()
         start = self._attempts.message()
-        fields: dict[str, object] = {"round": self.round, "instance": self.instance, "attempt": start.attempt}
-        fields["without"] = [peer for peer in self.contributors if peer not in start.members]
-        return [Log(name="average_retried", fields=fields), *self._send_all(start), *self._begin_attempt(now)]
+        without = tuple(peer for peer in self.contributors if peer not in start.members)
+        log = telemetry.AverageRetried(round=self.round, instance=self.instance, attempt=start.attempt, without=without)
+        return [log, *self._send_all(start), *self._begin_attempt(now)]
 
     def _ask_for_result(self, now: float) -> list[Effect]:
         """Hosts that hold an average answer with their votes; the others learn that this one does not contribute."""
@@ -585,8 +580,7 @@ class OuterRound:
                 AverageDigest(instance=self.instance, round=self.round, attempt=0, contributors=(), digest=NO_AVERAGE)
             )
             effects += self._send_all(self._votes.own)
-        fields = {"round": self.round, "instance": self.instance, "voters": list(self._votes.voters)}
-        log = Log(name="round_void", fields=fields)
+        log = telemetry.RoundVoid(round=self.round, instance=self.instance, voters=self._votes.voters)
         return [*effects, log, *self._enter(Phase.APPLYING, now), CarryOver(instance=self.instance, round=self.round)]
 
     def _repair(self, choice: Choice, donors: tuple[PeerId, ...], now: float) -> list[Effect]:
@@ -620,40 +614,37 @@ class OuterRound:
         self.phase, self._phase_since = phase, now
         return [self._phase_log()]
 
-    def _equivocation_log(self, peer: PeerId) -> Log:
+    def _equivocation_log(self, peer: PeerId) -> telemetry.Warning:
         message = f"{peer} signed two votes about one average of instance {self.instance} in round {self.round}; none counts"
-        return Log(name="warning", fields={"key": f"votes of {peer}", "message": message, "active": True})
+        return telemetry.Warning(key=f"votes of {peer}", message=message, active=True)
 
-    def _failure_log(self, attempt: int, reason: str) -> Log:
-        fields = {"round": self.round, "instance": self.instance, "attempt": attempt, "reason": reason}
-        return Log(name="average_failed", fields=fields)
+    def _failure_log(self, attempt: int, reason: str) -> telemetry.AverageFailed:
+        return telemetry.AverageFailed(round=self.round, instance=self.instance, attempt=attempt, reason=reason)
 
-    def _phase_log(self) -> Log:
-        return Log(name="phase", fields={"round": self.round, "instance": self.instance, "phase": self.phase.value})
+    def _phase_log(self) -> telemetry.Phase:
+        return telemetry.Phase(round=self.round, instance=self.instance, phase=self.phase.value)
 
 
-def round_line(outer: OuterRound) -> Log:
+def round_line(outer: OuterRound) -> telemetry.Round:
     """One instance ended a round on this peer."""
     report, totals, plan = outer.report(), outer.totals(), outer.instance_plan
-    hosts = named_by(report.contributors, plan)
-    fields: dict[str, object] = {
-        "round": outer.round,
-        "instance": outer.instance,
-        "loss": report.loss,
-        "heldout_loss": outer.heldout_loss,
-        "requested_batch": plan.requested_batch,
-        "effective_batch": plan.effective_batch,
-        "accumulation_steps": report.accumulation_steps,
-        "mode": plan.mode,
-        "reason": plan.reason,
-        "samples": report.samples,
-        "tokens": report.tokens,
-        "hosts": list(hosts),
-        "is_ahead": outer.is_ahead,
-        "is_void": outer.is_void,
-        "digest": report.digest,
-        "seconds": {phase: round(seconds, 6) for phase, seconds in outer.seconds.items()},
-        "bytes_sent": totals.bytes_sent,
-        "bytes_received": totals.bytes_received,
-    }
-    return Log(name="round", fields=fields)
+    return telemetry.Round(
+        round=outer.round,
+        instance=outer.instance,
+        loss=report.loss,
+        heldout_loss=outer.heldout_loss,
+        requested_batch=plan.requested_batch,
+        effective_batch=plan.effective_batch,
+        accumulation_steps=report.accumulation_steps,
+        mode=plan.mode,
+        reason=plan.reason,
+        samples=report.samples,
+        tokens=report.tokens,
+        hosts=named_by(report.contributors, plan),
+        is_ahead=outer.is_ahead,
+        is_void=outer.is_void,
+        digest=report.digest,
+        seconds={phase: round(seconds, 6) for phase, seconds in outer.seconds.items()},
+        bytes_sent=totals.bytes_sent,
+        bytes_received=totals.bytes_received,
+    )

@@ -6,6 +6,8 @@ from statistics import median_low
 
 FASTEST_UPLINK = 4.0
 """An uplink counts for at most this many times the median one: a false claim gives a member no more work than that."""
+ROUNDING = 1e-9
+"""By how much equal fractions may seem to pass the largest one."""
 
 
 def reduction_shares(uplinks: Sequence[float], reachable: Sequence[bool]) -> tuple[float, ...]:
@@ -19,6 +21,9 @@ def reduction_shares(uplinks: Sequence[float], reachable: Sequence[bool]) -> tup
 
     Members send only to those that reduce. So a member that cannot be dialled reduces nothing, as long as any other can be: two
     such members need no connection to each other.
+
+    Nobody reduces more than 2 / n of the vector, or, where fewer than half of the members reduce, an equal part of it: a false
+    reducer does not add to the mean of its part, it writes it.
     """
     reduces = reachable if any(reachable) else [True] * len(uplinks)
     known = sorted(uplink for uplink in uplinks if uplink >= 1)
@@ -28,11 +33,20 @@ def reduction_shares(uplinks: Sequence[float], reachable: Sequence[bool]) -> tup
     speeds = [min(uplink, FASTEST_UPLINK * middle) if uplink >= 1 else middle for uplink in uplinks]
     spare = len(uplinks) - 2
     fastest_first = sorted((speed for speed, takes in zip(speeds, reduces, strict=True) if takes), reverse=True)
-    taking = len(fastest_first)
-    while True:  # the fastest `taking` members reduce something: sum over them of T b - 1 is the spare
-        seconds = (spare + taking) / fsum(fastest_first[:taking])
-        if taking == 1 or seconds * fastest_first[taking - 1] >= 1:
-            break
-        taking -= 1
-    fractions = [max(0.0, seconds * speed - 1) / spare for speed in speeds]
+    largest = max(2 / len(uplinks), 1 / len(fastest_first))
+    seconds = _seconds(fastest_first, spare, largest)
+    fractions = [min(largest, max(0.0, seconds * speed - 1) / spare) for speed in speeds]
     return tuple(fraction if takes else 0.0 for fraction, takes in zip(fractions, reduces, strict=True))
+
+
+def _seconds(fastest_first: Sequence[float], spare: int, largest: float) -> float:
+    """T: the `full` fastest members reduce the largest fraction, the next ones, up to `taking`, what their uplink allows."""
+    for full in range(len(fastest_first)):
+        rest = spare * (1 - full * largest)
+        for taking in range(len(fastest_first), full, -1):
+            seconds = (rest + taking - full) / fsum(fastest_first[full:taking])
+            if seconds * fastest_first[taking - 1] >= 1:
+                break
+        if seconds * fastest_first[full] - 1 <= spare * largest * (1 + ROUNDING):
+            return seconds
+    raise AssertionError("the largest fractions of all reducers are a whole")

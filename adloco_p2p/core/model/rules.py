@@ -109,8 +109,9 @@ class WorkRules:
     """The run ends after this many outer rounds; null where it ends by `samples`."""
     samples: PositiveInt | None = None
     """Instead of `rounds`: the run ends once its plans have given out this many rows of the data; the last round is cut."""
-    share: Literal["speed", "equal"] = "speed"
-    """Share a batch over hosts by measured samples per second, or equally."""
+    share: Literal["speed", "capped", "equal"] = "speed"
+    """Share a batch over hosts by measured samples per second, or equally. `capped`: by speed, but no host gets more than twice
+    the median one or, of four or more, a quarter; for runs that anybody may join, since samples are weight in the average."""
     max_step_ratio: Annotated[float, Ge(1)] = 4.0
     """A fast host never does more than this many times H inner steps."""
     step_tolerance: Fraction = 0.25

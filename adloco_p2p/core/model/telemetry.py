@@ -1,42 +1,479 @@
-"""The events that describe a run, as plain fields: the content of the event file and the input of the views."""
+"""Telemetry: the events that describe a run to people. The event file holds them as JSON lines, the views fold them.
 
-from dataclasses import dataclass, field
+An event is one frozen dataclass here; its name in the event file follows from the name of the class. Unless noted otherwise an
+event is about one peer, losses are in nats per predicted token, and a number that is not finite is None in what is read back.
+"""
 
-from adloco_p2p.core.model import canonical
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from adloco_p2p.core.model import canonical, types
 from adloco_p2p.core.model.run_progress import planned_samples
-from adloco_p2p.core.model.types import Digest, InstanceId, RoundPlan
+from adloco_p2p.core.model.types import Digest, HostShare, InstanceId, PeerId, RoundPlan
 
-_PLAN_FIELDS = ("round", "reason", "expected_seconds", "is_last", "forks", "merges", "probe")
-_INSTANCE_FIELDS = ("instance", "requested_batch", "effective_batch", "mode", "reason", "hosts")
+
+class Log:
+    """One event for the event file and the views; a peer asks for it as for any other effect."""
+
+    __slots__ = ()
+    event: ClassVar[str]
+    """Its name: that of the class, in snake case."""
+
+    def __init_subclass__(cls) -> None:
+        cls.event = "".join(f"_{char.lower()}" if char.isupper() else char for char in cls.__name__).lstrip("_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
-    """One event for the event file and the views: a name and plain fields."""
+class Stamped:
+    """An event, and when it happened: a line of the event file."""
 
+    time: float
+    """Unix seconds."""
+    event: Log
+
+
+# --- a session -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starting(Log):
+    """A node that cannot be asked yet."""
+
+    phase: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started(Log):
+    """A session of a peer begins: the run, the peer and its machine."""
+
+    run: str
     name: str
-    fields: dict[str, object] = field(default_factory=dict)
+    peer: str
+    mode: str
+    rounds: int | None
+    """Length of a run that counts rounds."""
+    samples: int | None
+    """Length of a run that counts samples."""
+    inner_steps: int
+    parameters: int = 0
+    device: str = ""
+    micro_batch_limit: int = 0
+    unigram_entropy: float | None = None
+    """What a model reaches that only knows how frequent each token is."""
+    resumed_round: int | None = None
 
 
-def plan_line(plan: RoundPlan, digest: Digest) -> Log:
-    """An agreed plan."""
-    plain = canonical.to_plain(plan)
-    fields: dict[str, object] = {name: plain[name] for name in _PLAN_FIELDS}
-    fields |= {"digest": digest, "samples_before": plan.samples_before, "samples": planned_samples(plan)}
-    fields["roster"] = [
-        {"peer": s.peer, "samples_per_second": s.capacity.samples_per_second, "last_report": s.last_report} for s in plan.roster
-    ]
-    fields["instances"] = [{name: item[name] for name in _INSTANCE_FIELDS} for item in plain["instances"]]
-    return Log(name="plan", fields=fields)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening(Log):
+    join_link: str
+    """With which others join through this peer; empty where others cannot dial it."""
 
 
-def joined_lines(previous: RoundPlan | None, plan: RoundPlan) -> list[Log]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstContribution(Log):
+    """The first round of this session whose committed average holds this peer's work."""
+
+    round: int
+    seconds: float
+    """From the user's command."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pausing(Log):
+    """The user asks to pause after a round."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paused(Log):
+    round: int
+    """The next one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed(Log):
+    round: int
+    """The next one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopping(Log):
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped(Log):
+    """The session ends."""
+
+    reason: str
+    is_finished: bool
+    """The run is complete; otherwise it can be resumed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished(Log):
+    """The run is complete on this peer. Samples, tokens, bytes and wall time are its own, of all sessions."""
+
+    round: int
+    heldout_loss: float | None
+    samples: int
+    tokens: int
+    bytes_sent: int
+    bytes_received: int
+    seconds: float
+
+
+# --- plans -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RosterLine:
+    peer: PeerId
+    samples_per_second: float
+    """0 before the first report."""
+    last_report: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceLine:
+    instance: InstanceId
+    requested_batch: int
+    effective_batch: int
+    mode: str
+    reason: str
+    hosts: tuple[HostShare, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Log):
+    """An agreed plan, without what only the next plan needs."""
+
+    round: int
+    digest: Digest
+    reason: str
+    expected_seconds: float
+    """Computing time of the slowest host; 0 before the first reports."""
+    is_last: bool
+    samples_before: int
+    """Samples that the plans of the rounds before gave out."""
+    samples: int
+    """Samples that this plan assigns."""
+    roster: tuple[RosterLine, ...]
+    instances: tuple[InstanceLine, ...]
+    forks: tuple[types.Fork, ...]
+    merges: tuple[types.Merge, ...]
+    probe: types.Merge | None
+
+
+def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
+    return Plan(
+        round=plan.round,
+        digest=digest,
+        reason=plan.reason,
+        expected_seconds=plan.expected_seconds,
+        is_last=plan.is_last,
+        samples_before=plan.samples_before,
+        samples=planned_samples(plan),
+        roster=tuple(
+            RosterLine(peer=entry.peer, samples_per_second=entry.capacity.samples_per_second, last_report=entry.last_report)
+            for entry in plan.roster
+        ),
+        instances=tuple(
+            InstanceLine(
+                instance=item.instance,
+                requested_batch=item.requested_batch,
+                effective_batch=item.effective_batch,
+                mode=item.mode,
+                reason=item.reason,
+                hosts=item.hosts,
+            )
+            for item in plan.instances
+        ),
+        forks=plan.forks,
+        merges=plan.merges,
+        probe=plan.probe,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge(Log):
+    """Instances were merged before `round`."""
+
+    round: int
+    sources: tuple[InstanceId, ...]
+    target: InstanceId
+    weights: tuple[float, ...]
+    reason: str
+
+
+def merge_line(merge: types.Merge, round: int) -> Merge:
+    return Merge(round=round, sources=merge.sources, target=merge.target, weights=merge.weights, reason=merge.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork(Log):
+    """An instance was copied before `round`."""
+
+    round: int
+    source: InstanceId
+    targets: tuple[InstanceId, ...]
+
+
+def fork_line(fork: types.Fork, round: int) -> Fork:
+    return Fork(round=round, source=fork.source, targets=fork.targets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe(Log):
+    """Held-out losses at the boundary after `round`: of the sources of a possible merge, and of the merged point."""
+
+    round: int
+    sources: tuple[InstanceId, ...]
+    target: InstanceId
+    source_losses: tuple[float | None, ...]
+    merged_loss: float | None
+
+
+# --- rounds of one instance on this peer -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase(Log):
+    """A round of an instance enters a phase."""
+
+    round: int
+    instance: InstanceId
+    phase: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(Log):
+    """Inner steps of a round, so far."""
+
+    round: int
+    instance: InstanceId
+    step: int
+    num_steps: int
+    loss: float | None
+    """Of the last step."""
+    tokens_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round(Log):
+    """An instance ended a round on this peer."""
+
+    round: int
+    instance: InstanceId
+    loss: float | None
+    """Mean over the inner steps; None where this peer did none."""
+    heldout_loss: float | None
+    """None in a round without evaluation."""
+    requested_batch: int
+    effective_batch: int
+    accumulation_steps: int
+    mode: str
+    reason: str
+    samples: int
+    tokens: int
+    hosts: tuple[PeerId, ...]
+    """Whose work the committed average holds."""
+    seconds: dict[str, float]
+    """By phase."""
+    bytes_sent: int
+    """Of the committed average."""
+    bytes_received: int
+    is_ahead: bool = False
+    """Its inner steps did not wait for the end of the round before."""
+    is_void: bool = False
+    """There was no outer step."""
+    digest: Digest | None = None
+    """Of the outer parameters after the round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AverageFailed(Log):
+    round: int
+    instance: InstanceId
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AverageRetried(Log):
+    round: int
+    instance: InstanceId
+    attempt: int
+    without: tuple[PeerId, ...]
+    """Contributors of the attempt before that this one leaves out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundVoid(Log):
+    """No average of an instance got a majority: the round ends without an outer step, and its work goes into the next one."""
+
+    round: int
+    instance: InstanceId
+    voters: tuple[PeerId, ...]
+    """Hosts whose commit votes are known here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory(Log):
+    """The device ran out of memory."""
+
+    instance: InstanceId
+    round: int
+    micro_batch_limit: int
+    """Samples per pass from now on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FastForwarded(Log):
+    """The peer was rounds behind: it gave up what was under way, and goes on with the state of others."""
+
+    from_round: int
+    to_round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint(Log):
+    round: int
+    """The first one that is not in it."""
+
+
+# --- other peers -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined(Log):
+    """A plan admits a peer."""
+
+    peer: PeerId
+    round: int
+    """The first one that counts on it."""
+
+
+def joined_lines(previous: RoundPlan | None, plan: RoundPlan) -> list[Joined]:
     """The peers on the roster of `plan` that were not on the roster before; none where that one is unknown."""
     known = previous.roster if previous is not None else plan.roster
     newcomers = {roster_entry.peer for roster_entry in plan.roster} - {roster_entry.peer for roster_entry in known}
-    return [Log(name="joined", fields={"peer": peer, "round": plan.round}) for peer in sorted(newcomers)]
+    return [Joined(peer=peer, round=plan.round) for peer in sorted(newcomers)]
 
 
-def out_of_memory_line(instance: InstanceId, round: int, *, micro_batch_limit: int) -> Log:
-    """The device ran out of memory; `micro_batch_limit`: samples per pass from now on."""
-    return Log(name="out_of_memory", fields={"instance": instance, "round": round, "micro_batch_limit": micro_batch_limit})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspected(Log):
+    """A peer was silent for half a lease."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned(Log):
+    """A peer that was suspected or gone counts again."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left(Log):
+    """A peer left, or its lease ran out."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused(Log):
+    """Messages of a peer were refused at the border."""
+
+    peer: PeerId
+    reason: str
+    count: int
+    """How many since the last such event."""
+
+
+# --- machine and network ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warning(Log):  # noqa: A001  # its name in the event file follows; used as telemetry.Warning
+    """A condition that asks for attention begins, or ends."""
+
+    key: str
+    message: str
+    active: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoodStill(Log):
+    """The process did not run: it was suspended, the machine slept, or its clock was set."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock(Log):
+    """The clocks of other peers against that of this machine."""
+
+    offset_seconds: float
+    uncertainty_seconds: float
+    peers: tuple[PeerId, ...]
+    offsets_seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic(Log):
+    """Bytes since the last such event, by kind of traffic."""
+
+    round: int
+    sent: dict[str, int]
+    received: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bandwidth(Log):
+    """Bytes of this session, rates and caps of now; 0 is no cap, and no budget."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    up_bytes_per_second: float | None = None
+    """Measured; None where nothing measures it."""
+    down_bytes_per_second: float | None = None
+    up_cap_bytes_per_second: int = 0
+    down_cap_bytes_per_second: int = 0
+    budget_bytes: int = 0
+    """Of the day."""
+    budget_left_bytes: int | None = None
+    is_quiet: bool = False
+    """Quiet hours: of their caps and the user's the lower ones hold."""
+
+
+LIVE_ONLY = (Progress, Phase, Bandwidth, Listening)
+"""Events that the event file does not hold: many, and all of their content is in the event of the finished round."""
+EVENTS: Mapping[str, type[Log]] = {
+    kind.event: kind for kind in [*globals().values()] if isinstance(kind, type) and issubclass(kind, Log) and kind is not Log
+}
+"""All of this file, by name."""
+
+
+def to_line(stamped: Stamped) -> str:
+    """The event as a line of the event file, without its end: a JSON object with `event`, `time` and the fields, in ASCII."""
+    plain = {"event": stamped.event.event, "time": stamped.time, **canonical.to_plain(stamped.event)}
+    return json.dumps(_finite(plain), allow_nan=False, separators=(",", ":"))
+
+
+def _finite(value: Any) -> Any:
+    """Numbers that are not finite become None, which JSON can hold."""
+    match value:
+        case float() if not math.isfinite(value):
+            return None
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case list():
+            return [_finite(item) for item in value]
+        case _:
+            return value

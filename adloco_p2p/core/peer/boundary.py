@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import DropInstance, Effect, Evaluate, Transition, TransitionApplied
-from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.telemetry import fork_line, merge_line
 from adloco_p2p.core.model.types import Fork, InstanceId, RoundPlan
 from adloco_p2p.core.peer.fetching import Fetching
 from adloco_p2p.core.peer.state import PeerState
@@ -83,12 +82,12 @@ class Boundary:
             for target in fork.targets:
                 if target in mine:
                     self._state.instance(target).boundary = event.round
-            effects.append(Log(name="fork", fields={"round": plan.round, **canonical.to_plain(fork)}))
+            effects.append(fork_line(fork, plan.round))
         for merge in plan.merges:
             if merge.target in mine:
                 merged = self._state.instance(merge.target)
                 merged.boundary, merged.is_carried = event.round, False
-            effects.append(Log(name="merge", fields={"round": plan.round, **canonical.to_plain(merge)}))
+            effects.append(merge_line(merge, plan.round))
         self._state.opening, self._state.opened = None, event.round
         self._branches.merged(plan, mine)
         for instance in sorted(instance for instance in self._state.held if instance not in mine):

@@ -4,11 +4,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.events import Effect, ReleaseState, SnapshotState, StateKept
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.run_progress import trained_samples
-from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import (
     FIRST_BRANCH_ID,
     MAX_BRANCHES,
@@ -125,7 +124,7 @@ class BranchStore:
         effects: list[Effect] = []
         for key in refused:
             message = f"this branch state was in {ROUNDS_OPEN} reports and no plan merges it; it is dropped"
-            effects.append(Log(name="warning", fields={"key": f"branch {key}", "message": message, "active": True}))
+            effects.append(telemetry.Warning(key=f"branch {key}", message=message, active=True))
         for key in sorted({*over, *refused, *displaced}):
             effects.append(ReleaseState(instance=key))
             self._held.pop(key, None)

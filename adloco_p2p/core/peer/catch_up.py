@@ -3,9 +3,9 @@
 from collections.abc import Collection
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import DiscardRound, Effect, Evaluated, OuterApplied
 from adloco_p2p.core.model.ledger_entry import Reorg
-from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, RoundPlan
 from adloco_p2p.core.peer.fetching import Fetching
 from adloco_p2p.core.peer.saving import Checkpoints
@@ -96,10 +96,10 @@ class CatchingUp:
             if not outer.is_done:
                 effects += [*outer.abandon(), DiscardRound(instance=key[1])]
         effects += [DiscardRound(instance=instance) for instance in self._fetching.under_way]
-        fields: dict[str, object] = {"from_round": self._state.opened + 1, "to_round": boundary}
+        effects.append(telemetry.FastForwarded(from_round=self._state.opened + 1, to_round=boundary))
         self._state.move_to(boundary, keeping=keeping)
         self._waiting = None
-        return [*effects, Log(name="fast_forwarded", fields=fields)]
+        return effects
 
     def rewrite(self, switched: Reorg) -> list[Effect]:
         """Take the other history over, and its state; what was trained here since the fork is set aside, to be merged in."""
@@ -147,7 +147,7 @@ class CatchingUp:
         effects: list[Effect] = []
         for instance in differing:
             message = f"the state of instance {instance} after round {number} differs from the others'; fetching theirs"
-            effects.append(Log(name="warning", fields={"key": f"state {instance}", "message": message, "active": True}))
+            effects.append(telemetry.Warning(key=f"state {instance}", message=message, active=True))
         if differing:
             agreeing = [instance for instance, state in states.items() if agreed.get(instance) == state]
             effects += self._fast_forward(max(plan.round - 1, self._state.opened), agreeing=agreeing)

@@ -1,8 +1,8 @@
 """State that this peer needs and others have: for instances that it now hosts, merges, and branch states of lost histories."""
 
+from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import DiscardRound, Effect, FetchFailed, FetchState, Send, StateFetched
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest
-from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import FIRST_BRANCH_ID, InstanceId, PeerId
 from adloco_p2p.core.peer.hosted_instance import Fetch
 from adloco_p2p.core.peer.state import PeerState
@@ -193,10 +193,10 @@ class Fetching:
         return [Send(peer=sender, message=refusal)]
 
 
-def fetch_warning(instance: InstanceId, message: str, *, active: bool) -> Log:
+def fetch_warning(instance: InstanceId, message: str, *, active: bool) -> telemetry.Warning:
     """The state of an instance cannot be had, or can again."""
-    return Log(name="warning", fields={"key": f"fetch {instance}", "message": message, "active": active})
+    return telemetry.Warning(key=f"fetch {instance}", message=message, active=active)
 
 
-def _fetch_ended(instance: InstanceId) -> Log:
+def _fetch_ended(instance: InstanceId) -> telemetry.Warning:
     return fetch_warning(instance, "the state has arrived", active=False)

@@ -7,7 +7,7 @@ an instance it then waits for others to fetch the state. A peer that has the fin
 from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 
-from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.events import (
     Commanded,
     DiscardRound,
@@ -19,7 +19,6 @@ from adloco_p2p.core.model.events import (
     Stop,
 )
 from adloco_p2p.core.model.messages import RunComplete
-from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import InstanceId, PeerId, RoundPlan
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.catch_up import CatchingUp
@@ -162,7 +161,7 @@ class Lifecycle:
         if self.stage is not Stage.TRAINING:
             return []
         self._enter(Stage.PAUSING)
-        return [Log(name="pausing", fields=self._end_after_round(event))]
+        return [telemetry.Pausing(reason=self._end_after_round(event))]
 
     def _drain(self, event: Commanded, now: float) -> list[Effect]:
         if self.stage is Stage.WAITING:
@@ -172,16 +171,17 @@ class Lifecycle:
         if self.stage in (Stage.DRAINING, Stage.HANDING_OVER):
             return []
         self._enter(Stage.HANDING_OVER if self.is_donor else Stage.DRAINING)
-        return [Log(name="stopping", fields=self._end_after_round(event))]
+        return [telemetry.Stopping(reason=self._end_after_round(event))]
 
-    def _end_after_round(self, event: Commanded) -> dict[str, object]:
-        """From the next report on the plans do not count on this peer. Alone it has no other to make room for."""
+    def _end_after_round(self, event: Commanded) -> str:
+        """Why, and after which round. From the next report on the plans do not count on this peer. Alone it has no other to
+        make room for."""
         self._reporting.offer(is_leaving=self._book.has_others(self._book.newest, self._state.gone))
         if self.last_round is None:
             begun = max([self._state.opened, *(key[0] for key in self._state.rounds)])
             handed_over_after = last_before_handover(self._book, self._state.opened, self._state.own_reports, self._state.gone)
             self.last_round = max(begun, handed_over_after)
-        return {"reason": f"{event.reason}; ends after round {self.last_round}"}
+        return f"{event.reason}; ends after round {self.last_round}"
 
     def _resume(self, now: float) -> list[Effect]:
         """Take part again: at once where the plans still count on this peer, else as a joiner."""
@@ -193,7 +193,7 @@ class Lifecycle:
         self._served.clear()
         self._checkpoints.withdraw_request()
         capacity = self._reporting.offer(is_leaving=False)
-        log = Log(name="resumed", fields={"round": self._state.opened + 1})
+        log = telemetry.Resumed(round=self._state.opened + 1)
         if not was_paused:
             return [log]
         self._catching_up.restart_wait()
@@ -204,7 +204,7 @@ class Lifecycle:
         """Give up what is under way, save what is complete at a boundary, stop."""
         if self.stage is Stage.WAITING:
             return self._stop(Stop(reason="the run is complete", is_finished=True), now)
-        effects: list[Effect] = [Log(name="stopping", fields={"reason": f"{event.reason}; leaves at once"})]
+        effects: list[Effect] = [telemetry.Stopping(reason=f"{event.reason}; leaves at once")]
         plan = self._book.get(self._state.opened)
         # The device may hold merged or half applied state, which belongs to no boundary that a restart could begin from.
         is_between = self._state.opening is not None or plan is None or bool(plan.merges)
@@ -265,12 +265,12 @@ class Lifecycle:
         self._enter(HANDOVERS[self.stage])
         self._handover_until = now + HANDOVER_SECONDS
         message = f"others fetch what only this peer has; it goes in {HANDOVER_SECONDS:.0f} s at the latest"
-        return [Log(name="warning", fields={"key": "handover", "message": message, "active": True})]
+        return [telemetry.Warning(key="handover", message=message, active=True)]
 
     def _pause(self, now: float) -> list[Effect]:
         """Leave the roster, so that the others do not wait for this peer, and stay."""
         self._enter(Stage.PAUSED)
-        log = Log(name="paused", fields={"round": self._state.opened + 1})
+        log = telemetry.Paused(round=self._state.opened + 1)
         return [*self._outcomes(self._agreement.leave(now), now), log]
 
     def _stop(self, stop: Stop, now: float) -> list[Effect]:
@@ -293,10 +293,9 @@ class Lifecycle:
             return []
         effects: list[Effect] = [self._checkpoints.save(instance, plan.round) for instance in mine]
         effects += self._checkpoints.complete(plan.round, now, is_finished=True)
-        totals = canonical.to_plain(self._checkpoints.totals(now))
-        fields: dict[str, object] = {"round": plan.round, "heldout_loss": loss, **totals}
+        log = telemetry.Finished(round=plan.round, heldout_loss=loss, **canonical.to_plain(self._checkpoints.totals(now)))
         self._enter(Stage.WAITING)
-        return [*effects, Log(name="finished", fields=fields), *self._completion.begin(_peers_of(plan), now)]
+        return [*effects, log, *self._completion.begin(_peers_of(plan), now)]
 
     def wait(self, now: float) -> list[Effect]:
         """The run is complete here: stop once the others have the model too."""

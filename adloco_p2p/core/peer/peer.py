@@ -51,7 +51,7 @@ from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, RunComplete
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.run_progress import progress_after
-from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.telemetry import Left, Returned
 from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, PeerId, Report
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.boundary import Boundary
@@ -128,6 +128,8 @@ class Peer:
         if self._lifecycle.is_stopped:
             return []
         effects = self._take(event, now)
+        if effects is None:
+            return []
         while not self._lifecycle.is_stopped:
             more = self._advance(now)
             effects += more
@@ -137,7 +139,8 @@ class Peer:
 
     # --- one event ---------------------------------------------------------------------------------------------------
 
-    def _take(self, event: Event, now: float) -> list[Effect]:
+    def _take(self, event: Event, now: float) -> list[Effect] | None:
+        """None where nothing has changed here, so that nothing has become possible: most messages about agreeing."""
         if isinstance(event, DeviceEnd) and self._state.is_outdated(event):
             return []
         match event:
@@ -190,7 +193,7 @@ class Peer:
         effects: list[Effect] = [line for plan in known for line in self._state.plan_lines(plan)]
         return effects + self._outcomes(self._agreement.start(durable.plans, durable.reports, now), now)
 
-    def _receive(self, event: Received, now: float) -> list[Effect]:
+    def _receive(self, event: Received, now: float) -> list[Effect] | None:
         message = event.message
         if isinstance(message, (AverageDigest, AttemptFailed, AttemptStart)):
             outer = self._state.rounds.get((message.round, message.instance))
@@ -199,7 +202,8 @@ class Peer:
             return self._state.stamped(outer.received(event.sender, message, now, self._state.gone))
         if isinstance(message, RunComplete):
             return self._lifecycle.received(event.sender, message)
-        return self._outcomes(self._agreement.receive(event.sender, message, now), now)
+        outcomes = self._agreement.receive(event.sender, message, now)
+        return self._outcomes(outcomes, now) if outcomes else None
 
     def _tick(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -239,10 +243,10 @@ class Peer:
     def _roster_changed(self, event: PeerGone | PeerBack, now: float) -> list[Effect]:
         if isinstance(event, PeerGone):
             self._state.gone[event.peer] = None
+            effects: list[Effect] = [Left(peer=event.peer)]
         else:
             self._state.gone.pop(event.peer, None)
-        name = "left" if isinstance(event, PeerGone) else "returned"
-        effects: list[Effect] = [Log(name=name, fields={"peer": event.peer})]
+            effects = [Returned(peer=event.peer)]
         for key in sorted(self._state.rounds):
             effects += self._state.stamped(self._state.rounds[key].roster_changed(now, self._state.gone))
         return effects

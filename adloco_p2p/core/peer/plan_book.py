@@ -31,7 +31,7 @@ class PlanBook:
 
     def remember(self, plan: RoundPlan) -> None:
         self.plans[plan.round] = plan
-        self.digests[plan.round] = canonical.digest(plan)
+        self.digests[plan.round] = canonical.digest_once(plan)
 
     def note_states(self, report: Report) -> None:
         self._reporters.setdefault(report.round, {})[report.peer] = None

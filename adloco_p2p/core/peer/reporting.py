@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
-from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import Effect, InnerFinished, Probe, Probed
 from adloco_p2p.core.model.report_form import fitted
-from adloco_p2p.core.model.telemetry import Log, out_of_memory_line
 from adloco_p2p.core.model.types import Capacity, Report, RoundPlan
 from adloco_p2p.core.peer.state import PeerState
 
@@ -29,7 +28,15 @@ class Reporting:
 
     def probed(self, event: Probed) -> list[Effect]:
         self._state.verdicts[event.round] = event.verdict
-        return [Log(name="probe", fields={"round": event.round, **canonical.to_plain(event.verdict)})]
+        found = event.verdict
+        log = telemetry.Probe(
+            round=event.round,
+            sources=found.sources,
+            target=found.target,
+            source_losses=found.source_losses,
+            merged_loss=found.merged_loss,
+        )
+        return [log]
 
     def trained(self, event: InnerFinished) -> list[Effect]:
         """Take up the limit that the device came back with: a lower one means that it ran out of memory."""
@@ -38,7 +45,7 @@ class Reporting:
         if limit >= self.capacity.micro_batch_limit:
             return []
         self.capacity = replace(self.capacity, micro_batch_limit=limit)
-        return [out_of_memory_line(event.instance, event.round, micro_batch_limit=limit)]
+        return [telemetry.OutOfMemory(instance=event.instance, round=event.round, micro_batch_limit=limit)]
 
     def offer(self, *, is_leaving: bool) -> Capacity:
         """From the next report on the plans count on this peer, or do not."""
@@ -61,12 +68,12 @@ class Reporting:
         current = self._book.get(self._state.opened)
         if current is not None and not current.is_last and not self._state.here(current) and self._book.is_on_roster(current):
             numbers.add(self._state.opened)  # a member without an instance reports that it lives
-        for number in sorted(numbers):
+        for number in sorted(numbers - self._state.own_reports.keys()):
             plan = self._book.plans[number]
             trained = [instance for instance in self._state.here(plan) if (number, instance) not in untrained]
             outers = [self._state.rounds.get((number, instance)) for instance in trained]
             done = [outer for outer in outers if outer is not None and outer.is_done]
-            if number in self._state.own_reports or len(done) < len(outers):
+            if len(done) < len(outers):
                 continue
             if self._state.measures(plan) and number not in self._state.verdicts:
                 assert plan.probe is not None

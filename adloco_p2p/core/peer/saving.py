@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.events import Durable, Effect, SaveCheckpoint, SaveInstance, Totals
-from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.telemetry import Checkpoint
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.core.peer.state import PeerState
 
@@ -104,7 +104,7 @@ class Checkpoints:
             is_finished=is_finished,
         )
         self._saved = {saved: instances for saved, instances in self._saved.items() if saved > boundary}
-        return [SaveCheckpoint(durable=durable), Log(name="checkpoint", fields={"round": boundary})]
+        return [SaveCheckpoint(durable=durable), Checkpoint(round=boundary)]
 
     def cut(self, *, after: int) -> None:
         """Forget what was saved after this boundary: another history counts."""

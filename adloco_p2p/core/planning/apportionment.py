@@ -6,6 +6,7 @@ from statistics import median_high, median_low
 
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.types import MAX_HOSTS, InstanceId, PeerId
+from adloco_p2p.core.planning.weight_caps import capped_parts
 
 MIN_HOSTS = 2
 """Hosts that an instance gets however small its batch is: one alone has no second copy and no pseudo-gradient statistic."""
@@ -117,6 +118,7 @@ def share_batch(batch: int, speeds: Sequence[float], work: WorkRules) -> list[tu
     sample per step, so a batch smaller than the number of hosts is raised to it. The common duration is that of H steps of
     the whole batch. A host whose share is off by more than `step_tolerance`, because samples are whole, does fewer or more
     steps instead; otherwise exactly H, so that pseudo-gradients compare. Equal sharing and wholly unknown speeds give H.
+    Capped sharing follows `capped_parts` of the speeds, so that the fast wait for the others rather than outweigh them.
     """
     assert batch >= 1 and speeds
     total = max(batch, len(speeds))
@@ -125,6 +127,8 @@ def share_batch(batch: int, speeds: Sequence[float], work: WorkRules) -> list[tu
         return [(samples, work.inner_steps) for samples in largest_remainder(total, [1.0] * len(speeds))]
     mean = fsum(known) / len(known)
     filled = [speed if speed > 0.0 else mean for speed in speeds]
+    if work.share == "capped":
+        filled = capped_parts(filled)
     speed_sum = fsum(filled)
     most_steps = floor(work.max_step_ratio * work.inner_steps)
     shares = []

@@ -1,13 +1,13 @@
 """The running node as the control API sees it."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, assert_never
 
 from adloco_p2p.core.model.events import Command
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
 from adloco_p2p.runtime.node.loop import Node
 from adloco_p2p.runtime.node.ports import RateLimiter
-from adloco_p2p.views import derived
 from adloco_p2p.views.status import Status
 from adloco_p2p.views.summary import summary
 
@@ -35,7 +35,7 @@ class ControlAdapter:
         if self._rate_limiter is None:
             return None
         self._rate_limiter.set_caps(up_bytes_per_second=up_bytes_per_second, down_bytes_per_second=down_bytes_per_second)
-        return derived.bandwidth(self._broadcaster.status) | dict(self._rate_limiter.traffic())
+        return asdict(self._rate_limiter.traffic())
 
 
 def describe(name: Command, status: Status) -> str:

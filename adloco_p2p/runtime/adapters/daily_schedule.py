@@ -94,7 +94,7 @@ class DailySchedule:
     def look(self) -> None:
         """Do what has become due."""
         config, now, traffic = self._config, self._now(), self._rate_limiter.traffic()
-        total = int((traffic["sent_bytes"] or 0) + (traffic["received_bytes"] or 0))
+        total = traffic.sent_bytes + traffic.received_bytes
         used = self._book.used(now, total) if config.daily_budget_bytes else 0
         self._rate_limiter.set_budget(config.daily_budget_bytes, config.daily_budget_bytes - used)
         permitted = permission(config, now, used_bytes=used)

@@ -1,13 +1,11 @@
 """Between the sink and the view: keeps the status of the node, and passes every event on to the watchers outside."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from adloco_p2p.core.model import canonical
-from adloco_p2p.runtime.node.event_sink import UNRECORDED, View
+from adloco_p2p.core.model.telemetry import LIVE_ONLY, Stamped, Started, Stopped, to_line
+from adloco_p2p.runtime.node.event_sink import View
 from adloco_p2p.views.status import Status, apply, replay
 
 MAX_HISTORY_BYTES = 8 << 20
@@ -33,22 +31,22 @@ class EventBroadcaster:
     def start(self) -> None:
         self._view.start()
 
-    def recall(self, events: Sequence[dict[str, Any]]) -> None:
+    def recall(self, events: Sequence[Stamped]) -> None:
         self.status = replay(events)
         self._view.recall(events)
 
-    def update(self, event: dict[str, Any]) -> None:
-        self.status = apply(self.status, event)
-        self._view.update(event)
-        name = event["event"]
-        if self._queues or name in UNRECORDED or name == "started":
-            line = json.dumps(canonical.to_plain(event), separators=(",", ":"))
-            if name == "started":
+    def update(self, stamped: Stamped) -> None:
+        self.status = apply(self.status, stamped)
+        self._view.update(stamped)
+        event = stamped.event
+        if self._queues or isinstance(event, (*LIVE_ONLY, Started)):
+            line = to_line(stamped)
+            if isinstance(event, Started):
                 self._started, self._latest = line, {}
-            if name in UNRECORDED:
-                self._latest[name, event.get("instance")] = line
+            elif isinstance(event, LIVE_ONLY):
+                self._latest[event.event, getattr(event, "instance", None)] = line
             self._hand_out(line)
-        if name == "stopped":
+        if isinstance(event, Stopped):
             self._end()
 
     def stop(self) -> None:

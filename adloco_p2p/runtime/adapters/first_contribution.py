@@ -4,8 +4,8 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from adloco_p2p.core.model.telemetry import FirstContribution, Log, Round
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.runtime.node.ports import EventSink
 
@@ -23,7 +23,7 @@ def process_start() -> float:
 
 
 class ContributionSink:
-    """Passes events on, and adds `first_contribution` behind the first round whose committed average holds this peer's work."""
+    """Passes events on, and adds one behind the first round whose committed average holds this peer's work."""
 
     def __init__(self, sink: EventSink, *, me: PeerId, began: float, clock: Callable[[], float] = time.monotonic) -> None:
         """`began` is when the user's command did, by the same clock."""
@@ -33,9 +33,9 @@ class ContributionSink:
         self._clock = clock
         self._is_told = False
 
-    def write(self, name: str, fields: dict[str, Any]) -> None:
-        self._sink.write(name, fields)
-        if name == "round" and not self._is_told and fields["samples"] > 0 and self._me in fields["hosts"]:
+    def write(self, event: Log) -> None:
+        self._sink.write(event)
+        if isinstance(event, Round) and not self._is_told and event.samples > 0 and self._me in event.hosts:
             self._is_told = True
             seconds = round(self._clock() - self._began, 3)
-            self._sink.write("first_contribution", {"round": fields["round"], "seconds": seconds})
+            self._sink.write(FirstContribution(round=event.round, seconds=seconds))

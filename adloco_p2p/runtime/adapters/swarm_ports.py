@@ -147,7 +147,7 @@ class NetworkAveraging:
 
 
 class NetworkStates:
-    """Serves copies, so that training never waits for a download."""
+    """Serves the instances' own vectors, which nobody writes to: training never waits for a download, and nothing is copied."""
 
     def __init__(self, server: StateServer, fetcher: StateFetcher, *, num_parameters: int) -> None:
         self._server = server
@@ -157,7 +157,7 @@ class NetworkStates:
         self._partial: dict[InstanceId, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[torch.Tensor]) -> None:
-        outer, momentum = (vector.clone() for vector in state)
+        outer, momentum = state
         self._loop.call_soon_threadsafe(self._server.offer, instance, round, digest, outer, momentum)
 
     def retire(self, instance: InstanceId) -> None:

@@ -36,6 +36,7 @@ from adloco_p2p.core.model.events import (
     Transition,
     TransitionApplied,
 )
+from adloco_p2p.core.model.telemetry import Progress
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.runtime.node.ports import CheckpointStore, Engine, StateExchange, Vector
 
@@ -69,7 +70,7 @@ class DeviceWorker:
         checkpoints: CheckpointStore,
         states: StateExchange,
         post: Callable[[Event], None],
-        progress: Callable[[dict[str, object]], None],
+        progress: Callable[[Progress], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._engine = engine
@@ -292,15 +293,15 @@ class DeviceWorker:
             if now - last_shown < PROGRESS_SECONDS:
                 return
             last_shown = now
-            fields: dict[str, object] = {
-                "round": effect.round,
-                "instance": instance,
-                "step": step,
-                "num_steps": effect.share.inner_steps,
-                "loss": float(loss),  # waits for the device, so only where it is shown
-                "tokens_per_second": tokens / max(now - started, 1e-9),
-            }
-            self._progress(fields)
+            progress = Progress(
+                round=effect.round,
+                instance=instance,
+                step=step,
+                num_steps=effect.share.inner_steps,
+                loss=float(loss),  # waits for the device, so only where it is shown
+                tokens_per_second=tokens / max(now - started, 1e-9),
+            )
+            self._progress(progress)
 
         should_stop = partial(self._between_steps, effect) if effect.is_ahead else self._should_stop
         result = self._engine.run_inner(effect, should_stop=should_stop, on_progress=on_progress)

@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-UNRECORDED = frozenset({"progress", "phase", "bandwidth", "listening"})
-"""Events for the live view only: many, and all of their content is in the event of the finished round."""
+from adloco_p2p.core.model.telemetry import LIVE_ONLY, Finished, Log, Round, Stamped, Traffic
 
 
 class View(Protocol):
@@ -13,51 +12,54 @@ class View(Protocol):
 
     def start(self) -> None: ...
 
-    def recall(self, events: Sequence[dict[str, Any]]) -> None:
+    def recall(self, events: Sequence[Stamped]) -> None:
         """Earlier events. Only the resulting status is shown; everything else is forgotten."""
 
-    def update(self, event: dict[str, Any]) -> None: ...
+    def update(self, stamped: Stamped) -> None: ...
 
     def stop(self) -> None: ...
 
 
-class Log(Protocol):
+class EventFile(Protocol):
     """Keeps events."""
 
-    def append(self, event: dict[str, Any]) -> None: ...
+    def append(self, stamped: Stamped) -> None: ...
+
+
+def stamp(event: Log) -> Stamped:
+    """As an event of now, by the wall clock."""
+    return Stamped(time=time.time(), event=event)
 
 
 class Sink:
-    """Stamps each event with the wall clock. Used from the event loop's thread."""
+    """Stamps each event. Used from the event loop's thread."""
 
-    def __init__(self, *, log: Log, view: View) -> None:
+    def __init__(self, *, log: EventFile, view: View) -> None:
         self._log = log
         self._view = view
 
-    def write(self, name: str, fields: dict[str, object]) -> None:
-        event = {"event": name, "time": time.time(), **fields}
-        if name not in UNRECORDED:
-            self._log.append(event)
-        self._view.update(event)
+    def write(self, event: Log) -> None:
+        stamped = stamp(event)
+        if not isinstance(event, LIVE_ONLY):
+            self._log.append(stamped)
+        self._view.update(stamped)
 
 
 class CountingSink:
-    """Says after every finished round what went over the network since the last time, as an event `traffic`."""
+    """After every finished round adds what went over the network since the last time."""
 
     def __init__(self, sink: Sink, totals: Callable[[], dict[str, tuple[int, int]]]) -> None:
         """`totals`: bytes sent and received by kind, since the process began."""
         self._sink = sink
         self._totals = totals
         self._counted = dict.fromkeys(totals(), (0, 0))
-        self._round: object = 0
 
-    def write(self, name: str, fields: dict[str, object]) -> None:
-        self._sink.write(name, fields)
-        if name in ("round", "finished"):
-            self._round = fields.get("round", self._round)
+    def write(self, event: Log) -> None:
+        self._sink.write(event)
+        if isinstance(event, Round | Finished):
             totals, before = self._totals(), self._counted
             self._counted = totals
             sent = {kind: now[0] - before[kind][0] for kind, now in totals.items()}
             received = {kind: now[1] - before[kind][1] for kind, now in totals.items()}
             if any(sent.values()) or any(received.values()):
-                self._sink.write("traffic", {"round": self._round, "sent": sent, "received": received})
+                self._sink.write(Traffic(round=event.round, sent=sent, received=received))

@@ -43,7 +43,7 @@ from adloco_p2p.core.model.events import (
     Transition,
 )
 from adloco_p2p.core.model.events import FetchFailed as FetchFailedEvent
-from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.telemetry import Log, StoodStill, Stopped
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import AveragingError, StateTransferFailed
@@ -121,7 +121,7 @@ class Node:
             checkpoints=ports.checkpoints,
             states=ports.states,
             post=self.post,
-            progress=lambda fields: self._call_soon(ports.events.write, "progress", fields),
+            progress=lambda event: self._call_soon(ports.events.write, event),
             fail=self.post,
         )
 
@@ -182,7 +182,7 @@ class Node:
     def _note_sleep(self, late_seconds: float) -> None:
         """Tell the user that this process stood still. By the wall clock: the other one may stop while a laptop sleeps."""
         if late_seconds > STOOD_STILL_SECONDS:
-            self._ports.events.write("stood_still", {"seconds": late_seconds})
+            self._ports.events.write(StoodStill(seconds=late_seconds))
 
     def _raise_worker_failure(self) -> None:
         for event in self._inbox.local:
@@ -199,7 +199,7 @@ class Node:
     def _perform_all(self, effects: list[Effect]) -> Stop | None:
         for effect in effects:
             if isinstance(effect, Stop):
-                self._ports.events.write("stopped", {"reason": effect.reason, "is_finished": effect.is_finished})
+                self._ports.events.write(Stopped(reason=effect.reason, is_finished=effect.is_finished))
                 return effect
             self._perform(effect)
         return None
@@ -207,7 +207,7 @@ class Node:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Log():
-                self._ports.events.write(effect.name, effect.fields)
+                self._ports.events.write(effect)
             case Persist():
                 self._ports.journal.append(effect.record)
             case Send():

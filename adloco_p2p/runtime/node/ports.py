@@ -3,11 +3,12 @@
 A vector is a flat float32 tensor on the CPU, shape [P]; the runtime only hands it on, so that it needs no torch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, SupportsFloat
 
 from adloco_p2p.core.model.events import Durable, InnerResult, RunInner
 from adloco_p2p.core.model.messages import JournalRecord, WireMessage
+from adloco_p2p.core.model.telemetry import Bandwidth, Log
 from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict, PseudoGradientStatistics, Report
 
 Vector = Any
@@ -39,9 +40,10 @@ class Engine(Protocol):
         """Of the outer parameters; of outer parameters and momentum together."""
 
     def state(self, instance: InstanceId) -> Sequence[Vector]:
-        """Outer parameters and momentum, the instance's own: valid until its next `apply_outer` or `transition`."""
+        """Outer parameters and momentum: values that nobody writes to any more."""
 
-    def adopt(self, instance: InstanceId, outer: Vector, momentum: Vector) -> None: ...
+    def adopt(self, instance: InstanceId, outer: Vector, momentum: Vector) -> None:
+        """Keeps the vectors: nobody may write to them any more."""
 
     def transition(self, forks: Sequence[Fork], merges: Sequence[Merge]) -> None: ...
 
@@ -55,7 +57,8 @@ class Engine(Protocol):
 
     def evaluate(self, instance: InstanceId) -> float: ...
 
-    def snapshot(self, instance: InstanceId) -> tuple[dict[str, Vector], dict[str, object]]: ...
+    def snapshot(self, instance: InstanceId) -> tuple[dict[str, Vector], dict[str, object]]:
+        """Tensors that nobody writes to any more, and JSON-able values."""
 
 
 class CheckpointStore(Protocol):
@@ -135,7 +138,8 @@ class StateExchange(Protocol):
     """State of instances between peers. `fetch` raises StateTransferFailed."""
 
     def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[Vector]) -> None:
-        """From now on serve this state, of the boundary before `round`. Called from the device worker's thread; copies."""
+        """From now on serve this state, of the boundary before `round`. Called from the device worker's thread.
+        The vectors are kept."""
 
     def retire(self, instance: InstanceId) -> None:
         """This peer hosts the instance no longer; who is a little behind may still fetch it. Called from the device worker's
@@ -161,11 +165,11 @@ class RateLimiter(Protocol):
     def set_caps(self, *, up_bytes_per_second: int | None, down_bytes_per_second: int | None) -> None:
         """From now on; none: as it is, 0: no cap."""
 
-    def traffic(self) -> Mapping[str, float | None]:
-        """Totals, measured rates, caps, and the day's budget, by the names that `views.derived.bandwidth` lists."""
+    def traffic(self) -> Bandwidth:
+        """Totals, measured rates, caps, and the day's budget."""
 
 
 class EventSink(Protocol):
     """Takes every event of the peer: the event file and the views. Called from the event loop; must be quick."""
 
-    def write(self, name: str, fields: dict[str, object]) -> None: ...
+    def write(self, event: Log) -> None: ...

@@ -4,8 +4,8 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery.clock_survey import survey
@@ -29,7 +29,7 @@ MAX_CLOCKS = 5
 CLOCK = "clock"
 """The key of the warning about it."""
 
-Write = Callable[[str, dict[str, Any]], None]
+Write = Callable[[telemetry.Log], None]
 
 
 class PeerMaintenance:
@@ -98,15 +98,13 @@ class PeerMaintenance:
                 readings[peer] = answer
             if readings:
                 found = survey(readings)
-                self._write(
-                    "clock",
-                    {
-                        "offset_seconds": round(found.offset_seconds, 3),
-                        "uncertainty_seconds": round(found.uncertainty_seconds, 3),
-                        "peers": list(found.peers),
-                        "offsets_seconds": [round(seconds, 3) for seconds in found.offsets_seconds],
-                    },
+                clock = telemetry.Clock(
+                    offset_seconds=round(found.offset_seconds, 3),
+                    uncertainty_seconds=round(found.uncertainty_seconds, 3),
+                    peers=tuple(found.peers),
+                    offsets_seconds=tuple(round(seconds, 3) for seconds in found.offsets_seconds),
                 )
+                self._write(clock)
                 self._warn(CLOCK, found.in_words, is_active=found.is_off)
             await asyncio.sleep(CLOCKS_SECONDS if readings else FIRST_CLOCKS_SECONDS)
 
@@ -115,4 +113,4 @@ class PeerMaintenance:
         if is_active == (key in self._warned):
             return
         (self._warned.add if is_active else self._warned.discard)(key)
-        self._write("warning", {"key": key, "message": message, "active": is_active})
+        self._write(telemetry.Warning(key=key, message=message, active=is_active))

@@ -9,8 +9,9 @@ Payload and our own framing are counted; `OVERHEAD` stands for what encryption, 
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+from adloco_p2p.core.model.telemetry import Bandwidth
 from adloco_p2p.swarm.transport.framed_stream import FRAME_BYTES
 from adloco_p2p.swarm.transport.token_bucket import TokenBucket
 from adloco_p2p.swarm.transport.traffic import Traffic
@@ -99,7 +100,7 @@ class RateLimiter:
 
     # --- for the views ---
 
-    def traffic(self) -> Mapping[str, float | None]:
+    def traffic(self) -> Bandwidth:
         """Totals of this process, rates over the last seconds, caps, and the day's budget."""
         now, (sent, received) = self._clock(), self._traffic.total
         while self._samples and now - self._samples[0][0] > RATE_SECONDS:
@@ -107,17 +108,17 @@ class RateLimiter:
         self._samples.append((now, sent, received))
         since, sent_before, received_before = self._samples[0]
         seconds = now - since
-        return {
-            "sent_bytes": sent,
-            "received_bytes": received,
-            "up_bytes_per_second": (sent - sent_before) / seconds if seconds > 0 else None,
-            "down_bytes_per_second": (received - received_before) / seconds if seconds > 0 else None,
-            "up_cap_bytes_per_second": self._up_cap,
-            "down_cap_bytes_per_second": self._down_cap,
-            "budget_bytes": self._budget_bytes,
-            "budget_left_bytes": self._budget_left_bytes if self._budget_bytes else None,
-            "is_quiet": self._quiet is not None,
-        }
+        return Bandwidth(
+            sent_bytes=sent,
+            received_bytes=received,
+            up_bytes_per_second=(sent - sent_before) / seconds if seconds > 0 else None,
+            down_bytes_per_second=(received - received_before) / seconds if seconds > 0 else None,
+            up_cap_bytes_per_second=self._up_cap,
+            down_cap_bytes_per_second=self._down_cap,
+            budget_bytes=self._budget_bytes,
+            budget_left_bytes=self._budget_left_bytes if self._budget_bytes else None,
+            is_quiet=self._quiet is not None,
+        )
 
 
 def _lower(cap: int, other: int) -> int:

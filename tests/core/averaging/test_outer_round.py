@@ -7,7 +7,7 @@ import pytest
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.outer_round import OuterRound, Phase
-from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.events import (
     ApplyOuter,
     Average,
@@ -23,7 +23,6 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
-from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, PseudoGradientStatistics, RoundPlan
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.identities import sign, verify
@@ -409,7 +408,7 @@ def test_a_host_that_signs_two_votes_counts_for_neither() -> None:
     outer.received(C, vote(outer, C, A, B, C, digest=Digest("9" * 64)), 14.5, ())
     effects = outer.received(C, vote(outer, C, A, B, C), 15.0, ())
     assert not has(effects, ApplyOuter)
-    assert any(isinstance(effect, Log) and effect.fields["key"] == f"votes of {C}" for effect in effects)
+    assert any(isinstance(effect, telemetry.Warning) and effect.key == f"votes of {C}" for effect in effects)
     assert has(outer.received(B, vote(outer, B, A, B, C), 16.0, ()), ApplyOuter), "two of three without it"
 
 

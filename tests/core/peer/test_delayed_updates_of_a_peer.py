@@ -82,7 +82,7 @@ def test_a_link_slower_than_the_device_is_never_idle_either() -> None:
     world.run()
     same_states(world)
     trace.check_order()
-    phases = [log.fields["phase"] for log in world.hosts[PEER0].logs if log.name == "phase"]
+    phases = [log.phase for log in world.hosts[PEER0].logs if log.event == "phase"]
     assert phases.count("trained") >= 15
     assert world.now < 20 * 2.0 + 10.0
 
@@ -91,10 +91,10 @@ def test_the_report_of_a_round_does_not_wait_for_the_next() -> None:
     world, _ = delayed(speeds=(20.0, 20.0))
     world.run()
     for host in world.hosts.values():
-        told = [log for log in host.logs if log.name == "round" or log.fields.get("phase") == "averaging"]
-        order = [(log.name, log.fields["round"]) for log in told]
+        told = [log for log in host.logs if log.event == "round" or getattr(log, "phase", None) == "averaging"]
+        order = [(log.event, log.round) for log in told]
         assert order.index(("round", 4)) < order.index(("phase", 5))
-    assert any(log.fields.get("phase") == "evaluating" for log in world.hosts[PEER0].logs), "also where it is evaluated"
+    assert any(getattr(log, "phase", None) == "evaluating" for log in world.hosts[PEER0].logs), "also where it is evaluated"
 
 
 def test_without_the_setting_nothing_runs_ahead() -> None:

@@ -23,7 +23,7 @@ def killed_once_named(world: PartitionedWorld, names: Sequence[PeerId]) -> None:
     """They die when the first plan names what they trained apart: before anybody else has it."""
 
     def watch(peer: PeerId, effect: Effect) -> None:
-        is_named = isinstance(effect, Log) and effect.name == "plan" and "is to be fetched" in str(effect.fields["reason"])
+        is_named = isinstance(effect, Log) and effect.event == "plan" and "is to be fetched" in str(effect.reason)
         if is_named and all(world.hosts[name].is_alive for name in names):
             for name in names:
                 world.hosts[name].is_alive = False
@@ -61,10 +61,11 @@ def test_what_the_losing_side_trained_is_merged_in_weighted_by_samples() -> None
     # In the round of the last common plan each side gives 2 x 8 samples, in every later one 2 x 16 or 4 x 8.
     lost, won = 16 + (last - first) * 32, 16 + (round - 1 - first) * 32
     assert 400 < lost < won
-    assert merge.weights == pytest.approx((won / (lost + won), lost / (lost + won)))
+    assert lost / (lost + won) > 0.25
+    assert merge.weights == pytest.approx((0.75, 0.25))
     assert merge.reason == (
         f"after a partition, merged what peer2, peer3 trained apart of instance 0 in rounds {first}-{last} "
-        f"({lost:,} samples against {won:,}): weight {lost / (lost + won):.2f}"
+        f"({lost:,} samples against {won:,}): weight 0.25"
     )
     assert went_in == [world.hosts[PEER0].applied[round - 1, InstanceId(0)], world.lost_state[PEER2]]
     assert came_out == hashed(*zip(went_in, merge.weights, strict=True))
@@ -80,7 +81,7 @@ def test_claimants_that_die_hold_nobody_up(victims: tuple[PeerId, ...]) -> None:
     one_end(world, living)
     assert len(healed(world)) == 2 - len(victims)
     if PEER2 in victims:
-        reasons = [str(log.fields["reason"]) for log in world.hosts[PEER0].logs if log.name == "plan"]
+        reasons = [str(log.reason) for log in world.hosts[PEER0].logs if log.event == "plan"]
         (dropped,) = [reason for reason in reasons if "dropped what peer2, peer3 trained apart" in reason]
         assert "no peer that holds it is left" in dropped
 

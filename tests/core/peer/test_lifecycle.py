@@ -70,9 +70,9 @@ class AskedWorld(RefereedWorld):
     def note(self, peer: PeerId, effect: Effect) -> None:
         if peer == PEER0:
             self.effects.append((self.now, effect))
-        if isinstance(effect, Log) and effect.name == "paused":
+        if isinstance(effect, Log) and effect.event == "paused":
             self.tell_others(peer, PeerGone(peer=peer), 0.05)
-        if isinstance(effect, Log) and effect.name == "resumed":
+        if isinstance(effect, Log) and effect.event == "resumed":
             self.tell_others(peer, PeerBack(peer=peer), 0.05)
 
     def ask(self, command: Command, delay: float) -> None:
@@ -83,7 +83,7 @@ class AskedWorld(RefereedWorld):
         return [at for at, effect in self.effects if isinstance(effect, RunInner)]
 
     def when(self, name: str) -> float:
-        return next(at for at, effect in self.effects if isinstance(effect, Log) and effect.name == name)
+        return next(at for at, effect in self.effects if isinstance(effect, Log) and effect.event == name)
 
 
 @pytest.mark.parametrize("paused_seconds", [0.2, 4.0, 10.0])
@@ -111,7 +111,7 @@ def test_a_round_under_way_is_ended_and_saved_before_the_pause() -> None:
     world.run(until=200.0)
     before = [effect for at, effect in world.effects if at <= world.when("paused")]
     (saved,) = [effect.durable for effect in before if isinstance(effect, SaveCheckpoint)]
-    ended = [effect.fields["round"] for effect in before if isinstance(effect, Log) and effect.name == "round"]
+    ended = [effect.round for effect in before if isinstance(effect, Log) and effect.event == "round"]
     assert saved.round == ended[-1] + 1  # type: ignore[operator]
 
 
@@ -124,7 +124,7 @@ def test_a_pause_can_be_repeated_and_taken_back() -> None:
     world.ask("resume", 38.01)  # before the round has ended
     world.ask("resume", 38.02)
     world.run(until=400.0)
-    names = [effect.name for _, effect in world.effects if isinstance(effect, Log)]
+    names = [effect.event for _, effect in world.effects if isinstance(effect, Log)]
     assert [name for name in names if name in ("paused", "resumed")] == ["paused", "resumed"] * 3 + ["resumed"]
     assert all(finished(host) for host in world.hosts.values())
     same_states(world)
@@ -162,7 +162,7 @@ def test_a_pause_does_not_stop_a_peer_that_is_leaving() -> None:
     world.ask("resume", 1.32)
     world.run(until=300.0)
     assert world.hosts[PEER0].stop is not None
-    names = [effect.name for _, effect in world.effects if isinstance(effect, Log)]
+    names = [effect.event for _, effect in world.effects if isinstance(effect, Log)]
     assert "stopping" in names and not {"pausing", "paused", "resumed"} & set(names)
 
 
@@ -231,7 +231,7 @@ def test_a_checkpoint_comes_at_the_next_boundary_and_then_the_cadence_counts_aga
     world.deliver(PEER0, Commanded(command="checkpoint"), asked_at)
     world.run()
     saved = [(at, effect.durable.round) for at, effect in effects if isinstance(effect, SaveCheckpoint)]
-    ends = [(at, effect.fields["round"]) for at, effect in effects if isinstance(effect, Log) and effect.name == "round"]
+    ends = [(at, effect.round) for at, effect in effects if isinstance(effect, Log) and effect.event == "round"]
     first = saved[0][1]
     assert [boundary for _, boundary in saved] == [first, 9, 9]  # at the end and, once evaluated, as finished
     before = [number for at, number in ends if at <= asked_at]
@@ -296,6 +296,6 @@ def test_nobody_waits_for_ever_for_an_heir_that_does_not_come(monkeypatch: pytes
     world.drain(6.0)
     world.run(until=300.0)
     (stopped,) = [at for at, effect in world.effects if isinstance(effect, Stop)]
-    ended = max(at for at, effect in world.effects if isinstance(effect, Log) and effect.name == "round")
+    ended = max(at for at, effect in world.effects if isinstance(effect, Log) and effect.event == "round")
     assert 20.0 <= stopped - ended < 25.0
     assert finished(world.hosts[PEER1])

@@ -136,7 +136,7 @@ def test_nobody_goes_before_the_slowest_has_ended_the_run() -> None:
     def note(peer: PeerId, effect: Effect) -> None:
         if isinstance(effect, Stop):
             stopped_at[peer] = world.now
-        if getattr(effect, "name", "") == "finished":
+        if getattr(effect, "event", "") == "finished":
             finished_at[peer] = world.now
 
     world.on_effect = note
@@ -297,10 +297,10 @@ def test_the_end_of_work_for_a_lost_history_means_nothing_for_the_new_one() -> N
         instance=INSTANCE,
         round=1,
         attempt=0,
-        contributors=(PEER0, PEER1, PEER2),
+        contributors=(PEER0, PEER1),
         digest=hashed("average"),
         signature="signed",
-        backers=((PEER2, "signed"), (PEER0, "signed")),
+        backers=((PEER0, "signed"),),
         is_answer=True,
     )
     effects = peer.handle(Received(sender=PEER1, message=vote), 3.0)

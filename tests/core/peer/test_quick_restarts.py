@@ -21,7 +21,7 @@ def test_a_peer_that_is_restarted_holds_nobody_up(num_peers: int, notice: str, a
     ends: list[float] = []
 
     def note(peer: object, effect: object) -> None:
-        if peer == PEER0 and getattr(effect, "name", "") == "round":
+        if peer == PEER0 and getattr(effect, "event", "") == "round":
             ends.append(world.now)
 
     def strike() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Decided, Durable, Effect, InnerFinished, Received, Started
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import RosterChange
@@ -15,7 +16,7 @@ from tests.core.world import RUN
 
 
 def logged(effects: list[Effect], name: str) -> list[dict[str, object]]:
-    return [effect.fields for effect in effects if isinstance(effect, Log) and effect.name == name]
+    return [canonical.to_plain(effect) for effect in effects if isinstance(effect, Log) and effect.event == name]
 
 
 def started(peer: Peer) -> list[Effect]:
@@ -55,11 +56,11 @@ def test_a_silent_member_is_suspected_before_it_is_gone_and_returns() -> None:
             outcomes = swarm.peers[name].tick(swarm.now)
             swarm.take(name, outcomes)
             if name == others[0]:
-                told += [(effect.name, effect.fields["peer"]) for effect in outcomes if isinstance(effect, Log)]
+                told += [(effect.event, effect.peer) for effect in outcomes if isinstance(effect, Log)]
         swarm.deliver(to=others)
     assert told == [("suspected", silent)] and not swarm.gone
     swarm.now += 1.0
     swarm.take(silent, swarm.peers[silent].tick(swarm.now))
     swarm.deliver()
     outcomes = swarm.peers[others[0]].tick(swarm.now)
-    assert [(effect.name, effect.fields["peer"]) for effect in outcomes if isinstance(effect, Log)] == [("returned", silent)]
+    assert [(effect.event, effect.peer) for effect in outcomes if isinstance(effect, Log)] == [("returned", silent)]

@@ -135,6 +135,14 @@ def test_fast_hosts_do_more_steps_up_to_a_cap_when_the_batch_is_small() -> None:
     assert share_batch(8, [100.0] + [1.0] * 7, WORK)[0] == (1, 128)
 
 
+def test_capped_sharing_lets_the_fast_wait() -> None:
+    """Twice the median would be 20 of 70; a quarter is 17.5, which leaves 11.7 for each of the others."""
+    capped = WorkRules(share="capped")
+    assert [samples for samples, _ in share_batch(70, [100.0, 10.0, 20.0, 10.0, 10.0], capped)] == [17, 12, 17, 12, 12]
+    assert share_batch(40, [100.0, 10.0, 20.0, 10.0], capped) == [(10, 32)] * 4
+    assert share_batch(5, [0.0, 0.0], capped) == [(3, 32), (2, 32)]
+
+
 def test_equal_sharing_and_unknown_speeds_do_exactly_h() -> None:
     assert share_batch(5, [9.0, 1.0], WorkRules(share="equal")) == [(3, 32), (2, 32)]
     assert share_batch(5, [0.0, 0.0], WORK) == [(3, 32), (2, 32)]
@@ -191,7 +199,8 @@ def test_absurd_speeds_give_some_share(speeds: list[float], batch: int) -> None:
         ((7.0, 7.0, 7.0), (1 / 3, 1 / 3, 1 / 3)),
         ((7.0, 0.0, 7.0), (1 / 3, 1 / 3, 1 / 3)),
         ((10.0, 10.0, 10.0, 1.0), (1 / 3, 1 / 3, 1 / 3, 0.0)),
-        ((4.0, 2.0, 2.0), (1.0, 0.0, 0.0)),  # T = 1/2: the fast one sends two vectors, the others one each
+        ((4.0, 2.0, 2.0), (2 / 3, 1 / 6, 1 / 6)),  # not all of it (T = 1/2): two thirds, and T = 7/12 for the others
+        ((8.0, 8.0, 1.0, 1.0, 1.0), (0.4, 0.4, 1 / 15, 1 / 15, 1 / 15)),  # 4 counts; two fifths at the most, T = 6/5
         ((3.0, 2.0, 2.0, 2.0), (0.5, 1 / 6, 1 / 6, 1 / 6)),  # T = 2/3: 2, 4/3, 4/3, 4/3 vectors
     ],
 )
@@ -206,7 +215,8 @@ def test_what_each_uplink_reduces_by_hand(uplinks: tuple[float, ...], shares: tu
         ((0.0, 0.0, 0.0), (True, False, False), (1.0, 0.0, 0.0)),
         ((0.0, 0.0, 0.0), (True, True, False), (1.0, 1.0, 0.0)),  # in any unit: equally
         ((2.0, 2.0, 9.0), (True, True, False), (0.5, 0.5, 0.0)),  # T = 3/4: one and a half vectors each
-        ((9.0, 2.0, 3.0, 9.0), (False, True, True, False), (0.0, 0.3, 0.7, 0.0)),
+        ((9.0, 2.0, 3.0, 9.0), (False, True, True, False), (0.0, 0.5, 0.5, 0.0)),  # of two reducers, each a half
+        ((0.0, 1.0, 9.0, 0.0, 0.0, 0.0), (False, True, True, False, False, False), (0.0, 0.5, 0.5, 0.0, 0.0, 0.0)),
         ((7.0, 7.0, 7.0), (False, False, False), (1 / 3, 1 / 3, 1 / 3)),  # nobody can take it from them
     ],
 )
@@ -216,16 +226,24 @@ def test_who_cannot_be_dialled_reduces_nothing(
     assert reduction_shares(uplinks, reachable) == pytest.approx(shares)
 
 
-@given(st.lists(st.floats(1.0, 1e9), min_size=3, max_size=12))
-def test_no_small_shift_of_the_reduction_ends_earlier(uplinks: list[float]) -> None:
-    shares = reduction_shares(uplinks, [True] * len(uplinks))
-    assert sum(shares) == pytest.approx(1.0) and min(shares) >= 0
+@given(st.lists(st.tuples(st.floats(1.0, 1e9), st.booleans()), min_size=3, max_size=12))
+def test_no_small_shift_of_the_reduction_ends_earlier(members: list[tuple[float, bool]]) -> None:
+    uplinks, reachable = [uplink for uplink, _ in members], [reach for _, reach in members]
+    shares = reduction_shares(uplinks, reachable)
+    reducers = sum(reachable) or len(members)
+    largest = max(2 / len(members), 1 / reducers)
+    assert sum(shares) == pytest.approx(1.0) and min(shares) >= 0 and max(shares) <= largest * (1 + 1e-9)
     middle = sorted(uplinks)[(len(uplinks) - 1) // 2]
     speeds = [min(uplink, FASTEST_UPLINK * middle) for uplink in uplinks]
     seconds = [(1 + (len(uplinks) - 2) * share) / speed for share, speed in zip(shares, speeds, strict=True)]
-    busy = [time for time, share in zip(seconds, shares, strict=True) if share > 1e-12]
+    asked = [
+        (time, share) for time, share, reach in zip(seconds, shares, reachable, strict=True) if reach or not any(reachable)
+    ]
+    full = [time for time, share in asked if share >= largest * (1 - 1e-9)]
+    busy = [time for time, share in asked if 1e-12 < share < largest * (1 - 1e-9)] or [max(full)]
     assert max(busy) == pytest.approx(min(busy), rel=1e-6)  # who reduces ends together ...
-    idle = [time for time, share in zip(seconds, shares, strict=True) if share <= 1e-12]
+    assert not full or max(full) <= max(busy) * (1 + 1e-6)  # ... who does all that one may, before that ...
+    idle = [time for time, share in asked if share <= 1e-12]
     assert not idle or min(idle) >= max(busy) * (1 - 1e-6)  # ... and who does not needs longer for its own vector alone
 
 

@@ -1,9 +1,11 @@
 """Clocks are compared and told; the first counted contribution is told once."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.types import Digest
 from adloco_p2p.errors import AveragingError, SwarmError
 from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, process_start
@@ -11,6 +13,7 @@ from adloco_p2p.runtime.adapters.swarm_ports import NetworkAveraging
 from adloco_p2p.swarm.discovery import peer_maintenance
 from adloco_p2p.swarm.discovery.peer_maintenance import PeerMaintenance
 from adloco_p2p.swarm.discovery.reachability import ClockReading
+from tests.views.synthetic import events, stamped
 
 RUN = Digest("ab" * 32)
 
@@ -40,35 +43,40 @@ def test_a_wrong_clock_is_told_once_when_it_begins_and_once_when_it_ends(monkeyp
         except StopIteration:
             raise asyncio.CancelledError from None
 
-    def write(name, fields):
-        (surveys if name == "clock" else told).append(fields)
+    def write(event):
+        (surveys if isinstance(event, telemetry.Clock) else told).append(event)
 
     monkeypatch.setattr(peer_maintenance, "ping", ping)
     monkeypatch.setattr(peer_maintenance.asyncio, "sleep", pause)
     near = PeerMaintenance(FakeHost(), None, run=RUN, roster=lambda: ["a", "b", "gone", "mute"], write=write)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(near.compare_clocks())
-    assert [survey["offset_seconds"] for survey in surveys] == [0.0, 100.0, 100.0, 0.0]
-    assert all(survey["peers"] == ["a", "b"] and survey["uncertainty_seconds"] == 0.1 for survey in surveys)
-    assert [(warning["key"], warning["active"]) for warning in told] == [("clock", True), ("clock", False)]
-    assert "100.0 s" in told[0]["message"] and "behind" in told[0]["message"]
+    assert [survey.offset_seconds for survey in surveys] == [0.0, 100.0, 100.0, 0.0]
+    assert all(survey.peers == ("a", "b") and survey.uncertainty_seconds == 0.1 for survey in surveys)
+    assert [(warning.key, warning.active) for warning in told] == [("clock", True), ("clock", False)]
+    assert "100.0 s" in told[0].message and "behind" in told[0].message
 
 
 class Written(list):
-    def write(self, name, fields):
-        self.append((name, fields))
+    def write(self, event):
+        self.append(event)
+
+
+def ended(round, *, samples, hosts):
+    made = next(event for event in events() if event["event"] == "round")
+    return replace(stamped(made).event, round=round, samples=samples, hosts=hosts)
 
 
 def test_the_first_round_that_holds_our_work_is_told_once():
     written = Written()
     sink = ContributionSink(written, me="me", began=10.0, clock=lambda: 24.5)
-    sink.write("plan", {"round": 3})
-    sink.write("round", {"round": 3, "samples": 0, "hosts": ["other"]})  # only received
-    sink.write("round", {"round": 4, "samples": 8, "hosts": ["other"]})  # trained, and was left out
-    sink.write("round", {"round": 5, "samples": 8, "hosts": ["me", "other"]})
-    sink.write("round", {"round": 6, "samples": 8, "hosts": ["me", "other"]})
-    told = [fields for name, fields in written if name == "first_contribution"]
-    assert told == [{"round": 5, "seconds": 14.5}]
+    sink.write(telemetry.Checkpoint(round=3))
+    sink.write(ended(3, samples=0, hosts=("other",)))  # only received
+    sink.write(ended(4, samples=8, hosts=("other",)))  # trained, and was left out
+    sink.write(ended(5, samples=8, hosts=("me", "other")))
+    sink.write(ended(6, samples=8, hosts=("me", "other")))
+    told = [event for event in written if isinstance(event, telemetry.FirstContribution)]
+    assert told == [telemetry.FirstContribution(round=5, seconds=14.5)]
     assert len(written) == 6
 
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 import torch
 
+from adloco_p2p.core.model.telemetry import Bandwidth
 from adloco_p2p.swarm.allreduce.averager import Averaged
 from adloco_p2p.swarm.transport.framed_stream import FRAME_BYTES
 from adloco_p2p.swarm.transport.rate_limiter import OVERHEAD, PIECE_SECONDS, SMALLEST_PIECE_BYTES, RateLimiter
@@ -88,20 +89,20 @@ def test_the_views_get_rates_caps_and_budget() -> None:
     now = [0.0]
     traffic = Traffic()
     rate_limiter = RateLimiter(traffic, up_bytes_per_second=7, clock=lambda: now[0])
-    assert rate_limiter.traffic()["up_bytes_per_second"] is None
+    assert rate_limiter.traffic().up_bytes_per_second is None
     traffic.averaging.sent_bytes, traffic.state.received_bytes, now[0] = 500, 100, 2.0
     rate_limiter.set_budget(1000, 400)
-    assert dict(rate_limiter.traffic()) == {
-        "sent_bytes": 500,
-        "received_bytes": 100,
-        "up_bytes_per_second": 250.0,
-        "down_bytes_per_second": 50.0,
-        "up_cap_bytes_per_second": 7,
-        "down_cap_bytes_per_second": 0,
-        "budget_bytes": 1000,
-        "budget_left_bytes": 400,
-        "is_quiet": False,
-    }
+    assert rate_limiter.traffic() == Bandwidth(
+        sent_bytes=500,
+        received_bytes=100,
+        up_bytes_per_second=250.0,
+        down_bytes_per_second=50.0,
+        up_cap_bytes_per_second=7,
+        down_cap_bytes_per_second=0,
+        budget_bytes=1000,
+        budget_left_bytes=400,
+        is_quiet=False,
+    )
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])

@@ -1,0 +1,158 @@
+"""Conversations as token ids, and which of them are learned.
+
+The model's own chat template writes a conversation, with marks in place of what the messages say. So the text that the
+template adds is known, and only it is read for control tokens: a message that spells one is plain text. The learned tokens
+follow in the same way: they are those between the template's `{% generation %}` marks, or, where it has none, what the
+assistant says and the control token behind it that ends the turn.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from adloco_p2p.data.tokenizer import PretrainedTokenizer, TokenIds, Tokenizer
+from adloco_p2p.errors import ConfigError
+
+MARK = "\ue000{}\ue001"
+"""What message number n says, while the template is read: private-use characters, which no template has."""
+_MARK = re.compile("\ue000(\\d+)\ue001")
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+MAX_SHAPES = 1024
+"""Orders of roles whose rendering is remembered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A document of which a part is learned."""
+
+    ids: TokenIds  # [n]
+    is_learned: npt.NDArray[np.bool_]  # [n]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A stretch of a rendered conversation: text of the template, or what one message says."""
+
+    text: str
+    message: int | None
+    is_learned: bool
+
+
+class ChatTemplate:
+    """The chat template of a tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Raises ConfigError for a tokenizer without a chat template."""
+        template = tokenizer.chat_template if isinstance(tokenizer, PretrainedTokenizer) else None
+        if template is None:
+            raise ConfigError(
+                "data.messages_column: conversations need the chat template of an instruction model, and this tokenizer has"
+                " none; choose the tokenizer of such a model, or give data.prompt_column and data.completion_column",
+                code="E208",
+            )
+        assert isinstance(tokenizer, PretrainedTokenizer)
+        self._tokenizer = tokenizer
+        self._template = template
+        self._has_marks = _GENERATION.search(template) is not None
+        # one for every order of roles, and the template's texts return in every conversation
+        self._pieces = lru_cache(MAX_SHAPES)(self._pieces_of)
+        self._control = lru_cache(MAX_SHAPES)(tokenizer.encode_control)
+
+    def encode(self, messages: Sequence[tuple[str, str]]) -> Example | None:
+        """A conversation of (role, content); none where the assistant says nothing in it.
+
+        Raises ConfigError where the template refuses it, changes what messages say, or does not show where an answer ends.
+        """
+        roles, contents = tuple(role for role, _ in messages), [content for _, content in messages]
+        if "assistant" not in roles:
+            return None
+        pieces = self._pieces(roles)
+        wanted, _ = self._render(roles, contents)
+        if _joined(pieces, contents) != wanted:
+            contents = [content.strip() for content in contents]  # many templates trim
+            if _joined(pieces, contents) != wanted:
+                raise ConfigError(
+                    "data.messages_column: the model's chat template changes what messages say, so that the learned tokens are"
+                    f" not known, such as in {json.dumps(messages[0])[:200]}; give a tokenizer with a plainer template",
+                    code="E208",
+                )
+        said = self._tokenizer.encode(contents)
+        ids = [self._control(piece.text) if piece.message is None else said[piece.message] for piece in pieces]
+        learned = [np.full(len(part), piece.is_learned) for part, piece in zip(ids, pieces, strict=True)]
+        return Example(ids=np.concatenate(ids), is_learned=np.concatenate(learned))
+
+    def _pieces_of(self, roles: tuple[str, ...]) -> tuple[Piece, ...]:
+        """How the template writes such a conversation."""
+        rendered, spans = self._render(roles, [MARK.format(number) for number in range(len(roles))])
+        if not self._has_marks:
+            spans = self._answers(rendered, roles)
+        if not spans:
+            raise ConfigError("data.messages_column: the model's chat template marks nothing as the assistant's", code="E208")
+        borders = {0, len(rendered), *(place for found in _MARK.finditer(rendered) for place in found.span())}
+        ordered = sorted(borders | {place for span in spans for place in span})
+        pieces = []
+        for start, stop in pairwise(ordered):
+            mark = _MARK.fullmatch(rendered, start, stop)
+            is_learned = any(first <= start and stop <= last for first, last in spans)
+            pieces.append(Piece(text=rendered[start:stop], message=int(mark[1]) if mark else None, is_learned=is_learned))
+        return tuple(pieces)
+
+    def _answers(self, rendered: str, roles: tuple[str, ...]) -> list[tuple[int, int]]:
+        """Places of what the assistant says, each with the control token that ends it."""
+        spans = []
+        for mark in _MARK.finditer(rendered):
+            if roles[int(mark[1])] != "assistant":
+                continue
+            end = next((end for end in self._tokenizer.control_tokens if rendered.startswith(end, mark.end())), None)
+            if end is None:
+                raise ConfigError(
+                    "data.messages_column: the model's chat template has no control token behind the assistant's answers and no"
+                    " {% generation %} marks, so the model could not learn to stop; put marks around the answer and its end in"
+                    " the tokenizer's chat template",
+                    code="E208",
+                )
+            spans.append((mark.start(), mark.end() + len(end)))
+        return spans
+
+    def _render(self, roles: Sequence[str], contents: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
+        """The text of a conversation, and the places between generation marks. Raises ConfigError."""
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        messages = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
+        try:
+            rendered, spans = render_jinja_template(
+                [messages],
+                chat_template=self._template,
+                return_assistant_tokens_mask=self._has_marks,
+                **self._tokenizer.special_tokens,
+            )
+        except Exception as error:  # a template is a program of others, with errors of its own
+            raise ConfigError(
+                f"data.messages_column: the model's chat template refuses a conversation of {', '.join(roles)[:200]}: {error}",
+                code="E207",
+            ) from error
+        return rendered[0], [(first, last) for first, last in spans[0]] if spans else []
+
+
+def _joined(pieces: Sequence[Piece], contents: Sequence[str]) -> str:
+    return "".join(piece.text if piece.message is None else contents[piece.message] for piece in pieces)
+
+
+def messages_of(value: object, column: str) -> list[tuple[str, str]]:
+    """Role and content of each message in a cell. Raises ConfigError for a column that holds something else."""
+    if isinstance(value, list) and all(isinstance(item, dict) for item in value):
+        found: list[tuple[Any, Any]] = [(item.get("role"), item.get("content")) for item in value]
+        if all(isinstance(role, str) and isinstance(content, str) for role, content in found):
+            return found
+    raise ConfigError(
+        f"data.messages_column: {column!r} holds {str(value)[:100]!r}; accepted is a list of messages, each with a `role` and a"
+        " `content`, both texts",
+        code="E207",
+    )

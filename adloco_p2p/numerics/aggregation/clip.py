@@ -1,0 +1,33 @@
+"""Clipping: no contribution is longer than the median one of as many inner steps."""
+
+from collections.abc import Sequence
+from math import sqrt
+
+from adloco_p2p.numerics.aggregation.rule import Decision, Gram, shares, upper_weighted_median
+
+MIN_CLIPPED = 3
+"""From so many contributors on. Of two, the longer one may be the honest one."""
+
+
+def clip_factors(gram: Gram, weights: Sequence[int], steps: Sequence[int]) -> tuple[float, ...]:
+    """[n] in [0, 1]: what brings each norm per planned inner step down to the upper weighted median of these.
+
+    Pseudo-gradients grow like the number of steps, so a host that was planned to do more of them may send a longer one.
+    """
+    if len(weights) < MIN_CLIPPED:
+        return (1.0,) * len(weights)
+    lengths = [sqrt(gram[host][host]) / count for host, count in enumerate(steps)]
+    limit = upper_weighted_median(lengths, weights)
+    return tuple(1.0 if length <= limit else limit / length for length in lengths)
+
+
+class Clip:
+    """The weighted mean of the clipped contributions: stops size, and no direction."""
+
+    name = "clip"
+    needs_gram = True
+
+    def decide(self, gram: Gram | None, weights: Sequence[int], steps: Sequence[int]) -> Decision:
+        assert gram is not None
+        factors = clip_factors(gram, weights, steps)
+        return Decision(coefficients=tuple(a * f for a, f in zip(shares(weights), factors, strict=True)))

@@ -1,0 +1,93 @@
+"""Low-rank adapters (LoRA, Hu et al., arXiv 2106.09685) on a frozen base, by `peft`.
+
+A linear layer W [out, in] becomes W + s B A with A [r, in] and B [out, r]; s = alpha / r, or alpha / sqrt(r) where
+rank-stabilised. B starts at zero, so a fresh adapter changes nothing. The frozen parameters, those of the base and with
+`freeze_a` also A, are outside of the flat vector (`numerics/layout.py`): they are not averaged, digested or saved, and every
+peer makes the same from the run's digests and seed.
+"""
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from adloco_p2p.config.local_files import is_hub_id
+from adloco_p2p.config.run_config import LoraConfig, ModelConfig
+from adloco_p2p.errors import ConfigError, DeviceError
+
+ADAPTER = "default"
+"""The name that `peft` gives to a model's only adapter."""
+
+
+def adapted(base: transformers.PreTrainedModel, lora: LoraConfig, *, seed: int) -> torch.nn.Module:
+    """The base, frozen, with fresh adapters in fp32, A drawn from `seed`. A `peft.PeftModel`, which is called like the base.
+
+    Raises ConfigError where the base has no such layers, and DeviceError where `peft` is not installed.
+    """
+    try:
+        import peft  # an extra: only fine-tuning needs it
+    except ImportError as error:
+        raise DeviceError("model.lora: peft is not installed; pip install 'adloco-peer[finetune]'", code="E521") from error
+    config = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=lora.targets[0] if lora.targets == ("all-linear",) else list(lora.targets),
+        use_rslora=lora.rank_stabilised,
+        lora_dropout=0.0,
+    )
+    try:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():  # A is drawn again below, from the seed
+            warnings.simplefilter("ignore")  # about what peft itself has set
+            module: torch.nn.Module = peft.get_peft_model(base, config)
+    except ValueError as error:  # no layer matches, or one that peft cannot adapt
+        raise ConfigError(
+            f"model.lora.targets: {', '.join(lora.targets)}: {' '.join(str(error).split())[:300]}", code="E209"
+        ) from error
+    if any("lora_embedding_" in name for name, _ in module.named_parameters()):
+        raise ConfigError(
+            f"model.lora.targets: {', '.join(lora.targets)} names an embedding, which is often tied to the head;"
+            " name linear layers, or all-linear",
+            code="E209",
+        )
+    draw_adapter_(module, seed=seed)
+    if lora.freeze_a:
+        for _, a in _matrices_a(module):
+            a.requires_grad_(False)
+    return module
+
+
+@torch.no_grad()
+def draw_adapter_(module: torch.nn.Module, *, seed: int) -> None:
+    """Adapters of the module as they begin: A uniform in +-1/sqrt(in), which is `peft`'s choice, and B zero. Drawn on the CPU
+    from a generator of its own, layer after layer: the same on every device."""
+    generator = torch.Generator().manual_seed(seed)
+    for _, a in _matrices_a(module):
+        bound = a.shape[1] ** -0.5
+        a.copy_(torch.empty(a.shape).uniform_(-bound, bound, generator=generator))
+    for name, b in module.named_parameters():
+        if ".lora_B." in name:
+            b.zero_()
+
+
+def _matrices_a(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    return ((name, parameter) for name, parameter in module.named_parameters() if ".lora_A." in name)
+
+
+def save_adapter(module: Any, model: ModelConfig, directory: Path) -> None:
+    """Write the adapter as `peft` loads it. The base is named by its hub id; a directory of this machine is not named."""
+    config = module.peft_config[ADAPTER]
+    config.base_model_name_or_path = model.pretrained if is_hub_id(model.pretrained or "") else ""
+    config.revision = model.revision
+    config.inference_mode = True
+    module.save_pretrained(directory)
+    (directory / "README.md").unlink(missing_ok=True)  # peft's empty form of a model card
+
+
+def merged(module: Any) -> transformers.PreTrainedModel:
+    """The base with its adapters added to its weights: a plain model. Consumes the module; exact where the base is fp32."""
+    plain: transformers.PreTrainedModel = module.merge_and_unload()
+    return plain

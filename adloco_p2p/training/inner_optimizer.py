@@ -1,0 +1,229 @@
+"""Inner optimizers over one flat vector of parameters: each knows where in it lie the values that it steps.
+
+| kind | state, bytes per parameter | what |
+|---|---|---|
+| `adamw` | 8 | torch's AdamW: element by element, so one step on the whole vector steps every parameter |
+| `adamw8bit` | 2.1 | torchao's, its moments as 8-bit codes with a scale per block |
+| `muon` | 4 for matrices, 8 for the rest | torch's Muon for the matrices of blocks, AdamW for embeddings, head, vectors |
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from adloco_p2p.config.run_config import InnerConfig
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.numerics.layout import Layout
+
+State = dict[str, torch.Tensor]
+"""Flat tensors on the device, by their names in a checkpoint."""
+
+_BLOCK = 256
+"""Values that share a scale in torchao's 8-bit state."""
+_PIECE = 1 << 20
+"""Values of the 8-bit state that are stepped at a time: bounds the fp32 scratch."""
+_LEAST_CODED = 4096
+"""torchao keeps the state of fewer values in fp32."""
+
+
+class InnerOptimizer(Protocol):
+    """Steps the vector that it was made for. Its state is allocated at once, so that memory is known before training."""
+
+    @property
+    def state(self) -> State:
+        """The live tensors themselves."""
+
+    @property
+    def steps(self) -> int:
+        """Inner steps since the state was zero: AdamW's bias correction."""
+
+    def set_steps(self, steps: int) -> None: ...
+
+    def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
+        """One step with a gradient [P]."""
+
+
+def inner_optimizer(
+    inner: InnerConfig, parameters: torch.Tensor, layout: Layout, *, matrices: frozenset[str]
+) -> InnerOptimizer:
+    """The run's, with zero state, for local parameters [P]. `matrices`: names of the parameters that Muon may step."""
+    match inner.kind:
+        case "adamw":
+            return _Stepped(parameters, [_adamw(inner, parameters, [slice(0, len(parameters))])])
+        case "adamw8bit":
+            return _Stepped(parameters, [_adamw8bit(inner, parameters)])
+        case "muon":
+            return _Stepped(parameters, _muon_and_adamw(inner, parameters, layout, matrices))
+
+
+class _Part:
+    """One optimizer of torch over pieces of the vector."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        pieces: Sequence[tuple[slice, torch.nn.Parameter]],
+        state: State,
+        counts: Sequence[torch.Tensor],
+    ) -> None:
+        """`counts`: the tensors in which the optimizer counts its steps."""
+        self.optimizer, self.pieces, self.state, self.counts = optimizer, pieces, state, counts
+
+
+class _Stepped:
+    """Several parts as one `InnerOptimizer`."""
+
+    def __init__(self, parameters: torch.Tensor, parts: Sequence[_Part]) -> None:
+        covered = sum(piece.stop - piece.start for part in parts for piece, _ in part.pieces)
+        assert covered == len(parameters), (covered, len(parameters))
+        self._parts = parts
+        self._steps = 0
+
+    @property
+    def state(self) -> State:
+        return {name: tensor for part in self._parts for name, tensor in part.state.items()}
+
+    @property
+    def steps(self) -> int:
+        return self._steps
+
+    def set_steps(self, steps: int) -> None:
+        self._steps = steps
+        for part in self._parts:
+            for count in part.counts:
+                count.fill_(steps)
+
+    def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
+        for part in self._parts:
+            for group in part.optimizer.param_groups:
+                if isinstance(group["lr"], torch.Tensor):
+                    group["lr"].fill_(learning_rate)
+                else:
+                    group["lr"] = learning_rate
+            for piece, parameter in part.pieces:
+                parameter.grad = gradient[piece].view(parameter.shape)
+            # torchao compiles its step, which on a CPU needs a C++ compiler on every machine
+            with torch.compiler.set_stance("force_eager" if gradient.device.type == "cpu" else "default"):
+                part.optimizer.step()
+            for _, parameter in part.pieces:
+                parameter.grad = None
+        self._steps += 1
+
+
+def _adamw(inner: InnerConfig, parameters: torch.Tensor, places: Sequence[slice]) -> _Part:
+    pieces = [(place, torch.nn.Parameter(parameters[place])) for place in places]
+    # fused: one pass and no temporaries as large as the parameters
+    optimizer = torch.optim.AdamW(
+        [parameter for _, parameter in pieces],
+        lr=0.0,
+        betas=inner.betas,
+        eps=inner.eps,
+        weight_decay=inner.weight_decay,
+        fused=True,
+    )
+    state = {name: _zeros(parameters, places) for name in ("exp_avg", "exp_avg_sq")}
+    counts = [torch.zeros((), device=parameters.device) for _ in pieces]
+    first = 0
+    for (_, parameter), count in zip(pieces, counts, strict=True):
+        last = first + parameter.numel()
+        optimizer.state[parameter] = {"step": count, **{name: moments[first:last] for name, moments in state.items()}}
+        first = last
+    return _Part(optimizer, pieces, state, counts)
+
+
+def _muon_and_adamw(inner: InnerConfig, parameters: torch.Tensor, layout: Layout, names: frozenset[str]) -> list[_Part]:
+    """Muon for the named matrices, stacked ones one by one; AdamW for what lies between them."""
+    matrices: list[tuple[slice, tuple[int, ...]]] = []
+    rest: list[slice] = []
+    for entry in layout.entries:
+        if entry.name not in names:
+            rest.append(slice(entry.offset, entry.offset + entry.size))
+            continue
+        *_, height, width = entry.shape
+        for first in range(entry.offset, entry.offset + entry.size, height * width):
+            matrices.append((slice(first, first + height * width), (height, width)))
+    parts = [_adamw(inner, parameters, rest)] if rest else []
+    if not matrices:
+        raise ConfigError("inner.kind: muon, but no trainable parameter of this model is a matrix; use adamw", code="E209")
+    pieces = [(place, torch.nn.Parameter(parameters[place].view(shape))) for place, shape in matrices]
+    # the adjusted rate makes an update as long as AdamW's, so that one learning rate and one decay serve both
+    muon = torch.optim.Muon(
+        [parameter for _, parameter in pieces],
+        lr=0.0,
+        weight_decay=inner.weight_decay,
+        momentum=inner.momentum,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    momentum = _zeros(parameters, [place for place, _ in matrices])
+    first = 0
+    for _, parameter in pieces:
+        last = first + parameter.numel()
+        muon.state[parameter] = {"momentum_buffer": momentum[first:last].view(parameter.shape)}
+        first = last
+    return [*parts, _Part(muon, pieces, {"momentum_buffer": momentum}, [])]
+
+
+def _adamw8bit(inner: InnerConfig, parameters: torch.Tensor) -> _Part:
+    """In pieces of whole blocks; the values behind the last whole block, fewer than 4,352, keep fp32 moments."""
+    try:
+        from torchao.optim import AdamW8bit
+        from torchao.optim.subclass_8bit import OptimState8bit
+    except ImportError as error:
+        raise ConfigError(
+            "inner.kind: adamw8bit needs torchao; install it: pip install 'adloco-peer[adamw8bit]'", code="E209"
+        ) from error
+
+    size = len(parameters)
+    coded = size // _BLOCK * _BLOCK
+    if coded % _PIECE < _LEAST_CODED:
+        coded -= coded % _PIECE
+    places = [slice(first, min(first + _PIECE, coded)) for first in range(0, coded, _PIECE)]
+    places += [slice(coded, size)] if coded < size else []
+    pieces = [(place, torch.nn.Parameter(parameters[place])) for place in places]
+    optimizer = AdamW8bit(
+        [parameter for _, parameter in pieces],
+        lr=0.0,
+        betas=inner.betas,
+        eps=inner.eps,
+        weight_decay=inner.weight_decay,
+        block_size=_BLOCK,
+    )
+    device = parameters.device
+    state: State = {}
+    for name in ("exp_avg", "exp_avg_sq"):
+        if coded:
+            state[f"{name}.codes"] = torch.zeros(coded, dtype=torch.uint8, device=device)
+            state[f"{name}.scales"] = torch.zeros(coded // _BLOCK, device=device)
+        if coded < size:
+            state[f"{name}.rest"] = torch.zeros(size - coded, device=device)
+    counts = []
+    for place, parameter in pieces:
+        count = torch.zeros(())
+        counts.append(count)
+        held: dict[str, torch.Tensor] = {"step": count}
+        for name, is_signed in (("exp_avg", True), ("exp_avg_sq", False)):
+            if place.start == coded:
+                held[name] = state[f"{name}.rest"]
+                continue
+            template = OptimState8bit.zeros(_BLOCK, signed=is_signed, block_size=_BLOCK, device=device)
+            scales = state[f"{name}.scales"][place.start // _BLOCK : place.stop // _BLOCK]
+            held[name] = OptimState8bit(state[f"{name}.codes"][place], scales, template.qmap, is_signed, dtype=torch.float32)
+        optimizer.state[parameter] = held
+    return _Part(optimizer, pieces, state, counts)
+
+
+def _zeros(parameters: torch.Tensor, places: Sequence[slice]) -> torch.Tensor:
+    """One vector for the state of all these pieces."""
+    return torch.zeros(sum(place.stop - place.start for place in places), device=parameters.device)
+
+
+def load_state_(optimizer: InnerOptimizer, saved: Mapping[str, torch.Tensor], steps: int) -> None:
+    """Copy a state of the same optimizer, which `has_shape_of` has checked."""
+    for name, tensor in optimizer.state.items():
+        tensor.copy_(saved[name])
+    optimizer.set_steps(steps)
+
+
+def has_shape_of(tensor: torch.Tensor | None, own: torch.Tensor) -> bool:
+    return tensor is not None and tensor.shape == own.shape and tensor.dtype == own.dtype

@@ -1,0 +1,154 @@
+"""Weights that a run starts from: where they lie, which they are, and how they are loaded.
+
+They are named by a hub id or a directory, and known by a digest: over every tensor's name, type, shape and bytes, and over the
+model's configuration. How the tensors are dealt over files does not count.
+"""
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers.utils import cached_file
+from transformers.utils.hub import get_checkpoint_shard_files
+
+from adloco_p2p.config.hub_reach import is_hub_reachable
+from adloco_p2p.config.local_files import check_source
+from adloco_p2p.config.run_config import ModelConfig
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import Digest
+from adloco_p2p.errors import ConfigError
+
+MAX_HEADER_BYTES = 100 << 20
+"""Of a safetensors file: the format's own limit."""
+_READ_BYTES = 1 << 22
+_NOT_THE_MODEL = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures")
+"""Entries of config.json that speak of how it was saved."""
+
+
+def load_pretrained(model: ModelConfig) -> transformers.PreTrainedModel:
+    """The model that `model.pretrained` names, on the CPU; only safetensors, which cannot carry code. fp32, or as the base of
+    adapters in `model.lora.base_precision`.
+
+    Raises ConfigError where it cannot be loaded, or where the run states another digest.
+    """
+    assert model.pretrained is not None
+    check_source("model.pretrained", model.pretrained, code="E209")
+    if model.digest and (found := weights_digest(model)) != model.digest:
+        raise ConfigError(
+            f"model.pretrained: {model.pretrained!r} has digest {found} here, and the run was started with {model.digest};"
+            " get the weights that the run's author has",
+            code="E218",
+        )
+    transformers.utils.logging.disable_progress_bar()
+    dtype = torch.bfloat16 if model.lora.rank and model.lora.base_precision == "bfloat16" else torch.float32
+    try:
+        loaded: transformers.PreTrainedModel = transformers.AutoModelForCausalLM.from_pretrained(
+            model.pretrained,
+            revision=model.revision or "main",
+            dtype=dtype,
+            trust_remote_code=False,
+            use_safetensors=True,
+            local_files_only=not is_hub_reachable(),
+            attn_implementation="sdpa",  # the repository's own choice could name a kernel to be fetched
+        )
+    except (OSError, ValueError) as error:
+        raise _cannot_be_loaded(model, error) from error
+    return loaded
+
+
+def stored_dtype(model: ModelConfig) -> torch.dtype:
+    """In which the pretrained weights lie; float32 where there are none."""
+    if model.pretrained is None:
+        return torch.float32
+    try:
+        config = transformers.AutoConfig.from_pretrained(
+            model.pretrained,
+            revision=model.revision or "main",
+            trust_remote_code=False,
+            local_files_only=not is_hub_reachable(),
+        )
+    except (OSError, ValueError) as error:
+        raise _cannot_be_loaded(model, error) from error
+    return config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
+
+
+def weights_digest(model: ModelConfig) -> Digest:
+    """Of the weights that `model.pretrained` names. Raises ConfigError."""
+    assert model.pretrained is not None
+    check_source("model.pretrained", model.pretrained, code="E209")
+    try:
+        files = _weight_files(model.pretrained, model.revision or "main")
+        config = json.loads(Path(_file(model.pretrained, "config.json", model.revision or "main")).read_text("utf-8"))
+        tensors = sorted(tensor for file in files for tensor in _tensors(Path(file)))
+    except (OSError, ValueError, struct.error) as error:
+        raise _cannot_be_loaded(model, error) from error
+    described = {name: value for name, value in config.items() if name not in _NOT_THE_MODEL}
+    return canonical.digest([_plain(described), [list(tensor) for tensor in tensors]])
+
+
+def parent_of(model: ModelConfig, file_name: str) -> str:
+    """The run that exported the weights, from the record `file_name` beside them; empty where there is none."""
+    try:
+        record = json.loads((Path(model.pretrained or "") / file_name).read_text("utf-8"))
+    except (OSError, ValueError):
+        return ""
+    run = record.get("run") if isinstance(record, dict) else None
+    return run if isinstance(run, str) and len(run) <= 64 else ""
+
+
+def _file(source: str, name: str, revision: str) -> str:
+    return str(cached_file(source, name, revision=revision, local_files_only=not is_hub_reachable()))
+
+
+def _weight_files(source: str, revision: str) -> list[str]:
+    """Every safetensors file of the checkpoint, downloaded where needed. Raises OSError where there is none."""
+    is_offline = not is_hub_reachable()
+    single = cached_file(
+        source,
+        "model.safetensors",
+        revision=revision,
+        local_files_only=is_offline,
+        _raise_exceptions_for_missing_entries=False,
+    )
+    if single is not None:
+        return [str(single)]
+    index = _file(source, "model.safetensors.index.json", revision)
+    files, _ = get_checkpoint_shard_files(source, index, revision=revision, local_files_only=is_offline)
+    return list(files)
+
+
+def _tensors(path: Path) -> list[tuple[str, str, str, str]]:
+    """Name, type, shape and SHA-256 of every tensor of a safetensors file. Raises ValueError where it is damaged."""
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"{path.name}: a header of {length} bytes")
+        header = json.loads(file.read(length))
+        found = []
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            start, stop = entry["data_offsets"]
+            file.seek(8 + length + start)
+            hasher, left = hashlib.sha256(), stop - start
+            while left > 0 and (data := file.read(min(left, _READ_BYTES))):
+                hasher.update(data)
+                left -= len(data)
+            if left:
+                raise ValueError(f"{path.name}: ends inside of {name}")
+            found.append((name, str(entry["dtype"]), str(entry["shape"]), hasher.hexdigest()))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """JSON without numbers that have no canonical form."""
+    return json.loads(json.dumps(value, default=str), parse_constant=str)
+
+
+def _cannot_be_loaded(model: ModelConfig, error: Exception) -> ConfigError:
+    reason = " ".join(str(error).split())[:300]
+    return ConfigError(f"model.pretrained: {model.pretrained!r} cannot be loaded: {reason}", code="E209")

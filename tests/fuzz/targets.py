@@ -1,0 +1,176 @@
+"""Every place where bytes from outside become values: what it takes, and how it may refuse."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from google.protobuf.message import DecodeError
+
+from adloco_p2p.config.run_config import PROTOCOL_VERSION, RunConfig
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, MESSAGE_KINDS, RECORD_KINDS
+from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.decode import decode
+from adloco_p2p.errors import AdlocoError, RemoteProtocolError, StorageError
+from adloco_p2p.numerics.codecs import CODECS, TensorCodec
+from adloco_p2p.runtime.adapters.network_journal import journal_records
+from adloco_p2p.storage.journal import Journal
+from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply, Purpose, failure
+from adloco_p2p.swarm.discovery.join_link import format_link, parse_link
+from adloco_p2p.swarm.discovery.manifest import SignedManifest
+from adloco_p2p.swarm.discovery.run_records import PeerRecord, RunRecord
+from adloco_p2p.swarm.p2p.identity import Identity
+from adloco_p2p.swarm.transfer.chunk_protocol import Answer, ChunkIndex, decode_reply, decode_want, encode_reply, encode_want
+from adloco_p2p.swarm.transport.pieces import Assembly, in_pieces
+from adloco_p2p.v1 import gossip_pb2
+from tests.fuzz.corpus import swarm_values
+
+ADDRESS = "/ip4/203.0.113.7/tcp/31337/p2p/12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    name: str
+    make_corpus: Callable[[], Sequence[bytes]]
+    """Whole examples; made when they are first needed."""
+    read: Callable[[bytes], object]
+    """Raises one of `refusals`, and nothing else, whatever the bytes."""
+    refusals: tuple[type[Exception], ...] = (RemoteProtocolError,)
+
+    @property
+    def corpus(self) -> Sequence[bytes]:
+        return _made(self.make_corpus)
+
+
+@cache
+def _made(make: Callable[[], Sequence[bytes]]) -> Sequence[bytes]:
+    return make()
+
+
+@cache
+def targets() -> tuple[Target, ...]:
+    return (
+        *(_value(kind, lambda name=name: swarm_values()[0].get(name, [])) for name, kind in MESSAGE_KINDS.items()),
+        *(_value(kind, lambda name=name: swarm_values()[1].get(name, [])) for name, kind in RECORD_KINDS.items()),
+        *_swarm_targets(),
+        *(_codec_target(codec) for codec in CODECS),
+        Target(name="journal", make_corpus=_journals, read=_journal, refusals=(StorageError, RemoteProtocolError)),
+    )
+
+
+def _value(kind: type, make_corpus: Callable[[], Sequence[bytes]]) -> Target:
+    return Target(name=kind.__name__, make_corpus=make_corpus, read=lambda data: _canonical(kind, data))
+
+
+def _canonical(kind: type, data: bytes) -> object:
+    """A value that is taken has these bytes and no others."""
+    value = decode(kind, data, max_bytes=MAX_MESSAGE_BYTES)
+    assert canonical.encode(value) == data
+    return value
+
+
+def _swarm_targets() -> list[Target]:
+    key, peer = Digest("ab" * 32), PeerId("a" * 46)
+    config = RunConfig(author="me")
+    run_record = RunRecord(
+        run=key, name="a run", author=peer, num_peers=3, announcer=peer, protocol=PROTOCOL_VERSION, expiration=1e9
+    )
+    peer_record = PeerRecord(run=key, peer=peer, addresses=(ADDRESS,), protocol=PROTOCOL_VERSION, expiration=1e9)
+    hello = Hello(purpose=Purpose.AVERAGE, key=key, size=1000, part_bytes=4096)
+    chunks = b"".join((1000).to_bytes(4, "little") + hashlib.sha256(bytes([n])).digest() for n in range(3))
+    return [
+        _value(RunRecord, lambda: [canonical.encode(run_record)]),
+        _value(PeerRecord, lambda: [canonical.encode(peer_record)]),
+        _value(RunConfig, lambda: [canonical.encode(config)]),
+        Target(name="signed manifest", make_corpus=_manifests, read=_verified),
+        Target(name="hello", make_corpus=lambda: [hello.encode()], read=Hello.decode),
+        Target(name="hello reply", make_corpus=lambda: [failure("it failed", (peer, peer)).encode()], read=HelloReply.decode),
+        Target(name="chunk index", make_corpus=lambda: [b"\x04head" + chunks, b"\x00" + chunks], read=ChunkIndex.decode),
+        Target(name="chunk reply", make_corpus=lambda: [encode_reply(Answer.BUSY, "later")], read=decode_reply),
+        Target(name="chunk request", make_corpus=lambda: [encode_want(7)], read=decode_want),
+        Target(
+            name="pieces",
+            make_corpus=lambda: [_envelope(piece).SerializeToString() for piece in range(2)],
+            read=_assembled,
+            refusals=(RemoteProtocolError, DecodeError),
+        ),
+        Target(
+            name="join link",
+            make_corpus=lambda: [format_link(key, [ADDRESS]).encode()],
+            read=lambda data: parse_link(data.decode("utf-8", "replace")),
+            refusals=(AdlocoError,),
+        ),
+    ]
+
+
+def _manifests() -> list[bytes]:
+    author = Identity(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
+    return [SignedManifest.sign(RunConfig(author=author.peer_id), author).to_bytes()]
+
+
+def _verified(data: bytes) -> object:
+    signed = SignedManifest.from_bytes(data)
+    return signed.verified(signed.run)
+
+
+def _envelope(piece: int) -> gossip_pb2.Envelope:
+    payload = bytes(300_000)
+    return gossip_pb2.Envelope(
+        protocol_version=PROTOCOL_VERSION,
+        kind="Entries",
+        num_pieces=2,
+        piece=piece,
+        digest=hashlib.sha256(payload).digest(),
+        payload=in_pieces(payload)[piece],
+    )
+
+
+def _assembled(data: bytes) -> object:
+    """An envelope, and the second piece of a message after it: what is held stays counted."""
+    assembly, sender = Assembly(), PeerId("a" * 46)
+    try:
+        if assembly.take(sender, gossip_pb2.Envelope.FromString(data), is_member=True) is None:
+            return assembly.take(sender, _envelope(1), is_member=True)
+        raise AssertionError("one piece completed a message")
+    finally:
+        assert assembly.num_bytes >= 0 and (len(assembly) > 0) == (assembly.num_bytes > 0)
+
+
+def _codec_target(codec: TensorCodec) -> Target:
+    generator = torch.Generator().manual_seed(0)
+    vectors = [torch.randn(size, generator=generator) for size in (1, 64, 4096, 5000)]
+    return Target(
+        name=f"codec {codec.name}",
+        make_corpus=lambda: [bytes(codec.encode(vector)) for vector in vectors],
+        read=codec.decode,
+    )
+
+
+def _journals() -> list[bytes]:
+    records = swarm_values()[1]
+    with TemporaryDirectory() as directory:
+        path = Path(directory, "journal")
+        journal = Journal.open(path)
+        for kind, found in records.items():
+            for data in found[:4]:
+                journal.append(kind.encode("ascii") + b" " + data)
+        journal.close()
+        return [path.read_bytes()]
+
+
+def _journal(data: bytes) -> object:
+    with TemporaryDirectory() as directory:
+        path = Path(directory, "journal")
+        path.write_bytes(data)
+        return journal_records(path)
+
+
+def seeded(target: Target, seed: int) -> Random:
+    return Random(json.dumps([target.name, seed]))

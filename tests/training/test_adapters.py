@@ -1,0 +1,234 @@
+"""Adapters as the averaged vector: what is in it, what stays frozen, and that plain transformers and peft read the result."""
+
+import gc
+from dataclasses import replace
+from pathlib import Path
+
+import peft
+import pytest
+import torch
+import transformers
+
+from adloco_p2p.config.run_config import LoraConfig, ModelConfig, RunConfig
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.numerics.layout import flatten, layout_of, unflatten_
+from adloco_p2p.training.adapters import draw_adapter_, merged, save_adapter
+from adloco_p2p.training.model import build_model
+from adloco_p2p.training.pretrained import stored_dtype, weights_digest
+from tests.training.small_run import LENGTH, ONE, RUN, TWO, VOCAB_SIZE, effect, hosting, train_round
+
+ARCHITECTURES: dict[str, dict[str, object]] = {
+    "llama": {"tie_word_embeddings": True},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+    "qwen2": {},
+    "gemma": {"head_dim": 16},
+    "mixtral": {"num_local_experts": 2},
+}
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": LENGTH,
+}
+ROWS = torch.arange(2 * LENGTH).view(2, LENGTH) % VOCAB_SIZE
+
+
+def save_base(folder: Path, model_type: str = "llama", *, dtype: torch.dtype = torch.float32, seed: int = 1) -> Path:
+    """A tiny model with random weights, in a directory as the hub has them. Its vocabulary is larger than the tokenizer's."""
+    sizes = {} if model_type == "gpt2" else SIZES
+    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    config = transformers.AutoConfig.for_model(
+        model_type, vocab_size=VOCAB_SIZE + 5, **sizes, **special, **ARCHITECTURES[model_type]
+    )
+    torch.manual_seed(seed)
+    module = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in module.parameters():  # the usual start is so small that errors would hide
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    module.to(dtype).save_pretrained(folder)
+    return folder
+
+
+def build(folder: Path, seed: int = 1, **lora: object) -> torch.nn.Module:
+    settings = {"rank": 4, "base_precision": "float32", **lora}
+    model = ModelConfig(pretrained=str(folder), lora=LoraConfig(**settings))  # type: ignore[arg-type]
+    return build_model(model, vocab_size=VOCAB_SIZE, sequence_length=LENGTH, seed=seed).eval()
+
+
+def logits(module: torch.nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = module(input_ids=ROWS, use_cache=False).logits
+        return found
+
+
+def train_a_little(module: torch.nn.Module) -> torch.Tensor:
+    """Put other values into the vector; returns them."""
+    flat = flatten(module)
+    flat += 0.1 * torch.randn(flat.shape, generator=torch.Generator().manual_seed(3))
+    unflatten_(module, flat)
+    return flat
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_adapter_and_merged_model_are_read_by_plain_libraries(model_type: str, tmp_path: Path) -> None:
+    base = save_base(tmp_path / "base", model_type)
+    plain = transformers.AutoModelForCausalLM.from_pretrained(base)
+    module = build(base)
+    assert torch.equal(logits(module), logits(plain)), "a fresh adapter changes nothing"
+    assert all(".lora_" in entry.name for entry in layout_of(module).entries)
+    train_a_little(module)
+    wanted = logits(module)
+    assert (wanted - logits(plain)).abs().max() > 0.1
+    save_adapter(module, ModelConfig(pretrained=str(base)), tmp_path / "adapter")
+    with_adapter = peft.PeftModel.from_pretrained(plain, tmp_path / "adapter")
+    assert torch.equal(logits(with_adapter), wanted)
+    merged(module).save_pretrained(tmp_path / "merged")
+    reloaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
+    assert (logits(reloaded) - wanted).abs().max() < 1e-4
+    for path in [*(tmp_path / "adapter").iterdir(), *(tmp_path / "merged").iterdir()]:
+        assert str(tmp_path).encode() not in path.read_bytes(), f"{path.name} names a path of this machine"
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_pretrained_weights_of_every_architecture_are_trained_whole(model_type: str, tmp_path: Path) -> None:
+    base = save_base(tmp_path / "base", model_type)
+    module = build(base, rank=0)
+    train_a_little(module)
+    module.save_pretrained(tmp_path / "trained")  # type: ignore[operator]
+    assert torch.equal(logits(transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "trained")), logits(module))
+
+
+def test_rank_alpha_targets_and_what_is_frozen(tmp_path: Path) -> None:
+    base = save_base(tmp_path / "base")
+    both, only_b = build(base, targets=("q_proj",)), build(base, targets=("q_proj",), freeze_a=True)
+    size_a, size_b = 2 * 4 * 32, 2 * 4 * 32  # layers, rank, width in or out
+    assert (layout_of(both).num_parameters, layout_of(only_b).num_parameters) == (size_a + size_b, size_b)
+    stabilised = build(base, targets=("q_proj",), rank_stabilised=True)
+    scales = [next(m.scaling["default"] for m in module.modules() if hasattr(m, "lora_A")) for module in (both, stabilised)]
+    assert scales == [32 / 4, 32 / 4**0.5]
+    for module in (both, only_b):
+        trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+        assert trained == {entry.name for entry in layout_of(module).entries}
+
+
+def test_the_frozen_a_follows_the_seed_alone(tmp_path: Path) -> None:
+    base = save_base(tmp_path / "base")
+
+    def frozen(seed: int) -> torch.Tensor:
+        module = build(base, seed=seed, freeze_a=True)
+        return torch.cat([p.flatten() for name, p in module.named_parameters() if ".lora_A." in name])
+
+    torch.manual_seed(1)
+    first = frozen(5)
+    torch.manual_seed(2)
+    state = torch.get_rng_state()
+    assert torch.equal(first, frozen(5)) and not torch.equal(first, frozen(6))
+    assert torch.equal(state, torch.get_rng_state())
+    assert first.abs().max() <= 32**-0.5 and first.std() > 0.05
+
+
+@pytest.mark.parametrize(
+    ("lora", "named"),
+    [
+        ({"targets": ("nothing_like_it",)}, r"model\.lora\.targets: nothing_like_it"),
+        ({"targets": ("embed_tokens",)}, r"model\.lora\.targets: embed_tokens names an embedding"),
+    ],
+)
+def test_layers_that_cannot_have_adapters_are_refused(lora: dict[str, object], named: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=named):
+        build(save_base(tmp_path / "base"), **lora)
+
+
+def test_the_digest_is_of_the_weights_however_they_are_dealt_over_files(tmp_path: Path) -> None:
+    base = save_base(tmp_path / "base", dtype=torch.bfloat16)
+    model = ModelConfig(pretrained=str(base))
+    assert stored_dtype(model) == torch.bfloat16
+    digest = weights_digest(model)
+    module = transformers.AutoModelForCausalLM.from_pretrained(base)
+    module.save_pretrained(tmp_path / "shards", max_shard_size="20kB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 1
+    assert weights_digest(ModelConfig(pretrained=str(tmp_path / "shards"))) == digest
+    with torch.no_grad():
+        next(module.parameters())[0, 0] += 1
+    module.save_pretrained(tmp_path / "other")
+    other = weights_digest(ModelConfig(pretrained=str(tmp_path / "other")))
+    assert other != digest
+    stated = ModelConfig(pretrained=str(tmp_path / "other"), digest=digest)
+    with pytest.raises(ConfigError, match=rf"has digest {other} here, .* started with {digest}") as refused:
+        build_model(stated, vocab_size=VOCAB_SIZE, sequence_length=LENGTH, seed=1)
+    assert refused.value.code == "E218"
+
+
+def test_damaged_weights_are_a_named_error(tmp_path: Path) -> None:
+    base = save_base(tmp_path / "base")
+    path = base / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ConfigError, match=r"model\.pretrained: .*ends inside of") as refused:
+        weights_digest(ModelConfig(pretrained=str(base)))
+    assert refused.value.code == "E209"
+
+
+# --- in an instance's rounds -----------------------------------------------------------------------------------------
+
+
+def lora_run(base: Path, **lora: object) -> RunConfig:
+    settings = {"rank": 4, "targets": ("q_proj", "v_proj"), **lora}
+    return replace(RUN, model=ModelConfig(pretrained=str(base), lora=LoraConfig(**settings)))  # type: ignore[arg-type]
+
+
+def test_instances_share_one_frozen_base_and_learn(tmp_path: Path) -> None:
+    peer = hosting(lora_run(save_base(tmp_path / "base")))
+    frozen = {name: p.clone() for name, p in peer._shell.module.named_parameters() if not p.requires_grad}
+    assert {p.dtype for p in frozen.values()} == {torch.bfloat16}
+    gc.collect()
+    before = num_bfloat16_values()
+    peer.start([ONE, TWO])
+    gc.collect()
+    assert num_bfloat16_values() == before, "an instance has a base of its own"
+    assert all(torch.equal(a, b) for a, b in zip(peer.state(ONE), peer.state(TWO), strict=True))
+    first = peer.evaluate(ONE)
+    for round in range(3):
+        train_round(peer, effect(ONE, round))
+    assert peer.evaluate(ONE) < first - 0.01
+    assert peer.evaluate(TWO) == first
+    now = dict(peer._shell.module.named_parameters())
+    assert all(torch.equal(now[name], value) for name, value in frozen.items())
+
+
+def num_bfloat16_values() -> int:
+    return sum(o.numel() for o in gc.get_objects() if type(o) is torch.nn.Parameter and o.dtype == torch.bfloat16)
+
+
+def test_a_fresh_adapter_is_the_one_that_the_model_was_built_with(tmp_path: Path) -> None:
+    for freeze_a in (False, True):
+        run = lora_run(save_base(tmp_path / f"base-{freeze_a}"), freeze_a=freeze_a)
+        peer = hosting(run)
+        built = flatten(peer._shell.module).clone()
+        peer.start([ONE])
+        assert torch.equal(peer.state(ONE)[0], built)
+
+
+@pytest.mark.parametrize("freeze_a", [False, True])
+def test_a_snapshot_holds_the_adapter_only_and_goes_on_exactly(freeze_a: bool, tmp_path: Path) -> None:
+    run = lora_run(save_base(tmp_path / "base"), freeze_a=freeze_a)
+    peer = hosting(run)
+    peer.start([ONE])
+    train_round(peer, effect(ONE, 0))
+    tensors, meta = peer.snapshot(ONE)
+    assert {tensor.numel() for tensor in tensors.values()} == {peer.num_parameters}
+    train_round(peer, effect(ONE, 1))
+    again = hosting(run)
+    again.restore(ONE, tensors, meta)
+    train_round(again, effect(ONE, 1))
+    assert again.digests(ONE) == peer.digests(ONE)
+    assert again.evaluate(ONE) == peer.evaluate(ONE)
+
+
+def test_a_drawn_adapter_overwrites_the_vector_it_is_drawn_into(tmp_path: Path) -> None:
+    module = build(save_base(tmp_path / "base"))
+    fresh = flatten(module)
+    train_a_little(module)
+    draw_adapter_(module, seed=1)
+    assert torch.equal(flatten(module), fresh)
