@@ -17,6 +17,7 @@ from typing import Any, NoReturn, assert_never
 
 from adloco_p2p.commands.hub import settle as settle_hub
 from adloco_p2p.core.model.events import COMMANDS, Command
+from adloco_p2p.core.model.ledger_entry import MAX_REASON
 from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, RemoteProtocolError, StorageError, SwarmError
 
@@ -134,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
     verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
     parser.verbs = verbs.choices
-    for add in (_training, _control, _doctor, _model, _views, _planning, _support, _simulate, _config_verbs):
+    for add in (_training, _admission, _control, _doctor, _model, _views, _planning, _support, _simulate, _config_verbs):
         add(verbs)  # in the order of the help page
     return parser
 
@@ -189,6 +190,43 @@ def _training(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     bootstrap.set_defaults(verb="train:bootstrap")
 
 
+def _admission(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    """Verbs about the peers that a run lets in."""
+    invite = verbs.add_parser("invite", help="print a link that lets others into your run, or end one")
+    _workdir(invite)
+    how_many = invite.add_mutually_exclusive_group()
+    how_many.add_argument("--seats", type=_positive, default=8, metavar="N", help="one link for N peers (default 8)")
+    how_many.add_argument("--each", type=_positive, metavar="N", help="N links, each for one peer")
+    how_many.add_argument("--revoke", metavar="LINK", help="end this invitation: the link, or its key")
+    invite.add_argument(
+        "--rounds", type=_positive, default=1000, metavar="R", help="good for R rounds from now on (default 1000)"
+    )
+    _json(invite)
+    invite.set_defaults(verb="admission:invite")
+
+    members = verbs.add_parser("members", help="the peers with a seat, what they count, invitations and bans")
+    _workdir(members)
+    _json(members)
+    members.set_defaults(verb="admission:members")
+
+    ban = verbs.add_parser("ban", help="end a peer's seat in your run, and keep it out")
+    ban.add_argument("peer", metavar="PEER", help="its id, or the beginning or the end of it")
+    ban.add_argument("--reason", type=_reason, default="", metavar="TEXT", help="everybody can read it in the ledger")
+    _workdir(ban)
+    ban.set_defaults(verb="admission:ban")
+
+    unban = verbs.add_parser("unban", help="let a banned peer in again")
+    unban.add_argument("peer", metavar="PEER", help="its id, or the beginning or the end of it")
+    _workdir(unban)
+    unban.set_defaults(verb="admission:unban")
+
+
+def _reason(text: str) -> str:
+    if len(text) > MAX_REASON:
+        raise argparse.ArgumentTypeError(f"at most {MAX_REASON} characters")
+    return text
+
+
 def _doctor(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     doctor = verbs.add_parser("doctor", help="check this machine, and the way to others, before anything is downloaded")
     doctor.add_argument(
@@ -221,6 +259,9 @@ def _model(verbs: "argparse._SubParsersAction[_Parser]") -> None:
 
     evaluate = verbs.add_parser("evaluate", help="held-out loss and perplexity of every live instance and of their merge")
     _workdir(evaluate)
+    evaluate.add_argument(
+        "--data", type=Path, metavar="FILE", help="text or rows of this file instead of the run's held-out ones"
+    )
     _json(evaluate)
     evaluate.set_defaults(verb="trained_model:evaluate")
 
@@ -277,7 +318,9 @@ def _planning(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     plan.set_defaults(verb="inspect:plan")
 
     ledger = verbs.add_parser("ledger", help="the agreed plans of the run; `ledger verify` recomputes and checks them all")
-    ledger.add_argument("action", nargs="?", choices=["verify"], help="check every link, signature and decision")
+    ledger.add_argument(
+        "action", nargs="?", choices=["verify", "bans"], help="check every link, signature and decision; or list the bans"
+    )
     _workdir(ledger)
     _json(ledger)
     ledger.set_defaults(verb="audit:show")

@@ -146,6 +146,18 @@ ERROR_CODES = {
         "`--peer-set control_address=auto` listens on a socket in the working directory; from another machine use ssh:"
         " `ssh HOST adloco-peer status --workdir DIR`.",
     ),
+    "E221": ErrorCode(
+        "the run does not let this peer in",
+        "Seats of this run cost an invitation: the link holds none, or its seats are taken, its last round is over, it was"
+        " revoked, or this peer is banned. The message names which.",
+        "Ask a signer of the run for another link, which `adloco-peer invite --workdir DIR` prints on the machine of the"
+        " signer, and join with it: `adloco-peer join --initial-peers LINK --workdir DIR`.",
+    ),
+    "E222": ErrorCode(
+        "only a signer of the run can do this",
+        "Invitations, bans and revocations carry the signature of a signer: the author who started the run.",
+        "Use the working directory in which the run was started; `adloco-peer members --workdir DIR` names the signers.",
+    ),
     "E218": ErrorCode(
         "the model, the tokenizer or the data are not those of the run",
         "Files of this machine, or of the hub, have another content than those that the run was started with. Both digests are"

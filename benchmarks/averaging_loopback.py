@@ -9,7 +9,8 @@ network daemons included. Hivemind's and our streams are encrypted, gloo's are n
 `wire` is what the loopback interface carried, over the 2 (n - 1) S bytes that any butterfly needs for a vector of S encoded
 bytes: headers, encryption and acknowledgements make it more than one, other traffic of the machine too. `peer` is what the
 peer with most of it sent or received, whichever is more, over its part of them, 2 (n - 1) / n S: counted by our streams where
-bytes are written and read, frames, hellos and answers included. Only ours has int8.
+bytes are written and read, frames, hellos and answers included. Only ours has int8. `ours` is the plain mean; `robust` is the
+same with that aggregation rule, which sees all contributions before it decides.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from typing import Any
@@ -59,7 +61,9 @@ def loopback_bytes() -> int:
 
 
 @contextmanager
-def ours(rank: int, _num_peers: int, size: int, codec: str, share: Callable[[Any], list[Any]]) -> Iterator[Round]:
+def ours(
+    rank: int, _num_peers: int, size: int, codec: str, share: Callable[[Any], list[Any]], *, rule: str = "mean"
+) -> Iterator[Round]:
     from hivemind.p2p import P2P
 
     from adloco_p2p.core.model import canonical
@@ -72,7 +76,7 @@ def ours(rank: int, _num_peers: int, size: int, codec: str, share: Callable[[Any
 
         async def start() -> tuple[P2P, Averager]:
             p2p = await P2P.create()
-            averager = Averager(p2p, codec=codec, meter=meter)
+            averager = Averager(p2p, codec=codec, aggregation=rule, meter=meter)
             await averager.start()
             return p2p, averager
 
@@ -172,7 +176,12 @@ def split(size: int, pieces: int) -> list[int]:
     return [size * (piece + 1) // pieces - size * piece // pieces for piece in range(pieces)]
 
 
-WAYS = {"hivemind": stock, "gloo": gloo, "ours": ours}  # the first forks, so it must come before anything has threads
+WAYS = {
+    "hivemind": stock,
+    "gloo": gloo,
+    "ours": ours,
+    "robust": partial(ours, rule="robust"),
+}  # the first forks, so it must come before anything has threads
 
 
 # --- one peer -----------------------------------------------------------------------------------------------------------
@@ -209,7 +218,7 @@ def peer(rank: int, args: argparse.Namespace, num_peers: int, barrier: Barrier, 
 
 
 def ways_for(codec: str, ways: Sequence[str]) -> list[str]:
-    return [way for way in ways if way == "ours" or codec in DTYPES]
+    return [way for way in ways if way in ("ours", "robust") or codec in DTYPES]
 
 
 def counted_bytes(before: Any, after: Any) -> float:

@@ -30,8 +30,9 @@ from adloco_p2p.cli import main as node
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.types import InstanceReport, PeerId
 from adloco_p2p.swarm.allreduce import handshake
-from adloco_p2p.swarm.allreduce.averager import RESULT_KIND, Averager
+from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
+from adloco_p2p.swarm.allreduce.result_exchange import RESULT_KIND
 from adloco_p2p.swarm.transfer import state_transfer
 from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
 from adloco_p2p.swarm.transport import gossip
@@ -81,7 +82,7 @@ def shape() -> None:
 def weight() -> None:
     def make_average(average: Any) -> Any:
         async def averaged(self: Averager, *, weights: tuple[tuple[PeerId, int], ...], **details: Any) -> Any:
-            mine = tuple((peer, HUGE if peer == self._own_peer else n) for peer, n in weights)
+            mine = tuple((peer, HUGE if peer == self._around.own_peer else n) for peer, n in weights)
             return await average(self, weights=mine, **details)
 
         return averaged

@@ -23,8 +23,9 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import RunInner
 from adloco_p2p.core.model.types import HostShare, InstanceId, InstancePlan, PeerId
 from adloco_p2p.data.feed import open_feed
+from adloco_p2p.numerics.aggregate import aggregate
+from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import CODECS, codec_named
-from adloco_p2p.numerics.reduction import weighted_average
 from adloco_p2p.training.hosting import Hosting
 
 ROOT = Path(__file__).parents[1]
@@ -52,20 +53,19 @@ def train(run: RunConfig, cache: Path) -> tuple[float, float]:
     peers = [Hosting(run, PeerConfig(num_threads=1, max_micro_batch=BATCH), host, feed) for host in HOSTS]
     for peer in peers:
         peer.start([ONE])
-    codec, errors = codec_named(run.averaging.codec), []
+    codec, rule, errors = codec_named(run.averaging.codec), rule_named(run.averaging.aggregation), []
     steps = run.work.inner_steps
     for number in range(run.work.rounds):
-        sent = []
+        vectors = []
         for index, peer in enumerate(peers):
             first = (number * len(peers) + index) * BATCH * steps
             peer.run_inner(effect(number, first, run), should_stop=lambda: False, on_progress=lambda *_: None)
             vector = peer.pseudo_gradient(ONE)
-            sent.append(codec.decode(codec.encode(vector)))
-            errors.append(float((sent[-1] - vector).norm() / vector.norm()))
-        back = codec.for_mean(len(peers))
-        mean = back.decode(back.encode(weighted_average(sent, [1.0] * len(sent))))
-        for peer in peers:
-            peer.apply_outer(ONE, mean, round=number)
+            vectors.append(vector)
+            errors.append(float((codec.decode(codec.encode(vector)) - vector).norm() / vector.norm()))
+        result = aggregate(vectors, [1] * len(peers), [steps] * len(peers), rule=rule, codec=codec)
+        for peer, residual in zip(peers, result.residuals, strict=True):
+            peer.apply_outer(ONE, result.vector, round=number, residual=residual)
     assert peers[0].digests(ONE) == peers[1].digests(ONE)
     return peers[0].evaluate(ONE), statistics.mean(errors)
 

@@ -57,6 +57,7 @@ def write_run(folder: Path) -> Path:
         "instances": {"count": 1},
         "batch": {"initial_batch": 12, "max_batch": 12},
         "merge": {"policy": "none"},
+        "admission": {"kind": "open", "probation_rounds": 0},
     }
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump(document))

@@ -49,6 +49,9 @@ NOTES = ("left", "suspected", "returned")
 """Events by which others show that they have noticed a kill."""
 
 
+OWN_PEERS = ("admission.kind=open", "admission.probation_rounds=0")
+
+
 @dataclass(kw_only=True)
 class Peer:
     """One `adloco-peer` over its lives; `start` begins one."""
@@ -254,7 +257,7 @@ def conduct(args: argparse.Namespace, peers: list[Peer]) -> dict[str, dict[str, 
             print(f"{seconds:8.2f}{'' if processor is None else format(processor, '.2f'):>8}  {what}", flush=True)
 
     first = Peer(workdir=args.out / "peer-0")
-    peers.append(first.start("start", args.config, "--set", "work.rounds=100000", *args.set))
+    peers.append(first.start("start", args.config, "--set", "work.rounds=100000", *OWN_PEERS, *args.set))
     known = waiter.wait(lambda: first.said("initial peers: "), "the first peer")[1].split()[2:]
     for number in range(1, args.peers):
         peers.append(Peer(workdir=args.out / f"peer-{number}").start("join", "--initial-peers", *known))

@@ -65,7 +65,8 @@ def main() -> None:
         before = after
 
 
-def _round(peer: Hosting, instance: InstanceId) -> None:
+def round_of(instance: InstanceId) -> RunInner:
+    """One inner step of one host."""
     share = HostShare(peer=ME, batch_samples=2, inner_steps=1, micro_batch_size=2, accumulation_steps=1, first_sample=0)
     plan = InstancePlan(
         instance=instance,
@@ -77,8 +78,11 @@ def _round(peer: Hosting, instance: InstanceId) -> None:
         first_sample=0,
         inner_steps_before=0,
     )
-    work = RunInner(round=0, plan=plan, share=share, progress_start=0.0, progress_end=0.1)
-    peer.run_inner(work, should_stop=lambda: False, on_progress=lambda *_: None)
+    return RunInner(round=0, plan=plan, share=share, progress_start=0.0, progress_end=0.1)
+
+
+def _round(peer: Hosting, instance: InstanceId) -> None:
+    peer.run_inner(round_of(instance), should_stop=lambda: False, on_progress=lambda *_: None)
     peer.apply_outer(instance, peer.pseudo_gradient(instance), round=0)
 
 

@@ -82,6 +82,7 @@ def write_config(
         "batch": {"initial_batch": 32, "max_batch": 32},
         "merge": {"policy": "none"},
         "evaluation": {"rows": 16},
+        "admission": {"kind": "open", "probation_rounds": 0},
     }
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(document))

@@ -48,6 +48,7 @@ def write_run(folder: Path, *, way: str, hidden_size: int, rounds: int, inner_st
         "work": {"inner_steps": inner_steps, "rounds": rounds, "share": "equal"},
         "batch": {"initial_batch": 2},
         "evaluation": {"rows": 4, "period_rounds": 4},
+        "admission": {"kind": "open", "probation_rounds": 0},
     }
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump(document))

@@ -419,6 +419,7 @@ class Soak:
             "instances": {"count": self.arguments.instances},
             "batch": {"initial_batch": 32, "max_batch": 64},
             "merge": {"policy": "none"},
+            "admission": {"kind": "open", "probation_rounds": 0},
             "inner": {"learning_rate": 1e-3},
         }
         path = self.folder / "soak.yaml"

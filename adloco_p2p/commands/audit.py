@@ -1,6 +1,5 @@
 """Verbs about decisions: the ledger of agreed plans, their reasons, and the simulator.
 
-
 The ledger is read from the journal of a working directory; a running peer is not disturbed.
 """
 
@@ -12,12 +11,14 @@ from pathlib import Path
 
 from adloco_p2p.commands.console import say
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.ledger.ledger import chain, unconnected
+from adloco_p2p.core.ledger.admission import Ruling
+from adloco_p2p.core.ledger.ledger import Ledger, chain, unconnected
 from adloco_p2p.core.ledger.validation import num_emergencies, verify_ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.types import MAX_ROSTER, InstancePlan, Report, RoundPlan
 from adloco_p2p.errors import ConfigError, StorageError
+from adloco_p2p.views.units import one_line
 
 _SEEDS = re.compile(r"(\d+)(?:-(\d+))?")
 EXIT_BROKEN = 1
@@ -28,6 +29,8 @@ def show(arguments: argparse.Namespace) -> int:
     """One plan a line, or the result of `verify`."""
     if arguments.action == "verify":
         return verify(arguments)
+    if arguments.action == "bans":
+        return bans(arguments)
     run, records = read_journal(arguments.workdir)
     genesis = _genesis(run)
     entries = chain(records, genesis)
@@ -45,7 +48,8 @@ def show(arguments: argparse.Namespace) -> int:
 
 def verify(arguments: argparse.Namespace) -> int:
     """Recompute every decision, check every signature."""
-    from adloco_p2p.runtime.adapters.plan_rule import decide_by, is_signed
+    from adloco_p2p.runtime.adapters.plan_rule import decide_by
+    from adloco_p2p.swarm.p2p.identity import is_signed
 
     run, records = read_journal(arguments.workdir)
     genesis = _genesis(run)
@@ -68,6 +72,34 @@ def verify(arguments: argparse.Namespace) -> int:
         f" {emergencies} emergency entries (less than half of those entitled to vote were there)"
     )
     return 0
+
+
+def bans(arguments: argparse.Namespace) -> int:
+    """The peers that are banned now: by which signer, when, and why."""
+    _, ledger = read_ledger(arguments.workdir)
+    in_force = list(ledger.admissions.bans().values())
+    if arguments.json:
+        say(json.dumps([ban_fields(ruling) for ruling in in_force]))
+        return 0
+    for line in ban_lines(in_force) or ["nobody is banned"]:
+        say(line)
+    return 0
+
+
+def ban_lines(rulings: Sequence[Ruling]) -> list[str]:
+    """For people."""
+    lines = []
+    for ruling in rulings:
+        made = ruling.statement
+        why = f": {one_line(made.reason)}" if made.reason else ""
+        lines.append(f"banned {made.subject} in round {ruling.position} by {made.signer}{why}")
+    return lines
+
+
+def ban_fields(ruling: Ruling) -> dict[str, object]:
+    """For machines."""
+    made = ruling.statement
+    return {"peer": made.subject, "round": ruling.position, "signer": made.signer, "reason": made.reason}
 
 
 def explain(arguments: argparse.Namespace) -> int:
@@ -163,6 +195,27 @@ def read_journal(workdir: Path) -> tuple[RunConfig, list[object]]:
             code="E407",
         )
     return run, journal_records(workdir / "journal.bin")
+
+
+def read_entries(workdir: Path, *, upto: int) -> tuple[RoundPlan, list[LedgerEntry]] | None:
+    """The first plan, and the entries up to that of a round; none where the run was trained without the network."""
+    if not (workdir / "journal.bin").exists():
+        return None
+    run, records = read_journal(workdir)
+    genesis = _genesis(run)
+    return genesis, [entry for entry in chain(records, genesis) if entry.plan.round <= upto]
+
+
+def read_ledger(workdir: Path) -> tuple[RunConfig, Ledger]:
+    """The run of a directory and its ledger. Raises ConfigError and StorageError where there is none yet."""
+    run, records = read_journal(workdir)
+    genesis = _genesis(run)
+    entries = chain(records, genesis)
+    known = {entry.value.plan: entry for entry in entries}
+    ledger = Ledger(genesis, recall=known.__getitem__)
+    for entry in entries:
+        ledger.append(entry)
+    return run, ledger
 
 
 def _genesis(run: RunConfig) -> RoundPlan:

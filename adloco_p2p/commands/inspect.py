@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from adloco_p2p.commands.console import say
@@ -13,6 +14,7 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.disk import reported
 
 if TYPE_CHECKING:
+    from adloco_p2p.training.memory_need import MemoryNeed
     from adloco_p2p.views.cost_model import Estimate, Link
 
 
@@ -46,7 +48,8 @@ def plan(arguments: argparse.Namespace) -> int:
     num_samples = arguments.samples or run.work.samples
     if num_samples is None:
         raise ConfigError("--samples N is required, because this run counts rounds (work.rounds)", code="E200")
-    num_parameters = count_parameters(run)
+    need = memory_need_of(run)
+    num_parameters = need.num_parameters
     work = Workload(
         num_samples=num_samples,
         num_workers=arguments.peers,
@@ -79,6 +82,7 @@ def plan(arguments: argparse.Namespace) -> int:
                 }
                 for item in estimates
             ],
+            "memory": asdict(need),
             "happened": happened,
         }
         say(json.dumps(document))
@@ -87,26 +91,48 @@ def plan(arguments: argparse.Namespace) -> int:
         f"{run.name}: {num_samples:,} samples, {num_parameters:,} parameters, {arguments.peers} hosts per instance,"
         f" H {run.work.inner_steps}, first batch {run.batch.initial_batch}, {arguments.mbit:g} Mbit/s"
     )
+    say(_memory_line(need))
     for item in estimates:
-        say(
-            f"  {item.method:<48} {item.rounds:>8} rounds  {item.bytes_per_peer / 1e6:>12,.1f} MB per peer and direction"
-            f"  {item.transfer_seconds:>10,.0f} s of transfer  ({item.basis})"
-        )
+        say(_estimate_line(item))
     if happened is not None:
-        sent, samples = happened["bytes_sent"] / 1e6, happened["samples"]
-        rounds = happened["rounds"]
-        say(f"  {'what happened':<48} {rounds:>8} rounds  {sent:>12,.1f} MB sent by this peer for {samples} samples")
+        say(_happened_line(happened))
     return 0
 
 
+def _estimate_line(item: "Estimate") -> str:
+    return (
+        f"  {item.method:<48} {item.rounds:>8} rounds  {item.bytes_per_peer / 1e6:>12,.1f} MB per peer and direction"
+        f"  {item.transfer_seconds:>10,.0f} s of transfer  ({item.basis})"
+    )
+
+
+def _happened_line(happened: dict[str, int]) -> str:
+    sent, samples, rounds = happened["bytes_sent"] / 1e6, happened["samples"], happened["rounds"]
+    return f"  {'what happened':<48} {rounds:>8} rounds  {sent:>12,.1f} MB sent by this peer for {samples} samples"
+
+
 def count_parameters(run: RunConfig) -> int:
+    return memory_need_of(run).num_parameters
+
+
+def memory_need_of(run: RunConfig) -> "MemoryNeed":
     from adloco_p2p.data.tokenizer import open_tokenizer
     from adloco_p2p.numerics.layout import layout_of
+    from adloco_p2p.training.memory_need import memory_need
     from adloco_p2p.training.model import build_model
+    from adloco_p2p.training.shell import block_matrices
 
     vocab_size = open_tokenizer(run.tokenizer).vocab_size
     model = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
-    return layout_of(model).num_parameters
+    return memory_need(run, layout_of(model), matrices=block_matrices(model))
+
+
+def _memory_line(need: "MemoryNeed") -> str:
+    device, more, host, disk = (size / 1e9 for size in (need.device, need.device_more, need.host, need.checkpoint))
+    return (
+        f"  memory, activations aside: {device:.2f} GB on the device ({more:.2f} GB per further instance), {host:.2f} GB of"
+        f" main memory; {disk:.2f} GB of disk per checkpoint"
+    )
 
 
 def _extrapolated(arguments: argparse.Namespace, run: RunConfig, *, num_samples: int, link: "Link") -> "tuple[Estimate, ...]":

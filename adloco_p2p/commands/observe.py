@@ -58,7 +58,8 @@ def _count_parameters(run: RunConfig) -> int | None:
 
 def leaderboard(arguments: argparse.Namespace) -> int:
     """Tokens per peer, from the signed reports of a ledger that is checked first."""
-    from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of, is_signed
+    from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
+    from adloco_p2p.swarm.p2p.identity import is_signed
 
     run, records = read_journal(arguments.workdir)
     genesis = genesis_of(run)

@@ -30,6 +30,8 @@ from adloco_p2p.storage.disk import reported
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 START_SECONDS = 120.0
 """For the first peer to listen; a cold machine imports slowly."""
+OWN_PEERS = ("admission.kind=open", "admission.probation_rounds=0")
+"""All peers are the user's own: none needs an invitation, or has to earn its say."""
 POLL_SECONDS = 0.2
 STOP_SECONDS = 120.0
 """For a peer to end its round after Ctrl-C."""
@@ -74,9 +76,11 @@ class Member:
 
 def swarm(arguments: argparse.Namespace) -> int:
     """Start the peers, watch them, end with one model."""
-    overrides = [*arguments.set, *([f"work.rounds={arguments.rounds}"] if arguments.rounds else [])]
+    overrides = [*OWN_PEERS, *arguments.set, *([f"work.rounds={arguments.rounds}"] if arguments.rounds else [])]
     loaded = load_run(arguments.config, overrides)  # mistakes show before any process starts
     run = loaded.value
+    if run.admission.kind != "open":
+        raise ConfigError("--set admission.kind=tickets: all peers of `swarm` are your own; leave it out", code="E201")
     for notice in loaded.notices:
         say(notice)
     if arguments.export is not None and arguments.export.exists() and any(arguments.export.iterdir()):

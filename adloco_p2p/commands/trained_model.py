@@ -1,15 +1,17 @@
 """Verbs that use a trained model: they read the last complete checkpoint and disturb no running peer."""
 
 import argparse
+import glob
 import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from adloco_p2p.commands.console import say
-from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.commands.model_card import model_card
+from adloco_p2p.config.run_config import DataConfig, RunConfig
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.errors import ConfigError, StorageError
@@ -132,6 +134,7 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
         plain.save_pretrained(output)
         tokenizer.save(output)
         record = {"run": run.digest, "name": run.name, "round": saved.round, "instance": chosen}
+        (output / "README.md").write_text(model_card(workdir, run, round=saved.round, instance=chosen), encoding="utf-8")
         (output / RUN_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     others = f" (of {len(saved.instances)} unmerged instances)" if len(saved.instances) > 1 else ""
     say(f"{output}: instance {chosen}{others} after round {saved.round} of a run of {run.work.length}")
@@ -155,7 +158,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
         arguments.workdir,
         lambda saved: {instance: saved.store.load_instance(saved.round, instance) for instance in saved.instances},
     )
-    engine = Hosting(saved.run, PeerConfig(), PeerId("evaluation"), open_feed(saved.run, cache_dir=arguments.workdir / "data"))
+    evaluated = saved.run if arguments.data is None else _over_file(saved.run, arguments.data)
+    engine = Hosting(saved.run, PeerConfig(), PeerId("evaluation"), open_feed(evaluated, cache_dir=arguments.workdir / "data"))
     for instance in saved.instances:
         engine.restore(instance, *states.pop(instance))
     losses = {instance: engine.evaluate(instance) for instance in saved.instances}
@@ -181,6 +185,35 @@ def evaluate(arguments: argparse.Namespace) -> int:
     for name, loss in lines:
         say(f"  {name:<12} held-out loss {loss:.4f} nats per token  perplexity {math.exp(loss):.3f}")
     return 0
+
+
+_KINDS: dict[str, Literal["json", "text", "parquet", "arrow"]] = {
+    ".json": "json",
+    ".jsonl": "json",
+    ".txt": "text",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+}
+
+
+def _over_file(run: RunConfig, file: Path) -> RunConfig:
+    """The run with the data of one file, read by the same columns and in rows of the same length. Raises ConfigError."""
+    kind = _KINDS.get(file.suffix)
+    if kind is None or not file.is_file():
+        problem = "no such file" if kind is not None else f"only {', '.join(_KINDS)} are read"
+        raise ConfigError(f"--data {file}: {problem}; name one with the columns that the run reads", code="E207")
+    columns = {
+        name: getattr(run.data, name) for name in ("text_column", "messages_column", "prompt_column", "completion_column")
+    }
+    data = DataConfig(
+        source=kind,
+        path=glob.escape(str(file)),
+        heldout_path=glob.escape(str(file)),
+        sequence_length=run.data.sequence_length,
+        attention=run.data.attention,
+        **columns,
+    )
+    return replace(run, data=data, batch=replace(run.batch, initial_batch=1))  # a short file will do
 
 
 def generate(arguments: argparse.Namespace) -> int:

@@ -28,6 +28,8 @@ class PeerConfig:
     """How many instances this machine may host."""
     checkpoint_period_rounds: PositiveInt = 1
     """Save the state every so many rounds (and at the end and when stopping)."""
+    checkpoint_period_seconds: Annotated[float, Ge(0)] | None = None
+    """But leave at least so much time between two; none: as much as keeps the mean rate of writing at 32 MB a second."""
     checkpoints_kept: Annotated[int, Ge(2)] = 2
     """The newest ones; at least two, so that a torn one has one before it."""
     host_maddrs: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)

@@ -7,6 +7,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.rules import (
+    AdmissionRules,
     BatchRules,
     InstanceRules,
     MergeRules,
@@ -177,6 +178,10 @@ class AveragingConfig:
     codec: Literal["float32", "float16", "bfloat16", "int8", "int4", "topk2"] = "float32"
     """How pseudo-gradients travel. Values of 4 or 2 bytes; blocks of 8- or 4-bit integers; `topk2`: 64 of 4096 values, 2 bits
     each. Means come back in the same form, those of `int4` as `int8`, those of `topk2` with every value that a host named."""
+    aggregation: Literal["mean", "robust", "clip", "geometric_median", "centered_clip"] = "mean"
+    """How contributions become one average. `mean`: weighted, one host can make it anything. `clip`: no host's is longer than
+    the median one. `robust`: that, and hosts that the mean of the others contradicts are left out, from four hosts on.
+    `geometric_median`, `centered_clip`: for comparison. All but `mean` wait for every upload before parts return."""
     feedback: Fraction = 1.0
     """Part of what `int8`, `int4` and `topk2` lost that a host adds to its next pseudo-gradient; 0: lost for good."""
 
@@ -214,11 +219,19 @@ class RunConfig:
     merge: MergeRules = field(default_factory=MergeRules)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     averaging: AveragingConfig = field(default_factory=AveragingConfig)
+    admission: AdmissionRules = field(default_factory=AdmissionRules)
 
     @property
     def rules(self) -> Rules:
         """The rules that the core needs."""
-        return Rules(work=self.work, instances=self.instances, batch=self.batch, switch=self.switch, merge=self.merge)
+        return Rules(
+            work=self.work,
+            instances=self.instances,
+            batch=self.batch,
+            switch=self.switch,
+            merge=self.merge,
+            admission=self.admission,
+        )
 
     @property
     def digest(self) -> Digest:

@@ -18,6 +18,9 @@ CHUNK_BYTES = 1 << 20
 CHUNK_ENTRY = struct.Struct("<I32s")
 """Of an index: length and SHA-256 of a chunk."""
 
+_RESULT_HEAD = struct.Struct("<4sBQ")
+RESULT_HEAD_BYTES = _RESULT_HEAD.size
+
 
 def _bytes_of(flat: torch.Tensor) -> memoryview:
     assert flat.device.type == "cpu" and flat.ndim == 1 and flat.is_contiguous(), (flat.device, flat.shape)
@@ -62,14 +65,15 @@ def chunk_digest(data: Buffer) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-def result_index(codec: TensorCodec, size: int, parts: Iterable[tuple[int, bytes]]) -> bytes:
+def result_index(codec: TensorCodec, size: int, parts: Iterable[tuple[int, bytes]], *, binding: bytes = b"") -> bytes:
     """Of an average of so many values, as a blob whose head says how it is encoded and whose chunks are the encoded parts.
 
     A table of hashes, so that parts are hashed while others still travel, and a repaired part is checked by itself. Its root is
-    what every host of an average must share.
+    what every host of an average must share. `binding` is what the average was decided by, if it was.
     """
-    return blob_index(result_head(codec, size), parts)
+    return blob_index(result_head(codec, size) + binding, parts)
 
 
 def result_head(codec: TensorCodec, size: int) -> bytes:
-    return struct.pack("<4sBQ", b"mean", codec.code, size)
+    """The part of a head that every fetcher knows beforehand."""
+    return _RESULT_HEAD.pack(b"mean", codec.code, size)

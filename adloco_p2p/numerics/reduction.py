@@ -61,15 +61,13 @@ class BadPart(RemoteProtocolError):
         self.member = member
 
 
-def weighted_mean(codec: TensorCodec, contributions: Sequence[tuple[int, int, Buffer]], size: int) -> torch.Tensor:
-    """Mean of encoded parts of `size` values, each (member, weight, bytes), in the given order: [size] float32.
+def decoded_parts(codec: TensorCodec, contributions: Sequence[tuple[int, Buffer]], size: int) -> list[np.ndarray]:
+    """Encoded parts of `size` values, each (member, bytes), as float32 [size] arrays.
 
     Raises BadPart for a contribution that is not finite, or of another size.
     """
-    total = sum(weight for _, weight, _ in contributions)
-    factors = [np.float32(weight / total) for _, weight, _ in contributions]
     vectors: list[np.ndarray] = []
-    for member, _, data in contributions:
+    for member, data in contributions:
         try:
             values = codec.decode(data)
         except RemoteProtocolError as error:
@@ -77,14 +75,30 @@ def weighted_mean(codec: TensorCodec, contributions: Sequence[tuple[int, int, Bu
         if len(values) != size or not fits(codec, values):
             raise BadPart(member, "values that are not finite, or too few")
         vectors.append(values.numpy())
-    mean = np.empty_like(vectors[0])
+    return vectors
+
+
+def combination(
+    codec: TensorCodec, contributions: Sequence[tuple[int, Buffer]], coefficients: Sequence[float], size: int
+) -> torch.Tensor:
+    """sum_i c_i v_i of encoded parts of `size` values, each (member, bytes), in the given order: [size] float32.
+
+    Each coefficient, product and sum is rounded to float32 (no fused operation). A coefficient of 0 takes nothing. Raises
+    BadPart as `decoded_parts` does.
+    """
+    taken = [(item, np.float32(c)) for item, c in zip(contributions, coefficients, strict=True) if c != 0]
+    vectors = decoded_parts(codec, [item for item, _ in taken], size)
+    result = np.zeros(size, dtype=np.float32)
+    if not taken:
+        return torch.from_numpy(result)
+    factors = [factor for _, factor in taken]
     product = np.empty(_MEAN_BLOCK, dtype=np.float32)
-    for first in range(0, len(mean), _MEAN_BLOCK):
-        block = mean[first : first + _MEAN_BLOCK]
+    for first in range(0, size, _MEAN_BLOCK):
+        block = result[first : first + _MEAN_BLOCK]
         np.multiply(vectors[0][first : first + _MEAN_BLOCK], factors[0], out=block)
         for vector, factor in zip(vectors[1:], factors[1:], strict=True):
             block += np.multiply(vector[first : first + _MEAN_BLOCK], factor, out=product[: len(block)])
-    return torch.from_numpy(mean)
+    return torch.from_numpy(result)
 
 
 def part_statistics(own: torch.Tensor | None, averaged: torch.Tensor) -> tuple[float, float, float]:

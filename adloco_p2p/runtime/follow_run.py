@@ -25,7 +25,7 @@ from adloco_p2p.core.model.telemetry import Round, Started
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.adapters.network_journal import journal_records
-from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of, is_signed
+from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
 from adloco_p2p.runtime.adapters.swarm_ports import NetworkMessenger
 from adloco_p2p.storage.event_log import read_events
 from adloco_p2p.storage.workdir import read_run
@@ -33,6 +33,7 @@ from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_r
 from adloco_p2p.swarm.discovery.join_link import split_initial_peers
 from adloco_p2p.swarm.discovery.manifest import fetch_manifest
 from adloco_p2p.swarm.discovery.run_records import Discovery
+from adloco_p2p.swarm.p2p.identity import is_signed
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.views import units

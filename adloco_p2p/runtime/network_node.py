@@ -14,17 +14,19 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.model.events import Received, Started, StateServed, Stop
+from adloco_p2p.core.model.ledger_entry import Ticket
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.telemetry import Listening, Refused
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.adapters import signals
+from adloco_p2p.runtime.adapters.admission import first_invitation, pass_on_statements, ticket_for, watch_admission
 from adloco_p2p.runtime.adapters.daily_schedule import DailySchedule, DayBook
 from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, process_start
 from adloco_p2p.runtime.adapters.metrics_endpoint import MetricsEndpoint
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal
-from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of, is_signed, signature
+from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
 from adloco_p2p.runtime.adapters.swarm_ports import (
     PRICES,
     STRANGER_KINDS,
@@ -36,16 +38,18 @@ from adloco_p2p.runtime.adapters.swarm_ports import (
 from adloco_p2p.runtime.node.event_sink import CountingSink, View
 from adloco_p2p.runtime.node.loop import Node, Ports
 from adloco_p2p.runtime.services import LocalPeer, control_server, open_local, show_bandwidth
+from adloco_p2p.storage.admission_files import keep_address
 from adloco_p2p.storage.journal import Journal
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_run
-from adloco_p2p.swarm.discovery.join_link import format_link, split_initial_peers
+from adloco_p2p.swarm.discovery.join_link import format_link, split_initial_peers, with_invitation
 from adloco_p2p.swarm.discovery.manifest import SignedManifest, fetch_manifest
 from adloco_p2p.swarm.discovery.peer_maintenance import PeerMaintenance
 from adloco_p2p.swarm.discovery.reachability import AdlocoReachability
 from adloco_p2p.swarm.discovery.run_records import Discovery
 from adloco_p2p.swarm.p2p.addresses import PeerAddress, shareable
+from adloco_p2p.swarm.p2p.identity import Identity, is_signed, signature
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
 from adloco_p2p.swarm.transport.gossip import GossipWire
@@ -80,7 +84,15 @@ async def start_run(
             say(f"others cannot join before these are commit hashes of the hub: {'; '.join(open_versions)}")
         manifest = _load_manifest(workdir) or SignedManifest.sign(run, swarm_node.identity)
         return await _take_part(
-            swarm_node, addresses, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say
+            swarm_node,
+            addresses,
+            workdir=workdir,
+            run=run,
+            manifest=manifest,
+            ticket=None,
+            config=config,
+            view=view,
+            say=say,
         )
 
 
@@ -110,9 +122,18 @@ async def join_run(*, workdir: Workdir, target: JoinTarget, config: PeerConfig, 
                 f"--workdir {workdir.path}: holds run {manifest.run[:16]}, not {wanted[:16]}; name another one", code="E203"
             )
         check_run_of_others(run, config)
+        ticket = ticket_for(workdir.path, run, swarm_node.me, target.initial_peers)
         say(f"run {run.name} ({manifest.run[:16]}), {time.monotonic() - begun:.1f} s after the start")
         return await _take_part(
-            swarm_node, addresses, workdir=workdir, run=run, manifest=manifest, config=config, view=view, say=say
+            swarm_node,
+            addresses,
+            workdir=workdir,
+            run=run,
+            manifest=manifest,
+            ticket=ticket,
+            config=config,
+            view=view,
+            say=say,
         )
 
 
@@ -136,6 +157,7 @@ async def _take_part(
     workdir: Workdir,
     run: RunConfig,
     manifest: SignedManifest,
+    ticket: Ticket | None,
     config: PeerConfig,
     view: View,
     say: Callable[[str], None],
@@ -148,22 +170,47 @@ async def _take_part(
     linked = shareable([*addresses, *map(str, initial_peers)])[:LINKED_ADDRESSES]  # so that it leads here without us, too
     link = format_link(run.digest, linked) if linked else ""
     if link:
-        say(f"join link: {link}")
+        keep_address(workdir.path, link)
+        _say_link(link, workdir=workdir, run=run, identity=swarm_node.identity, say=say)
     local = await asyncio.to_thread(open_local, workdir=workdir, run=run, peer_config=config, view=view, say=say)
     try:
         workdir.save_manifest(manifest.to_bytes())
-        return await _train(swarm_node, local, manifest, link)
+        return await _train(swarm_node, local, manifest, link, ticket=ticket, say=say)
     finally:
         local.close()
 
 
-async def _train(swarm_node: SwarmNode, local: LocalPeer, manifest: SignedManifest, link: str) -> Stop:
+def _say_link(link: str, *, workdir: Workdir, run: RunConfig, identity: Identity, say: Callable[[str], None]) -> None:
+    """The link for others. Only here, to the run's author, it holds an invitation; events and views have the bare one."""
+    if run.admission.kind == "open":
+        say(f"join link: {link}")
+    elif identity.peer_id != run.author:
+        say(f"address of the run: {link}")
+    else:
+        token = first_invitation(workdir.path, run, identity)
+        invited = token.invitation
+        say(f"join link: {with_invitation(link, token.to_text())}")
+        say(
+            f"the link lets in everybody who has it: {invited.seats} seats until round {invited.last_round}; more links, and an"
+            f" end of this one: adloco-peer invite --workdir {workdir.path}"
+        )
+
+
+async def _train(
+    swarm_node: SwarmNode,
+    local: LocalPeer,
+    manifest: SignedManifest,
+    link: str,
+    *,
+    ticket: Ticket | None,
+    say: Callable[[str], None],
+) -> Stop:
     """Connect to the others, then run the loop to the end."""
     local.workdir.enter("connecting to the others")
     discovery = Discovery(swarm_node.dht, swarm_node.identity, wall_clock=swarm_node.clock)
     contacts = (await connect_to_run(swarm_node, discovery, local.run.digest, should_retry=False)).connected
     with contextlib.closing(Journal.open(local.workdir.journal_path)) as journal:
-        return await NetworkPeer(swarm_node, local, discovery, manifest, contacts, journal).run(link)
+        return await NetworkPeer(swarm_node, local, discovery, manifest, contacts, journal, ticket=ticket, say=say).run(link)
 
 
 class NetworkPeer:
@@ -177,13 +224,17 @@ class NetworkPeer:
         manifest: SignedManifest,
         contacts: Sequence[PeerId],
         journal: Journal,
+        *,
+        ticket: Ticket | None,
+        say: Callable[[str], None],
     ) -> None:
         run = local.run
+        self._say = say
         self._swarm_node = swarm_node
         self._local = local
         self._manifest = manifest
         self._journal = NetworkJournal(journal)
-        self._agreement = self._agree(contacts)
+        self._agreement = self._agree(contacts, ticket)
         self._members = Members(lambda: self._agreement.ledger.plans)
         self._refusals = Refusals()
         self._traffic = traffic = Traffic()
@@ -195,7 +246,12 @@ class NetworkPeer:
         pace, members = self._rate_limiter, self._members
         self._wire = self._gossip()
         self._averager = Averager(
-            swarm_node.p2p, codec=run.averaging.codec, pace=pace, meter=traffic.averaging, members=members
+            swarm_node.p2p,
+            codec=run.averaging.codec,
+            aggregation=run.averaging.aggregation,
+            pace=pace,
+            meter=traffic.averaging,
+            members=members,
         )
         self._server = StateServer(swarm_node.p2p, pace=pace, meter=traffic.state, members=members)
         self._server.on_served = lambda instance, number: self._node.post(StateServed(instance=instance, round=number))
@@ -241,7 +297,7 @@ class NetworkPeer:
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def _agree(self, contacts: Sequence[PeerId]) -> GossipAgreement:
+    def _agree(self, contacts: Sequence[PeerId], ticket: Ticket | None) -> GossipAgreement:
         run, identity = self._local.run, self._swarm_node.identity
         return GossipAgreement(
             self._local.me,
@@ -255,6 +311,7 @@ class NetworkPeer:
             verify=is_signed,
             draw=random.Random(os.urandom(16)).random,
             timing=Timing(),
+            ticket=ticket,
         )
 
     def _gossip(self) -> GossipWire:
@@ -297,6 +354,8 @@ class NetworkPeer:
             self._maintenance.refresh_connections(),
             self._maintenance.compare_clocks(),
             self._watch_daemon(),
+            pass_on_statements(self._local.workdir.path, self._agreement, self._say),
+            watch_admission(self._agreement),
         ]
 
     # --- callbacks ---------------------------------------------------------------------------------------------------

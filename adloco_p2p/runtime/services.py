@@ -29,6 +29,9 @@ from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.training.device import select_device
 from adloco_p2p.training.hosting import Hosting
 
+CHECKPOINT_BYTES_PER_SECOND = 32e6
+"""Mean rate at which checkpoints are written; a laptop's disk takes some hundred terabytes in its life."""
+
 
 @dataclass(slots=True, kw_only=True)
 class LocalPeer:
@@ -55,8 +58,14 @@ class LocalPeer:
             work=self.run.work,
             evaluation_period=self.run.evaluation.period_rounds,
             checkpoint_period=self.peer_config.checkpoint_period_rounds,
+            checkpoint_seconds=self._checkpoint_seconds(),
             is_delayed=self.run.outer.overlap != "none",
         )
+
+    def _checkpoint_seconds(self) -> float:
+        if (seconds := self.peer_config.checkpoint_period_seconds) is not None:
+            return seconds
+        return self.engine.snapshot_bytes / CHECKPOINT_BYTES_PER_SECOND
 
     def begin(self) -> Durable:
         """Begin with the genesis plan; the author of the run makes the fresh instances, others fetch theirs."""

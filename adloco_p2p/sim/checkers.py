@@ -319,6 +319,7 @@ class Checkers:
         if digest not in self._plans:
             raise Violation(f"{peer} acts on a plan of round {plan.round} that is on no disk")
         self._heads[peer] = digest
+        self.healing.decided(peer, plan)
         self._understood[peer].append(digest)
 
     def switched(self, peer: PeerId, switched: Reorg) -> None:
@@ -328,6 +329,7 @@ class Checkers:
         if preferred < 0 or (preferred == 0 and after <= before):
             raise Violation(f"{peer} changes to a history of lower rank: {after} after {before}")
         self._heads[peer] = _end(switched.won)
+        self.healing.switched(peer, switched)
         self._understood[peer] += [canonical.digest_once(entry.plan) for entry in switched.won]
 
     def _preferred(self, switched: Reorg) -> int:
@@ -354,8 +356,8 @@ class Checkers:
 
 
 def _deciding(plan: RoundPlan) -> list[PeerId]:
-    """The electors of the successor: founders and those of eight rounds (a quarter of a young run), if they reported one of the
-    last four rounds."""
+    """The electors of the successor: founders and those that owe no report of their probation, if they reported one of the last
+    four rounds."""
     last_round = {
         roster_entry.peer: roster_entry.joined_round - 1 if roster_entry.last_report is None else roster_entry.last_report
         for roster_entry in plan.roster
@@ -364,8 +366,7 @@ def _deciding(plan: RoundPlan) -> list[PeerId]:
     old = [
         roster_entry.peer
         for roster_entry in lately
-        if roster_entry.joined_round == 0
-        or (roster_entry.last_report is not None and roster_entry.joined_round <= plan.round - min(8, plan.round // 4))
+        if roster_entry.joined_round == 0 or (roster_entry.last_report is not None and roster_entry.probation == 0)
     ]
     reporting = [roster_entry.peer for roster_entry in lately if roster_entry.last_report is not None]
     return old or reporting or [roster_entry.peer for roster_entry in plan.roster]

@@ -40,17 +40,17 @@ class Faults:
     skew_seconds: float = 300.0
     """Clocks of two machines differ by up to so much, and run up to 0.1 % fast or slow."""
     crashes: int = 0
-    """Machines that die at a persistence point, one after the other, and start again (whole peers only)."""
+    """Machines that die at a persistence point, one after the other, and start again."""
     joins: int = 0
-    """Machines that come while the faults last (whole peers only)."""
+    """Machines that come while the faults last."""
     leaves: int = 0
-    """Machines that drain, or leave at once, while the faults last (whole peers only)."""
+    """Machines that drain, or leave at once, while the faults last."""
     pauses: int = 0
-    """Peers whose users pause them and resume them (whole peers only)."""
+    """Peers whose users pause them and resume them."""
     cut_links: int = 0
-    """Directed links, drawn at random, that carry nothing while the faults last (whole peers only)."""
+    """Directed links, drawn at random, that carry nothing while the faults last."""
     uplink_bytes_per_second: float = 2_000_000.0
-    """Of every machine (whole peers only)."""
+    """Of every machine."""
     slow_peers: float = 0.0
     """Part of the peers that need three times as long for a round."""
     faults_end_at: float = 30.0
@@ -74,35 +74,6 @@ class Faults:
             or self.pauses
             or self.cut_links
         )
-
-
-def random_faults(random: Random) -> Faults:
-    """The faults of a small everyday world: each kind is present in some seeds, several at once in many."""
-
-    def sometimes(chance: float, value: float) -> float:
-        return value if random.random() < chance else 0.0
-
-    partition = sometimes(0.3, random.uniform(5.0, 25.0))
-    vanish = sometimes(0.15, random.choice((0.5, 0.9)))
-    return Faults(
-        loss=random.choice((0.0, 0.02, 0.1, 0.3)),
-        duplication=random.choice((0.0, 0.1)),
-        delay_seconds=random.choice(((0.01, 0.05), (0.02, 0.3), (0.05, 1.5))),
-        crash_chance=sometimes(0.3, 0.002),
-        crash_targets=sometimes(0.5, 0.03),
-        never_back=random.choice((0.0, 0.2)),
-        pause_chance=sometimes(0.2, 0.02),
-        churn=sometimes(0.3, 2.0),
-        partition_at=random.uniform(1.0, 8.0) if partition else None,
-        partition_seconds=partition,
-        one_way_links=sometimes(0.15, 0.15),
-        liars=sometimes(0.3, 0.25),
-        vanish_at=random.uniform(1.0, 10.0) if vanish else None,
-        vanish_share=vanish,
-        slow_peers=sometimes(0.3, 0.3),
-        aside=sometimes(0.3, 4.0),
-        faults_end_at=20.0,
-    )
 
 
 def everyday_faults(random: Random) -> Faults:

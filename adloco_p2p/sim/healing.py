@@ -1,7 +1,7 @@
-"""Branch states after a partition: the simulated states of machines, and the invariants about them.
+"""What peers trained apart during a partition: the invariants about their branch states.
 
 1. A plan names a branch state for the first time only if a reporter with a seat when the histories parted reports it, if it is
-the    first of its branch and instance, and if it is not in the history anyway; and it names every such branch state.
+   the first of its branch and instance, and if it is not in the history anyway; and it names every such branch state.
 2. The branch states of one merge together weigh at most a quarter.
 3. A machine's branch state is in its reports as long as it lives, until a plan settles it: merged, or dropped for a
    reason.
@@ -9,11 +9,10 @@ the    first of its branch and instance, and if it is not in the history anyway;
 The first is written anew, from the entries that were persisted; nothing here reads a peer's own conclusions.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import SnapshotState, StateKept
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg
 from adloco_p2p.core.model.types import (
     FIRST_BRANCH_ID,
@@ -25,9 +24,6 @@ from adloco_p2p.core.model.types import (
     Report,
     RoundPlan,
 )
-from adloco_p2p.core.peer.branch_store import BranchStore
-
-MakeStates = Callable[[], BranchStore]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,69 +36,46 @@ class _Apart:
 
 
 class Healing:
-    """The world reports what happens; `branches_of` and `missing` answer for a machine. `broken` returns the first broken
-    promise."""
+    """The checkers pass on what happens; `broken` and `forgotten` return the first broken promise."""
 
-    def __init__(self, genesis: RoundPlan, make: MakeStates) -> None:
-        self._make = make
-        self._states: dict[PeerId, BranchStore] = {}
-        self._apart: dict[PeerId, list[_Apart]] = {}
+    def __init__(self, genesis: RoundPlan) -> None:
         first = canonical.digest_once(genesis)
+        self._first = first
+        self._apart: dict[PeerId, list[_Apart]] = {}
+        """Peer -> what this life of it trained in histories that it gave up."""
+        self._last: dict[PeerId, Report] = {}
+        """Peer -> the newest report of this life."""
         self._heads: dict[PeerId, Digest] = {}
-        """The newest plan of every machine."""
+        """The newest plan of every peer."""
         self._plans: dict[Digest, RoundPlan] = {first: genesis}
         self._entries: dict[Digest, LedgerEntry] = {}
 
-    # --- machines ----------------------------------------------------------------------------------------------------
+    # --- what happens ------------------------------------------------------------------------------------------------
 
     def booted(self, peer: PeerId) -> None:
-        """A new process has none of the states of the one before it."""
-        self._states[peer], self._apart[peer] = self._make(), []
+        """A new process has none of the branch states of the one before it."""
+        self._heads.setdefault(peer, self._first)
+        self.died(peer)
 
     def died(self, peer: PeerId) -> None:
-        self._states.pop(peer, None)
         self._apart.pop(peer, None)
+        self._last.pop(peer, None)
 
     def decided(self, peer: PeerId, plan: RoundPlan) -> None:
-        """Simulated machines carry a plan out at once."""
-        states = self._states[peer]
         self._heads[peer] = canonical.digest_once(plan)
-        states.note(plan)
-        states.merged(plan, _mine(peer, plan))
-        states.tidy(plan.round - 1)
 
-    def switched(self, peer: PeerId, switched: Reorg, last: Report | None) -> None:
-        """The machine is where its last report puts it."""
-        states, lost = self._states[peer], {entry.value.plan for entry in switched.lost}
-        states.on_reorg(switched)
+    def switched(self, peer: PeerId, switched: Reorg) -> None:
+        """The states that its last report names are trained apart, if they are of the lost history and it hosts them still."""
+        lost, last = {entry.value.plan for entry in switched.lost}, self._last.get(peer)
         self._apart[peer] = []
         if last is not None and last.plan in lost:
-            for item in last.instances:
-                apart = _Apart(branch=switched.lost[0].value.plan, instance=item.instance, state=item.state_digest)
-                self._apart[peer].append(apart)
-                for effect in states.set_aside(switched, item.instance, last.round + 1):
-                    assert isinstance(effect, SnapshotState)
-                    states.kept(StateKept(instance=effect.copy, round=effect.round, digest=item.state_digest))
-        for entry in switched.won:
-            self.decided(peer, entry.plan)
-
-    def missing(self, peer: PeerId, plan: RoundPlan) -> list[InstanceId]:
-        return self._states[peer].missing(_mine(peer, plan), ())
-
-    def fetch(self, peer: PeerId, plan: RoundPlan) -> None:
-        """Any holder that is alive gives it."""
-        for key in self.missing(peer, plan):
-            item = self._states[peer].pending(key)
-            holders = [other for other in item.holders if other != peer] if item is not None else []
-            if any(other in self._states and self._states[other].is_ready(key) for other in holders):
-                assert item is not None
-                self._states[peer].fetched(key)
-                self._states[peer].kept(StateKept(instance=key, round=item.branch_state.round, digest=item.branch_state.state))
-
-    def branches_of(self, peer: PeerId) -> tuple[BranchState, ...]:
-        claims = self._states[peer].claims()
-        self._states[peer].claimed(claims)
-        return claims
+            hosted = _mine(peer, switched.lost[-1].plan)
+            self._apart[peer] = [
+                _Apart(branch=switched.lost[0].value.plan, instance=item.instance, state=item.state_digest)
+                for item in last.instances
+                if item.instance in hosted
+            ]
+        self._heads[peer] = switched.won[-1].value.plan
 
     # --- promises ----------------------------------------------------------------------------------------------------
 
@@ -129,7 +102,7 @@ class Healing:
             return f"round {entry.plan.round} names {sorted(named)} of lost histories, credible are {sorted(credible)}"
         for merge in entry.plan.merges:
             weights = [w for source, w in zip(merge.sources, merge.weights, strict=True) if source >= FIRST_BRANCH_ID]
-            if weights and not 0.0 < sum(weights) <= 0.25 + 1e-9:
+            if weights and not 0.0 <= sum(weights) <= 0.25 + 1e-9:
                 return f"round {entry.plan.round} gives lost histories the weights {weights}"
         for key in sorted(pending - {item.branch_state.key for item in entry.plan.branches}):
             is_merged = any(key in merge.sources for merge in entry.plan.merges)
@@ -138,9 +111,10 @@ class Healing:
         return ""
 
     def forgotten(self, peer: PeerId, report: Report) -> str:
-        """A report that a machine is about to submit."""
+        """A report that a peer is about to submit."""
         reported = {(branch_state.branch, branch_state.instance) for branch_state in report.branches}
-        for apart in self._apart[peer]:
+        self._last[peer] = report
+        for apart in self._apart.get(peer, ()):
             history = self._history(self._heads[peer])
             known = {(item.branch_state.branch, item.branch_state.instance) for _, plan, _ in history for item in plan.branches}
             is_in = any(apart.state == state for _, _, states in history for state in states)

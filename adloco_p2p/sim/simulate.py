@@ -6,13 +6,10 @@ from random import Random
 from statistics import fmean, median
 from typing import Protocol
 
-from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
-from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
-from adloco_p2p.core.model.types import RoundPlan
-from adloco_p2p.sim.agreement_world import AgreementFactory, AgreementWorld
+from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, MergeRules, Rules, WorkRules
 from adloco_p2p.sim.checkers import Violation
-from adloco_p2p.sim.faults import Faults, everyday_faults, random_faults
+from adloco_p2p.sim.faults import Faults, everyday_faults
 from adloco_p2p.sim.identities import short
 from adloco_p2p.sim.world import Parts, World
 
@@ -58,30 +55,6 @@ class Result:
     """The last lines of the trace, for a run that failed."""
     command: str = ""
     """What repeats a seed of the everyday worlds."""
-
-
-class Playable(Protocol):
-    """What a result is made of; both worlds have it."""
-
-    genesis: RoundPlan
-    decided: dict[int, list[float]]
-    reported: dict[int, list[float]]
-    trace: list[str] | None
-
-    @property
-    def switches(self) -> int: ...
-
-    @property
-    def time(self) -> float: ...
-
-    @property
-    def events(self) -> int: ...
-
-    @property
-    def traffic(self) -> Sequence[tuple[int, int]]:
-        """Messages and bytes that each machine sent for the agreement."""
-
-    def run(self) -> None: ...
 
 
 def simulate(
@@ -143,19 +116,8 @@ def everyday_rules(random: Random, rounds: int) -> Rules:
         ),
         batch=BatchRules(initial_batch=8, max_batch=64),
         merge=MergeRules(period_rounds=random.choice((2, 3)), first_round=3, guard=random.random() < 0.5),
+        admission=AdmissionRules(kind="open"),
     )
-
-
-def agreement_seed(seed: int, *, factory: AgreementFactory = GossipAgreement) -> Result:
-    """The agreement alone, in a small swarm with the random faults of this seed."""
-    random = Random(f"scenario {seed}")
-    faults = random_faults(random)
-    peers, rounds = random.randint(4, 7), random.randint(3, 5)
-
-    def world(*, is_traced: bool) -> AgreementWorld:
-        return AgreementWorld(seed, peers=peers, rounds=rounds, faults=faults, factory=factory, is_traced=is_traced)
-
-    return play(seed, world)
 
 
 def run_seed(
@@ -188,7 +150,7 @@ def run_seed(
 
 
 class MakeWorld(Protocol):
-    def __call__(self, *, is_traced: bool) -> Playable: ...
+    def __call__(self, *, is_traced: bool) -> World: ...
 
 
 def play(seed: int, world: MakeWorld) -> Result:
@@ -203,7 +165,7 @@ def play(seed: int, world: MakeWorld) -> Result:
     return _result(seed, traced, violation, traced.trace[-TRACE_LINES:])
 
 
-def _play(world: Playable) -> str | None:
+def _play(world: World) -> str | None:
     try:
         world.run()
     except Violation as violation:
@@ -211,7 +173,7 @@ def _play(world: Playable) -> str | None:
     return None
 
 
-def _result(seed: int, world: Playable, violation: str | None, trace: Sequence[str]) -> Result:
+def _result(seed: int, world: World, violation: str | None, trace: Sequence[str]) -> Result:
     traffic = world.traffic
     count, seconds = len(traffic), max(world.time, 1e-9)
     messages = sum(messages for messages, _ in traffic) / count
@@ -233,7 +195,7 @@ def _result(seed: int, world: Playable, violation: str | None, trace: Sequence[s
     )
 
 
-def _round_result(round: int, times: Sequence[float], world: Playable) -> RoundResult:
+def _round_result(round: int, times: Sequence[float], world: World) -> RoundResult:
     before = [at for at in world.reported.get(round - 2, ()) if at <= times[0]]
     start = max(before, default=0.0)
     return RoundResult(

@@ -15,9 +15,8 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Command, Commanded
 from adloco_p2p.core.model.ledger_entry import SignedReport
 from adloco_p2p.core.model.messages import Supply
-from adloco_p2p.core.model.rules import BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan
-from adloco_p2p.core.peer.branch_store import BranchStore
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.adversary import WAKE_SECONDS, Adversary, AdversaryPort
@@ -49,6 +48,7 @@ def small_rules(peers: int, rounds: int) -> Rules:
         work=WorkRules(rounds=rounds, inner_steps=4),
         instances=InstanceRules(count=2, fork_round=2),
         batch=BatchRules(initial_batch=8, max_batch=max(64, 2 * peers)),
+        admission=AdmissionRules(kind="open"),
     )
 
 
@@ -94,13 +94,14 @@ class World:
         """Round -> when its reports were submitted."""
         self.decided: dict[int, list[float]] = {}
         """Round of a plan -> when peers that it counts had it."""
-        self.switches = 0
-        """How often a peer changed to another history."""
+        self.switched_at: list[float] = []
+        """When a peer changed to another history."""
         self.machines: dict[PeerId, Machine] = {}
         self._round_seconds = round_seconds
         self.decide = CachedRule(self.rules)
         names = [name_of(index) for index in range(peers)]
-        self.genesis = genesis(RUN, tuple((name, CAPACITY) for name in names), self.rules)
+        signers = names[:1] if self.rules.admission.kind == "tickets" else ()
+        self.genesis = genesis(RUN, tuple((name, CAPACITY) for name in names), self.rules, signers=signers)
         self.liars = {names[index]: None for index in self.parts.strategies}
         """Members that depart from the protocol: nobody judges them."""
         self.network = Network(
@@ -116,7 +117,7 @@ class World:
 
     def _surroundings(self, *, is_delayed: bool) -> Surroundings:
         faults, parts = self.faults, self.parts
-        healing = Healing(self.genesis, BranchStore)
+        healing = Healing(self.genesis)
         agreement = Checkers(
             self.genesis,
             decide=self.decide,
@@ -167,6 +168,10 @@ class World:
     @property
     def events(self) -> int:
         return self.queue.num_events
+
+    @property
+    def switches(self) -> int:
+        return len(self.switched_at)
 
     @property
     def traffic(self) -> list[tuple[int, int]]:
@@ -277,7 +282,7 @@ class World:
             self._forge(self.machines[peer], report)
 
     def _on_reorg(self) -> None:
-        self.switches += 1
+        self.switched_at.append(self.queue.now)
 
     def _on_crash(self, machine: Machine) -> None:
         others = [other for other in self.machines.values() if not other.is_gone and other is not machine]

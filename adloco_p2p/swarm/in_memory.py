@@ -12,8 +12,11 @@ import torch
 
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import AveragingError, StateTransferFailed
+from adloco_p2p.numerics.aggregate import Aggregate, aggregate
+from adloco_p2p.numerics.aggregation.registry import rule_named
+from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.digest import tensor_digest
-from adloco_p2p.numerics.reduction import pseudo_gradient_statistics, weighted_average
+from adloco_p2p.numerics.reduction import pseudo_gradient_statistics
 
 STATES_KEPT = 2
 """Boundaries per instance whose state can still be fetched."""
@@ -29,6 +32,8 @@ class MemoryAverage:
     digest: Digest
     contributors: tuple[PeerId, ...]
     statistics: PseudoGradientStatistics | None
+    left_out: tuple[PeerId, ...] = ()
+    residual: torch.Tensor | None = None
     bytes_sent: int = 0
     bytes_received: int = 0
     upload_bytes_per_second: float = 0.0
@@ -41,16 +46,19 @@ class _Rendezvous:
     weights: tuple[tuple[PeerId, int], ...]
     vectors: dict[PeerId, torch.Tensor] = field(default_factory=dict)
     done: asyncio.Event = field(default_factory=asyncio.Event)
-    average: torch.Tensor | None = None
+    result: Aggregate | None = None
 
 
 @dataclass(slots=True)
 class MemorySwarm:
     """The state that the peers of one process share. `cut` holds peers that cannot be reached, to test departures."""
 
+    codec: str = "float32"
+    aggregation: str = "mean"
     inboxes: dict[PeerId, Callable[[PeerId, object], None]] = field(default_factory=dict)
     rendezvous: dict[Digest, _Rendezvous] = field(default_factory=dict)
-    averages: dict[Digest, torch.Tensor] = field(default_factory=dict)
+    averages: dict[Digest, tuple[torch.Tensor, tuple[PeerId, ...]]] = field(default_factory=dict)
+    """With the hosts that were left out."""
     states: dict[tuple[PeerId, InstanceId], dict[Digest, Sequence[torch.Tensor]]] = field(default_factory=dict)
     cut: dict[PeerId, None] = field(default_factory=dict)
 
@@ -87,9 +95,10 @@ class MemoryPort:
         weights: tuple[tuple[PeerId, int], ...],
         vector: torch.Tensor,
         timeout_seconds: float,
+        steps: tuple[int, ...],
         shares: tuple[float, ...] = (),
     ) -> MemoryAverage:
-        """Wait for all members, then take the weighted mean; all members receive the same tensor values."""
+        """Wait for all members, then aggregate; all members receive the same tensor values."""
         del round, shares  # no member reduces here, and everything is kept
         rendezvous = self.swarm.rendezvous.setdefault(key, _Rendezvous(weights=weights))
         assert rendezvous.weights == weights, "the key binds the members"
@@ -97,10 +106,16 @@ class MemoryPort:
         if self.me not in self.swarm.cut:
             rendezvous.vectors[self.me] = vector
         if len(rendezvous.vectors) == len(members):
-            rendezvous.average = weighted_average(
-                [rendezvous.vectors[peer] for peer in members], [weight for _, weight in weights]
+            rendezvous.result = aggregate(
+                [rendezvous.vectors[peer] for peer in members],
+                [weight for _, weight in weights],
+                steps,
+                rule=rule_named(self.swarm.aggregation),
+                codec=codec_named(self.swarm.codec),
             )
-            self.swarm.averages[tensor_digest(rendezvous.average)] = rendezvous.average
+            average = rendezvous.result.vector
+            left_out = tuple(members[host] for host in rendezvous.result.decision.left_out)
+            self.swarm.averages[tensor_digest(average)] = average, left_out
             for old in list(self.swarm.averages)[:-AVERAGES_KEPT]:
                 del self.swarm.averages[old]
             rendezvous.done.set()
@@ -112,13 +127,16 @@ class MemoryPort:
             raise AveragingError(f"waited {timeout_seconds:.1f} s for {', '.join(missing)}", suspects=missing) from None
         finally:
             self.swarm.rendezvous.pop(key, None)
-        assert rendezvous.average is not None
+        result, place = rendezvous.result, members.index(self.me)
+        assert result is not None
         size = 4 * vector.numel() * (len(members) - 1) * 2 // len(members)  # what a butterfly all-reduce moves per member
         return MemoryAverage(
-            vector=rendezvous.average,
-            digest=tensor_digest(rendezvous.average),
+            vector=result.vector,
+            digest=tensor_digest(result.vector),
             contributors=members,
-            statistics=pseudo_gradient_statistics(vector, rendezvous.average),
+            left_out=tuple(members[host] for host in result.decision.left_out),
+            statistics=result.statistics[place],
+            residual=result.residuals[place],
             bytes_sent=size,
             bytes_received=size,
         )
@@ -135,14 +153,16 @@ class MemoryPort:
         vector: torch.Tensor | None = None,
     ) -> MemoryAverage:
         del round, key, timeout_seconds
-        average = self.swarm.averages.get(digest)
+        average, left_out = self.swarm.averages.get(digest, (None, ()))
         if average is None or all(peer in self.swarm.cut for peer in from_peers):
             raise AveragingError("no peer holds the average", suspects=from_peers)
+        is_known = vector is not None and self.me in contributors and not rule_named(self.swarm.aggregation).needs_gram
         return MemoryAverage(
             vector=average,
             digest=digest,
             contributors=contributors,
-            statistics=None if vector is None or self.me not in contributors else pseudo_gradient_statistics(vector, average),
+            left_out=left_out,
+            statistics=pseudo_gradient_statistics(vector, average) if vector is not None and is_known else None,
             bytes_received=4 * average.numel(),
         )
 

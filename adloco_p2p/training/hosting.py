@@ -19,7 +19,6 @@ from adloco_p2p.core.model.events import InnerResult, RunInner
 from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict
 from adloco_p2p.errors import LocalProtocolError, StorageError
 from adloco_p2p.numerics.batch import Batch, Feed
-from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.digest import state_digest, tensor_digest
 from adloco_p2p.numerics.layout import flatten, fragment
 from adloco_p2p.numerics.outer_optimizer import outer_step_
@@ -31,11 +30,10 @@ from adloco_p2p.training.inner_loop import OnProgress, run_inner_steps
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, has_shape_of, inner_optimizer, load_state_
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.learning_rate import learning_rate_schedule
+from adloco_p2p.training.memory_need import memory_need
 from adloco_p2p.training.memory_search import search_cpu, search_cuda
 from adloco_p2p.training.model import build_model, derived_seed, initial_seed
 from adloco_p2p.training.shell import ModelShell
-
-_CODED_AT_ONCE = 1 << 20  # values
 
 
 class Hosting:
@@ -53,10 +51,9 @@ class Hosting:
         self._shell = ModelShell(module, device=self._device, is_bfloat16=run.model.precision == "bfloat16")
         self._instances: dict[InstanceId, Instance] = {}
         self._pseudo_gradients: dict[InstanceId, torch.Tensor] = {}
-        self._codec = codec_named(run.averaging.codec)
         self._residual: dict[InstanceId, torch.Tensor] = {}
-        """The residual of earlier pseudo-gradients that the codec lost (error feedback), [P]; checkpointed, forgotten with the
-        instance."""
+        """What earlier pseudo-gradients lost on their way into an average (error feedback), [P]; checkpointed, forgotten with
+        the instance."""
         self._micro_batch_limit: int | None = None
         self._heldout: Batch | None = None
 
@@ -75,6 +72,11 @@ class Hosting:
     def num_parameters(self) -> int:
         """P."""
         return self._shell.layout.num_parameters
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Of one instance."""
+        return memory_need(self._run, self._shell.layout, matrices=self._shell.matrices).checkpoint
 
     @property
     def micro_batch_limit(self) -> int:
@@ -162,13 +164,13 @@ class Hosting:
 
     def _run_ahead(self, instance: InstanceId) -> None:
         """Begin a round from the outer parameters as they are, or from where this host's own pseudo-gradient, in place of the
-        average that is under way, would bring them. Its residual may be needed before the outer step has come."""
+        average that is under way, would bring them."""
         hosted = self._get(instance)
         start = hosted.outer.clone()
         weight = {"eager": hosted.fraction, "forecast": 1.0}.get(self._run.outer.overlap)
         if weight is not None:
             self._step(start, hosted.momentum.clone(), self.pseudo_gradient(instance) * weight)
-        self._keep_residual(instance)
+        self._residual.pop(instance, None)  # it travels with the pseudo-gradient, and what is lost comes back with the average
         hosted.run_ahead(start)
 
     def pseudo_gradient(self, instance: InstanceId) -> torch.Tensor:
@@ -188,16 +190,20 @@ class Hosting:
         self._pseudo_gradients[instance] = scratch
         return scratch
 
-    def apply_outer(self, instance: InstanceId, averaged: torch.Tensor, *, round: int) -> None:
+    def apply_outer(
+        self, instance: InstanceId, averaged: torch.Tensor, *, round: int, residual: torch.Tensor | None = None
+    ) -> None:
         """Step the outer parameters with the committed average [R] of the round; the local parameters follow, unless the inner
-        steps of the next one have begun."""
+        steps of the next one have begun. `residual` [R], what the round's pseudo-gradient lost on its way into the average, is
+        kept, and is part of the next one, also where that is made already."""
         hosted = self._get(instance)
         part = self._fragment_of(round)
         outer, momentum = hosted.outer.clone(), hosted.momentum.clone()
         self._step(outer[part], momentum[part], averaged)
         hosted.set_outer(outer, momentum)
+        if residual is not None and self._run.averaging.feedback:
+            self._keep_residual(instance, part, residual, is_late=hosted.round is not None and hosted.round > round)
         if hosted.round is None or hosted.round <= round:
-            self._keep_residual(instance)
             hosted.return_to_outer(part)
             self._pseudo_gradients.pop(instance, None)
 
@@ -243,14 +249,14 @@ class Hosting:
             momentum_factor=rules.momentum,
         )
 
-    def _keep_residual(self, instance: InstanceId) -> None:
-        if not (self._codec.needs_feedback and self._run.averaging.feedback and instance in self._pseudo_gradients):
-            return
-        sent = self._pseudo_gradients[instance]
-        lost = self._residual.setdefault(instance, torch.zeros(self.num_parameters))[self._part(self._get(instance))]
-        for first in range(0, len(sent), _CODED_AT_ONCE):  # whole groups of the codec: as the averager cuts them
-            piece = sent[first : first + _CODED_AT_ONCE]
-            torch.sub(piece, self._codec.decode(self._codec.encode(piece)), out=lost[first : first + _CODED_AT_ONCE])
+    def _keep_residual(self, instance: InstanceId, part: slice, residual: torch.Tensor, *, is_late: bool) -> None:
+        """`is_late`: the next round's inner steps have begun, and its pseudo-gradient may be there already."""
+        if len(residual) == self.num_parameters:
+            self._residual[instance] = residual
+        else:
+            self._residual.setdefault(instance, torch.zeros(self.num_parameters))[part].copy_(residual)
+        if is_late and instance in self._pseudo_gradients:
+            self._pseudo_gradients[instance].add_(residual, alpha=self._run.averaging.feedback)
 
     def discard(self, instance: InstanceId) -> None:
         """Local parameters return to the outer parameters, if the instance is here. The inner optimizer's state keeps what it
@@ -340,7 +346,7 @@ class Hosting:
             restored.local.copy_(tensors["local"])
             restored.is_carried = self._run.averaging.fragments == 1
         self._instances[instance] = restored
-        if "residual" in tensors and self._codec.needs_feedback:
+        if "residual" in tensors:
             self._residual[instance] = tensors["residual"].clone()
         self._feed.restore(instance, feed_state)
 

@@ -52,17 +52,20 @@ def _step_bytes(shell: ModelShell, rows: Batch) -> int:
     own = {parameter.untyped_storage().data_ptr() for parameter in shell.module.parameters()}  # a frozen base, too
     saved: dict[int, int] = {}
 
+    nothing = torch.empty(0)
+    kept: list[torch.Tensor] = []  # until counted, so that no address is used twice
+
     def pack(tensor: torch.Tensor) -> torch.Tensor:
+        # Nothing is handed back: an output that its own operation saved would hold itself, and the weights, for ever.
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             saved[storage.data_ptr()] = storage.nbytes()
-        return tensor
+            kept.append(tensor.detach())
+        return nothing
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        losses = shell.token_losses(rows)  # held until counted, so that no address is used twice
-        total = sum(saved.values()) + 2 * max(saved.values())
-    del losses
-    return total
+        shell.token_losses(rows)
+    return sum(saved.values()) + 2 * max(saved.values())
 
 
 def search_cuda(

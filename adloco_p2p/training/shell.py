@@ -19,8 +19,7 @@ class ModelShell:
         self.device = device
         self.layout = layout_of(module)
         self.parameters = [parameter for _, parameter in trainable_parameters(module)]
-        self.matrices = _matrices(module)
-        """Names of the trainable parameters that map one layer's activations to another's."""
+        self.matrices = block_matrices(module)
         self.gradient = torch.zeros(self.layout.num_parameters, device=device)  # [P], accumulated by backward
         self._is_bfloat16 = is_bfloat16
         self._bound: torch.Tensor | None = None
@@ -101,8 +100,9 @@ class ModelShell:
             torch.cuda.empty_cache()
 
 
-def _matrices(module: transformers.PreTrainedModel) -> frozenset[str]:
-    """Matrices, and stacks of them, other than embeddings and the head: those that look tokens up, or score them."""
+def block_matrices(module: transformers.PreTrainedModel) -> frozenset[str]:
+    """Names of the trainable matrices, and stacks of them, other than embeddings and the head: those that look tokens up, or
+    score them."""
     tables = [part.weight for part in module.modules() if isinstance(part, torch.nn.Embedding)]
     head = module.get_output_embeddings()
     tables += [] if head is None else [head.weight]

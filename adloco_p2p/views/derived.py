@@ -1,6 +1,5 @@
 """The numbers and rows of the views, computed from a `Status`: progress, time left, rates, and the rows of the tables. Pure."""
 
-import math
 from dataclasses import dataclass
 
 from adloco_p2p.core.model.telemetry import Bandwidth, InstanceLine, Plan
@@ -136,10 +135,10 @@ def latest_result(status: Status, instance: int) -> RoundResult | None:
 def final_heldout(status: Status) -> float | None:
     """As the run reports it; before its end, the best newest one of the instances that are still alive."""
     if status.finish is not None and status.finish.heldout_loss is not None:
-        return _finite(status.finish.heldout_loss)
+        return units.finite(status.finish.heldout_loss)
     newest = max(life.end for life in status.lives.values())
     alive = [instance for instance, life in status.lives.items() if life.end == newest]
-    losses = [_finite(latest_heldout(status, instance)) for instance in alive]
+    losses = [units.finite(latest_heldout(status, instance)) for instance in alive]
     return min((loss for loss in losses if loss is not None), default=None)
 
 
@@ -149,10 +148,6 @@ def fate(status: Status, instance: int) -> str:
         if decision.kind == "merge" and instance in decision.sources and instance not in decision.targets:
             return f"merged into {decision.targets[0]} before round {decision.round}"
     return "lived to the end" if status.finish is not None else "alive"
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def latest_heldout(status: Status, instance: int) -> float | None:

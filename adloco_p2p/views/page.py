@@ -5,12 +5,14 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 
 from adloco_p2p.core.ledger.contributions import Contribution
 from adloco_p2p.core.model.telemetry import Plan, Stamped
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.cost_model import round_bytes
 from adloco_p2p.views.ledger_events import LedgerLine
+from adloco_p2p.views.metrics import measures
 from adloco_p2p.views.records import Decision, RoundResult
 from adloco_p2p.views.status import Status
 
@@ -56,11 +58,8 @@ def document(
         "now": _now(status, contributions, own),
         "instances": _instances(status),
         "decisions": [
-            {
-                "round": decision.round,
-                "kind": decision.kind,
-                "sources": list(decision.sources),
-                "targets": list(decision.targets),
+            asdict(decision)
+            | {
                 "subject": derived.subject(decision),
                 "weights": [_rounded(weight) for weight in decision.weights],
                 "reason": _text(decision.reason),
@@ -219,21 +218,16 @@ def _traffic(status: Status, own: Status | None, *, parameters: int | None, byte
             {"kind": kind, "sent": sent, "received": received}
             for kind, (sent, received) in derived.traffic_by_kind(own).items()
         ],
-        "own_bytes_per_token": _rounded(derived.bytes_per_token(own)) if own is not None else None,
     }
 
 
 def _own(own: Status) -> Document:
     """The node on this machine."""
-    totals = derived.totals(own)
     return {
         "peer": own.peer,
         "device": _text(own.device),
         "seconds": _rounded(own.elapsed_seconds),
-        "samples": totals.samples,
-        "tokens": totals.tokens,
-        "tokens_per_second": _rounded(derived.tokens_per_second(own)),
-        "compute_utilisation": _rounded(derived.compute_utilisation(own)),
+        "metrics": [{"text": measure.text, "meaning": measure.meaning} for measure in measures(own) if measure.text],
         "warnings": [_text(message) for message in own.warnings.values()][:MAX_DECISIONS],
         "incidents": [
             {"round": incident.round, "message": _text(incident.message)} for incident in own.incidents[-MAX_DECISIONS:][::-1]

@@ -3,7 +3,9 @@
 import json
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from adloco_p2p.core.model.telemetry import Stamped
 from adloco_p2p.errors import ConfigError
@@ -55,7 +57,7 @@ def _pictures(status: Status, output: Path) -> list[Path]:
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
-def summarise(status: Status) -> dict[str, object]:
+def summarise(status: Status) -> dict[str, Any]:
     """The numbers of the run, ready for JSON; what is not known (or not finite) is none."""
     totals = derived.totals(status)
     loss = derived.final_heldout(status)
@@ -68,7 +70,7 @@ def summarise(status: Status) -> dict[str, object]:
         "parameters": status.parameters,
         "is_finished": status.finish is not None,
         "heldout_loss": loss,
-        "perplexity": _finite(math.exp(min(loss, 700.0))) if loss is not None else None,
+        "perplexity": units.finite(math.exp(min(loss, 700.0))) if loss is not None else None,
         "unigram_entropy": status.unigram_entropy,
         "rounds": len({result.round for result in status.results.values()}),
         "rounds_planned": status.rounds,
@@ -87,23 +89,13 @@ def summarise(status: Status) -> dict[str, object]:
         "compute_utilisation": derived.compute_utilisation(status),
         "events": dict(sorted(status.counts.items())),
         "instances": [_instance(status, instance) for instance in sorted(status.lives)],
-        "decisions": [
-            {
-                "round": decision.round,
-                "kind": decision.kind,
-                "sources": list(decision.sources),
-                "targets": list(decision.targets),
-                "weights": list(decision.weights),
-                "reason": decision.reason,
-            }
-            for decision in status.decisions
-        ],
+        "decisions": [asdict(decision) for decision in status.decisions],
     }
 
 
-def _instance(status: Status, instance: int) -> dict[str, object]:
+def _instance(status: Status, instance: int) -> dict[str, Any]:
     results = [result for result in status.results.values() if result.instance == instance]
-    heldout = [loss for result in results if (loss := _finite(result.heldout_loss)) is not None]
+    heldout = [loss for result in results if (loss := units.finite(result.heldout_loss)) is not None]
     latest = derived.latest_result(status, instance)
     life = status.lives[instance]
     return {
@@ -113,27 +105,23 @@ def _instance(status: Status, instance: int) -> dict[str, object]:
         "rounds": len(results),
         "samples": sum(result.samples for result in results),
         "tokens": sum(result.tokens for result in results),
-        "loss": _finite(latest.loss) if latest else None,
-        "heldout_loss": _finite(derived.latest_heldout(status, instance)),
+        "loss": units.finite(latest.loss) if latest else None,
+        "heldout_loss": units.finite(derived.latest_heldout(status, instance)),
         "best_heldout_loss": min(heldout, default=None),
         "largest_effective_batch": max((result.effective_batch for result in results), default=None),
         "fate": derived.fate(status, instance),
     }
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-def _page(status: Status, summary: Mapping[str, object]) -> str:
+def _page(status: Status, summary: Mapping[str, Any]) -> str:
     sections = [
         f"# {units.one_line(status.name)}: report of run {units.short_digest(status.run)}",
         _overview(status, summary),
         "## Instances",
-        _instances(status),
+        _instances(summary),
         "## Decisions",
         _decisions(status),
         *(["## Troubles", _troubles(status)] if status.incidents else []),
@@ -149,7 +137,7 @@ def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |" for cells in lines)
 
 
-def _overview(status: Status, summary: Mapping[str, object]) -> str:
+def _overview(status: Status, summary: Mapping[str, Any]) -> str:
     totals = derived.totals(status)
     loss = derived.final_heldout(status)
     state = "finished" if status.finish is not None else "not finished"
@@ -176,22 +164,19 @@ def _overview(status: Status, summary: Mapping[str, object]) -> str:
     )
 
 
-def _instances(status: Status) -> str:
-    rows = []
-    for instance in sorted(status.lives):
-        latest = derived.latest_result(status, instance)
-        results = [result for result in status.results.values() if result.instance == instance]
-        rows.append(
-            (
-                str(instance),
-                f"{status.lives[instance].start} to {status.lives[instance].end - 1}",
-                units.count(sum(result.samples for result in results)),
-                units.loss(latest.loss if latest else None),
-                units.loss(derived.latest_heldout(status, instance)),
-                str(max((result.effective_batch for result in results), default=units.MISSING)),
-                derived.fate(status, instance),
-            )
+def _instances(summary: Mapping[str, Any]) -> str:
+    rows = (
+        (
+            str(row["instance"]),
+            f"{row['first_round']} to {row['end_round'] - 1}",
+            units.count(row["samples"]),
+            units.loss(row["loss"]),
+            units.loss(row["heldout_loss"]),
+            str(row["largest_effective_batch"] or units.MISSING),
+            row["fate"],
         )
+        for row in summary["instances"]
+    )
     return _table(("instance", "rounds", "samples", "loss", "held-out", "largest batch", "end"), rows)
 
 

@@ -7,11 +7,11 @@ it again); the later one counts.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import singledispatch
 
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.core.model.telemetry import InstanceLine, Log, Stamped
+from adloco_p2p.core.model.telemetry import InstanceLine, Log, Stamped, shared
 from adloco_p2p.views import units
 from adloco_p2p.views.records import Activity, Decision, Incident, Life, RoundResult
 
@@ -139,17 +139,7 @@ def _started(status: Status, event: telemetry.Started, time: float) -> Status:
     resumed = event.resumed_round
     return replace(
         status,
-        run=event.run,
-        name=event.name,
-        peer=event.peer,
-        mode=event.mode,
-        rounds=event.rounds,
-        samples=event.samples,
-        inner_steps=event.inner_steps,
-        parameters=event.parameters,
-        device=event.device,
-        micro_batch_limit=event.micro_batch_limit,
-        unigram_entropy=event.unigram_entropy,
+        **shared(event, Status),
         earlier_seconds=status.elapsed_seconds,
         session_start=time,
         last_time=time,
@@ -220,15 +210,7 @@ def _phase(event: telemetry.Phase, status: Status) -> Status:
 
 @fold.register
 def _progress(event: telemetry.Progress, status: Status) -> Status:
-    activity = Activity(
-        round=event.round,
-        phase="training",
-        step=event.step,
-        num_steps=event.num_steps,
-        loss=event.loss,
-        tokens_per_second=event.tokens_per_second,
-    )
-    return _active(status, event.instance, activity)
+    return _active(status, event.instance, Activity(phase="training", **shared(event, Activity)))
 
 
 def _active(status: Status, instance: int, activity: Activity) -> Status:
@@ -238,8 +220,7 @@ def _active(status: Status, instance: int, activity: Activity) -> Status:
 
 @fold.register
 def _round(event: telemetry.Round, status: Status) -> Status:
-    told = {item.name: getattr(event, item.name) for item in fields(telemetry.Round)}
-    result = RoundResult(**told, elapsed_seconds=status.elapsed_seconds)
+    result = RoundResult(**shared(event, RoundResult), elapsed_seconds=status.elapsed_seconds)
     status = _lived(status, result.instance, result.round, result.round + 1)
     # Taken out first, so that the order of the results is the order in which they came.
     others = {key: known for key, known in status.results.items() if key != (result.round, result.instance)}
@@ -250,14 +231,7 @@ def _round(event: telemetry.Round, status: Status) -> Status:
 @fold.register
 def _merge(event: telemetry.Merge, status: Status) -> Status:
     ended = {*event.sources} - {event.target}
-    decision = Decision(
-        round=event.round,
-        kind="merge",
-        sources=event.sources,
-        targets=(event.target,),
-        weights=event.weights,
-        reason=event.reason,
-    )
+    decision = Decision(kind="merge", targets=(event.target,), **shared(event, Decision))
     activities = {instance: activity for instance, activity in status.activities.items() if instance not in ended}
     return _decided(replace(status, activities=activities), decision)
 

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from adloco_p2p.views import derived, units
+from adloco_p2p.views.metrics import Measure, measures
 from adloco_p2p.views.status import Status
 
 MAX_DECISIONS = 10
@@ -34,10 +35,7 @@ def summary(status: Status) -> dict[str, Any]:
         "elapsed_seconds": status.elapsed_seconds,
         "saved_round": status.last_checkpoint,
         "device": status.device,
-        "tokens": derived.totals(status).tokens,
-        "tokens_per_second": derived.tokens_per_second(status),
-        "sent_bytes_per_token": derived.bytes_per_token(status),
-        "first_contribution_seconds": status.first_contribution_seconds,
+        "metrics": [_metric(measure) for measure in measures(status)],
         "join_link": status.join_link,
         "instances": [{name: asdict(row)[name] for name in _INSTANCES} for row in rows],
         "peers": [{name: asdict(row)[name] for name in _PEERS} | {"instances": list(row.instances)} for row in peers],
@@ -50,6 +48,18 @@ def summary(status: Status) -> dict[str, Any]:
     }
 
 
+def _metric(measure: Measure) -> dict[str, Any]:
+    samples = [{"labels": list(labels), "value": value} for labels, value in measure.samples.items()]
+    return {
+        "name": measure.name,
+        "unit": measure.unit,
+        "meaning": measure.meaning,
+        "text": measure.text,
+        "label_names": list(measure.label_names),
+        "samples": samples,
+    }
+
+
 def _position(fields: Mapping[str, Any]) -> str:
     if fields["samples"] is None:
         return f"{min(fields['round'], fields['rounds'])}/{fields['rounds']}"
@@ -58,8 +68,6 @@ def _position(fields: Mapping[str, Any]) -> str:
 
 def lines(fields: Mapping[str, Any]) -> list[str]:
     """The summary for people, one fact a line."""
-    traffic = fields["traffic"]
-    saved, price = fields["saved_round"], fields["sent_bytes_per_token"]
     found = [
         _line("run", units.one_line(fields["name"]), units.short_digest(fields["run"])),
         _line("peer", units.short_peer(fields["peer"]), f"on {fields['device']}"),
@@ -70,12 +78,10 @@ def lines(fields: Mapping[str, Any]) -> list[str]:
             units.percent(fields["fraction"]),
             f"{units.duration(fields['eta_seconds'])} left" if fields["eta_seconds"] is not None else "",
         ),
-        _line("saved", f"before round {saved}" if saved is not None else "not yet"),
-        _line("trained", f"{units.count(fields['tokens'])} tokens", f"{units.count(fields['tokens_per_second'])} tokens/s"),
-        _line("traffic", *traffic_words(traffic), f"{units.size(price)} sent per token" if price else ""),
+        _line("traffic", *traffic_words(fields["traffic"])),
     ]
-    if fields["first_contribution_seconds"] is not None:
-        found.append(_line("counted", f"first {units.duration(fields['first_contribution_seconds'])} after the command"))
+    known = [metric["text"] for metric in fields["metrics"] if metric["text"]]
+    found += [_line("so far" if index == 0 else "", *known[index : index + 4]) for index in range(0, len(known), 4)]
     found += [
         _line(
             f"instance {row['instance']}",

@@ -16,6 +16,7 @@ from rich.text import Text
 from adloco_p2p.core.model.telemetry import Stamped
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.derived import InstanceRow, PeerRow
+from adloco_p2p.views.metrics import Measure, measures
 from adloco_p2p.views.records import Decision, Incident
 from adloco_p2p.views.status import Status, apply, replay
 from adloco_p2p.views.summary import traffic_words
@@ -39,7 +40,11 @@ GAP = 2
 WIDE = 140
 """From this width on, peers and decisions stand side by side."""
 TALL = 16
-"""From this height on, the header has room for what the node has come to."""
+"""From this height on, the header has room for a line of metrics."""
+MAX_METRIC_LINES = 4
+"""Of a screen twice as tall."""
+HEADLINE = ("adloco_tokens_per_second", "adloco_tokens_total")
+"""Metrics that stand beside the traffic."""
 
 _PHASE_STYLES = {
     "training": "green",
@@ -66,7 +71,9 @@ def render(status: Status, width: int, height: int) -> RenderableType:
     """Return the whole view: at most `height` lines, none wider than `width`. Columns and rows that do not fit are left
     out, least important first."""
     inner = max(width - 2 * MARGIN, 1)
-    header = [*_header(status, inner), *(_so_far(status, inner) if height >= TALL else [])][: max(height, 0)]
+    measured = measures(status)
+    more = 0 if height < TALL else 1 if height < 2 * TALL else MAX_METRIC_LINES
+    header = [*_header(status, measured, inner), *_so_far(status, measured, inner)[:more]][: max(height, 0)]
     lines = _Lines(max(height - len(header), 0))
     body = _wide(status, inner, lines) if inner >= WIDE else _narrow(status, inner, lines)
     page = Table.grid(padding=0)
@@ -174,10 +181,10 @@ def _wide(status: Status, width: int, lines: _Lines) -> list[RenderableType]:
     ]
 
 
-def _header(status: Status, width: int) -> list[RenderableType]:
+def _header(status: Status, measured: Sequence[Measure], width: int) -> list[RenderableType]:
     if not status.run:
         return [_line(f"the node is starting: {status.starting or 'waiting for the run'}", width, "dim")]
-    totals = derived.totals(status)
+    speed, tokens = (measure.text for measure in measured if measure.name in HEADLINE)
     who = [
         (units.one_line(status.name), "bold"),
         (f"run {units.short_digest(status.run)}", ""),
@@ -188,26 +195,25 @@ def _header(status: Status, width: int) -> list[RenderableType]:
         (f"{units.count(status.parameters)} parameters", "dim"),
     ]
     rates = [
-        (f"{units.count(derived.tokens_per_second(status))} tokens/s", ""),
+        (speed, ""),
         *((words, "") for words in traffic_words(asdict(derived.bandwidth(status)))),
-        (f"{units.count(totals.tokens)} tokens", ""),
+        (tokens, ""),
     ]
     return [_pieces(who, width), _run_line(status, width), _pieces(rates, width)]
 
 
-def _so_far(status: Status, width: int) -> list[RenderableType]:
-    """The results of the node so far, once there are any."""
-    price, utilisation = derived.bytes_per_token(status), derived.compute_utilisation(status)
-    counted, saved = status.first_contribution_seconds, status.last_checkpoint
+def _so_far(status: Status, measured: Sequence[Measure], width: int) -> list[RenderableType]:
+    """The other metrics of the node, as many as fit each line."""
     is_alone = bool(status.join_link) and [row.is_self for row in derived.peer_rows(status)] == [True]
-    words = [
-        "alone; the link for others: adloco-peer status" if is_alone else "",
-        f"computing {units.percent(utilisation)} of the time" if utilisation is not None else "",
-        f"{units.size(price)}/token" if price else "",
-        f"first counted after {units.duration(counted)}" if counted is not None else "",
-        f"saved before round {saved}" if saved is not None else "",
-    ]
-    return [_pieces([(word, "dim") for word in words], width)] if any(words) else []
+    words = ["alone; the link for others: adloco-peer status"] if is_alone else []
+    words += [measure.text for measure in measured if measure.text and measure.name not in HEADLINE] if status.run else []
+    lines: list[str] = []
+    for word in words:
+        if lines and len(lines[-1]) + GAP + len(word) <= width:
+            lines[-1] += " " * GAP + word
+        else:
+            lines.append(word)
+    return [_line(line, width, "dim") for line in lines]
 
 
 def _run_line(status: Status, width: int) -> RenderableType:

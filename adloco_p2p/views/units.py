@@ -21,6 +21,11 @@ def _scaled(value: float) -> tuple[str, str]:
     return f"{value:.{digits}f}", _DECIMAL[scale]
 
 
+def finite(value: float | None) -> float | None:
+    """What is not finite is not known."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 def count(value: float | None) -> str:
     """98400 -> 98.4k; 12 -> 12."""
     if value is None or not math.isfinite(value):

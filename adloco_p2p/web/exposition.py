@@ -12,7 +12,7 @@ from adloco_p2p.web.server import Handler
 
 
 class Measure(Protocol):
-    """A metric, as `views.prometheus` makes it."""
+    """A metric, as `views.metrics` declares it."""
 
     @property
     def name(self) -> str: ...

@@ -44,7 +44,7 @@ def run_row(row: Row, seed: int, *, samples: int) -> Record:
     torch.set_num_threads(1)
     samples *= row.length
     run = load_run(BASE, settings_of(row, seed, samples=samples)).value
-    rows, vocab_size = _indexed(canonical.encode(run.data))
+    rows, vocab_size = indexed(canonical.encode(run.data))
     feed = IndexedFeed(rows, vocab_size=vocab_size, seed=run.seed)
     watch = _Watch(run=run, rows=rows, vocab_size=vocab_size, samples=samples)
     setting = Setting(
@@ -82,8 +82,8 @@ def run_row(row: Row, seed: int, *, samples: int) -> Record:
 
 
 @cache
-def _indexed(data: bytes) -> tuple[IndexedRows, int]:
-    """The rows of the embedded text, and the size of its vocabulary. `data` names them, for the cache."""
+def indexed(data: bytes) -> tuple[IndexedRows, int]:
+    """The rows of the embedded text, and the size of its vocabulary. `data` names them, for the cache of this process."""
     del data
     feed = open_feed(load_run(BASE).value, cache_dir=CACHE)
     assert isinstance(feed, IndexedFeed)

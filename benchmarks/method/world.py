@@ -48,7 +48,10 @@ from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis
+from adloco_p2p.numerics.aggregate import aggregate
+from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.batch import Feed
+from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.digest import tensor_digest
 from adloco_p2p.numerics.reduction import pseudo_gradient_statistics, weighted_average
 from adloco_p2p.training.hosting import Hosting
@@ -90,7 +93,8 @@ class _Host:
     is_ahead: bool = False
     """The device does inner steps that did not wait for the last outer step."""
     stop: Stop | None = None
-    averages: dict[InstanceId, torch.Tensor] = field(default_factory=dict)
+    averages: dict[InstanceId, tuple[torch.Tensor, torch.Tensor | None]] = field(default_factory=dict)
+    """With this host's residual."""
     gradients: dict[InstanceId, torch.Tensor] = field(default_factory=dict)
     bytes_sent: float = 0.0
     computing_seconds: float = 0.0
@@ -238,7 +242,8 @@ class World:
                 host.computing_seconds += result.seconds
                 host.is_ahead = effect.is_ahead
             case ApplyOuter(instance=instance, round=number):
-                engine.apply_outer(instance, host.averages.pop(instance), round=number)
+                averaged, residual = host.averages.pop(instance)
+                engine.apply_outer(instance, averaged, round=number, residual=residual)
                 digest, state_digest = engine.digests(instance)
                 self._remember(state_digest, engine.state(instance))
                 self._note(number, instance, engine)
@@ -285,18 +290,21 @@ class World:
         del self._rendezvous[effect.key]
         members = tuple(peer for peer, _ in effect.weights)
         weights = [weight for _, weight in effect.weights]
-        average = weighted_average([rendezvous.joined[peer] for peer in members], weights)
-        digest = tensor_digest(average)
+        rules, vectors = self.setting.run.averaging, [rendezvous.joined[peer] for peer in members]
+        result = aggregate(vectors, weights, effect.steps, rule=rule_named(rules.aggregation), codec=codec_named(rules.codec))
+        digest = tensor_digest(result.vector)
+        left_out = tuple(members[place] for place in result.decision.left_out)
         profile = self.setting.profile
-        part = average.numel() / self.hosts[name].engine.num_parameters
+        part = result.vector.numel() / self.hosts[name].engine.num_parameters
         seconds = profile.link.averaging(part * profile.payload_bytes, len(members))
-        moved = transferred(4 * average.numel(), len(members))
-        for peer in members:
-            tested, mean = rendezvous.joined[peer], average
+        moved = transferred(4 * result.vector.numel(), len(members))
+        for place, peer in enumerate(members):
+            statistics = result.statistics[place]
             if self.setting.is_last_gradient:
                 gradients = [self.hosts[member].gradients[effect.instance] for member in members]
-                tested, mean = self.hosts[peer].gradients[effect.instance], weighted_average(gradients, weights)
-            self.hosts[peer].averages[effect.instance] = average
+                mean = weighted_average(gradients, weights)
+                statistics = pseudo_gradient_statistics(self.hosts[peer].gradients[effect.instance], mean)
+            self.hosts[peer].averages[effect.instance] = result.vector, result.residuals[place]
             self.hosts[peer].bytes_sent += moved
             finished = AverageFinished(
                 instance=effect.instance,
@@ -304,7 +312,8 @@ class World:
                 attempt=effect.attempt,
                 digest=digest,
                 contributors=members,
-                statistics=pseudo_gradient_statistics(tested, mean),
+                left_out=left_out,
+                statistics=statistics,
                 bytes_sent=round(moved),
                 bytes_received=round(moved),
             )

@@ -16,10 +16,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
+from adloco_p2p.numerics.aggregate import aggregate
+from adloco_p2p.numerics.aggregation.registry import rule_named
+from adloco_p2p.numerics.codecs import codec_named
 from benchmarks.averaging_loopback import DTYPES, cpu_seconds, dial, split
 
 INTERFACE = "link0"
@@ -64,9 +68,12 @@ class Task:
     def vector(self) -> torch.Tensor:
         return torch.full((self.size,), self.rank + 1.0)
 
-    def check(self, *tensors: torch.Tensor) -> None:
-        mean = torch.tensor((self.num_peers + 1) / 2)
-        assert all(torch.allclose(tensor.float(), mean) for tensor in tensors), "this is not the mean"
+    def check(self, *tensors: torch.Tensor, rule: str = "mean") -> None:
+        """`rule`: what the average of all peers' vectors is by this aggregation rule."""
+        short = [torch.full((1,), rank + 1.0) for rank in range(self.num_peers)]
+        ones = [1] * self.num_peers
+        average = aggregate(short, ones, ones, rule=rule_named(rule), codec=codec_named("float32")).vector
+        assert all(torch.allclose(tensor.float(), average) for tensor in tensors), f"this is not the average by rule {rule}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +101,7 @@ class Director:
 
 
 @contextmanager
-def ours(task: Task, director: Director) -> Iterator[Ways]:
+def ours(task: Task, director: Director, *, rule: str = "mean") -> Iterator[Ways]:
     from hivemind.p2p import P2P
 
     from adloco_p2p.core.model import canonical
@@ -105,7 +112,7 @@ def ours(task: Task, director: Director) -> Iterator[Ways]:
 
         async def start() -> tuple[P2P, Averager]:
             p2p = await P2P.create(host_maddrs=task.listen)
-            averager = Averager(p2p, part_bytes=PART_BYTES, codec=task.codec)
+            averager = Averager(p2p, part_bytes=PART_BYTES, codec=task.codec, aggregation=rule)
             await averager.start()
             return p2p, averager
 
@@ -128,7 +135,7 @@ def ours(task: Task, director: Director) -> Iterator[Ways]:
             averager.forget(key)
             return averaged.seconds
 
-        yield Ways(average=lambda: runner.run(average()), check=lambda: task.check(out))
+        yield Ways(average=lambda: runner.run(average()), check=lambda: task.check(out, rule=rule))
         runner.run(averager.stop())
         runner.run(p2p.shutdown())
 
@@ -271,7 +278,7 @@ def raw(task: Task, director: Director) -> Iterator[Ways]:
         yield Ways(average=average)
 
 
-CONTENDERS = {"raw": raw, "gloo": gloo, "hivemind": stock, "ours": ours}
+CONTENDERS = {"raw": raw, "gloo": gloo, "hivemind": stock, "ours": ours, "robust": partial(ours, rule="robust")}
 
 
 def main() -> None:

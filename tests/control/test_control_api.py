@@ -244,7 +244,7 @@ def test_another_version_is_refused_in_words(workdir: Path) -> None:
     for call in (
         lambda stub: stub.GetStatus(control_pb2.StatusRequest(api_version=99)),
         lambda stub: stub.Command(control_pb2.CommandRequest(command="DRAIN")),
-        lambda stub: list(stub.Watch(control_pb2.WatchRequest(api_version=2))),
+        lambda stub: list(stub.Watch(control_pb2.WatchRequest(api_version=1))),
         lambda stub: stub.SetBandwidth(control_pb2.BandwidthRequest()),
     ):
         error = raw(workdir, call)

@@ -127,6 +127,7 @@ class World:
         speeds: tuple[float, ...] = (),
         merged_loss: float = 2.0,
         checkpoint_period: int = 1,
+        checkpoint_seconds: float = 0.0,
         is_delayed: bool = False,
         averaging_seconds: float = 0.5,
     ) -> None:
@@ -143,7 +144,13 @@ class World:
         names = [PeerId(f"peer{index}") for index in range(num_peers)]
         self.capacity = capacity or Capacity(samples_per_second=0.0, micro_batch_limit=8, max_instances=8)
         self.genesis = genesis(RUN, [(name, self.capacity) for name in names], rules)
-        self.cadence = Cadence(work=rules.work, evaluation_period=1, checkpoint_period=checkpoint_period, is_delayed=is_delayed)
+        self.cadence = Cadence(
+            work=rules.work,
+            evaluation_period=1,
+            checkpoint_period=checkpoint_period,
+            checkpoint_seconds=checkpoint_seconds,
+            is_delayed=is_delayed,
+        )
         self.hosts: dict[PeerId, Host] = {}
         for index, name in enumerate(names):
             held = self.hosted(self.genesis, name)

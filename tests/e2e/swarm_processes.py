@@ -44,6 +44,7 @@ def write_swarm_config(folder: Path, *, rounds: int, inner_steps: int = 60, name
         "batch": {"initial_batch": 32, "max_batch": 32},
         "merge": {"policy": "none"},
         "evaluation": {"rows": 16, "period_rounds": 1},
+        "admission": {"kind": "open", "probation_rounds": 0},
     }
     config = folder / f"{name}.yaml"
     config.write_text(yaml.safe_dump(document))

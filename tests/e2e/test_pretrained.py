@@ -135,3 +135,25 @@ def test_a_run_of_adapters_exports_the_merged_model_and_the_adapter(
     assert off < 0.02, "the merged weights differ by more than their rounding"
     named = [path.name for path in output.rglob("*") if path.is_file() and str(tmp_path).encode() in path.read_bytes()]
     assert not named
+
+
+def test_evaluation_on_a_named_file(pretrained: Path, tmp_path: Path) -> None:
+    """It needs neither the run's own data nor many rows, and differs with the file."""
+    write_text(tmp_path, num_paragraphs=60)
+    settings = [f"model.pretrained={pretrained}", "data.source=text", f"data.path={tmp_path / 'text.txt'}"]
+    settings += ["data.sequence_length=32", "work.rounds=1", "work.inner_steps=8", "inner.warmup_steps=2", "instances.count=1"]
+    workdir = tmp_path / "work"
+    ended = run(["start", "--set", *settings, "--workdir", workdir, "--offline", *CONNECTED], folder=tmp_path)
+    assert ended.code == 0, ended
+    same, other = tmp_path / "same.txt", tmp_path / "other.txt"
+    same.write_text((tmp_path / "text.txt").read_text()[:200])
+    other.write_text("0123456789 " * 20)
+    losses = []
+    for path in (same, other):
+        ended = run(["evaluate", "--workdir", workdir, "--data", path, "--json"], folder=tmp_path)
+        assert ended.code == 0, ended
+        losses.append(json.loads(ended.output)["instances"][0]["heldout_loss"])
+    assert losses[0] < losses[1] - 0.2, losses
+    for name, problem in (("none.txt", "no such file"), ("a.csv", "only .json")):
+        ended = run(["evaluate", "--workdir", workdir, "--data", tmp_path / name], folder=tmp_path)
+        assert ended.code == 2 and problem in ended.errors, ended

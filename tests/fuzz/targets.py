@@ -19,9 +19,12 @@ from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, MESSAGE_KINDS, REC
 from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import AdlocoError, RemoteProtocolError, StorageError
+from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
+from adloco_p2p.numerics.aggregation.registry import RULES
 from adloco_p2p.numerics.codecs import CODECS, TensorCodec
 from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.storage.journal import Journal
+from adloco_p2p.swarm.allreduce.gram_barrier import decode_products, encode_products
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply, Purpose, failure
 from adloco_p2p.swarm.discovery.join_link import format_link, parse_link
 from adloco_p2p.swarm.discovery.manifest import SignedManifest
@@ -76,6 +79,18 @@ def _canonical(kind: type, data: bytes) -> object:
     return value
 
 
+def _products() -> list[bytes]:
+    generator = torch.Generator().manual_seed(1)
+    vectors = [torch.randn(64, generator=generator) * scale for scale in (1.0, 1.0, 2.0, 1e-3, 1e18)]
+    return [encode_products(partial_gram([vector.numpy() for vector in vectors]))]
+
+
+def _decided(data: bytes) -> object:
+    """What a reducer may send, every rule decides about: no matrix that passes ends a node."""
+    gram = summed_gram([decode_products(data, 5)] * 2, 5)
+    return [rule.decide(gram, (3, 1, 2, 1, 1), (5, 5, 5, 7, 5)) for rule in RULES]
+
+
 def _swarm_targets() -> list[Target]:
     key, peer = Digest("ab" * 32), PeerId("a" * 46)
     config = RunConfig(author="me")
@@ -91,6 +106,7 @@ def _swarm_targets() -> list[Target]:
         _value(RunConfig, lambda: [canonical.encode(config)]),
         Target(name="signed manifest", make_corpus=_manifests, read=_verified),
         Target(name="hello", make_corpus=lambda: [hello.encode()], read=Hello.decode),
+        Target(name="inner products", make_corpus=_products, read=_decided),
         Target(name="hello reply", make_corpus=lambda: [failure("it failed", (peer, peer)).encode()], read=HelloReply.decode),
         Target(name="chunk index", make_corpus=lambda: [b"\x04head" + chunks, b"\x00" + chunks], read=ChunkIndex.decode),
         Target(name="chunk reply", make_corpus=lambda: [encode_reply(Answer.BUSY, "later")], read=decode_reply),

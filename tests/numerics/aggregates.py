@@ -40,12 +40,11 @@ def robust(
         if middle <= 0:
             break
         kept = {host for host, cosine in enumerate(cosines) if cosine >= least_cosine * middle}
-        fewest = -(-len(vectors) // 2)
-        if len(kept) < fewest:
-            ranked = sorted(range(len(vectors)), key=lambda host: (-cosines[host], host))
-            kept = set(ranked[:fewest])
-            if fewest < len(ranked):
-                margin = min(margin, cosines[ranked[fewest - 1]] - cosines[ranked[fewest]])
+        ranked = sorted(range(len(vectors)), key=lambda host: (-cosines[host], host))
+        while sum(weights[host] for host in kept) < sum(weights) / 2:
+            last = ranked[len(kept)]
+            margin = min([margin, *(abs(cosines[last] - cosines[host]) for host in ranked if host != last)])
+            kept.add(last)
     order = sorted(kept)
     return mean_of(short[order], [weights[host] for host in order]), set(range(len(vectors))) - kept, margin
 

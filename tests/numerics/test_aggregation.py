@@ -116,6 +116,12 @@ def test_half_are_kept_whatever_they_say() -> None:
     assert len(decision.kept) == 2
 
 
+def test_many_light_hosts_are_not_the_half_that_is_kept() -> None:
+    """Four of weight 4 agree; six of weight 1 that send the opposite are more hosts, and less weight."""
+    decision = decide(Robust(), [[1, 0], [1, 1], [2, 1], [1, 0]] + [[-1, 0]] * 6, weights=[4] * 4 + [1] * 6)
+    assert decision.kept == (0, 1, 2, 3)
+
+
 def test_the_geometric_median_of_a_line_is_its_middle() -> None:
     vectors = np.array([[0.0], [1.0], [2.0], [3.0], [1e6]])
     assert average(decide(GeometricMedian(), vectors), vectors) == pytest.approx([2.0], abs=1e-3)
@@ -190,7 +196,9 @@ def test_the_order_of_the_hosts_is_no_matter(
     order = list(range(len(vectors)))
     shuffler.shuffle(order)
     plain = decide(rule, vectors, weights, steps)
-    assume(len(plain.kept) > (len(order) + 1) // 2 or not plain.left_out)  # where only half are kept, equals go by their order
+    assume(
+        not plain.left_out or 2 * sum(weights[i] for i in plain.kept) > sum(weights) + 2 * max(weights)
+    )  # else equals go by order
     moved = decide(rule, vectors[order], [weights[i] for i in order], [steps[i] for i in order])
     assert moved.coefficients == tuple(plain.coefficients[i] for i in order)
     assert {order[host] for host in moved.left_out} == set(plain.left_out)

@@ -77,7 +77,7 @@ class FakeEngine:
     def pseudo_gradient(self, instance: InstanceId) -> str:
         return f"pseudo-gradient {instance}"
 
-    def apply_outer(self, instance: InstanceId, averaged: str, *, round: int) -> None:
+    def apply_outer(self, instance: InstanceId, averaged: str, *, round: int, residual: None) -> None:
         assert averaged == f"average of pseudo-gradient {instance}"
         self.calls.note("apply_outer", instance)
 
@@ -130,7 +130,9 @@ class FakeAverage:
     vector: str
     digest: Digest
     contributors: tuple[PeerId, ...]
+    left_out: tuple[PeerId, ...] = ()
     statistics: None = None
+    residual: None = None
     bytes_sent: int = 0
     bytes_received: int = 0
     upload_bytes_per_second: float = 0.0

@@ -30,7 +30,7 @@ from adloco_p2p.core.model.events import (
 from adloco_p2p.core.model.types import InstanceId, Merge, ProbeVerdict
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.runtime.node.device_worker import DeviceEffect, DeviceWorker
-from tests.runtime.fakes import CAPACITY, ME, RUN, Calls, FakeCheckpoints, FakeEngine, FakeNetwork, rules
+from tests.runtime.fakes import CAPACITY, ME, RUN, Calls, FakeAverage, FakeCheckpoints, FakeEngine, FakeNetwork, hashed, rules
 
 ONE, TWO = InstanceId(0), InstanceId(1)
 WAIT_LIMIT_SECONDS = 60.0
@@ -72,7 +72,7 @@ def performed(*effects: DeviceEffect, until: str = "", calls: Calls | None = Non
     for effect in effects:
         worker.submit(effect)
     for number in (0, 1):
-        worker.put_average(ONE, number, "average of pseudo-gradient 0")
+        worker.put_average(ONE, number, FakeAverage("average of pseudo-gradient 0", hashed(), ()))
     worker.start()
     assert worker.stop(timeout_seconds=WAIT_LIMIT_SECONDS)
     posted = [events.get_nowait() for _ in range(events.qsize())]

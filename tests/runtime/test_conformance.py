@@ -129,7 +129,9 @@ async def average(members: list[Member], key: Digest, weights: tuple[int, ...], 
     pairs = tuple((member.me, weight) for member, weight in zip(members, weights, strict=True))
     pairs = tuple(sorted(pairs))
     tasks = [
-        member.averaging.average(round=0, key=key, weights=pairs, vector=vector(index), timeout_seconds=timeout_seconds)
+        member.averaging.average(
+            round=0, key=key, weights=pairs, steps=(1,) * len(pairs), vector=vector(index), timeout_seconds=timeout_seconds
+        )
         for index, member in enumerate(members)
     ]
     return await asyncio.gather(*tasks, return_exceptions=True)
@@ -174,7 +176,9 @@ def test_a_missing_member_fails_the_attempt_for_all_and_is_named(swarm: Swarm) -
         pairs = tuple(sorted((member.me, 1) for member in members))
         key = canonical.digest("missing")
         tasks = [
-            member.averaging.average(round=0, key=key, weights=pairs, vector=vector(index), timeout_seconds=1.0)
+            member.averaging.average(
+                round=0, key=key, weights=pairs, steps=(1, 1, 1), vector=vector(index), timeout_seconds=1.0
+            )
             for index, member in enumerate(members[:2])
         ]
         for failed in await asyncio.gather(*tasks, return_exceptions=True):

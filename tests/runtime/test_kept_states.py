@@ -11,8 +11,9 @@ from adloco_p2p.core.model.events import ApplyOuter, Event, ReleaseState, RunInn
 from adloco_p2p.core.model.types import FIRST_BRANCH_ID, Digest, InstanceId, Merge, PeerId
 from adloco_p2p.errors import StateTransferFailed
 from adloco_p2p.runtime.node.device_worker import DeviceEffect, DeviceWorker
-from adloco_p2p.swarm.in_memory import MemoryPort, MemorySwarm
+from adloco_p2p.swarm.in_memory import MemoryAverage, MemoryPort, MemorySwarm
 from adloco_p2p.training.hosting import Hosting
+from tests.runtime.fakes import hashed
 from tests.training.small_run import ONE, effect, hosting
 
 WAIT_LIMIT_SECONDS = 60.0
@@ -53,8 +54,9 @@ class Device:
     def trains(self, work: RunInner) -> None:
         """A round of a lonely host."""
         self.does(work)
+        average = self.worker.pseudo_gradient(work.plan.instance, work.round).clone()
         self.worker.put_average(
-            work.plan.instance, work.round, self.worker.pseudo_gradient(work.plan.instance, work.round).clone()
+            work.plan.instance, work.round, MemoryAverage(vector=average, digest=hashed(), contributors=(), statistics=None)
         )
         self.does(ApplyOuter(instance=work.plan.instance, round=work.round))
 

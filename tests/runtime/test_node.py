@@ -126,7 +126,7 @@ def test_the_buffers_belong_to_their_instances() -> None:
     peer = FakePeer(rules(count=3))
     assert run(peer).is_finished
     with pytest.raises(AssertionError):
-        FakeEngine(peer.calls).apply_outer(InstanceId(1), "average of pseudo-gradient 2", round=0)
+        FakeEngine(peer.calls).apply_outer(InstanceId(1), "average of pseudo-gradient 2", round=0, residual=None)
 
 
 def test_a_flood_from_the_network_holds_up_nothing_that_happens_here() -> None:

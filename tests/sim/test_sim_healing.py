@@ -4,18 +4,15 @@ from random import Random
 
 import pytest
 
-from adloco_p2p.core.model.events import Effect
-from adloco_p2p.core.model.ledger_entry import Reorg
-from adloco_p2p.core.model.types import FIRST_BRANCH_ID, BranchState, InstanceId, RoundPlan
+from adloco_p2p.core.model.types import FIRST_BRANCH_ID, RoundPlan
 from adloco_p2p.core.peer.branch_store import BranchStore
 from adloco_p2p.core.planning import branch_merge
-from adloco_p2p.sim.agreement_world import AgreementWorld
 from adloco_p2p.sim.checkers import Violation
 from adloco_p2p.sim.faults import Faults
-from adloco_p2p.sim.healing import MakeStates
+from adloco_p2p.sim.world import World
 
 
-def parted(seed: int, *, make_branches: MakeStates = BranchStore, liars: float | None = None) -> AgreementWorld:
+def parted(seed: int, *, liars: float | None = None) -> World:
     random = Random(f"parted {seed}")
     faults = Faults(
         loss=random.choice((0.0, 0.1)),
@@ -27,20 +24,21 @@ def parted(seed: int, *, make_branches: MakeStates = BranchStore, liars: float |
         faults_end_at=45.0,
     )
     peers = random.randint(3, 6)
-    return AgreementWorld(seed, peers=peers, rounds=24, faults=faults, round_seconds=2.0, make_branches=make_branches)
+    return World(seed, peers=peers, rounds=24, faults=faults)
 
 
-def plans(world: AgreementWorld) -> list[RoundPlan]:
-    ledgers = [machine.agreement.ledger for machine in world.machines.values() if machine.agreement is not None]
+def plans(world: World) -> list[RoundPlan]:
+    processes = [machine.process for machine in world.machines.values() if machine.process is not None]
+    ledgers = [process.agreement.ledger for process in processes if process.stop is not None and process.stop.is_finished]
     return [entry.plan for entry in ledgers[0].since(1)] if ledgers else []
 
 
-def num_merged(world: AgreementWorld) -> int:
+def num_merged(world: World) -> int:
     merges = [merge for plan in plans(world) for merge in plan.merges]
     return sum(source >= FIRST_BRANCH_ID for merge in merges for source in merge.sources)
 
 
-def reasons(world: AgreementWorld) -> list[str]:
+def reasons(world: World) -> list[str]:
     return [plan.reason for plan in plans(world)]
 
 
@@ -63,7 +61,7 @@ def test_what_was_trained_apart_is_settled_at_length(block: int) -> None:
 
 def test_without_liars_and_crashes_all_of_it_is_merged() -> None:
     faults = Faults(partition_at=5.0, partition_seconds=25.0, faults_end_at=30.0)
-    world = AgreementWorld(3, peers=6, rounds=24, faults=faults, round_seconds=2.0)
+    world = World(3, peers=6, rounds=24, faults=faults)
     world.run()
     assert num_merged(world) > 0
     assert not [reason for reason in reasons(world) if "dropped" in reason]
@@ -72,19 +70,10 @@ def test_without_liars_and_crashes_all_of_it_is_merged() -> None:
 # --- planted bugs ----------------------------------------------------------------------------------------------------
 
 
-class SetsNothingAside(BranchStore):
-    def set_aside(self, switched: Reorg, instance: InstanceId, boundary: int) -> list[Effect]:
-        return []
-
-
-class KeepsSilent(BranchStore):
-    def claims(self) -> tuple[BranchState, ...]:
-        return ()
-
-
-@pytest.mark.parametrize("bug", [SetsNothingAside, KeepsSilent])
-def test_a_peer_that_forgets_what_it_trained_is_caught(bug: type[BranchStore]) -> None:
-    assert any(caught(parted(seed, make_branches=bug)) for seed in range(10))
+@pytest.mark.parametrize(("method", "result"), [("set_aside", []), ("claims", ())])
+def test_a_peer_that_forgets_what_it_trained_is_caught(method: str, result: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BranchStore, method, lambda self, *arguments: result)
+    assert any(caught(parted(seed)) for seed in range(10))
 
 
 def test_believing_anybody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +95,7 @@ def test_forgetting_the_strays_of_the_plan_before_is_caught(monkeypatch: pytest.
     assert any(caught(parted(seed, liars=0.0)) for seed in range(10))
 
 
-def caught(world: AgreementWorld) -> bool:
+def caught(world: World) -> bool:
     try:
         world.run()
     except Violation:

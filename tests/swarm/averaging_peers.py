@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import DispatchFailure
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.swarm.allreduce.averager import Averaged, Averager
-from adloco_p2p.swarm.allreduce.butterfly import AveragingLimits
+from adloco_p2p.swarm.allreduce.topology import AveragingLimits
 
 LIMITS = AveragingLimits(stall_seconds=2.0, longest_stall_seconds=4.0, connect_seconds=5.0, hello_seconds=1.0)
 
@@ -48,8 +48,9 @@ class Peer:
 class Peers:
     """A full mesh of peers. `run` drives the event loop that they live in."""
 
-    def __init__(self, num_peers: int, *, part_bytes: int = 4096, limits: AveragingLimits = LIMITS) -> None:
+    def __init__(self, num_peers: int, *, part_bytes: int = 4096, limits: AveragingLimits = LIMITS, rule: str = "mean") -> None:
         self._num_peers = num_peers
+        self._rule = rule
         self._part_bytes = part_bytes
         self._limits = limits
         self._runner = asyncio.Runner()
@@ -77,7 +78,7 @@ class Peers:
         for _ in range(self._num_peers):
             p2p = await P2P.create(initial_peers=known, startup_timeout=60)
             known += await p2p.get_visible_maddrs()
-            averager = Averager(p2p, part_bytes=self._part_bytes, limits=self._limits)
+            averager = Averager(p2p, part_bytes=self._part_bytes, limits=self._limits, aggregation=self._rule)
             await averager.start()
             self.list.append(Peer(p2p, averager))
 
@@ -96,6 +97,25 @@ class Peers:
     def weights(self, *weights: int) -> tuple[tuple[PeerId, int], ...]:
         return tuple((self.list[index].peer_id, weight) for index, weight in enumerate(weights))
 
+    @contextlib.contextmanager
+    def using(self, **settings: str) -> Iterator[None]:
+        """Every peer has an averager with other settings meanwhile."""
+        usual = [peer.averager for peer in self.list]
+
+        async def exchange(averagers: list[Averager]) -> None:
+            for peer, averager in zip(self.list, averagers, strict=True):
+                await peer.averager.stop()
+                peer.averager = averager
+                await averager.start()
+
+        self.run(
+            exchange([Averager(peer.p2p, part_bytes=self._part_bytes, limits=self._limits, **settings) for peer in self.list])
+        )
+        try:
+            yield
+        finally:
+            self.run(exchange(usual))
+
     def average(
         self,
         name: str,
@@ -105,38 +125,28 @@ class Peers:
         who: tuple[int, ...] | None = None,
         timeout_seconds: float = 20.0,
         shares: tuple[float, ...] | None = None,
-        codec: str | None = None,
+        steps: tuple[int, ...] | None = None,
         meanwhile: Callable[[], object] | None = None,
     ) -> list[Averaged | BaseException]:
         """What each of `who` (all by default) gets; every peer gives its vector."""
 
         async def all_of_them() -> list[Averaged | BaseException]:
-            averagers = {index: self.list[index].averager for index in (who or range(len(weights)))}
-            if codec is not None:
-                averagers = {i: Averager(self.list[i].p2p, part_bytes=self._part_bytes, codec=codec) for i in averagers}
-                for index, averager in averagers.items():
-                    await self.list[index].averager.stop()
-                    await averager.start()
             tasks = [
                 asyncio.create_task(
-                    averager.average(
+                    self.list[index].averager.average(
                         key=key_of(name),
                         weights=self.weights(*weights),
                         vector=vectors[index],
                         timeout_seconds=timeout_seconds,
                         shares=shares,
+                        steps=steps,
                     )
                 )
-                for index, averager in averagers.items()
+                for index in (who or range(len(weights)))
             ]
             if meanwhile is not None:
                 await meanwhile()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-            if codec is not None:
-                for index, averager in averagers.items():
-                    await averager.stop()
-                    await self.list[index].averager.start()
-            return results
+            return await asyncio.gather(*tasks, return_exceptions=True)
 
         return self.run(all_of_them())
 

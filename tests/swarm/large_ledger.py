@@ -25,8 +25,8 @@ from adloco_p2p.core.model.types import (
     roster_of,
 )
 from adloco_p2p.core.planning.round_plan import genesis
-from adloco_p2p.runtime.adapters.plan_rule import decide_by, is_signed, signature
-from adloco_p2p.swarm.p2p.identity import Identity
+from adloco_p2p.runtime.adapters.plan_rule import decide_by
+from adloco_p2p.swarm.p2p.identity import Identity, is_signed, signature
 
 RUN = Digest("ab" * 32)
 CAPACITY = Capacity(

@@ -132,11 +132,13 @@ def silent(step: int, loss: object, tokens: int) -> None:
     """Progress that nobody watches."""
 
 
-def train_round(peer: Hosting, work: RunInner) -> torch.Tensor:
-    """One whole round of a lonely host: inner steps, and the outer step with its own pseudo-gradient, which is returned."""
+def train_round(peer: Hosting, work: RunInner, *, lost: float | None = None) -> torch.Tensor:
+    """One whole round of a lonely host: inner steps, and the outer step with its own pseudo-gradient, which is returned. Every
+    value has lost `lost` on its way."""
     assert peer.run_inner(work, should_stop=never, on_progress=silent) is not None
     delta = peer.pseudo_gradient(work.plan.instance).clone()
-    peer.apply_outer(work.plan.instance, delta, round=work.round)
+    residual = None if lost is None else torch.full_like(delta, lost)
+    peer.apply_outer(work.plan.instance, delta, round=work.round, residual=residual)
     return delta
 
 

@@ -1,6 +1,7 @@
 """Adapters as the averaged vector: what is in it, what stays frozen, and that plain transformers and peft read the result."""
 
 import gc
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import peft
 import pytest
 import torch
 import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from adloco_p2p.config.run_config import LoraConfig, ModelConfig, RunConfig
-from adloco_p2p.errors import ConfigError
+from adloco_p2p.errors import ConfigError, DeviceError
 from adloco_p2p.numerics.layout import flatten, layout_of, unflatten_
 from adloco_p2p.training.adapters import draw_adapter_, merged, save_adapter
 from adloco_p2p.training.model import build_model
@@ -35,12 +38,14 @@ SIZES = {
 ROWS = torch.arange(2 * LENGTH).view(2, LENGTH) % VOCAB_SIZE
 
 
-def save_base(folder: Path, model_type: str = "llama", *, dtype: torch.dtype = torch.float32, seed: int = 1) -> Path:
+def save_base(
+    folder: Path, model_type: str = "llama", *, dtype: torch.dtype = torch.float32, seed: int = 1, **other_sizes: object
+) -> Path:
     """A tiny model with random weights, in a directory as the hub has them. Its vocabulary is larger than the tokenizer's."""
-    sizes = {} if model_type == "gpt2" else SIZES
+    sizes = {**({} if model_type == "gpt2" else SIZES), **other_sizes}
     special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     config = transformers.AutoConfig.for_model(
-        model_type, vocab_size=VOCAB_SIZE + 5, **sizes, **special, **ARCHITECTURES[model_type]
+        model_type, vocab_size=VOCAB_SIZE + 5, **{**special, **ARCHITECTURES[model_type], **sizes}
     )
     torch.manual_seed(seed)
     module = transformers.AutoModelForCausalLM.from_config(config)
@@ -52,8 +57,8 @@ def save_base(folder: Path, model_type: str = "llama", *, dtype: torch.dtype = t
 
 
 def build(folder: Path, seed: int = 1, **lora: object) -> torch.nn.Module:
-    settings = {"rank": 4, "base_precision": "float32", **lora}
-    model = ModelConfig(pretrained=str(folder), lora=LoraConfig(**settings))  # type: ignore[arg-type]
+    wanted = {"rank": 4, "base_precision": "float32", **lora}
+    model = ModelConfig(pretrained=str(folder), lora=LoraConfig(**wanted))  # type: ignore[arg-type]
     return build_model(model, vocab_size=VOCAB_SIZE, sequence_length=LENGTH, seed=seed).eval()
 
 
@@ -98,6 +103,50 @@ def test_pretrained_weights_of_every_architecture_are_trained_whole(model_type: 
     train_a_little(module)
     module.save_pretrained(tmp_path / "trained")  # type: ignore[operator]
     assert torch.equal(logits(transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "trained")), logits(module))
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    inner=st.integers(3, 67),
+    layers=st.integers(1, 3),
+    heads=st.sampled_from([(1, 1), (3, 1), (4, 2)]),
+    rank=st.integers(1, 9),
+    is_tied=st.booleans(),
+    freeze_a=st.booleans(),
+)
+def test_odd_sizes_tied_or_not(
+    inner: int,
+    layers: int,
+    heads: tuple[int, int],
+    rank: int,
+    is_tied: bool,
+    freeze_a: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """The vector has one A and one B for each linear layer but the head; the frozen weights stay, tied ones stay tied; merging
+    gives the same model."""
+    width, (num_heads, num_groups) = 6 * heads[0], heads
+    base = save_base(
+        tmp_path_factory.mktemp("odd"),
+        hidden_size=width,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=num_heads,
+        num_key_value_heads=num_groups,
+        tie_word_embeddings=is_tied,
+    )
+    module = build(base, rank=rank, freeze_a=freeze_a)
+    groups = 6 * num_groups
+    shapes = [(width, width)] * 2 + [(width, groups)] * 2 + [(width, inner)] * 2 + [(inner, width)]  # in, out
+    wanted = layers * sum(rank * ((0 if freeze_a else into) + out) for into, out in shapes)
+    assert layout_of(module).num_parameters == wanted
+    frozen = {name: p.clone() for name, p in module.named_parameters() if not p.requires_grad}
+    train_a_little(module)
+    assert all(torch.equal(p, frozen[name]) for name, p in module.named_parameters() if name in frozen)
+    found = logits(module)
+    plain = merged(module)
+    assert (logits(plain) - found).abs().max() < 1e-3 * max(1.0, float(found.abs().max()))
+    assert (plain.get_output_embeddings().weight is plain.get_input_embeddings().weight) == is_tied
 
 
 def test_rank_alpha_targets_and_what_is_frozen(tmp_path: Path) -> None:
@@ -174,8 +223,8 @@ def test_damaged_weights_are_a_named_error(tmp_path: Path) -> None:
 
 
 def lora_run(base: Path, **lora: object) -> RunConfig:
-    settings = {"rank": 4, "targets": ("q_proj", "v_proj"), **lora}
-    return replace(RUN, model=ModelConfig(pretrained=str(base), lora=LoraConfig(**settings)))  # type: ignore[arg-type]
+    wanted = {"rank": 4, "targets": ("q_proj", "v_proj"), **lora}
+    return replace(RUN, model=ModelConfig(pretrained=str(base), lora=LoraConfig(**wanted)))  # type: ignore[arg-type]
 
 
 def test_instances_share_one_frozen_base_and_learn(tmp_path: Path) -> None:
@@ -232,3 +281,10 @@ def test_a_drawn_adapter_overwrites_the_vector_it_is_drawn_into(tmp_path: Path) 
     train_a_little(module)
     draw_adapter_(module, seed=1)
     assert torch.equal(flatten(module), fresh)
+
+
+def test_without_peft_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(DeviceError, match=r"pip install 'adloco-peer\[finetune\]'") as refused:
+        build(save_base(tmp_path / "base"))
+    assert refused.value.code == "E521"

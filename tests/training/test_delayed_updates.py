@@ -9,6 +9,7 @@ import torch
 from adloco_p2p.config.run_config import AveragingConfig, OuterConfig
 from adloco_p2p.core.model.events import RunInner
 from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.training.hosting import Hosting
 from tests.training.by_hand import of, plan_moves
 from tests.training.small_run import ONE, RUN, effect, hosting, never, silent, with_run
@@ -157,14 +158,29 @@ def test_given_up_rounds_leave_the_outer_parameters(moves: list[float]) -> None:
     assert applies(peer, 2, 0.1) == (0.95, 0.95)
 
 
-def test_what_the_codec_lost_is_sent_with_the_round_that_ran_ahead(moves: list[float]) -> None:
+@pytest.mark.parametrize("is_made_before", [False, True])
+def test_what_the_codec_lost_is_sent_with_the_round_that_ran_ahead(moves: list[float], is_made_before: bool) -> None:
     """`topk2` sends 64 of 4096 equal values; the others go with the next pseudo-gradient, whose inner steps have begun."""
     moves += [0.25, 0.125]
     peer = at_one(SGD, averaging=AveragingConfig(codec="topk2"))
     trains(peer, 0)
-    codec = peer._codec
+    codec = codec_named("topk2")
     sent = codec.decode(codec.encode(peer.pseudo_gradient(ONE)))  # the last block is shorter; all are alike
     peer.run_inner(replace(effect(round=1), is_ahead=True), should_stop=never, on_progress=silent)
-    expected = 0.125 + (0.25 - sent)
-    assert torch.allclose(peer.pseudo_gradient(ONE), expected, atol=1e-6)
-    assert float(expected.max()) > 0.3
+    lost = 0.25 - sent
+    if is_made_before:  # the average of round 0 comes when the inner steps of round 1 are done
+        assert of(peer.pseudo_gradient(ONE)) == 0.125
+    peer.apply_outer(ONE, sent, round=0, residual=lost)
+    assert torch.allclose(peer.pseudo_gradient(ONE), 0.125 + lost, atol=1e-6)
+    assert float(peer.pseudo_gradient(ONE).max()) > 0.3
+
+
+def test_a_residual_is_sent_once_where_rounds_run_ahead(moves: list[float]) -> None:
+    moves += [0.25, 0.125, 0.5]
+    peer = at_one(SGD, averaging=AveragingConfig(codec="topk2"))
+    trains(peer, 0)
+    trains(peer, 1, is_ahead=True)
+    peer.apply_outer(ONE, torch.zeros(peer.num_parameters), round=0, residual=torch.full((peer.num_parameters,), 1.0))
+    assert of(peer.pseudo_gradient(ONE)) == 1.125
+    trains(peer, 2, is_ahead=True)
+    assert of(peer.pseudo_gradient(ONE)) == 0.5

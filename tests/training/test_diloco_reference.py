@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.numerics.aggregate import aggregate
+from adloco_p2p.numerics.aggregation.registry import rule_named
+from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.layout import flatten
-from adloco_p2p.numerics.reduction import weighted_average
 from adloco_p2p.training.model import build_model, initial_seed
 from tests.training.small_run import ME, ONE, RUN, SyntheticFeed, effect, hosting, never, rows_of, silent
 
@@ -55,11 +57,10 @@ def reference(batches: tuple[int, ...], micro: int, *, is_delayed: bool = False)
             strict=True,
         ):
             _, start, *ends = (parameter.detach() for parameter in parameters)
-            # sum n_m Delta_m / N in host order
-            total = torch.zeros_like(start, dtype=torch.float64)
+            # sum n_m Delta_m / N in host order, each share, product and sum rounded to float32
+            parameters[0].grad = torch.zeros_like(start)
             for batch, end in zip(batches, ends, strict=True):
-                total += batch * STEPS * (start - end).double()
-            parameters[0].grad = (total / (STEPS * sum(batches))).float()
+                parameters[0].grad += (start - end) * torch.tensor(batch / sum(batches), dtype=torch.float32)
         older.load_state_dict(outer.state_dict())
         nesterov.step()
     return flatten(outer)
@@ -90,7 +91,8 @@ def test_three_peers_equal_the_plain_loop(batches: tuple[int, ...], micro: int) 
             assert result is not None
             deltas.append(peer.pseudo_gradient(ONE))
             weights.append(result.samples)
-        averaged = weighted_average(deltas, weights)
+        steps = [STEPS] * len(peers)
+        averaged = aggregate(deltas, weights, steps, rule=rule_named("mean"), codec=codec_named("float32")).vector
         for peer in peers:
             peer.apply_outer(ONE, averaged, round=round_number)
     assert len({peer.digests(ONE) for peer in peers}) == 1

@@ -1,17 +1,23 @@
-"""Golden screens and lines, for reading. `python -m tests.views.golden` writes them again; read the difference."""
+"""Golden screens and lines, for reading, and what the Grafana dashboard has from the metrics. `python -m tests.views.golden`
+writes them again; read the difference."""
 
 import functools
 import io
+import json
+import re
 from pathlib import Path
 
 from rich.console import Console
 
+from adloco_p2p.views.metrics import measures
 from adloco_p2p.views.plain import PlainView
 from adloco_p2p.views.status import Status
 from adloco_p2p.views.terminal import render
 from tests.views.synthetic import events, replay, stamped
 
 FOLDER = Path(__file__).parent / "golden"
+DASHBOARD = Path(__file__).parents[2] / "peers" / "grafana" / "adloco-peer.json"
+GRAFANA_UNITS = {"ratio": "percentunit", "seconds": "s", "bytes": "bytes"}
 
 
 def screen(status: Status, width: int, height: int) -> str:
@@ -51,9 +57,25 @@ def expected_files() -> dict[str, str]:
     }
 
 
+def dashboard() -> str:
+    """Each panel described by the meanings of its metrics, and in their unit where it computes nothing from them."""
+    known = {measure.name: measure for measure in measures(Status())}
+    made = json.loads(DASHBOARD.read_text("ascii"))
+    for panel in made["panels"]:
+        queries = [target["expr"] for target in panel["targets"]]
+        asked = re.findall(r"adloco_[a-z_]+", " ".join(queries))
+        drawn = [known[name] for name in dict.fromkeys(asked) if name in known]
+        if drawn:
+            panel["description"] = " ".join(measure.meaning for measure in drawn)
+        if drawn and all(re.fullmatch(r"adloco_[a-z_]+\{[^}]*\}", query) for query in queries):
+            panel["fieldConfig"]["defaults"]["unit"] = GRAFANA_UNITS.get(drawn[0].unit, "none")
+    return json.dumps(made, indent=2) + "\n"
+
+
 def write() -> None:
     for name, text in expected_files().items():
         (FOLDER / name).write_text(text, encoding="ascii")
+    DASHBOARD.write_text(dashboard(), encoding="ascii")
 
 
 if __name__ == "__main__":

@@ -41,10 +41,11 @@ def test_what_a_token_costs_and_when_the_work_first_counted() -> None:
     fields = summary(apply(status, {"event": "first_contribution", "time": 1e9, "round": 1, "seconds": 41.5}))
     rounds = [event for event in events() if event["event"] == "round"]
     sent, tokens = sum(event["bytes_sent"] for event in rounds), sum(event["tokens"] for event in rounds)
-    assert fields["sent_bytes_per_token"] == sent / tokens
-    assert fields["first_contribution_seconds"] == 41.5
+    values = {metric["name"]: metric["samples"] for metric in fields["metrics"]}
+    assert values["adloco_sent_per_token_bytes"] == [{"labels": [], "value": sent / tokens}]
+    assert values["adloco_first_contribution_seconds"] == [{"labels": [], "value": 41.5}]
     text = "\n".join(lines(fields))
-    assert "sent per token" in text and "counted     first 41.5 s after the command" in text
+    assert "sent per token" in text and "first counted after 41.5 s" in text
     assert "counted" not in "\n".join(lines(summary(Status())))
 
 

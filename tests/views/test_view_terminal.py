@@ -41,9 +41,9 @@ def test_columns_drop_by_priority() -> None:
 def test_the_header_says_when_the_work_began_to_count_and_what_a_token_costs() -> None:
     status = status_at(*BUSY)
     price = units.size(derived.bytes_per_token(status))
-    assert f"{price}/token  first counted after 21.5 s" in screen(status, 80, 24)
+    assert f"{price} sent per token  first counted after 21.5 s" in screen(status, 80, 24)
     again = replay([*events()[:-1], events()[0]])  # started again: of the new session nothing counts yet
-    assert "first counted" not in screen(again, 200, 60) and f"{price[-2:]}/token" in screen(again, 200, 60)
+    assert "first counted" not in screen(again, 200, 60) and f"{price[-2:]} sent per token" in screen(again, 200, 60)
 
 
 def test_a_joiner_beside_one_other_peer_is_not_alone() -> None:

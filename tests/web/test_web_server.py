@@ -15,8 +15,8 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
 from adloco_p2p.runtime.adapters.metrics_endpoint import MetricsEndpoint
+from adloco_p2p.views.metrics import measures
 from adloco_p2p.views.plain import PlainView
-from adloco_p2p.views.prometheus import measures
 from adloco_p2p.web import server
 from adloco_p2p.web.exposition import exposition
 from adloco_p2p.web.server import Address, Page, Server, parse_host

@@ -32,11 +32,22 @@ from adloco_p2p.core.agreement.proposer import Proposer
 from adloco_p2p.core.agreement.recovery import RecoveredState
 from adloco_p2p.core.agreement.report_pool import ReportPool
 from adloco_p2p.core.agreement.slot import Context, Slot, next_slot
+from adloco_p2p.core.agreement.statement_pool import StatementPool
 from adloco_p2p.core.agreement.values import Values
 from adloco_p2p.core.ledger.fork_choice import switch_between
 from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.ledger.validation import door_of
 from adloco_p2p.core.model.events import Decided, Outcome, Persist, Send
-from adloco_p2p.core.model.ledger_entry import Certificate, LedgerEntry, Sign, SignedReport, Verify, Vote
+from adloco_p2p.core.model.ledger_entry import (
+    Certificate,
+    JoinRequest,
+    LedgerEntry,
+    Sign,
+    SignedReport,
+    Statement,
+    Verify,
+    Vote,
+)
 from adloco_p2p.core.model.messages import (
     Ack,
     Chosen,
@@ -82,7 +93,9 @@ class Consensus:
     ) -> None:
         self.me = me
         self.members = members
-        self._context = Context(me=me, sign=sign, verify=verify, decide=decide, draw=draw, members=members)
+        self._context = Context(
+            me=me, sign=sign, verify=verify, decide=decide, draw=draw, members=members, statements=StatementPool(verify)
+        )
         self._reports = ReportPool(verify)
         self._exchange = LedgerExchange(decide, verify, period_seconds=members.timing.heartbeat_seconds)
         self._emergency = EmergencyCheck(self._context)
@@ -94,6 +107,7 @@ class Consensus:
     def start(self, recovered: RecoveredState, now: float) -> list[Outcome]:
         """Take up the ledger and the promises that the journal holds."""
         self.ledger = recovered.ledger
+        self.members.is_let_in = self._is_let_in
         self._learn_rosters()
         self._open_slot(now)
         self.acceptor.restore(recovered)
@@ -125,6 +139,19 @@ class Consensus:
     def tick(self, now: float) -> list[Outcome]:
         return self._flush(now)
 
+    def state(self, statement: Statement) -> str:
+        """A signer's statement, to be carried by the next plan. Why it cannot be; empty where it can."""
+        return self._context.statements.note(statement, self.ledger)
+
+    def _is_let_in(self, request: JoinRequest) -> bool:
+        return not door_of(self.ledger, self._context.verify).problem(request)
+
+    def refusal(self) -> str:
+        """Why this peer, which has no seat, gets none by the ledger as far as it is known here; empty where it may."""
+        if self.slot.is_member or self.members.is_passive or self.slot.parent.is_last:
+            return ""
+        return door_of(self.ledger, self._context.verify).problem(self.members.join_request())
+
     @property
     def next_deadline(self) -> float | None:
         """When the slot must be looked at without any message, as of the last call."""
@@ -139,6 +166,7 @@ class Consensus:
             self.values.note_time(now)
         self.members.head = self.ledger.head
         self.members.have = self.values.have
+        self.members.statements = self._context.statements.pending(self.ledger)
         is_open = self._takes_part and not self.slot.parent.is_last
         self._deadline = self.proposer.deadline(now) if is_open else None
         outcomes = list(self._context.outbox)
@@ -241,8 +269,8 @@ class Consensus:
         if message.parent != self.slot.digest:
             self._on_other_slot(sender, message, now)
             return
-        if self.slot.parent.is_last or (sender not in self.slot.roster and not isinstance(message, Pull)):
-            return
+        if not isinstance(message, Pull) and (self.slot.parent.is_last or sender not in self.slot.roster):
+            return  # after the last plan nothing is decided, but its reports name the states that the end of the run needs
         if self._exceeds_ballot_jump(message):
             return
         match message:
@@ -295,6 +323,8 @@ class Consensus:
     def _on_heartbeat(self, sender: PeerId, message: Heartbeat, now: float) -> None:
         head = self.ledger.head
         is_member = sender in self.slot.roster
+        for statement in message.statements:
+            self._context.statements.note(statement, self.ledger)
         if is_member:
             self._emergency.note_head(sender, message.head.digest, now)
         if message.head.digest == head.digest:

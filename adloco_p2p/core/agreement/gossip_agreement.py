@@ -13,7 +13,7 @@ from adloco_p2p.core.agreement.recovery import recover
 from adloco_p2p.core.ledger.ledger import Ledger, Recall
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Decided, Outcome, PeerBack, PeerGone, Persist
-from adloco_p2p.core.model.ledger_entry import Reorg, Sign, Verify
+from adloco_p2p.core.model.ledger_entry import Reorg, Sign, Statement, Ticket, Verify
 from adloco_p2p.core.model.messages import Entries, Heartbeat, Incarnation, Leave, Ping, PullEntries, SlotMessage
 from adloco_p2p.core.model.telemetry import Log, Returned, Suspected
 from adloco_p2p.core.model.types import Capacity, Decide, PeerId, Report, RoundPlan
@@ -41,8 +41,11 @@ class GossipAgreement:
         verify: Verify,
         draw: Callable[[], float],
         timing: Timing,
+        ticket: Ticket | None = None,
     ) -> None:
+        """`ticket`: of a newcomer, where the run asks for one."""
         self.members = Membership(me, run=genesis.run, sign=sign, verify=verify, draw=draw, timing=timing)
+        self.members.ticket = ticket
         self.consensus = Consensus(me, sign=sign, verify=verify, decide=decide, members=self.members, draw=draw)
         self.me = me
         self.sign = sign
@@ -109,6 +112,14 @@ class GossipAgreement:
     def leave(self, now: float) -> list[Outcome]:
         """Become a passive member: this peer takes no part in agreeing from now on, it only follows the ledger."""
         return list(self.members.leave(now))
+
+    def state(self, statement: Statement) -> str:
+        """Pass on a signer's statement until a plan carries it. Why none will; empty where one may."""
+        return self.consensus.state(statement)
+
+    def refusal(self) -> str:
+        """Why this peer gets no seat, by the ledger as far as it is known here; empty where it may get one, or has one."""
+        return self.consensus.refusal()
 
     def rejoin(self, capacity: Capacity, now: float) -> list[Outcome]:
         """Beats that rise again cancel the leave; if plans leave this peer out by now, it asks to join as a newcomer does."""

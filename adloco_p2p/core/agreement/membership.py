@@ -16,7 +16,7 @@ from math import ceil, log2
 from typing import TypeVar
 
 from adloco_p2p.core.model.events import Broadcast, Effect, Send
-from adloco_p2p.core.model.ledger_entry import Head, JoinRequest, Sign, Verify
+from adloco_p2p.core.model.ledger_entry import Head, JoinRequest, Sign, Statement, Ticket, Verify
 from adloco_p2p.core.model.messages import MAX_PASSED_ON, Heartbeat, Leave, Life, Ping
 from adloco_p2p.core.model.types import LARGEST_COUNT, Capacity, Digest, PeerId
 
@@ -81,6 +81,12 @@ class Membership:
         self.head: Head | None = None
         """The end of the ledger, for the heartbeats; set by the consensus, as is `have`."""
         self.have = 0
+        self.statements: tuple[Statement, ...] = ()
+        """Of signers, to be passed on; set by the consensus, too."""
+        self.ticket: Ticket | None = None
+        """Shown with this peer's request to join."""
+        self.is_let_in: Callable[[JoinRequest], bool] = lambda _: True
+        """Whether the run lets the peer in, by the ledger; set by the consensus. Other requests are not kept."""
         self._run = run
         self._sign = sign
         self._verify = verify
@@ -301,6 +307,7 @@ class Membership:
             joins=tuple(joins[:1] + self._sample(joins[1:], MAX_PASSED_ON - 1)),
             leaves=tuple(self._sample(leaves, MAX_PASSED_ON)),
             lives=self._lives_to_send(now, about),
+            statements=self.statements,
         )
 
     def _lives_to_send(self, now: float, about: PeerId | None) -> tuple[Life, ...]:
@@ -377,7 +384,7 @@ class Membership:
         is_news = known is None or request.beat > known[0].beat
         if request.run != self._run or request.peer == self.me or not is_news:
             return
-        if self._verify(request.peer, request.payload, request.signature):
+        if self._verify(request.peer, request.payload, request.signature) and self.is_let_in(request):
             self._joins.pop(request.peer, None)
             self._joins[request.peer] = (request, now)  # also of a member: newer plans may have left it out
             self._forget_requests(now)
@@ -412,7 +419,9 @@ class Membership:
     def join_request(self) -> JoinRequest:
         """This peer's own, of this moment."""
         assert self._capacity is not None
-        unsigned = JoinRequest(peer=self.me, run=self._run, capacity=self._capacity, beat=self._beat, signature="")
+        unsigned = JoinRequest(
+            peer=self.me, run=self._run, capacity=self._capacity, beat=self._beat, ticket=self.ticket, signature=""
+        )
         return replace(unsigned, signature=self._sign(unsigned.payload))
 
     def _remember(self, peer: PeerId) -> None:

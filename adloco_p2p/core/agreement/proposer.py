@@ -6,8 +6,9 @@ value of the highest ballot that its promises name. So once a majority acked a v
 by a majority that shares a member with the first one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from adloco_p2p.core.agreement.acceptor import Acceptor
 from adloco_p2p.core.agreement.ballot_timer import BallotTimer
@@ -15,9 +16,10 @@ from adloco_p2p.core.agreement.dissemination import Dissemination
 from adloco_p2p.core.agreement.learner import Learner
 from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.agreement.values import Values
+from adloco_p2p.core.ledger.validation import door_of
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import is_majority
-from adloco_p2p.core.model.ledger_entry import MAX_JOINS, Ballot, CastVote, Certificate, Value
+from adloco_p2p.core.model.ledger_entry import MAX_JOINS, Ballot, CastVote, Certificate, JoinRequest, Statement, Value
 from adloco_p2p.core.model.messages import Prepare, Promise, Proposal, Refusal
 from adloco_p2p.core.model.types import MAX_ROSTER, Digest, PeerId
 
@@ -205,9 +207,15 @@ class Proposer:
         return all(peer in self._promises for peer in counted if members.lease_valid(peer, now))
 
     def _fresh_value(self, now: float) -> Value:
-        room = MAX_ROSTER - len(self._slot.roster)
-        joined = self._context.members.candidates(now)[: max(0, min(MAX_JOINS, room))]
-        return self._values.make(joined=joined, absent=self._absent)
+        room = max(0, min(MAX_JOINS, MAX_ROSTER - len(self._slot.roster)))
+        statements = self._context.statements.pending(self._slot.ledger)
+        joined = islice(self._admitted(self._context.members.candidates(now), statements), room)
+        return self._values.make(joined=tuple(joined), absent=self._absent, statements=statements)
+
+    def _admitted(self, requests: Iterable[JoinRequest], statements: Sequence[Statement] = ()) -> Iterator[JoinRequest]:
+        """Those that the run lets in."""
+        door = door_of(self._slot.ledger, self._context.verify, statements=statements)
+        return (request for request in requests if not door.problem(request))
 
     def _publish(self, ballot: Ballot, value: Value, now: float) -> None:
         """Accept it here first; the proposal is the proposer's ack, too."""
@@ -232,13 +240,14 @@ class Proposer:
             self._empty_since = now
         if now < self._empty_since + members.lease_seconds:  # until the join requests have got around
             return None
-        requests = sorted([members.join_request(), *members.candidates(now)], key=lambda request: request.peer)
+        asking = sorted([members.join_request(), *members.candidates(now)], key=lambda request: request.peer)
+        requests = tuple(islice(self._admitted(asking), MAX_JOINS))
         former = self._slot.ledger.members()
         me = self._context.me
         if me != next((request.peer for request in requests if request.peer in former), None):
             return None
         ballot = Ballot(attempt=1, peer=me)
-        digest = canonical.digest_once(self._values.make(joined=requests[:MAX_JOINS], absent=roster))
+        digest = canonical.digest_once(self._values.make(joined=requests, absent=roster))
         vote = self._acceptor.signed_vote(ballot, digest, roster, abstains=False)
         cast = CastVote(peer=me, abstains=False, signature=vote.signature)
         return digest, Certificate(ballot=ballot, absent=roster, votes=(cast,))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from adloco_p2p.core.agreement.membership import Membership, Timing
+from adloco_p2p.core.agreement.statement_pool import StatementPool
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model.electorate import electorate, electors, is_majority
 from adloco_p2p.core.model.events import Outcome
@@ -26,6 +27,8 @@ class Context:
     draw: Callable[[], float]
     """Uniform in [0, 1)."""
     members: Membership
+    statements: StatementPool
+    """Of signers, that no plan carries yet."""
     outbox: list[Outcome] = field(default_factory=list)
     """In order: what must be persisted stands before what may be sent only afterwards."""
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.commit_votes import CommitVotes
+from adloco_p2p.core.averaging.contribution_weights import contribution_weights
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.averaging.reduction_shares import reduction_shares
 from adloco_p2p.core.model import canonical
@@ -96,18 +97,25 @@ class Attempts:
     def average(self) -> Average:
         """The all-reduce of the current attempt."""
         attempt = self.current
-        samples = {share.peer: share.samples for share in self._plan.instance(self._instance).hosts}
-        roster = {entry.peer: entry.capacity for entry in self._plan.roster}
-        uplinks = [roster[peer].upload_bytes_per_second if peer in roster else 0.0 for peer in attempt.members]
-        reachable = [peer not in roster or roster[peer].is_reachable for peer in attempt.members]
+        shares = {share.peer: share for share in self._plan.instance(self._instance).hosts}
+        roster = {entry.peer: entry for entry in self._plan.roster if entry.peer in attempt.members}
+        weights = contribution_weights(
+            {peer: shares[peer].samples for peer in attempt.members},
+            {peer: entry.standing for peer, entry in roster.items()},
+        )
+        uplinks = [roster[peer].capacity.upload_bytes_per_second if peer in roster else 0.0 for peer in attempt.members]
+        reachable = [peer not in roster or roster[peer].capacity.is_reachable for peer in attempt.members]
+        served = [peer not in roster or not roster[peer].probation for peer in attempt.members]
+        reducers = [takes and has_served for takes, has_served in zip(reachable, served, strict=True)]
         return Average(
             instance=self._instance,
             round=self._plan.round,
             attempt=attempt.number,
             key=self.key(attempt.number, attempt.members),
-            weights=tuple((peer, samples[peer]) for peer in attempt.members),
+            weights=tuple(weights.items()),
+            steps=tuple(shares[peer].inner_steps for peer in attempt.members),
             timeout_seconds=self._timeout_seconds(uplinks),
-            shares=reduction_shares(uplinks, reachable),
+            shares=reduction_shares(uplinks, reducers if any(reducers) else reachable),
         )
 
     def _timeout_seconds(self, uplinks: Sequence[float]) -> float:

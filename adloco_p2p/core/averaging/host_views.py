@@ -28,6 +28,8 @@ class HostView:
     """It has cast its commit vote, so it joins no further attempt."""
     accused: frozenset[PeerId] = frozenset()
     """The other contributors that it has accused in this round, as far as its accusations count."""
+    accuses_this_host: bool = False
+    """An attempt failed because of this host in its sight: it joins no attempt with this host again."""
     uncalled_start_at: float = -math.inf
     """When it last ended an attempt of which no member had reported a failure. Seconds."""
 
@@ -114,13 +116,21 @@ class HostViews:
     def accuse(self, accuser: PeerId, peers: Sequence[PeerId]) -> None:
         """An attempt of `accuser` failed because of these, by its own report. It has less than half of those that remain left
         out at once, and all accusers together less than half of the contributors in the whole round: the others could still
-        make an average of a majority. If it names itself it is left out, too."""
+        make an average of a majority. It is left out itself if it names itself; and if it names this host, with which it joins
+        no attempt again, as long as less than half do: otherwise two leaders that each have such a member start attempts in
+        turn for ever."""
         accused = frozenset(peer for peer in peers if peer in self._contributors and peer != accuser)
         in_round = accused.union(*(view.accused for view in self._views.values()))
         if 2 * len(accused) < len(self.remaining) and 2 * len(in_round) < len(self._contributors):
             self._views[accuser].accused |= accused
             self.suspect(accused)
-        if accuser in peers and accuser in self._contributors:
+        if accuser not in self._contributors:
+            return
+        view = self._views[accuser]
+        view.accuses_this_host = view.accuses_this_host or self._me in peers
+        accusers = sum(view.accuses_this_host for view in self._views.values())
+        refuses = self._me in peers and 2 * accusers < len(self._contributors)
+        if accuser in peers or refuses:
             self.suspect([accuser])
 
     def skip_leader(self) -> None:

@@ -190,7 +190,14 @@ class OuterRound:
     @property
     def is_averaged(self) -> bool:
         """This host's own pseudo-gradient is in the committed average."""
-        return self.average is not None and self.me in self.average.contributors
+        return self.me in self._averaged_hosts
+
+    @property
+    def _averaged_hosts(self) -> tuple[PeerId, ...]:
+        """Hosts whose pseudo-gradients are in this host's average."""
+        if self.average is None:
+            return ()
+        return tuple(peer for peer in self.average.contributors if peer not in self.average.left_out)
 
     def start(self, now: float, *, progress_end: float, is_ahead: bool = False) -> list[Effect]:
         """Begin: a contributor trains, a host without a share waits for the others' average. `is_ahead`: the round before is
@@ -338,7 +345,7 @@ class OuterRound:
         """This host's statement about the round, once it is done. Work that is not in the average does not count."""
         assert self.is_done and self.applied is not None
         result = self.result if self.is_averaged or self.is_void else None
-        present = self.average.contributors if self.average is not None and not self.is_void else self._present
+        present = self._present if self.is_void else self._averaged_hosts
         has_statistics = self.is_averaged and not self.is_void and not self.is_carried
         return InstanceReport(
             instance=self.instance,

@@ -6,6 +6,7 @@ and belong to the right round, the rule makes exactly this plan of them, and mor
 
 from collections.abc import Callable, Iterator, Sequence
 
+from adloco_p2p.core.ledger.admission import Admissions
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry
 from adloco_p2p.core.model.run_progress import proven_samples
@@ -57,6 +58,8 @@ class Ledger:
         self.position: dict[Digest, int] = {self.digests[0]: 0}
         self._members: dict[PeerId, int] = dict.fromkeys(roster_of(genesis), 0)
         """Every peer that ever was on a roster -> the position of the first one."""
+        self.admissions = Admissions()
+        """What the entries say of invitations and bans."""
         self._genesis = genesis
         self._recall = recall
 
@@ -76,6 +79,7 @@ class Ledger:
         self.plans.append(entry.plan)
         self.digests.append(entry.value.plan)
         self.position[entry.value.plan] = len(self.digests) - 1
+        self.admissions.note(entry.value, position=len(self.digests) - 1, members=self._members)
         for peer in roster_of(entry.plan):
             self._members.setdefault(peer, len(self.digests) - 1)
 
@@ -111,6 +115,7 @@ class Ledger:
         copy.digests, copy.samples = self.digests[:length], self.samples[:length]
         copy.position = {digest: position for position, digest in enumerate(copy.digests)}
         copy._members = {peer: first for peer, first in self._members.items() if first < length}
+        copy.admissions = self.admissions.truncated(length)
         first = max(1, min(len(self.digests) - len(self.entries), length - REPORT_LAG))
         copy.entries = list(self.between(first, length))
         copy.plans = [*([self._genesis] if first == 1 else []), *(entry.plan for entry in copy.entries)]

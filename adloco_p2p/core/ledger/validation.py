@@ -2,11 +2,12 @@
 
 from collections.abc import Collection, Sequence
 
+from adloco_p2p.core.ledger.admission import Door, in_order, newly_banned, statement_problem
 from adloco_p2p.core.ledger.branch_claims import accepted_claims
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import electorate, electors, is_emergency, is_majority
-from adloco_p2p.core.model.ledger_entry import Certificate, LedgerEntry, SignedReport, Value, Verify, Vote
+from adloco_p2p.core.model.ledger_entry import Certificate, LedgerEntry, SignedReport, Statement, Value, Verify, Vote
 from adloco_p2p.core.model.report_form import usable
 from adloco_p2p.core.model.types import (
     MAX_ROSTER,
@@ -30,7 +31,19 @@ def num_emergencies(genesis: RoundPlan, entries: Sequence[LedgerEntry]) -> int:
 def change_of(value: Value, reports: Sequence[Report], ledger: "Ledger") -> RosterChange:
     """The rule's input beside the reports; the ledger ends with the value's parent."""
     joined = tuple((join.peer, join.capacity) for join in value.joined)
-    return RosterChange(joined=joined, departed=value.departed, branches=accepted_claims(ledger, reports))
+    departed = sorted({*value.departed, *newly_banned(value.statements, ledger.plans[-1])})
+    return RosterChange(joined=joined, departed=tuple(departed), branches=accepted_claims(ledger, reports))
+
+
+def door_of(ledger: "Ledger", verify: Verify, *, statements: Sequence[Statement] = ()) -> Door:
+    """Of the plan after the end of the ledger."""
+    return Door(
+        parent=ledger.plans[-1],
+        admissions=ledger.admissions,
+        members=ledger.members(),
+        statements=statements,
+        verify=verify,
+    )
 
 
 def check_value(
@@ -46,7 +59,7 @@ def check_value(
     `reports` are checked here unless they were before, their digests by the caller."""
     parent = ledger.plans[-1]
     wrong = _check_reports(value, reports, ledger.reported, None if are_verified else verify)
-    wrong = wrong or _check_change(value, parent, verify)
+    wrong = wrong or _check_statements(value, ledger, verify) or _check_change(value, ledger, verify)
     if wrong:
         return wrong
     plain_reports = tuple(signed.report for signed in reports)
@@ -76,19 +89,30 @@ def _check_reports(value: Value, reports: Sequence[SignedReport], reported: Roun
     return ""
 
 
-def _check_change(value: Value, parent: RoundPlan, verify: Verify) -> str:
+def _check_statements(value: Value, ledger: "Ledger", verify: Verify) -> str:
+    if list(value.statements) != in_order(set(value.statements)):
+        return "statements are not in order, one each"
+    parent, admissions = ledger.plans[-1], ledger.admissions
+    problems = (statement_problem(s, parent=parent, admissions=admissions, verify=verify) for s in value.statements)
+    return next(filter(None, problems), "")
+
+
+def _check_change(value: Value, ledger: "Ledger", verify: Verify) -> str:
+    parent = ledger.plans[-1]
     roster = roster_of(parent)
     joined = [join.peer for join in value.joined]
     if joined != sorted(set(joined)) or any(peer in roster for peer in joined):
         return "newcomers are not new, or not sorted"
     if list(value.departed) != sorted(set(value.departed)) or any(peer not in roster for peer in value.departed):
         return "a departing peer is not on the roster"
-    if not 1 <= len(roster) + len(joined) - len(value.departed) <= MAX_ROSTER:
+    gone = {*value.departed, *newly_banned(value.statements, parent)}
+    if not 1 <= len(roster) + len(joined) - len(gone) <= MAX_ROSTER:
         return "the roster would be empty or too large"
     for join in value.joined:
         if join.run != parent.run or not verify(join.peer, join.payload, join.signature):
             return f"the join request of {join.peer} is not signed by that peer for this run"
-    return ""
+    door = door_of(ledger, verify, statements=value.statements)
+    return next(filter(None, map(door.problem, value.joined)), "")
 
 
 def vote_of(

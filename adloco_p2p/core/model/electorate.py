@@ -5,9 +5,6 @@ from collections.abc import Sequence
 from adloco_p2p.core.model.ledger_entry import Certificate
 from adloco_p2p.core.model.types import REPORT_LAG, PeerId, RosterEntry, RoundPlan
 
-PROBATION_ROUNDS = 8
-"""A newcomer becomes an elector after so many rounds, or after a quarter of the run so far if that is less: names are free,
-rounds of work are not. In a young run the founder must not be the only elector, or its restart parts it from all the others."""
 SILENT_ROUNDS = 4
 """A member that did not report so many rounds running is no elector until it reports again."""
 DEPARTS_AFTER = 16
@@ -26,15 +23,13 @@ def silent_rounds(roster_entry: RosterEntry, round: int) -> int:
 
 
 def electorate(plan: RoundPlan) -> tuple[PeerId, ...]:
-    """The members that decide on the successor of the plan, sorted: those that were there from the first plan on, or have
-    been for their probation, and report. Where there is none, those that reported lately; else all."""
+    """The members that decide on the successor of the plan, sorted: founders, and those that have reported and served their
+    probation (`core/planning/standing.py`), if they report. Where there is none, those that reported lately; else all."""
     reporting = [roster_entry for roster_entry in plan.roster if silent_rounds(roster_entry, plan.round) < SILENT_ROUNDS]
-    probation = min(PROBATION_ROUNDS, plan.round // 4)
     seasoned = [
         roster_entry
         for roster_entry in reporting
-        if not roster_entry.joined_round
-        or (roster_entry.last_report is not None and plan.round - roster_entry.joined_round >= probation)
+        if not roster_entry.joined_round or (roster_entry.last_report is not None and not roster_entry.probation)
     ]
     chosen = seasoned or [roster_entry for roster_entry in reporting if roster_entry.last_report is not None] or plan.roster
     return tuple(roster_entry.peer for roster_entry in chosen)

@@ -132,8 +132,11 @@ class AverageFinished:
     attempt: int
     digest: Digest
     contributors: tuple[PeerId, ...]
+    """The hosts that gave their pseudo-gradients, as the attempt had them."""
     statistics: PseudoGradientStatistics | None
-    """None where the average was fetched from others, and nothing of this peer is in it."""
+    """None where the average was fetched from others, and what is in it of this peer is not known."""
+    left_out: tuple[PeerId, ...] = ()
+    """Those of the contributors whose pseudo-gradients the aggregation rule left out; the digest binds them."""
     is_repair: bool = False
     """The end of a `RepairAverage`."""
     bytes_sent: int = 0
@@ -347,6 +350,8 @@ class Average:
     """Digest of run, instance, round, plan, attempt and members: peers that disagree cannot meet."""
     weights: tuple[tuple[PeerId, int], ...]
     """Sorted by peer; every weight is positive."""
+    steps: tuple[int, ...]
+    """Inner steps that the plan gave each of them."""
     timeout_seconds: float
     shares: tuple[float, ...] = ()
     """How much of the vector each of them reduces; empty: equally much."""

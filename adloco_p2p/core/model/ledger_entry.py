@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
-from annotated_types import MaxLen
+from annotated_types import Ge, Le, MaxLen
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.types import MAX_ROSTER, Capacity, Count, Digest, PeerId, Report, RoundPlan
@@ -53,6 +53,65 @@ class SignedReport:
         return payload("report", canonical.digest_once(self.report))
 
 
+MAX_REASON = 200
+"""Characters of the reason of a ban."""
+
+# --- admission -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invitation:
+    """`Whoever signs with this key may take a seat.` Made by a signer of the run. The private part of the key travels in a join
+    link; the rest of an invitation is public."""
+
+    run: Digest
+    signer: PeerId
+    key: PeerId
+    """The public part of the key, in the form of a peer id."""
+    seats: Annotated[int, Ge(1), Le(MAX_ROSTER)]
+    """Peers that it lets in, over the whole run."""
+    last_round: Count
+    """The last plan that may admit by it."""
+    signature: Signature
+
+    @property
+    def payload(self) -> bytes:
+        return payload("invitation", self.run, self.signer, self.key, self.seats, self.last_round)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """An invitation, made out to one peer by its key."""
+
+    invitation: Invitation
+    signature: Signature
+
+    def payload(self, peer: PeerId) -> bytes:
+        return payload("ticket", self.invitation.run, self.invitation.key, peer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class Statement:
+    """A signer's decision about a peer, or about an invitation. It takes effect with the plan that carries it."""
+
+    run: Digest
+    signer: PeerId
+    serial: Count
+    """Tells two equal statements of a signer apart; of two in one plan the higher one is the later."""
+    action: Literal["ban", "unban", "revoke"]
+    subject: PeerId
+    """The peer; for `revoke` the key of the invitation."""
+    reason: Annotated[str, MaxLen(MAX_REASON)] = ""
+    signature: Signature
+
+    @property
+    def payload(self) -> bytes:
+        return payload("statement", self.run, self.signer, self.serial, self.action, self.subject, self.reason)
+
+
+MAX_STATEMENTS = 16
+"""Statements of signers that one plan carries."""
+
 # --- membership ------------------------------------------------------------------------------------------------------
 
 
@@ -65,11 +124,13 @@ class JoinRequest:
     capacity: Capacity
     beat: Count
     """The peer's heartbeat count; a request with a higher count replaces one with a lower."""
+    ticket: Ticket | None = None
+    """Of a newcomer, where the run asks for one."""
     signature: Signature
 
     @property
     def payload(self) -> bytes:
-        return payload("join", self.peer, self.run, self.capacity, self.beat)
+        return payload("join", self.peer, self.run, self.capacity, self.beat, self.ticket)
 
 
 MAX_JOINS = 64
@@ -90,6 +151,8 @@ class Value:
     departed: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
     """Sorted."""
     plan: Digest
+    statements: Annotated[tuple[Statement, ...], MaxLen(MAX_STATEMENTS)] = ()
+    """Sorted by serial, then by digest."""
 
 
 # --- the ledger ------------------------------------------------------------------------------------------------------

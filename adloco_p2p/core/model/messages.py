@@ -12,6 +12,7 @@ from annotated_types import Ge, Lt, MaxLen
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import (
     MAX_ENTRIES,
+    MAX_STATEMENTS,
     Ballot,
     Certificate,
     Head,
@@ -19,6 +20,7 @@ from adloco_p2p.core.model.ledger_entry import (
     LedgerEntry,
     Signature,
     SignedReport,
+    Statement,
     Value,
     Vote,
     payload,
@@ -81,6 +83,8 @@ class Heartbeat:
     leaves: Annotated[tuple[Leave, ...], MaxLen(MAX_PASSED_ON)] = ()
     lives: Annotated[tuple[Life, ...], MaxLen(MAX_PASSED_ON)] = ()
     """Of members: the sender's own first, then those that it learned lately."""
+    statements: Annotated[tuple[Statement, ...], MaxLen(MAX_STATEMENTS)] = ()
+    """Of signers, that no plan carries yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

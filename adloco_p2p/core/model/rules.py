@@ -7,7 +7,7 @@ types are data (`annotated_types`); the configuration loader checks them and nam
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from adloco_p2p.core.model.types import Fraction
 
@@ -124,6 +124,17 @@ class WorkRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionRules:
+    """Which peers the run lets in, and when they count in full."""
+
+    kind: Literal["tickets", "open"] = "tickets"
+    """`tickets`: with an invitation of a signer, which a join link carries; `open`: everybody, so that one who makes up more
+    peers than all others together decides what the model becomes."""
+    probation_rounds: Annotated[int, Ge(0), Le(64)] = 8
+    """Reports that a newcomer owes until it votes, proposes and reduces; its weight is small until then. 0: full at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """Everything that the core needs to know of a run."""
 
@@ -132,3 +143,4 @@ class Rules:
     batch: BatchRules = field(default_factory=BatchRules)
     switch: SwitchRules = field(default_factory=SwitchRules)
     merge: MergeRules = field(default_factory=MergeRules)
+    admission: AdmissionRules = field(default_factory=AdmissionRules)

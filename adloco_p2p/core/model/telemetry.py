@@ -7,7 +7,7 @@ event is about one peer, losses are in nats per predicted token, and a number th
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from adloco_p2p.core.model import canonical, types
@@ -33,6 +33,11 @@ class Stamped:
     time: float
     """Unix seconds."""
     event: Log
+
+
+def shared(value: object, kind: type[Any]) -> dict[str, Any]:
+    """The fields of the dataclass `kind` that `value` has too: what a summary repeats of the whole."""
+    return {item.name: getattr(value, item.name) for item in fields(kind) if hasattr(value, item.name)}
 
 
 # --- a session -------------------------------------------------------------------------------------------------------
@@ -170,33 +175,13 @@ class Plan(Log):
 
 
 def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
-    return Plan(
-        round=plan.round,
-        digest=digest,
-        reason=plan.reason,
-        expected_seconds=plan.expected_seconds,
-        is_last=plan.is_last,
-        samples_before=plan.samples_before,
-        samples=planned_samples(plan),
-        roster=tuple(
-            RosterLine(peer=entry.peer, samples_per_second=entry.capacity.samples_per_second, last_report=entry.last_report)
-            for entry in plan.roster
-        ),
-        instances=tuple(
-            InstanceLine(
-                instance=item.instance,
-                requested_batch=item.requested_batch,
-                effective_batch=item.effective_batch,
-                mode=item.mode,
-                reason=item.reason,
-                hosts=item.hosts,
-            )
-            for item in plan.instances
-        ),
-        forks=plan.forks,
-        merges=plan.merges,
-        probe=plan.probe,
+    told = shared(plan, Plan)
+    told["roster"] = tuple(
+        RosterLine(peer=entry.peer, samples_per_second=entry.capacity.samples_per_second, last_report=entry.last_report)
+        for entry in plan.roster
     )
+    told["instances"] = tuple(InstanceLine(**shared(item, InstanceLine)) for item in plan.instances)
+    return Plan(**told, digest=digest, samples=planned_samples(plan))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +196,7 @@ class Merge(Log):
 
 
 def merge_line(merge: types.Merge, round: int) -> Merge:
-    return Merge(round=round, sources=merge.sources, target=merge.target, weights=merge.weights, reason=merge.reason)
+    return Merge(round=round, **shared(merge, Merge))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +209,7 @@ class Fork(Log):
 
 
 def fork_line(fork: types.Fork, round: int) -> Fork:
-    return Fork(round=round, source=fork.source, targets=fork.targets)
+    return Fork(round=round, **shared(fork, Fork))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,8 @@ MAX_HOSTS = 256
 """Hosts of one instance that a plan may name."""
 MAX_ROSTER = 4096
 """Peers that a plan may count."""
+MAX_SIGNERS = 16
+"""Peers of a run that may invite and ban."""
 MAX_INSTANCES = 64
 """Live instances of a run."""
 FIRST_BRANCH_ID = 1_000_000
@@ -284,6 +286,8 @@ class Fork:
 
 
 Fraction = Annotated[float, Ge(0), Le(1)]
+FULL_STANDING = 256
+"""Standing of a full member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,6 +330,20 @@ class RosterEntry:
     """The last measured speeds, oldest first; their median shares the work."""
     last_report: Count | None = None
     """The last round this peer reported."""
+    probation: Count = 0
+    """Reports that it still owes until it votes, proposes and reduces; see `core/planning/standing.py`."""
+    standing: Annotated[int, Ge(0), Le(FULL_STANDING)] = FULL_STANDING
+    """How much its samples weigh in an average, of `FULL_STANDING`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormerMember:
+    """A peer that gave up its seat after its probation: for some rounds it need not serve another one."""
+
+    peer: PeerId
+    left_round: Count
+    """The first plan without it."""
+    standing: Annotated[int, Ge(0), Le(FULL_STANDING)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
@@ -359,6 +377,12 @@ class RoundPlan:
     samples_before: Count = 0
     """Samples that the plans of the rounds before gave out, over all instances."""
     reason: Text = ""
+    signers: Annotated[tuple[PeerId, ...], MaxLen(MAX_SIGNERS)] = ()
+    """Peers whose invitations and statements count, sorted; the author first of all. None: everybody may join."""
+    is_ticketed: bool = False
+    """A newcomer needs an invitation of a signer."""
+    former: Annotated[tuple[FormerMember, ...], MaxLen(MAX_ROSTER)] = ()
+    """Sorted by peer."""
 
     def instance(self, instance: InstanceId) -> InstancePlan:
         return next(plan for plan in self.instances if plan.instance == instance)
@@ -371,6 +395,7 @@ class RosterChange:
 
     joined: Annotated[tuple[tuple[PeerId, Capacity], ...], MaxLen(MAX_ROSTER)] = ()
     departed: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)] = ()
+    """Absent, or banned."""
     branches: Annotated[tuple[PendingBranch, ...], MaxLen(MAX_BRANCHES)] = ()
     """Accepted for the first time."""
 

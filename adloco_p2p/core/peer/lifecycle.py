@@ -223,7 +223,9 @@ class Lifecycle:
         """Pause or stop where that was asked and nothing is under way; stop where the others have ended the run."""
         if self._is_busy():
             return []
-        is_arriving = self._state.opened == self._book.newest.round or bool(self._fetching.under_way)
+        newest, opened = self._book.newest, self._state.opened
+        is_last_step = opened + 1 == newest.round and self._book.has_others(newest, self._state.gone)  # they still serve states
+        is_arriving = opened == newest.round or is_last_step or bool(self._fetching.under_way)
         if not is_arriving and self.have_others_ended():
             return self._stop(Stop(reason="the others ended the run before this peer had caught up", is_finished=False), now)
         if not self.is_ending:

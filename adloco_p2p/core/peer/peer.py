@@ -72,6 +72,8 @@ class Cadence:
     evaluation_period: int
     """0: only at the end."""
     checkpoint_period: int
+    checkpoint_seconds: float = 0.0
+    """At least so long between two checkpoints."""
     is_delayed: bool = False
     """Outer updates may come one round late."""
 
@@ -92,7 +94,7 @@ class Peer:
         self._state = PeerState(me, is_delayed=cadence.is_delayed)
         self._book = self._state.book
         self._branches = self._state.branches
-        self._checkpoints = Checkpoints(self._state, is_on_schedule=cadence.saves)
+        self._checkpoints = Checkpoints(self._state, is_on_schedule=cadence.saves, least_seconds=cadence.checkpoint_seconds)
         self._adaptive_timeout = AdaptiveTimeout()
         self._fetching = Fetching(self._state)
         self._reporting = Reporting(self._state, submit=self._submit)
@@ -284,7 +286,7 @@ class Peer:
             return []
         if self._lifecycle.is_waiting:
             return self._lifecycle.wait(now)
-        effects = [*self._catching_up.catch_up(now, is_donor=self._lifecycle.is_donor), *self._go_on_alone()]
+        effects = [*self._catching_up.catch_up(now, is_donor=self._lifecycle.is_donor), *self._go_on_alone(now)]
         effects += self._reporting.report_rounds(now)
         effects += [*self._checkpoints.complete_due(now), *self._lifecycle.finish(now)]
         if self._lifecycle.is_waiting:
@@ -295,7 +297,7 @@ class Peer:
         effects += self._start_rounds(now)
         return effects or self._lifecycle.end(now)
 
-    def _go_on_alone(self) -> list[Effect]:
+    def _go_on_alone(self, now: float) -> list[Effect]:
         """The hosts that were to send an average are all gone: train the round after all, or, where the plan gives this peer
         no work, go on with the state as it is."""
         effects: list[Effect] = []
@@ -306,7 +308,7 @@ class Peer:
                 self._state.declined.pop(key, None)
                 if not outer.share.samples:
                     self._state.untrained[key] = None
-                    effects += self._arrive(outer.instance, outer.round + 1)
+                    effects += self._arrive(outer.instance, outer.round + 1, now)
         return effects
 
     def _start_rounds(self, now: float) -> list[Effect]:
@@ -345,7 +347,7 @@ class Peer:
     def _round_done(self, outer: OuterRound, now: float) -> list[Effect]:
         """One instance ended its round: count it and write it down. What ran ahead of it goes on."""
         self._checkpoints.count(outer)
-        effects = [round_line(outer), *self._arrive(outer.instance, outer.round + 1)]
+        effects = [round_line(outer), *self._arrive(outer.instance, outer.round + 1, now)]
         self._state.instance(outer.instance).is_carried = outer.is_void
         following = self._state.rounds.get((outer.round + 1, outer.instance))
         if following is not None:
@@ -354,10 +356,10 @@ class Peer:
             effects += self._state.stamped(following.hand_over(now, self._state.gone))
         return effects
 
-    def _arrive(self, instance: InstanceId, boundary: int) -> list[Effect]:
+    def _arrive(self, instance: InstanceId, boundary: int, now: float) -> list[Effect]:
         """The instance has come to the boundary: save it where due."""
         self._state.instance(instance).boundary = boundary
-        if self._checkpoints.is_due(boundary) or self._lifecycle.is_ending:
+        if self._checkpoints.is_due(boundary, now) or self._lifecycle.is_ending:
             return [self._checkpoints.save(instance, boundary)]
         return []
 

@@ -28,15 +28,7 @@ class Reporting:
 
     def probed(self, event: Probed) -> list[Effect]:
         self._state.verdicts[event.round] = event.verdict
-        found = event.verdict
-        log = telemetry.Probe(
-            round=event.round,
-            sources=found.sources,
-            target=found.target,
-            source_losses=found.source_losses,
-            merged_loss=found.merged_loss,
-        )
-        return [log]
+        return [telemetry.Probe(round=event.round, **telemetry.shared(event.verdict, telemetry.Probe))]
 
     def trained(self, event: InnerFinished) -> list[Effect]:
         """Take up the limit that the device came back with: a lower one means that it ran out of memory."""

@@ -6,20 +6,25 @@ from dataclasses import replace
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.events import Durable, Effect, SaveCheckpoint, SaveInstance, Totals
 from adloco_p2p.core.model.telemetry import Checkpoint
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId
 from adloco_p2p.core.peer.state import PeerState
 
 
 class Checkpoints:
     """`save` each instance at a boundary, then `complete` the boundary."""
 
-    def __init__(self, at: PeerState, *, is_on_schedule: Callable[[int], bool]) -> None:
-        """`is_on_schedule`: whether a checkpoint is due at a boundary, whatever the user asks and whenever the run ends."""
+    def __init__(self, at: PeerState, *, is_on_schedule: Callable[[int], bool], least_seconds: float) -> None:
+        """`is_on_schedule`: whether a checkpoint is due at a boundary, whatever the user asks and whenever the run ends; but
+        not before the last one is `least_seconds` old."""
         self.newest = -1
         """The last boundary whose checkpoint is complete."""
         self._state = at
         self._book = at.book
         self._is_on_schedule = is_on_schedule
+        self._least_seconds = least_seconds
+        self._next_at = 0.0
+        self._is_time: dict[int, bool] = {}
+        """Boundary -> whether it was time when the first instance came there: one answer for all of them."""
         self._requested_at: int | None = None
         """At the first boundary from this one on the user wants a checkpoint."""
         self._saved: dict[int, dict[InstanceId, None]] = {}
@@ -30,7 +35,7 @@ class Checkpoints:
     def start(self, durable: Durable, now: float) -> None:
         self.newest = durable.round
         self._totals = durable.totals
-        self._started_at = now
+        self._started_at = self._next_at = now
 
     def count(self, outer: OuterRound) -> None:
         """A round of one instance ended."""
@@ -49,10 +54,18 @@ class Checkpoints:
     def withdraw_request(self) -> None:
         self._requested_at = None
 
-    def is_due(self, boundary: int) -> bool:
+    def is_due(self, boundary: int, now: float) -> bool:
         following = self._book.get(boundary)
         is_end = following is not None and following.is_last
-        return is_end or self._is_on_schedule(boundary) or self._is_requested(boundary)
+        return (
+            is_end or self._is_requested(boundary) or (self._is_on_schedule(boundary) and self._is_late_enough(boundary, now))
+        )
+
+    def _is_late_enough(self, boundary: int, now: float) -> bool:
+        if boundary not in self._is_time:
+            self._is_time = {old: is_time for old, is_time in self._is_time.items() if old >= boundary - ROUNDS_KEPT}
+            self._is_time[boundary] = now >= self._next_at
+        return self._is_time[boundary]
 
     def _is_requested(self, boundary: int) -> bool:
         return self._requested_at is not None and boundary >= self._requested_at
@@ -68,7 +81,7 @@ class Checkpoints:
         further."""
         effects: list[Effect] = []
         for boundary in sorted(number + 1 for number in self._state.own_reports if number in self._book.plans):
-            if self.newest < boundary and self.is_due(boundary) and not self._unsaved(boundary):
+            if self.newest < boundary and self.is_due(boundary, now) and not self._unsaved(boundary):
                 effects += self.complete(boundary, now)
         return effects
 
@@ -90,6 +103,7 @@ class Checkpoints:
         if self._is_requested(boundary):
             self._requested_at = None
         self.newest = boundary
+        self._next_at = now + self._least_seconds
         plans, reports = self._book.plans, self._state.own_reports
         totals = self.totals(now)
         for outer in self._state.rounds.values():
@@ -109,4 +123,5 @@ class Checkpoints:
     def cut(self, *, after: int) -> None:
         """Forget what was saved after this boundary: another history counts."""
         self._saved = {boundary: saved for boundary, saved in self._saved.items() if boundary <= after}
+        self._is_time = {boundary: is_time for boundary, is_time in self._is_time.items() if boundary <= after}
         self.newest = min(self.newest, after)

@@ -41,6 +41,7 @@ from adloco_p2p.core.planning.branch_merge import settle
 from adloco_p2p.core.planning.host_backoff import update_miss_counts
 from adloco_p2p.core.planning.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch
 from adloco_p2p.core.planning.placement import InstanceDraft, place_hosts
+from adloco_p2p.core.planning.standing import after_report, remembered, seated
 
 ORPHANED_ROUNDS = 3
 """An instance ends after all its hosts have reported so many rounds without its state."""
@@ -51,8 +52,11 @@ SPEEDS_KEPT = 5
 Claims = Mapping[PeerId, InstanceReport]
 
 
-def genesis(run: Digest, roster: Sequence[tuple[PeerId, Capacity]], rules: Rules) -> RoundPlan:
-    """The plan of round 0. Every host makes the initial state by itself, so all train at once."""
+def genesis(
+    run: Digest, roster: Sequence[tuple[PeerId, Capacity]], rules: Rules, *, signers: Sequence[PeerId] = ()
+) -> RoundPlan:
+    """The plan of round 0. Every host makes the initial state by itself, so all train at once. Without signers there are no
+    invitations, so everybody may join."""
     assert roster
     roster_entries = tuple(
         RosterEntry(peer=peer, joined_round=0, capacity=capacity) for peer, capacity in sorted(dict(roster).items())
@@ -89,6 +93,8 @@ def genesis(run: Digest, roster: Sequence[tuple[PeerId, Capacity]], rules: Rules
         expected_seconds=seconds,
         progress=0.0,
         reason=f"start with {what} on {len(roster_entries)} peers",
+        signers=tuple(sorted(signers)),
+        is_ticketed=bool(signers) and rules.admission.kind == "tickets",
     )
     if not _is_probed_for_the_end(0, len(drafts), end_after(plan, rules.work), rules):
         return plan
@@ -118,7 +124,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     round = previous.round + 1
     is_last = round >= end
     received = _received(previous, reports)
-    roster_entries = _next_roster(previous, received, change)
+    roster_entries = _next_roster(previous, received, change, rules)
     claims = _claims(previous, received)
     places = _places(previous)
     drafts = [
@@ -152,6 +158,9 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         progress=progress_at(round, samples_after(previous), rules.work),
         samples_before=samples_after(previous),
         reason=shortened("; ".join([*reasons, why])),
+        signers=previous.signers,
+        is_ticketed=previous.is_ticketed,
+        former=remembered(previous, {roster_entry.peer for roster_entry in roster_entries}),
     )
 
 
@@ -205,7 +214,9 @@ def _origin(plan: RoundPlan) -> dict[InstanceId, InstanceId]:
     return {target: fork.source for fork in plan.forks for target in fork.targets}
 
 
-def _next_roster(previous: RoundPlan, received: Mapping[PeerId, Report], change: RosterChange) -> tuple[RosterEntry, ...]:
+def _next_roster(
+    previous: RoundPlan, received: Mapping[PeerId, Report], change: RosterChange, rules: Rules
+) -> tuple[RosterEntry, ...]:
     roster_entries: dict[PeerId, RosterEntry] = {}
     for roster_entry in previous.roster:
         if roster_entry.peer in change.departed:
@@ -214,7 +225,8 @@ def _next_roster(previous: RoundPlan, received: Mapping[PeerId, Report], change:
         if report is not None:
             speed = report.capacity.samples_per_second
             speeds = (*roster_entry.speeds, speed)[-SPEEDS_KEPT:] if speed > 0 else roster_entry.speeds
-            roster_entry = replace(roster_entry, capacity=report.capacity, speeds=speeds, last_report=report.round)  # noqa: PLW2901
+            known = replace(roster_entry, capacity=report.capacity, speeds=speeds, last_report=report.round)
+            roster_entry = after_report(known, rules.admission)  # noqa: PLW2901
         roster_entries[roster_entry.peer] = roster_entry
     round = previous.round + 1
     staying = {
@@ -225,7 +237,7 @@ def _next_roster(previous: RoundPlan, received: Mapping[PeerId, Report], change:
     roster_entries = staying or roster_entries
     for peer, capacity in sorted(dict(change.joined).items()):
         if peer not in roster_entries and len(roster_entries) < MAX_ROSTER:
-            roster_entries[peer] = RosterEntry(peer=peer, joined_round=round, capacity=capacity)
+            roster_entries[peer] = seated(peer, capacity, previous, rules.admission)
     assert roster_entries, "a plan needs a peer"
     return tuple(roster_entries[peer] for peer in sorted(roster_entries))
 

@@ -36,7 +36,8 @@ def cosines_to_others(gram: Gram, factors: Sequence[float], kept: Sequence[int])
 
 
 class Robust:
-    """The clipped mean of the hosts that the others do not contradict; the median host's agreement is the yardstick."""
+    """The clipped mean of the hosts that the others do not contradict; the median host's agreement is the yardstick, and never
+    less than half of the weight is kept, so that many light hosts cannot take the place of the others."""
 
     needs_gram = True
 
@@ -67,7 +68,8 @@ class Robust:
             middle = upper_weighted_median([cosines[host] for host in kept], [weights[host] for host in kept])
             if middle <= 0.0:
                 break
-            agreeing = [host for host in hosts if cosines[host] >= self._least_cosine * middle]
-            fewest = (len(hosts) + 1) // 2
-            kept = agreeing if len(agreeing) >= fewest else sorted(sorted(hosts, key=lambda host: -cosines[host])[:fewest])
+            kept = [host for host in hosts if cosines[host] >= self._least_cosine * middle]
+            best_first = sorted(hosts, key=lambda host: -cosines[host])
+            while 2 * sum(weights[host] for host in kept) < sum(weights):
+                kept = sorted(best_first[: len(kept) + 1])
         return kept, cosines

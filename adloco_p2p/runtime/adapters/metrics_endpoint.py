@@ -2,7 +2,7 @@
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
-from adloco_p2p.views.prometheus import measures
+from adloco_p2p.views.metrics import measures
 from adloco_p2p.web.exposition import metrics_route
 from adloco_p2p.web.server import Address, Server, parse_host
 

@@ -1,36 +1,21 @@
-"""The rules of a run's agreement: the first plan, the rule for the next one, and the check of signatures."""
+"""The rules of a run's agreement: the first plan, and the rule for the next one."""
 
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.types import MAX_INSTANCES, Capacity, Decide, PeerId, RoundPlan
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
-from adloco_p2p.swarm.p2p.identity import Identity, verify
 
-CONTEXT = "consensus"
-"""A signature for the consensus is valid nowhere else."""
 UNKNOWN_CAPACITY = Capacity(samples_per_second=0.0, micro_batch_limit=1 << 20, max_instances=MAX_INSTANCES)
 """Of a peer that has not reported yet; its device worker keeps to its own limit anyway."""
 
 
 def genesis_of(run: RunConfig) -> RoundPlan:
-    """The first plan, which every peer computes from the run's configuration: its author alone, of unknown capacity."""
-    return genesis(run.digest, [(PeerId(run.author), UNKNOWN_CAPACITY)], run.rules)
+    """The first plan, which every peer computes from the run's configuration: its author alone, of unknown capacity, who is its
+    first signer."""
+    author = PeerId(run.author)
+    return genesis(run.digest, [(author, UNKNOWN_CAPACITY)], run.rules, signers=[author])
 
 
 def decide_by(rules: Rules) -> Decide:
     """The rule that makes the next plan."""
     return lambda parent, reports, change: next_plan(parent, reports, rules, roster=change)
-
-
-def signature(identity: Identity, payload: bytes) -> str:
-    """Hexadecimal."""
-    return identity.sign(CONTEXT, payload).hex()
-
-
-def is_signed(peer: PeerId, payload: bytes, signature: str) -> bool:
-    """Whether `peer` signed this; False for anything malformed."""
-    try:
-        raw = bytes.fromhex(signature)
-    except ValueError:
-        return False
-    return verify(peer, CONTEXT, payload, raw)

@@ -113,6 +113,7 @@ class NetworkAveraging:
         weights: tuple[tuple[PeerId, int], ...],
         vector: torch.Tensor,
         timeout_seconds: float,
+        steps: tuple[int, ...],
         shares: tuple[float, ...] = (),
     ) -> AveragedVector:
         reducers = [peer for (peer, _), share in zip(weights, shares or [1.0] * len(weights), strict=True) if share > 0]
@@ -120,7 +121,13 @@ class NetworkAveraging:
         if missing:  # dialling them once more would hold up the whole round
             raise AveragingError(f"no way from here to {', '.join(missing)}", suspects=missing)
         return await self._averager.average(
-            round=round, key=key, weights=weights, vector=vector, timeout_seconds=timeout_seconds, shares=shares or None
+            round=round,
+            key=key,
+            weights=weights,
+            steps=steps,
+            vector=vector,
+            timeout_seconds=timeout_seconds,
+            shares=shares or None,
         )
 
     async def repair(

@@ -23,6 +23,8 @@ DISTRIBUTION = "adloco-peer"
 LEAST_PYTHON = (3, 11)
 LEAST_DISK_BYTES, GOOD_DISK_BYTES = 1 << 30, 5 << 30
 LEAST_MEMORY_BYTES, GOOD_MEMORY_BYTES = 1 << 29, 3 << 29
+BYTES_PER_TRAINED_PARAMETER = 48
+"""On a CPU, with AdamW and averages in float32; `adloco-peer plan` tells for a given run (training/memory_need.py)."""
 DRIVER_SECONDS = 5.0
 MEMORY_INFO = Path("/proc/meminfo")
 CONTAINER_LIMIT, CONTAINER_USED = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
@@ -92,7 +94,8 @@ def check_gpu(config: PeerConfig) -> CheckResult:
 def check_memory(available_bytes: int | None) -> CheckResult:
     if available_bytes is None:
         return CheckResult(check="memory", outcome="skipped", found="this system does not report it")
-    found = f"{_gib(available_bytes)} available"
+    trained = available_bytes / BYTES_PER_TRAINED_PARAMETER / 1e6
+    found = f"{_gib(available_bytes)} available: for some {trained:,.0f}M trained parameters on the CPU, activations aside"
     if available_bytes < GOOD_MEMORY_BYTES:
         outcome = "failed" if available_bytes < LEAST_MEMORY_BYTES else "warning"
         return CheckResult(check="memory", outcome=outcome, found=found, code="E523")  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.telemetry import Progress
 from adloco_p2p.core.model.types import InstanceId
-from adloco_p2p.runtime.node.ports import CheckpointStore, Engine, StateExchange, Vector
+from adloco_p2p.runtime.node.ports import AveragedVector, CheckpointStore, Engine, StateExchange, Vector
 
 DeviceEffect = (
     RunInner
@@ -88,7 +88,7 @@ class DeviceWorker:
         self._is_interrupted = threading.Event()
         self._is_aborted = threading.Event()
         self._pseudo_gradients: dict[tuple[InstanceId, int], Vector] = {}
-        self._averages: dict[tuple[InstanceId, int], Vector] = {}
+        self._averages: dict[tuple[InstanceId, int], AveragedVector] = {}
         self._writes: queue.Queue[Callable[[], None] | None] = queue.Queue(WRITES_WAITING)
         self._threads = [
             threading.Thread(target=self._run, name="device", daemon=True),
@@ -114,7 +114,7 @@ class DeviceWorker:
         """The same, where this life of the process has filled it and nothing was applied yet."""
         return self._pseudo_gradients.get((instance, number))
 
-    def put_average(self, instance: InstanceId, number: int, averaged: Vector) -> None:
+    def put_average(self, instance: InstanceId, number: int, averaged: AveragedVector) -> None:
         """The average that a later `ApplyOuter` of this round will apply, if it is ever asked to."""
         self._averages[instance, number] = averaged
 
@@ -158,13 +158,16 @@ class DeviceWorker:
     def _write(self) -> None:
         is_failed = False
         while (write := self._writes.get()) is not None:
-            if is_failed or self._is_aborted.is_set():
-                continue  # goes on taking, so that the device never waits for a place in a queue that nothing empties
             try:
-                write()
+                # after a failure it goes on taking, so that the device never waits for a queue that nothing empties
+                if not (is_failed or self._is_aborted.is_set()):
+                    write()
             except BaseException as error:  # handed to the event loop, which ends the process
                 is_failed = True
                 self._fail(error)
+            finally:
+                del write  # its tensors go before the device hears that they are written
+                self._writes.task_done()
 
     def _perform(self, effect: DeviceEffect) -> Event | None:
         match effect:
@@ -202,15 +205,15 @@ class DeviceWorker:
                 self._writes.put(lambda: self._checkpoints.complete(durable))
                 return None
 
-    def _take_average(self, effect: ApplyOuter) -> Vector:
+    def _take_average(self, effect: ApplyOuter) -> AveragedVector:
         self._pseudo_gradients.pop((effect.instance, effect.round), None)
         averaged = self._averages.pop((effect.instance, effect.round))
         self._drop_averages(effect.instance, before=effect.round)  # of rounds that this peer left behind
         return averaged
 
-    def _apply_outer(self, effect: ApplyOuter, averaged: Vector) -> Event:
+    def _apply_outer(self, effect: ApplyOuter, averaged: AveragedVector) -> Event:
         instance, number = effect.instance, effect.round
-        self._engine.apply_outer(instance, averaged, round=number)
+        self._engine.apply_outer(instance, averaged.vector, round=number, residual=averaged.residual)
         digest, state_digest = self._engine.digests(instance)
         self._states.offer(instance, number + 1, state_digest, self._engine.state(instance))
         return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest, epoch=effect.epoch)
@@ -259,7 +262,7 @@ class DeviceWorker:
                 self._post(event)
         return True
 
-    def _apply_beside(self, effect: ApplyOuter, averaged: Vector) -> None:
+    def _apply_beside(self, effect: ApplyOuter, averaged: AveragedVector) -> None:
         self._post(self._apply_outer(effect, averaged))
 
     def _await_outer_step(self) -> None:
@@ -307,6 +310,8 @@ class DeviceWorker:
         result = self._engine.run_inner(effect, should_stop=should_stop, on_progress=on_progress)
         if result is None:
             return None
+        self._await_outer_step()  # its residual is part of the pseudo-gradient
+        self._writes.join()  # memory holds what a checkpoint writes, or what is averaged; not both where the disk is slow
         kept = effect.round - 1 if effect.is_ahead else effect.round
         held = {key: vector for key, vector in self._pseudo_gradients.items() if key[0] != instance or key[1] >= kept}
         self._pseudo_gradients = {**held, (instance, effect.round): self._engine.pseudo_gradient(instance)}

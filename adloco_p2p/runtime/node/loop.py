@@ -279,13 +279,14 @@ class Node:
             key = (effect.instance, effect.round, effect.attempt)
             if self._averagings.get(key) is asyncio.current_task():
                 del self._averagings[key]
-        self._worker.put_average(effect.instance, effect.round, averaged.vector)
+        self._worker.put_average(effect.instance, effect.round, averaged)
         finished = AverageFinished(
             instance=effect.instance,
             round=effect.round,
             attempt=effect.attempt,
             digest=averaged.digest,
             contributors=averaged.contributors,
+            left_out=averaged.left_out,
             statistics=averaged.statistics,
             is_repair=isinstance(effect, RepairAverage),
             bytes_sent=averaged.bytes_sent,
@@ -301,6 +302,7 @@ class Node:
                     round=effect.round,
                     key=effect.key,
                     weights=effect.weights,
+                    steps=effect.steps,
                     vector=self._worker.pseudo_gradient(effect.instance, effect.round),
                     timeout_seconds=effect.timeout_seconds,
                     shares=effect.shares,

@@ -33,8 +33,9 @@ class Engine(Protocol):
     def carry_over(self, instance: InstanceId, pseudo_gradient: Vector | None, *, round: int) -> None:
         """The round is void: no outer step; the next pseudo-gradient spans it."""
 
-    def apply_outer(self, instance: InstanceId, averaged: Vector, *, round: int) -> None:
-        """The local parameters follow, unless the inner steps of the next round have begun."""
+    def apply_outer(self, instance: InstanceId, averaged: Vector, *, round: int, residual: Vector | None) -> None:
+        """The local parameters follow, unless the inner steps of the next round have begun. The residual joins the next
+        pseudo-gradient."""
 
     def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
         """Of the outer parameters; of outer parameters and momentum together."""
@@ -82,6 +83,14 @@ class AveragedVector(Protocol):
     def contributors(self) -> tuple[PeerId, ...]: ...
 
     @property
+    def left_out(self) -> tuple[PeerId, ...]:
+        """Those of the contributors whose vectors are not in it."""
+
+    @property
+    def residual(self) -> Vector | None:
+        """What the own vector lost on its way into the average, [R]; none where nothing is to be sent again."""
+
+    @property
     def statistics(self) -> PseudoGradientStatistics | None: ...
 
     @property
@@ -106,10 +115,11 @@ class Averaging(Protocol):
         weights: tuple[tuple[PeerId, int], ...],
         vector: Vector,
         timeout_seconds: float,
+        steps: tuple[int, ...],
         shares: tuple[float, ...] = (),
     ) -> AveragedVector:
-        """`shares`: how much of the vector each member reduces; empty: equally much. The result is held for repairs until those
-        of later rounds are there."""
+        """`steps`: inner steps that the plan gave each member. `shares`: how much of the vector each member reduces; empty:
+        equally much. The result is held for repairs until those of later rounds are there."""
 
     async def repair(
         self,

@@ -1,8 +1,8 @@
 """The parameters that all members of one all-reduce share, how the vector is cut, and the arithmetic on one part. Pure.
 
 The vector is cut into contiguous shards, one per reducer, and every shard into parts of equal size (the last may be
-shorter). A part is summed in member order, each product and each sum rounded to float32 (no fused operation), so the same
-inputs give the same bits on every run and every machine.
+shorter). A part is summed in member order by `numerics/reduction.py`, so the same inputs give the same bits on every run and
+every machine.
 """
 
 import math
@@ -11,6 +11,7 @@ from functools import cached_property
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.types import MAX_HOSTS, Digest, PeerId
+from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.codecs import TensorCodec
 
 _SHARE_UNIT = 1 << 20  # shares are rounded to this fraction of one, so that every peer cuts with whole numbers
@@ -20,7 +21,7 @@ _PARTS_PER_SHARD = 16  # at least, where that makes no part too small
 MAX_LANES = 4
 """Streams between a member and a reducer."""
 WINDOW = 16
-"""Parts that a member sends to a reducer ahead of the averaged parts it got."""
+"""Parts that a member sends to a reducer ahead of the averaged parts it got, under a rule that needs no decision."""
 MAX_PARTS = 1 << 17
 """Parts of one vector; with parts of 1 MiB this is 128 GiB."""
 
@@ -55,6 +56,9 @@ class AllReduceSpec:
     """Of what members send; see `mean_codec` for what they get back."""
     part_bytes: int
     """Of a part as float32; rounded to whole groups of the codec."""
+    rule: AggregationRule
+    steps: tuple[int, ...]
+    """Inner steps that the plan gave each member."""
 
     def __post_init__(self) -> None:
         members = [peer for peer, _ in self.weights]
@@ -64,11 +68,13 @@ class AllReduceSpec:
             raise ValueError("weights must not be negative, and one must be positive")
         if len(self.shares) != len(members) or any(not 0 <= share < math.inf for share in self.shares):
             raise ValueError("one finite share per member")
+        if len(self.steps) != len(members) or any(steps < 1 for steps in self.contributor_steps):
+            raise ValueError("one number of inner steps per member, at least 1 for those that contribute")
         if len(self.key) != 64 or self.size < 1 or self.part_bytes < 4:
             raise ValueError("a key is a SHA-256 in hex, a vector has a value, a part holds one")
         if sum(self._whole_shares) == 0:
             raise ValueError("no member reduces")
-        if sum(len(parts) for parts in self.shards) > MAX_PARTS:
+        if self.num_parts > MAX_PARTS:
             raise ValueError(f"more than {MAX_PARTS} parts")
 
     @property
@@ -84,9 +90,26 @@ class AllReduceSpec:
         """Members whose vectors are in the average, in order of summation."""
         return tuple(member for member, (_, weight) in enumerate(self.weights) if weight > 0)
 
+    @property
+    def contributor_weights(self) -> tuple[int, ...]:
+        return tuple(self.weights[member][1] for member in self.contributors)
+
+    @property
+    def contributor_steps(self) -> tuple[int, ...]:
+        return tuple(self.steps[member] for member in self.contributors)
+
+    @cached_property
+    def reducers(self) -> tuple[int, ...]:
+        """Members that reduce a part of the vector, in order."""
+        return tuple(member for member, parts in enumerate(self.shards) if parts)
+
     @cached_property
     def mean_codec(self) -> TensorCodec:
         return self.codec.for_mean(len(self.contributors))
+
+    @cached_property
+    def num_parts(self) -> int:
+        return sum(len(parts) for parts in self.shards)
 
     @cached_property
     def num_result_bytes(self) -> int:
@@ -126,8 +149,9 @@ class AllReduceSpec:
 
     @property
     def window(self) -> int:
-        """Parts that a member sends on a lane ahead of the averaged parts that came back on it."""
-        return WINDOW // MAX_LANES
+        """Parts that a member sends on a lane ahead of the averaged parts that came back on it: all of them where these wait
+        for a decision about all contributions."""
+        return MAX_PARTS if self.rule.needs_gram else WINDOW // MAX_LANES
 
     @cached_property
     def digest(self) -> bytes:
@@ -139,6 +163,8 @@ class AllReduceSpec:
             "size": self.size,
             "codec": self.codec.name,
             "part_bytes": self.part_bytes,
+            "rule": self.rule.name,
+            "steps": self.steps,
         }
         return bytes.fromhex(canonical.digest(fields))
 

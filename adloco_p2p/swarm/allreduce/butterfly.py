@@ -8,76 +8,54 @@ for the reply: the first parts are on their way behind the hello. A reducer sums
 here, encodes the mean ONCE, and all members, the reducer too, decode those bytes: one result, byte for byte. At the end the
 member sends NOTE: it has all, and the stream is free for the next average.
 
+Under an aggregation rule that needs the Gram matrix (`gram_barrier.py`) uploads start at once as well; a reducer that has all
+contributions sends the inner products of its parts on the first lane (GRAM), and forms its parts when those of all reducers
+are here and the rule has decided.
+
 Flow control is end to end: on each lane a member sends part i only after it got averaged part i - `AllReduceSpec.window`, so a
-reducer never holds more than WINDOW parts of anyone and never has to stop reading.
+reducer never holds more than WINDOW parts of anyone, under a rule with a barrier all of its shard, and never has to stop
+reading.
 
 Suspects: both ends of a stream send keepalives while they have no data; an end that is silent for too long
 (`stall_detector.py`), or gone, is a suspect. A reducer's keepalives name the member that it waits for, so at the deadline the
 suspect is the peer that never came and not the one that waits for it.
 
 Memory beside the caller's vector: the averaged vector (4 P bytes, the caller's `out` where given), the encoded result (P
-values as encoded; kept for repairs) and the window: WINDOW parts per member, and never more than one more encoded vector.
+values as encoded; kept for repairs), 4 P bytes of residual for codecs with feedback, and the contributions that a reducer
+holds: WINDOW parts per member, and never more than one more encoded vector; with a barrier, that vector.
 """
 
 import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import Executor
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from adloco_p2p.core.model.types import ROUNDS_KEPT, PeerId
+from adloco_p2p.core.model.types import PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import AveragingError, RemoteProtocolError, SwarmError
+from adloco_p2p.numerics.aggregation.gram import packed_size
+from adloco_p2p.numerics.aggregation.statistics import gram_statistics
 from adloco_p2p.numerics.codecs import fits
-from adloco_p2p.numerics.digest import chunk_digest
-from adloco_p2p.numerics.reduction import BadPart, part_statistics, weighted_mean
+from adloco_p2p.numerics.digest import blob_root, result_index
+from adloco_p2p.numerics.reduction import BadPart, statistics_of
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
+from adloco_p2p.swarm.allreduce.gram_barrier import GramBarrier
 from adloco_p2p.swarm.allreduce.handshake import GO, THROUGHPUT, Hello, HelloReply, Purpose, refusal
+from adloco_p2p.swarm.allreduce.part_assembly import PartAssembly
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
-from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, Pacing, StreamLost, StreamSilent
-from adloco_p2p.swarm.transport.stall_detector import StallDetector
-from adloco_p2p.swarm.transport.stream_pool import StreamPool
+from adloco_p2p.swarm.allreduce.result_store import EncodedResult
+from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
+from adloco_p2p.swarm.allreduce.stream_watch import StreamWatch
+from adloco_p2p.swarm.allreduce.topology import AttemptResult, Surroundings
+from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FramedStream, FrameKind, StreamLost, StreamSilent
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AveragingLimits:
-    """Limits of memory and of waiting."""
-
-    stall_seconds: float = 5.0
-    """A peer that shows no sign of life for so long is a suspect, ..."""
-    longest_stall_seconds: float = 20.0
-    """... where ended stalls were short. However long they were, no member may be silent for longer than this."""
-    connect_seconds: float = 20.0
-    """A reducer that cannot be reached for so long is a suspect."""
-    retry_seconds: float = 0.5
-    """Pause before a reducer is dialed again."""
-    grace_seconds: float = 0.3
-    """After a stream has ended: wait so long for a note that names the true cause."""
-    hello_seconds: float = 5.0
-    """An accepted stream that sends no hello by then is dropped."""
-    waiting_seconds: float = 300.0
-    """How long a stream may wait for this peer to start its average."""
-    max_streams: int = 2048
-    """Accepted streams, in all; fewer where the system allows this process fewer descriptors."""
-    max_streams_per_peer: int = 64
-    stranger_seconds: float = 5.0
-    """`waiting_seconds` of a peer that has no seat: no plan that is known here gives it a part in an average."""
-    max_stranger_streams: int = 64
-    """Of all accepted streams, those of peers without a seat."""
-    max_streams_per_stranger: int = 4
-    kept_rounds: int = ROUNDS_KEPT + 2
-    """Rounds before the newest average whose encoded results are held for repairs: a peer vouches for those before its last
-    report, and its next average is at most two rounds after that one; ..."""
-    kept_bytes: int = 1 << 30
-    """... as far as they all fit in this; those of the newest round are held whatever their size."""
 
 
 class Butterfly:
@@ -87,79 +65,101 @@ class Butterfly:
         self,
         spec: AllReduceSpec,
         vector: torch.Tensor,
-        *,
         averaged: torch.Tensor,
         encoded: np.ndarray,
-        own_peer: PeerId,
         timeout_seconds: float,
-        limits: AveragingLimits,
-        executor: Executor,
-        pace: Pacing | None,
-        pool: StreamPool,
-        stall_detector: StallDetector,
-        local_fault: Callable[[], Awaitable[str | None]],
-        on_refused: Callable[[PeerId, str], None],
+        surroundings: Surroundings,
     ) -> None:
-        """`local_fault` returns what is wrong with this peer's own network daemon, if anything; `on_refused` gets the
-        refused peer and the reason."""
+        """See `topology.Topology`."""
         self.spec = spec
-        self.me = spec.members.index(own_peer)
-        self.averaged = averaged
-        self.encoded = encoded
-        self.part_digests: list[bytes] = [b""] * sum(len(shard) for shard in spec.shards)
-        self.part_sums: list[tuple[float, float, float]] = [(0.0, 0.0, 0.0)] * len(self.part_digests)
-        self.bytes_sent = self.bytes_received = 0
-        """On streams that have ended; see `traffic`."""
-        self._vector = vector
-        self._limits, self._executor, self._pace = limits, executor, pace
-        self._pool, self._local_fault, self._on_refused = pool, local_fault, on_refused
-        self._stall_detector, self._silence = stall_detector, stall_detector.watch()
+        self.me = spec.members.index(surroundings.own_peer)
+        self._is_contributor = self.me in spec.contributors
+        self._around = surroundings
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + timeout_seconds
         self._outcome: asyncio.Future[None] = self._loop.create_future()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._num_unsettled = len(self.part_digests)
-
-        self._own_parts = spec.shards[self.me]
+        self._vector = vector
+        self._assembly = PartAssembly(spec, vector if self._is_contributor else None, averaged=averaged, encoded=encoded)
+        self._reduction = ShardReduction(spec, self.me, self._assembly)
+        self._barrier = GramBarrier(spec)
         self._remote_contributors = tuple(member for member in spec.contributors if member != self.me)
-        self._inbox: list[dict[int, np.ndarray]] = [{} for _ in self._own_parts]
-        self._spare: list[np.ndarray] = []
-        self._is_reduced = [asyncio.Event() for _ in self._own_parts]
-        self._num_reduced = [0] * len(spec.lanes(self.me))
-
-        self._streams: dict[FramedStream, int] = {}
-        """Every live stream and the member at its other end."""
+        self._watch = StreamWatch(surroundings.stall_detector, least_stall_seconds=surroundings.limits.stall_seconds)
         self._senders: dict[tuple[int, int], PartSink] = {}
         """By member and lane: streams that were opened to this reducer."""
         self._reducers: dict[tuple[int, int], tuple[FramedStream, PartSink]] = {}
         """By member and lane: streams on which a reducer answered."""
         self._throughputs: list[tuple[int, float]] = []
         """Bytes and seconds: how fast the reducers got what this peer sent."""
-        self._stream_ended = asyncio.Event()
         self._lost: dict[int, str] = {}
 
     # --- life ---
 
-    async def run(self) -> None:
-        """Until the whole result is here. Raises AveragingError; the caller then calls `close`."""
+    async def run(self) -> AttemptResult:
+        """Until the whole result is here. Raises AveragingError; the caller then calls `closed`."""
         alarm = self._loop.call_at(self._deadline, self._meet_deadline)
-        self._spawn(self._watch(), member=None)
-        if self.me in self.spec.contributors:
+        self._spawn(self._watch.look_on(self._awaited_members, self._peer), member=None)
+        if self._is_contributor:
             self._spawn(self._check_own_vector(), member=None)
         for member in range(len(self.spec.members)):
             if member != self.me:
                 for lane, parts in enumerate(self.spec.lanes(member)):
                     self._spawn(self._exchange(member, lane, parts), member=member)
         if not self._remote_contributors:
-            for index in range(len(self._own_parts)):
-                self._spawn(self._reduce(index), member=None)
+            for index in range(len(self._reduction.parts)):
+                self._spawn(self._complete(index), member=None)
         try:
             await self._outcome
+            if self.me in self._left_out:
+                await self._loop.run_in_executor(self._around.executor, self._assembly.take_back)
         finally:
             alarm.cancel()
-            self._inbox = [{} for _ in self._own_parts]
-            self._spare.clear()
+            self._reduction.release()
+            self._assembly.release()
             self._vector = self._vector.new_empty(0)
+        return self._result()
+
+    def _result(self) -> AttemptResult:
+        spec, barrier, assembly = self.spec, self._barrier, self._assembly
+        assert barrier.decision is not None
+        parts = [part for shard in spec.shards for part in shard]
+        table = tuple((part.num_bytes, digest) for part, digest in zip(parts, assembly.digests, strict=True))
+        encoded = EncodedResult(
+            digest=blob_root(result_index(spec.mean_codec, spec.size, table, binding=barrier.binding)),
+            codec=spec.mean_codec,
+            sent_codec=spec.codec,
+            size=spec.size,
+            encoded=assembly.encoded,
+            parts=table,
+            binding=barrier.binding,
+        )
+        names = [self._peer(member) for member in spec.contributors]
+        return AttemptResult(
+            vector=assembly.averaged,
+            encoded=encoded,
+            left_out={
+                names[place]: why for place, why in zip(barrier.decision.left_out, barrier.decision.reasons, strict=True)
+            },
+            statistics=self._statistics(),
+            residual=assembly.residual,
+            upload_bytes_per_second=self._upload_bytes_per_second,
+        )
+
+    @property
+    def _left_out(self) -> tuple[int, ...]:
+        """Contributors that the rule left out."""
+        decision = self._barrier.decision
+        return tuple(self.spec.contributors[place] for place in decision.left_out) if decision else ()
+
+    def _statistics(self) -> PseudoGradientStatistics:
+        """From the Gram matrix where there is one; see `gram_statistics`. Zeros beside the average's norm for a member whose
+        vector is not in it."""
+        gram, decision = self._barrier.gram, self._barrier.decision
+        if gram is None or decision is None:
+            return statistics_of(self._assembly.sums)
+        scalars = gram_statistics(gram, self.spec.contributor_weights, decision.kept)
+        kept = [self.spec.contributors[place] for place in decision.kept]
+        return scalars[kept.index(self.me)] if self.me in kept else replace(scalars[0], own_sqnorm=0.0, inner_product=0.0)
 
     async def serve_stragglers(self) -> None:
         """Serve slower members until each is served or the deadline has come, then close."""
@@ -167,9 +167,9 @@ class Butterfly:
         expected = (len(self.spec.members) - 1) * len(self.spec.lanes(self.me))
         try:
             async with asyncio.timeout_at(self._deadline):
-                while self._streams or len(self._senders) < expected:
-                    self._stream_ended.clear()
-                    await self._stream_ended.wait()
+                while self._watch.streams or len(self._senders) < expected:
+                    self._watch.has_ended.clear()
+                    await self._watch.has_ended.wait()
         except TimeoutError:
             _LOG.info("averaging.serve_stragglers key=%.12s members=%d served=%d", self.spec.key, expected, len(self._senders))
         finally:
@@ -186,14 +186,11 @@ class Butterfly:
         wait for the garbage collector. Idempotent."""
         if not self._outcome.done():
             self._outcome.cancel()
-        for stream in tuple(self._streams):
-            self._forget_stream(stream)
-            stream.abort()
+        self._watch.close()
         for task in tuple(self._tasks):
             task.cancel()
         self._senders.clear()
         self._reducers.clear()
-        self._silence.reset()
         if not self._outcome.cancelled() and (error := self._outcome.exception()) is not None:
             error.__traceback__ = None  # it leads through `run`
 
@@ -205,8 +202,7 @@ class Butterfly:
     @property
     def traffic(self) -> tuple[int, int]:
         """Bytes sent and received until now, frames included."""
-        sent = self.bytes_sent + sum(stream.bytes_sent for stream in self._streams)
-        return sent, self.bytes_received + sum(stream.bytes_received for stream in self._streams)
+        return self._watch.traffic
 
     def _spawn(self, work: Coroutine[None, None, T], *, member: int | None) -> asyncio.Task[T]:
         """Run beside the others. Its exception ends the attempt; a lost stream only after the grace."""
@@ -245,8 +241,8 @@ class Butterfly:
         except StreamLost:
             if is_new or stream.bytes_received:
                 raise
-            timeout_seconds = max(0.1, min(self._limits.connect_seconds, self._deadline - self._loop.time()))
-            stream = await self._pool.open(self._peer(member), timeout_seconds)
+            timeout_seconds = max(0.1, min(self._around.limits.connect_seconds, self._deadline - self._loop.time()))
+            stream = await self._around.pool.open(self._peer(member), timeout_seconds)
             await self._exchange_on(stream, member, lane, parts, is_new=True)
 
     async def _exchange_on(
@@ -255,14 +251,15 @@ class Butterfly:
         sink = PartSink(
             self._peer(member),
             parts,
-            room=self._encoded_view,
+            room=self._assembly.view,
             on_part=lambda part: self._on_averaged(member, part),
             permitted=lambda: len(parts),
         )
         self._adopt_stream(stream, member, is_complete=lambda: sink.is_complete or not (is_new or stream.bytes_received))
+        stream.max_control_bytes = max(CONTROL_BYTES, 8 * packed_size(len(self.spec.contributors)))
         stream.sink = sink
         stream.send(FrameKind.HELLO, self._hello(lane))
-        if self.me in self.spec.contributors:
+        if self._is_contributor:
             self._spawn(self._send_own(stream, sink, parts), member=member)
         reply = HelloReply.decode(await stream.receive(FrameKind.HELLO_REPLY))
         if reply.status == "refused":
@@ -271,12 +268,14 @@ class Butterfly:
             self.on_remote_failure(self._peer(member), self.spec.digest, reply)
             return
         self._reducers[member, lane] = (stream, sink)
-        await sink.wait_for(len(parts))
-        if self.me in self.spec.contributors:
+        if self._is_contributor:
             self._note_throughput(await stream.receive(FrameKind.THROUGHPUT), parts)
+        if lane == 0 and self.spec.rule.needs_gram:
+            self._put_products(member, await stream.receive(FrameKind.GRAM))
+        await sink.wait_for(len(parts))
         stream.send(FrameKind.NOTE)
-        self._forget_stream(stream)
-        self._pool.give_back(stream)
+        self._watch.forget(stream)
+        self._around.pool.give_back(stream)
 
     def _note_throughput(self, payload: bytes, parts: tuple[Part, ...]) -> None:
         """A reducer reports how fast it got the first of our parts. Impossible values are ignored."""
@@ -285,7 +284,7 @@ class Butterfly:
             self._throughputs.append((num_bytes, seconds))
 
     @property
-    def upload_bytes_per_second(self) -> float:
+    def _upload_bytes_per_second(self) -> float:
         """All that arrived over the time that the slowest way took: the ways share the uplink, and are used at once."""
         if not self._throughputs:
             return 0.0
@@ -295,18 +294,19 @@ class Butterfly:
         with contextlib.suppress(StreamLost):  # seen where the answer is awaited
             for count, part in enumerate(parts):
                 await sink.wait_for(count + 1 - self.spec.window)
-                await stream.send_data(await self._own_encoded(part), self._pace)
+                await stream.send_data(await self._own_encoded(part), self._around.pace)
 
     async def _reach(self, member: int) -> FramedStream:
         """Dial until it works; a peer that has just started may need a moment."""
-        give_up = min(self._deadline, self._loop.time() + self._limits.connect_seconds)
+        limits = self._around.limits
+        give_up = min(self._deadline, self._loop.time() + limits.connect_seconds)
         while True:
             try:
-                return await self._pool.take(self._peer(member), max(0.1, give_up - self._loop.time()))
+                return await self._around.pool.take(self._peer(member), max(0.1, give_up - self._loop.time()))
             except StreamLost:
-                if self._loop.time() + self._limits.retry_seconds >= give_up:
+                if self._loop.time() + limits.retry_seconds >= give_up:
                     raise
-            await asyncio.sleep(self._limits.retry_seconds)
+            await asyncio.sleep(limits.retry_seconds)
 
     def _hello(self, lane: int) -> bytes:
         spec = self.spec
@@ -324,7 +324,7 @@ class Butterfly:
         own = self._vector[part.first : part.first + part.size]
         if self.spec.codec.name == "float32":
             return self.spec.codec.encode(own)  # no work to hand over
-        return await self._loop.run_in_executor(self._executor, self.spec.codec.encode, own)
+        return await self._loop.run_in_executor(self._around.executor, self.spec.codec.encode, own)
 
     def _on_averaged(self, member: int, part: Part) -> None:
         self._spawn(self._settle_received(member, part), member=member)
@@ -333,20 +333,20 @@ class Butterfly:
         def settle() -> None:
             codec = self.spec.mean_codec
             try:
-                values = codec.decode(self._encoded_view(part))
+                values = codec.decode(self._assembly.view(part))
             except RemoteProtocolError as error:
                 raise BadPart(member, f"an average of {error}") from None
             if len(values) != part.size or not fits(codec, values):
                 raise BadPart(member, "an average that is not finite, or of another size")
-            self._settle(part, values)
+            self._assembly.settle(part, values)
 
-        await self._loop.run_in_executor(self._executor, settle)
+        await self._loop.run_in_executor(self._around.executor, settle)
         self._count_settled()
 
     async def _check_own_vector(self) -> None:
         """Refuse here, by name, what every other member would have to refuse."""
         codec = self.spec.codec
-        if not await self._loop.run_in_executor(self._executor, fits, codec, self._vector):
+        if not await self._loop.run_in_executor(self._around.executor, fits, codec, self._vector):
             low, high = torch.aminmax(self._vector)
             why = f"the own vector has values from {float(low)} to {float(high)}; codec {codec.name} holds {codec.largest:.6g}"
             raise AveragingError(why, suspects=(self._peer(self.me),))
@@ -357,7 +357,7 @@ class Butterfly:
         """Take a member's parts and send it the means, until it has all. True: the stream is free for another average."""
         refused = self._reason_to_refuse(stream.peer, hello)
         if refused:
-            self._on_refused(stream.peer, refused)
+            self._around.on_refused(stream.peer, refused)
             stream.send(FrameKind.HELLO_REPLY, refusal(refused).encode())
             return False
         member = self.spec.members.index(stream.peer)
@@ -367,12 +367,13 @@ class Butterfly:
 
     async def _serve_member(self, stream: FramedStream, member: int, lane: int) -> bool:
         parts = self.spec.lanes(self.me)[lane]
+        reduction = self._reduction
         sink = PartSink(
             stream.peer,
             parts if member in self._remote_contributors else (),
-            room=lambda part: self._inbox_room(member, part),
+            room=lambda part: reduction.room(member, part),
             on_part=self._on_contribution,
-            permitted=lambda: self._num_reduced[lane] + self.spec.window,
+            permitted=lambda: reduction.num_reduced[lane] + self.spec.window,
         )
         stream.sink = sink
         self._senders[member, lane] = sink
@@ -381,10 +382,15 @@ class Butterfly:
         try:
             stream.send(FrameKind.HELLO_REPLY, GO.encode())
             if member in self._remote_contributors:
-                self._spawn(self._send_throughput(stream, sink, parts), member=member)
+                throughput = self._spawn(self._send_throughput(stream, sink, parts), member=member)
+            if lane == 0 and self.spec.rule.needs_gram:
+                await reduction.is_measured.wait()
+                if member in self._remote_contributors:
+                    await throughput
+                stream.send(FrameKind.GRAM, reduction.products)
             for part in parts:
-                await self._is_reduced[self._own_index(part)].wait()
-                await stream.send_data(self._encoded_view(part), self._pace)
+                await reduction.is_reduced[reduction.index_of(part)].wait()
+                await stream.send_data(self._assembly.view(part), self._around.pace)
             await stream.receive(FrameKind.NOTE)
         except (StreamLost, RemoteProtocolError) as error:
             if not sink.is_complete:
@@ -394,7 +400,7 @@ class Butterfly:
             return sink.is_complete
         finally:
             stream.sink = stream.on_lost = None
-            self._forget_stream(stream)
+            self._watch.forget(stream)
 
     async def _send_throughput(self, stream: FramedStream, sink: PartSink, parts: tuple[Part, ...]) -> None:
         """Report to the member how fast its first parts came: those that it sends without waiting for others."""
@@ -408,7 +414,7 @@ class Butterfly:
         spec = self.spec
         if peer not in spec.members or peer == self._peer(self.me):
             return "not a member of this average"
-        if not self._own_parts:
+        if not self._reduction.parts:
             return "this peer reduces nothing in this average"
         member = spec.members.index(peer)
         if hello.lane >= len(spec.lanes(self.me)):
@@ -423,106 +429,59 @@ class Butterfly:
             return why
         return None
 
-    def _own_index(self, part: Part) -> int:
-        return part.index - self._own_parts[0].index
-
-    def _inbox_room(self, member: int, part: Part) -> memoryview:
-        largest = max(part.num_sent_bytes for part in self._own_parts)
-        room = self._spare.pop() if self._spare else np.empty(largest, dtype=np.uint8)
-        self._inbox[self._own_index(part)][member] = room
-        return room.data[: part.num_sent_bytes]
-
     def _on_contribution(self, part: Part) -> None:
-        turn, lane = divmod(self._own_index(part), len(self._num_reduced))
+        turn, lane = divmod(self._reduction.index_of(part), len(self._reduction.num_reduced))
         sinks = [self._senders.get((member, lane)) for member in self._remote_contributors]
         if all(sink is not None and sink.num_arrived > turn for sink in sinks):
-            self._spawn(self._reduce(self._own_index(part)), member=None)
+            self._spawn(self._complete(self._reduction.index_of(part)), member=None)
+
+    async def _complete(self, index: int) -> None:
+        """All contributions to one of the own parts are here: reduce it, or take what the decision needs."""
+        if not self.spec.rule.needs_gram:
+            await self._reduce(index)
+        elif await self._reduction.measure(index, self._around.executor):
+            self._put_products(self.me, self._reduction.products)
+
+    def _put_products(self, reducer: int, payload: bytes) -> None:
+        """The inner products of one reducer's parts are here; with the last of them the rule decides."""
+        try:
+            self._barrier.put(reducer, payload)
+        except RemoteProtocolError as error:
+            raise BadPart(reducer, str(error)) from None
+        if self._barrier.decision is not None:
+            self._spawn(self._reduce_all(), member=None)
+
+    async def _reduce_all(self) -> None:
+        for index in range(len(self._reduction.parts)):
+            await self._reduce(index)
+        self._check_outcome()
 
     async def _reduce(self, index: int) -> None:
-        part, inbox = self._own_parts[index], self._inbox[index]
-
-        def reduce() -> None:
-            codec = self.spec.codec
-            own = codec.encode(self._vector[part.first : part.first + part.size])
-            encoded = {member: room.data[: part.num_sent_bytes] for member, room in inbox.items()} | {self.me: own}
-            weights = self.spec.weights
-            contributions = [(member, weights[member][1], encoded[member]) for member in self.spec.contributors]
-            mean_codec = self.spec.mean_codec
-            self._encoded_view(part)[:] = mean_codec.encode(weighted_mean(codec, contributions, part.size))
-            self._settle(part, mean_codec.decode(self._encoded_view(part)))
-
-        await self._loop.run_in_executor(self._executor, reduce)
-        self._spare.extend(inbox.values())
-        inbox.clear()
-        self._num_reduced[index % len(self._num_reduced)] += 1
-        self._is_reduced[index].set()
+        assert self._barrier.decision is not None
+        await self._reduction.reduce(index, self._barrier.decision, self._around.executor)
         self._count_settled()
 
     # --- the result ---
 
-    def _encoded_view(self, part: Part) -> memoryview:
-        return self.encoded.data[part.offset : part.offset + part.num_bytes]
-
-    def _settle(self, part: Part, values: torch.Tensor) -> None:
-        """Put a part of the result in place. Runs in a worker thread."""
-        self.averaged[part.first : part.first + part.size] = values
-        self.part_digests[part.index] = chunk_digest(self._encoded_view(part))
-        transmitted = None
-        if self.me in self.spec.contributors:
-            codec = self.spec.codec
-            transmitted = codec.decode(codec.encode(self._vector[part.first : part.first + part.size]))
-        self.part_sums[part.index] = part_statistics(transmitted, values)
-
     def _count_settled(self) -> None:
-        self._num_unsettled -= 1
-        if self._num_unsettled == 0 and not self._outcome.done():
+        self._assembly.num_unsettled -= 1
+        self._check_outcome()
+
+    def _check_outcome(self) -> None:
+        """Parts of others may be here before the last inner products are."""
+        if self._assembly.num_unsettled == 0 and self._barrier.decision is not None and not self._outcome.done():
             self._outcome.set_result(None)
 
     # --- who is to blame ---
 
-    @property
-    def _quiet_seconds(self) -> float:
-        return min(1.0, self._limits.stall_seconds / 5)
-
-    async def _watch(self) -> None:
-        """Show signs of life and look for them."""
-        last = self._loop.time()
-        while True:
-            await asyncio.sleep(self._quiet_seconds)
-            now = self._loop.time()
-            was_suspended = now - last > 2 * self._quiet_seconds  # this process did not run: the stall was ours
-            last, awaited = now, self._awaited_senders()
-            if was_suspended:
-                self._silence.reset()
-            for stream in self._streams:
-                if was_suspended or stream.is_paced:
-                    stream.last_received = now
-            self._silence.look({stream: now - stream.last_received for stream in self._streams})
-            limit_seconds = self._stall_detector.limit_seconds
-            for stream, member in tuple(self._streams.items()):
-                if now - stream.last_received > limit_seconds and stream.on_lost:
-                    stream.end(StreamSilent(f"{self._peer(member)} was silent for {limit_seconds:.3g} s"))
-                stream.show_life(awaited, quiet_seconds=self._quiet_seconds)
-
     def _adopt_stream(self, stream: FramedStream, member: int, *, is_complete: Callable[[], bool]) -> None:
-        """Watch the stream from now on: between two averages it was silent by right. Its loss matters only while the other end
-        still owes something."""
+        """The stream's loss matters only while the other end still owes something."""
 
         def lost(error: Exception) -> None:
-            self._forget_stream(stream)
             if not is_complete():
                 self._lose(member, str(error))
 
-        self._streams[stream] = member
-        stream.bytes_sent = stream.bytes_received = 0
-        stream.last_received = self._loop.time()
-        stream.on_lost = lost
-
-    def _forget_stream(self, stream: FramedStream) -> None:
-        if self._streams.pop(stream, None) is not None:
-            self.bytes_sent += stream.bytes_sent
-            self.bytes_received += stream.bytes_received
-            self._stream_ended.set()
+        self._watch.adopt(stream, member, on_lost=lost)
 
     def _lose(self, member: int, reason: str) -> None:
         """A member is gone. It may have failed because of another one, so wait a moment for its note."""
@@ -533,8 +492,8 @@ class Butterfly:
             self._spawn(self._blame_lost(), member=None)
 
     async def _blame_lost(self) -> None:
-        await asyncio.sleep(self._limits.grace_seconds)
-        if (trouble := await self._local_fault()) is not None:
+        await asyncio.sleep(self._around.limits.grace_seconds)
+        if (trouble := await self._around.local_fault()) is not None:
             raise AveragingError(trouble)
         suspects = tuple(self._peer(member) for member in sorted(self._lost))
         raise AveragingError("; ".join(self._lost[member] for member in sorted(self._lost)), suspects=suspects)
@@ -557,21 +516,34 @@ class Butterfly:
             if member in counts:
                 counts[member] += sink.num_arrived
         least = min(counts.values(), default=0)
-        if not self._own_parts or least == len(self._own_parts):
+        if not self._reduction.parts or least == len(self._reduction.parts):
             return ()
         return tuple(member for member, count in counts.items() if count == least)
+
+    def _awaited_members(self) -> tuple[int, ...]:
+        """Those that hold up what this member returns: contributors, and then reducers whose inner products are missing."""
+        senders = self._awaited_senders()
+        if senders:
+            return senders
+        awaited = set[int]().union(*(self._behind(reducer, 0) for reducer in self._barrier.missing if reducer != self.me))
+        return tuple(sorted(awaited))
+
+    def _behind(self, reducer: int, lane: int) -> set[int]:
+        """The members that an unfinished reducer waits for, by its keepalives; otherwise the reducer itself."""
+        stream, _ = self._reducers.get((reducer, lane), (None, None))
+        awaited = set(stream.awaited_members) if stream is not None else set()
+        return awaited & {*self._remote_contributors, *self.spec.reducers} - {self.me} or {reducer}
 
     def _meet_deadline(self) -> None:
         if self._outcome.done():
             return
-        awaited = set(self._awaited_senders())
-        for member in range(len(self.spec.members)):
+        awaited = set(self._awaited_members())
+        for member in self.spec.reducers:
             for lane in range(len(self.spec.lanes(member)) if member != self.me else 0):
-                stream, sink = self._reducers.get((member, lane), (None, None))
-                if stream is None or sink is None:
+                _, sink = self._reducers.get((member, lane), (None, None))
+                if sink is None:
                     awaited.add(member)
                 elif not sink.is_complete:
-                    others = set(stream.awaited_members) & set(self._remote_contributors)
-                    awaited |= others or {member}
+                    awaited |= self._behind(member, lane)
         names = tuple(self._peer(member) for member in sorted(awaited))
         self.fail(f"the deadline passed, waiting for {', '.join(names) or 'no member'}", names)

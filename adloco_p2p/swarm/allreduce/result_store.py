@@ -14,9 +14,10 @@ import torch
 from adloco_p2p.core.model.types import Digest, PseudoGradientStatistics
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.codecs import TensorCodec, mean_codecs
-from adloco_p2p.numerics.digest import result_head, result_index
+from adloco_p2p.numerics.digest import RESULT_HEAD_BYTES, result_head, result_index
 from adloco_p2p.numerics.reduction import part_statistics, statistics_of
 from adloco_p2p.swarm.allreduce.allreduce_spec import MAX_PARTS
+from adloco_p2p.swarm.allreduce.gram_barrier import is_binding
 from adloco_p2p.swarm.transfer.chunk_protocol import ChunkIndex
 from adloco_p2p.swarm.transfer.chunk_server import Blob
 from adloco_p2p.swarm.transfer.download import Download
@@ -38,6 +39,8 @@ class EncodedResult:
     """uint8 [bytes of all parts]; never written to again."""
     parts: tuple[tuple[int, bytes], ...]
     """Bytes and SHA-256 of every part, in order."""
+    binding: bytes = b""
+    """See `GramBarrier.binding`."""
     _offsets: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -46,17 +49,20 @@ class EncodedResult:
     @property
     def blob(self) -> Blob:
         chunks = [self.part(index) for index in range(len(self.parts))]
-        return Blob(result_index(self.codec, self.size, self.parts), chunks)
+        return Blob(result_index(self.codec, self.size, self.parts, binding=self.binding), chunks)
 
     def part(self, index: int) -> memoryview:
         return self.encoded.data[self._offsets[index] : self._offsets[index + 1]]
 
-    def restore(self, own: torch.Tensor | None) -> tuple[torch.Tensor, PseudoGradientStatistics | None]:
-        """The vector, float32 [size], and the scalars of it and of this host's contribution, if there is one.
+    def restore(self, own: torch.Tensor | None) -> tuple[torch.Tensor, PseudoGradientStatistics | None, torch.Tensor | None]:
+        """The vector, float32 [size]; of this host's contribution, if there is one, the scalars of both, and the residual where
+        the codec loses something.
 
-        Summed part by part as in the average itself, so that every host reports the same norm, to the last bit.
+        Summed part by part as in the average itself, so that every host reports the same norm, to the last bit. Where a rule
+        saw the Gram matrix, only that gives the scalars, and it is not part of the result.
         """
         vector, sums, first = torch.empty(self.size), [], 0
+        residual = torch.empty_like(own) if own is not None and self.sent_codec.needs_feedback else None
         for index in range(len(self.parts)):
             values = self.codec.decode(self.part(index))
             last = first + values.numel()
@@ -64,8 +70,10 @@ class EncodedResult:
             if own is not None:
                 transmitted = self.sent_codec.decode(self.sent_codec.encode(own[first:last]))
                 sums.append(part_statistics(transmitted, values))
+                if residual is not None:
+                    torch.sub(own[first:last], transmitted, out=residual[first:last])
             first = last
-        return vector, None if own is None else statistics_of(sums)
+        return vector, None if own is None or self.binding else statistics_of(sums), residual
 
 
 class ResultStore:
@@ -134,8 +142,14 @@ class ResultDownload:
 
     def _make_room(self, index: ChunkIndex) -> Sequence[memoryview]:
         """A mean may come in several codecs."""
-        codec = next((codec for codec in mean_codecs(self._codec) if result_head(codec, self._size) == index.head), None)
-        if codec is None or index.num_bytes > codec.num_bytes(self._size) + _PART_OVERHEAD_BYTES * len(index.chunks):
+        heads = {result_head(codec, self._size): codec for codec in mean_codecs(self._codec)}
+        head, binding = index.head[:RESULT_HEAD_BYTES], index.head[RESULT_HEAD_BYTES:]
+        codec = heads.get(head)
+        if (
+            codec is None
+            or not is_binding(binding)
+            or index.num_bytes > codec.num_bytes(self._size) + _PART_OVERHEAD_BYTES * len(index.chunks)
+        ):
             raise RemoteProtocolError("offers another result")
         self._result = EncodedResult(
             digest=self.download.root,
@@ -144,5 +158,6 @@ class ResultDownload:
             size=self._size,
             encoded=np.empty(index.num_bytes, dtype=np.uint8),
             parts=index.chunks,
+            binding=binding,
         )
         return self._result.blob.chunks

@@ -1,7 +1,8 @@
-"""Join links: adloco://RUN,ADDRESS,ADDRESS - a run's digest and peers to begin with. Pure.
+"""Join links: adloco://RUN,ADDRESS,ADDRESS,invite:TOKEN - a run's digest, peers to begin with, an invitation. Pure.
 
-No character of a link means anything to a shell, so it may be pasted without quotes. The older form
-adloco://RUN?peer=ADDRESS&peer=ADDRESS is read as well.
+Without an invitation a link only leads to the run, which is enough where everybody may join. With one it lets its holder in, so
+it is shown to the user who made it, and nowhere else. No character of a link means anything to a shell, so it may be pasted
+without quotes. The older form adloco://RUN?peer=ADDRESS&peer=ADDRESS is read as well.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.swarm.p2p.addresses import MAX_ADDRESSES, PeerAddress, parse_peer_addresses
 
 SCHEME = "adloco"
+INVITATION = "invite:"
 MAX_LINK_CHARS = 8192
 
 
@@ -20,6 +22,8 @@ MAX_LINK_CHARS = 8192
 class JoinLink:
     run: Digest
     peers: tuple[PeerAddress, ...]
+    token: str | None = None
+    """The invitation, as `invitation.py` reads it."""
 
 
 def is_link(text: str) -> bool:
@@ -33,6 +37,11 @@ def format_link(run: Digest, addresses: Sequence[str]) -> str:
     return ",".join([f"{SCHEME}://{run}", *map(str, parse_peer_addresses(addresses[:MAX_ADDRESSES]))])
 
 
+def with_invitation(link: str, token: str) -> str:
+    """The link that also lets its holder in."""
+    return f"{link},{INVITATION}{token}"
+
+
 def parse_link(text: str) -> JoinLink:
     """Raises ConfigError with everything that is wrong."""
     text = text.strip()
@@ -41,12 +50,16 @@ def parse_link(text: str) -> JoinLink:
     scheme, _, rest = text.partition("://")
     if scheme.lower() != SCHEME:
         raise ConfigError(f"{text!r} is not a join link; one looks like {SCHEME}://RUN,ADDRESS", code="E206")
-    run, *addresses = _old_parts(text) if "?" in rest else rest.rstrip(",").split(",")
+    run, *parts = _old_parts(text) if "?" in rest else rest.rstrip(",").split(",")
+    addresses = [part for part in parts if not part.startswith(INVITATION)]
+    tokens = [part.removeprefix(INVITATION) for part in parts if part.startswith(INVITATION)]
     if not is_digest(run):
         raise ConfigError(f"{text!r}: the run must be 64 hexadecimal digits in lower case", code="E206")
     if len(addresses) > MAX_ADDRESSES:
         raise ConfigError(f"the join link has more than {MAX_ADDRESSES} addresses", code="E206")
-    return JoinLink(run=Digest(run), peers=parse_peer_addresses(addresses))
+    if len(tokens) > 1:
+        raise ConfigError("the join link has more than one invitation; use the link of one of them", code="E206")
+    return JoinLink(run=Digest(run), peers=parse_peer_addresses(addresses), token=tokens[0] if tokens else None)
 
 
 def _old_parts(text: str) -> list[str]:
@@ -77,3 +90,9 @@ def split_initial_peers(texts: Sequence[str]) -> tuple[Digest | None, tuple[Peer
             code="E206",
         )
     return (runs[0] if runs else None), tuple(dict.fromkeys([*addresses, *linked]))
+
+
+def token_of(texts: Sequence[str]) -> str | None:
+    """The first invitation among the arguments of `--initial-peers`. Raises ConfigError."""
+    tokens = (parse_link(text).token for text in texts if is_link(text))
+    return next((token for token in tokens if token is not None), None)

@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.errors import StorageError
 
+AGREEMENT_CONTEXT = "consensus"
+"""A signature for the core is valid nowhere else."""
 _KEY_BYTES = 32
 _PRIVATE_PREFIX = b"\x08\x01\x12\x40"
 """Protobuf: key type Ed25519, then 64 bytes: the private and the public key."""
@@ -31,6 +33,16 @@ class Identity:
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
         self.peer_id = peer_id_of(key.public_key().public_bytes_raw())
+
+    @classmethod
+    def from_seed(cls, seed: bytes) -> "Identity":
+        """Of 32 secret bytes. Raises ValueError for another number of them."""
+        return cls(Ed25519PrivateKey.from_private_bytes(seed))
+
+    @property
+    def public_key(self) -> bytes:
+        """32 bytes."""
+        return self._key.public_key().public_bytes_raw()
 
     @classmethod
     def load_or_create(cls, path: Path) -> "Identity":
@@ -74,6 +86,20 @@ def verify(peer: PeerId, context: str, payload: bytes, signature: bytes) -> bool
     except InvalidSignature:
         return False
     return True
+
+
+def signature(identity: Identity, payload: bytes) -> str:
+    """Of what the core signs, hexadecimal."""
+    return identity.sign(AGREEMENT_CONTEXT, payload).hex()
+
+
+def is_signed(peer: PeerId, payload: bytes, signature: str) -> bool:
+    """Whether `peer` signed this for the core; False for anything malformed."""
+    try:
+        raw = bytes.fromhex(signature)
+    except ValueError:
+        return False
+    return verify(peer, AGREEMENT_CONTEXT, payload, raw)
 
 
 def peer_id_of(public_key: bytes) -> PeerId:

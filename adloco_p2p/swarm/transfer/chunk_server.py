@@ -2,21 +2,17 @@
 
 import asyncio
 import contextlib
-import logging
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from hivemind.p2p import P2P
-from hivemind.p2p.p2p_daemon_bindings.control import P2PDaemonError
-from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 
 from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transfer.chunk_protocol import Answer, decode_want, encode_reply, handler_name
-from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, Pacing, StreamLost
-from adloco_p2p.swarm.transport.strangers import is_stranger
+from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, Pacing
+from adloco_p2p.swarm.transport.stream_acceptor import StreamAcceptor, StreamLimits, StreamPlaces
 from adloco_p2p.swarm.transport.traffic import Meter
 
 MAX_DOWNLOADS = 4
@@ -35,9 +31,6 @@ LEAST_BYTES_PER_SECOND = 8 * 1024
 LEAST_AFTER_SECONDS = 60.0
 """... from so long on, is dropped, and so is one that takes the whole blob more often than MAX_COPIES."""
 MAX_COPIES = 2
-STOP_SECONDS = 20.0
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,16 +85,15 @@ class ChunkServer:
     ) -> None:
         """`find`: the blob of a root, if it is held here; its bytes do not change while `num_served_now` is not 0. `pace` says
         when data may be sent. `members`: who has a seat now and comes first; all are alike where this peer has none itself."""
-        self._p2p = p2p
-        self._handler = handler_name(kind)
         self._find = find
         self._pace = pace
-        self._meter = meter or Meter()
-        self._me = PeerId(str(p2p.peer_id))
-        self._members = members
+        self._acceptor = StreamAcceptor(p2p, handler_name(kind), self._serve_stream, meter=meter or Meter(), members=members)
+        self._requests = StreamPlaces(
+            StreamLimits(per_peer=MAX_REQUESTS_PER_PEER, strangers=MAX_REQUESTS, per_stranger=MAX_REQUESTS_PER_PEER),
+            is_stranger=self._acceptor.is_stranger,
+        )
+        """Of streams that have no download yet."""
         self._max_downloads, self._max_downloads_per_peer = max_downloads, max_downloads_per_peer
-        self._requests: Counter[PeerId] = Counter()
-        """Streams that have no download yet."""
         self._downloads: dict[FramedStream, bool] = {}
         """Streams of the downloads that run, oldest first -> whether they are a stranger's."""
         self.num_served_now = 0
@@ -110,63 +102,29 @@ class ChunkServer:
         """Called with the root when a peer has taken a whole blob, and gone."""
 
     async def start(self) -> None:
-        await self._p2p.add_binary_stream_handler(self._handler, self._accept)
+        await self._acceptor.start()
 
     async def stop(self) -> None:
         """New fetchers are turned away; downloads that run end with the daemon."""
-        if not self._p2p.is_alive:
-            return
-        with contextlib.suppress(TimeoutError, P2PDaemonError, OSError, asyncio.IncompleteReadError):
-            async with asyncio.timeout(STOP_SECONDS):
-                await self._p2p.remove_binary_stream_handler(self._handler)
+        await self._acceptor.stop()
 
-    async def _accept(self, info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One stream from an authenticated peer. Whatever it sends, nothing is raised and the stream is ended."""
-        peer, stream = PeerId(str(info.peer_id)), None
-        try:
-            stream = await FramedStream.take_over(peer, reader, writer)
-            stream.count_into(self._meter)
-            async with self._request_of(peer):
-                async with asyncio.timeout(REQUEST_SECONDS):
-                    root = Digest((await stream.receive(FrameKind.HELLO)).hex())
-                stream.resume()
-                blob = await self._find(root)
-                if blob is None or not self._take_place(stream):
-                    busy = Answer.BUSY, f"busy with {len(self._downloads)} downloads"
-                    reply = busy if blob else (Answer.REFUSED, "not held here")
-                    stream.send(FrameKind.HELLO_REPLY, encode_reply(*reply))
-                    await stream.until_closed(REQUEST_SECONDS)
-                    return
-            await self._serve(root, blob, stream)
-        except (RemoteProtocolError, StreamLost, TimeoutError) as error:
-            _log.debug("download by %s ended: %r", peer, error)
-        finally:
-            if stream is None:
-                writer.transport.abort()
-            else:
-                stream.abort()
-
-    @contextlib.asynccontextmanager
-    async def _request_of(self, peer: PeerId) -> AsyncIterator[None]:
-        """While a stream has no download. Raises RemoteProtocolError where there are too many of them."""
-        num_strangers = sum(count for asking, count in self._requests.items() if self._is_stranger(asking))
-        is_full = self._is_stranger(peer) and num_strangers >= MAX_REQUESTS
-        if is_full or self._requests[peer] >= MAX_REQUESTS_PER_PEER:
-            raise RemoteProtocolError("too many streams without a download")
-        self._requests[peer] += 1
-        try:
-            yield
-        finally:
-            self._requests[peer] -= 1
-            if not self._requests[peer]:
-                del self._requests[peer]
-
-    def _is_stranger(self, peer: PeerId) -> bool:
-        return is_stranger(peer, me=self._me, members=self._members())
+    async def _serve_stream(self, stream: FramedStream) -> None:
+        with self._requests.place_of(stream.peer):
+            async with asyncio.timeout(REQUEST_SECONDS):
+                root = Digest((await stream.receive(FrameKind.HELLO)).hex())
+            stream.resume()
+            blob = await self._find(root)
+            if blob is None or not self._take_place(stream):
+                busy = Answer.BUSY, f"busy with {len(self._downloads)} downloads"
+                reply = busy if blob else (Answer.REFUSED, "not held here")
+                stream.send(FrameKind.HELLO_REPLY, encode_reply(*reply))
+                await stream.until_closed(REQUEST_SECONDS)
+                return
+        await self._serve(root, blob, stream)
 
     def _take_place(self, stream: FramedStream) -> bool:
         """Take a place for a download, if need be that of a stranger; false where all are taken by those who come first."""
-        is_stranger = self._is_stranger(stream.peer)
+        is_stranger = self._acceptor.is_stranger(stream.peer)
         if sum(running.peer == stream.peer for running in self._downloads) >= self._max_downloads_per_peer:
             return False
         if len(self._downloads) >= self._max_downloads:

@@ -63,6 +63,7 @@ class FrameKind(IntEnum):
     WANT = 6
     NOTE = 7
     THROUGHPUT = 8
+    GRAM = 9
 
 
 _KINDS = frozenset(int(kind) for kind in FrameKind)

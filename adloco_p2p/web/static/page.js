@@ -280,7 +280,6 @@ function drawTraffic(run) {
   const traffic = run.traffic;
   const rows = [];
   for (const line of traffic.own || []) rows.push(row([[`this node, ${line.kind}`], [bytes(line.sent)], [bytes(line.received)]]));
-  if (traffic.own) rows.push(row([["this node, sent per token"], [bytes(traffic.own_bytes_per_token)], [""]]));
   rows.push(row([["all peers, averaging *"], [bytes(traffic.swarm_averaging_bytes)], [bytes(traffic.swarm_averaging_bytes)]]));
   rows.push(row([["all peers, averaging per token *"], [bytes(traffic.swarm_bytes_per_token)], [""]]));
   table("traffic", [["what"], ["sent"], ["received"]], rows);
@@ -293,10 +292,10 @@ function drawOwn(run) {
   at("traffic-card").classList.toggle("wide", own === null);
   if (own === null) return;
   const pairs = [
-    ["peer", own.peer], ["device", own.device], ["running", duration(own.seconds)], ["trained", `${count(own.tokens)} tokens in ${count(own.samples)} samples`],
-    ["speed", `${count(own.tokens_per_second)} tokens/s`], ["computing", `${percent(own.compute_utilisation)} of the time`],
+    ["peer", own.peer], ["device", own.device], ["running", duration(own.seconds)],
   ];
   at("own").replaceChildren(...pairs.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+  at("metrics").replaceChildren(...own.metrics.map((metric) => element("li", { title: metric.meaning }, metric.text)));
   at("troubles").replaceChildren(
     ...own.warnings.map((text) => element("li", { class: "silent" }, `now: ${text}`)),
     ...own.incidents.slice(0, 5).map((incident) => element("li", { class: "quiet" }, `round ${incident.round}: ${incident.message}`)));

@@ -9,6 +9,7 @@ from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.learner import Learner
 from adloco_p2p.core.agreement.membership import Membership, Timing
 from adloco_p2p.core.agreement.slot import Context, Slot, next_slot
+from adloco_p2p.core.agreement.statement_pool import StatementPool
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Broadcast, Outcome, Send
@@ -38,6 +39,7 @@ def opened(size: int, me: PeerId) -> tuple[Context, Slot]:
         decide=decide,
         draw=lambda: 0.5,
         members=members,
+        statements=StatementPool(verify),
     )
     slot = next_slot(Ledger(first_plan(size), recall=recall_from(())), me)
     members.set_roster(slot.digest, slot.roster, NOW)

@@ -10,7 +10,7 @@ from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_entry, num_emergencies, verify_ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.electorate import DEPARTS_AFTER, PROBATION_ROUNDS, SILENT_ROUNDS, electorate
+from adloco_p2p.core.model.electorate import DEPARTS_AFTER, SILENT_ROUNDS, electorate
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, JoinRequest, LedgerEntry, Value, Vote
 from adloco_p2p.core.model.messages import (
@@ -355,8 +355,8 @@ def test_farewells_of_those_who_were_never_there_are_not_kept() -> None:
 # --- names -----------------------------------------------------------------------------------------------------------
 
 
-def roster_entry(index: int, *, joined: int = 0, last: int | None = None) -> RosterEntry:
-    return RosterEntry(peer=peer(index), joined_round=joined, capacity=capacity(), last_report=last)
+def roster_entry(index: int, *, joined: int = 0, last: int | None = None, probation: int = 0) -> RosterEntry:
+    return RosterEntry(peer=peer(index), joined_round=joined, capacity=capacity(), last_report=last, probation=probation)
 
 
 def plan_of(round: int, *roster_entries: RosterEntry) -> RoundPlan:
@@ -368,12 +368,11 @@ def test_the_electorate_is_of_founders_and_the_seasoned_that_report() -> None:
     early = SILENT_ROUNDS
     assert electorate(plan_of(early, roster_entry(0), roster_entry(1, last=early - 2))) == (peer(0), peer(1))
     assert electorate(plan_of(early + 1, roster_entry(0), roster_entry(1, last=early - 1))) == (peer(1),)
-    joined = 40
-    newcomer = [roster_entry(1, joined=joined, last=joined + age - 2) for age in (PROBATION_ROUNDS - 1, PROBATION_ROUNDS)]
-    assert electorate(plan_of(joined + PROBATION_ROUNDS - 1, roster_entry(0, last=joined + 5), newcomer[0])) == (peer(0),)
-    young = plan_of(12, roster_entry(0, last=10), roster_entry(1, joined=9, last=10), roster_entry(2, joined=10, last=10))
-    assert electorate(young) == (peer(0), peer(1)), "a quarter of a young run is enough"
-    assert electorate(plan_of(joined + PROBATION_ROUNDS, roster_entry(0, last=joined + 6), newcomer[1])) == (peer(0), peer(1))
+    newcomer = [roster_entry(1, joined=40, last=46, probation=owed) for owed in (1, 0)]
+    assert electorate(plan_of(48, roster_entry(0, last=46), newcomer[0])) == (peer(0),)
+    assert electorate(plan_of(48, roster_entry(0, last=46), newcomer[1])) == (peer(0), peer(1))
+    silent = roster_entry(1, joined=47)
+    assert electorate(plan_of(48, roster_entry(0, last=46), silent)) == (peer(0),), "it owes nothing, and never reported"
     assert electorate(plan_of(30, roster_entry(0, joined=28, last=28), roster_entry(1, joined=28))) == (peer(0),), (
         "no founder is left"
     )

@@ -1,6 +1,7 @@
 """What the user asks a peer to do: whole peers in virtual time."""
 
 import heapq
+import itertools
 from typing import Literal
 
 import pytest
@@ -10,6 +11,7 @@ from adloco_p2p.core.model.events import (
     Command,
     Commanded,
     DiscardRound,
+    Durable,
     Effect,
     Evaluate,
     FetchState,
@@ -102,6 +104,22 @@ def test_who_pauses_trains_nothing_meanwhile_and_goes_on_afterwards(paused_secon
     assert hosts[0] == hosts[-1] == [PEER0, PEER1, PEER2]
     if paused_seconds > 4.0:
         assert [PEER1, PEER2] in hosts
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_checkpoints_leave_time_between_them(count: int) -> None:
+    """Each is complete, of every hosted instance, though they come to the boundary at different times."""
+    world = World(rules=rules(rounds=12, count=count, period=100), num_peers=2, checkpoint_seconds=2.0)
+    saved: list[tuple[float, Durable]] = []
+    world.on_effect = lambda peer, effect: (
+        saved.append((world.now, effect.durable)) if peer == PEER0 and isinstance(effect, SaveCheckpoint) else None
+    )
+    world.run(until=400.0)
+    assert saved[-1][1].is_finished
+    others = [(at, durable) for at, durable in saved if durable.round < 12]  # the end is saved whatever the time
+    assert 2 <= len(others) < 11, "some boundaries are passed over"
+    assert all(later - earlier >= 2.0 for (earlier, _), (later, _) in itertools.pairwise(others))
+    assert all(durable.held for _, durable in saved)
 
 
 def test_a_round_under_way_is_ended_and_saved_before_the_pause() -> None:

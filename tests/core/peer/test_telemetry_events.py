@@ -1,13 +1,18 @@
 """Events for the views that only the core knows of: who joined, who is suspected, whose device ran out of memory."""
 
+import io
 from dataclasses import replace
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Decided, Durable, Effect, InnerFinished, Received, Started
-from adloco_p2p.core.model.telemetry import Log
+from adloco_p2p.core.model.telemetry import Log, Returned, Stamped, Suspected, to_line
 from adloco_p2p.core.model.types import RosterChange
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from adloco_p2p.decode import decode_event
+from adloco_p2p.views import derived
+from adloco_p2p.views.plain import PlainView
+from adloco_p2p.views.status import Status, apply
 from tests.core.agreement.test_consensus import Swarm
 from tests.core.agreement.test_membership import TIMING
 from tests.core.peer.test_peer import PEER0, PEER1, PEER2, rules
@@ -17,6 +22,18 @@ from tests.core.world import RUN
 
 def logged(effects: list[Effect], name: str) -> list[dict[str, object]]:
     return [canonical.to_plain(effect) for effect in effects if isinstance(effect, Log) and effect.event == name]
+
+
+def shown(*events: Log) -> tuple[str, Status]:
+    """The lines that the plain view prints, and the status behind all views."""
+    stream, status = io.StringIO(), Status()
+    view = PlainView(stream)
+    for event in events:
+        stamped = decode_event(to_line(Stamped(time=1.0, event=event)))
+        assert stamped is not None
+        view.update(stamped)
+        status = apply(status, stamped)
+    return stream.getvalue(), status
 
 
 def started(peer: Peer) -> list[Effect]:
@@ -33,6 +50,9 @@ def test_a_peer_that_a_plan_admits_has_joined_and_the_founders_have_not() -> Non
     agreement.outcomes = [Decided(plan=second)]
     effects = peer.handle(Received(sender=PEER1, message="news"), 1.0)
     assert logged(effects, "joined") == [{"peer": PEER2, "round": 1}]
+    text, status = shown(*(effect for effect in effects if isinstance(effect, Log)))
+    assert f"peer      {PEER2}  joined" in text
+    assert [row.state for row in derived.peer_rows(status) if row.peer == PEER2] == ["alive"]
 
 
 def test_a_limit_that_shrank_in_training_is_out_of_memory_once() -> None:
@@ -41,6 +61,9 @@ def test_a_limit_that_shrank_in_training_is_out_of_memory_once() -> None:
     result = replace(_result(), micro_batch_limit=CAPACITY.micro_batch_limit // 2)
     effects = peer.handle(InnerFinished(instance=INSTANCE, round=0, result=result), 2.0)
     assert logged(effects, "out_of_memory") == [{"instance": 0, "round": 0, "micro_batch_limit": 4}]
+    text, status = shown(*(effect for effect in effects if isinstance(effect, Log)))
+    assert "memory    instance 0  micro-batch limit now 4" in text
+    assert (status.incidents[-1].kind, status.micro_batch_limit) == ("out of memory", 4)
     effects = peer.handle(InnerFinished(instance=INSTANCE, round=0, result=result), 3.0)
     assert logged(effects, "out_of_memory") == []
 
@@ -49,18 +72,21 @@ def test_a_silent_member_is_suspected_before_it_is_gone_and_returns() -> None:
     swarm = Swarm(4)
     swarm.deliver()
     silent, *others = swarm.order
-    told: list[tuple[str, object]] = []
+    told: list[Log] = []
     for _ in range(int(TIMING.lease(4) / 2) + 2):
         swarm.now += 1.0
         for name in others:
             outcomes = swarm.peers[name].tick(swarm.now)
             swarm.take(name, outcomes)
             if name == others[0]:
-                told += [(effect.event, effect.peer) for effect in outcomes if isinstance(effect, Log)]
+                told += [effect for effect in outcomes if isinstance(effect, Log)]
         swarm.deliver(to=others)
-    assert told == [("suspected", silent)] and not swarm.gone
+    assert told == [Suspected(peer=silent)] and not swarm.gone
+    text, status = shown(*told)
+    assert f"peer      {silent}  suspected" in text and status.incidents[-1].message == f"{silent} fell silent"
+    assert {row.state for row in derived.peer_rows(status) if row.peer == silent} <= {"suspected"}
     swarm.now += 1.0
     swarm.take(silent, swarm.peers[silent].tick(swarm.now))
     swarm.deliver()
     outcomes = swarm.peers[others[0]].tick(swarm.now)
-    assert [(effect.event, effect.peer) for effect in outcomes if isinstance(effect, Log)] == [("returned", silent)]
+    assert [effect for effect in outcomes if isinstance(effect, Log)] == [Returned(peer=silent)]

@@ -70,7 +70,8 @@ def test_a_repetition_gives_the_same_bits(peers: Peers) -> None:
 @pytest.mark.parametrize(("codec", "tolerance"), [("float16", 1.5e-3), ("bfloat16", 1.2e-2)])
 def test_narrow_codecs_also_give_the_same_bytes(peers: Peers, codec: str, tolerance: float) -> None:
     vectors, weights = vectors_of(3, 20_003), (1, 2, 3)
-    results = peers.average(f"codec {codec}", vectors, weights, codec=codec)
+    with peers.using(codec=codec):
+        results = peers.average(f"codec {codec}", vectors, weights)
     result = assert_same_bytes(results)
     expected = dumb_mean(vectors, weights)
     assert torch.allclose(result.vector.double(), expected, rtol=tolerance, atol=tolerance)
@@ -85,7 +86,8 @@ def test_narrow_codecs_also_give_the_same_bytes(peers: Peers, codec: str, tolera
 @pytest.mark.parametrize(("codec", "tolerance"), [("int8", 0.02), ("int4", 0.25), ("topk2", 1.01)])
 def test_lossy_codecs_give_the_same_bytes_and_their_own_statistics(peers: Peers, codec: str, tolerance: float) -> None:
     vectors, weights = vectors_of(3, 50_003), (1, 2, 3)
-    results = peers.average(f"codec {codec}", vectors, weights, codec=codec)
+    with peers.using(codec=codec):
+        results = peers.average(f"codec {codec}", vectors, weights)
     mean = assert_same_bytes(results).vector.double()
     coder = codec_named(codec)
     sent = [coder.decode(coder.encode(vector)) for vector in vectors]  # cut as it may be: parts are whole groups

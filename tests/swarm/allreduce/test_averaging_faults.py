@@ -10,10 +10,12 @@ import torch
 
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.swarm.allreduce import butterfly
-from adloco_p2p.swarm.allreduce.averager import RESULT_KIND, Averaged, Averager
+from adloco_p2p.swarm.allreduce.averager import Averaged, Averager
 from adloco_p2p.swarm.allreduce.handshake import HANDLER, Hello, Purpose, failure
+from adloco_p2p.swarm.allreduce.result_exchange import RESULT_KIND
 from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
 from adloco_p2p.swarm.transport.framed_stream import FRAME_BYTES, FramedStream, FrameKind, StreamLost, open_stream
+from adloco_p2p.swarm.transport.stream_acceptor import StreamLimits
 from tests.swarm.averaging_peers import LIMITS, Peer, Peers, freeze, key_of, kill, thaw, vectors_of
 
 TIMEOUT_SECONDS = 20.0
@@ -77,7 +79,8 @@ def test_a_sender_of_nan_is_named(peers: Peers, monkeypatch: pytest.MonkeyPatch)
 def test_a_value_too_large_for_the_codec_is_refused(peers: Peers) -> None:
     vectors = vectors_of(2, 5_000)
     vectors[0][77] = 70_000.0
-    results = peers.average("overflow", vectors, (1, 1), codec="float16")
+    with peers.using(codec="float16"):
+        results = peers.average("overflow", vectors, (1, 1))
     assert [suspects_of(result) for result in results] == [(peers[0].peer_id,)] * 2
     assert "float16" in str(results[0])
 
@@ -176,15 +179,15 @@ def test_strangers_and_garbage_change_nothing(peers: Peers) -> None:
     assert torch.allclose(results[0].vector, sum(vectors) / 3, atol=1e-6)
     unvisited = peers.average("unvisited", vectors, (1, 1, 1))
     assert results[0].digest == unvisited[0].digest
-    assert stranger.peer_id not in target.averager._num_streams
+    assert stranger.peer_id not in target.averager._places.taken
 
 
 def test_streams_of_strangers_get_few_places_and_little_patience(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
     """They name an average that nobody has begun. Members may do so for minutes: this peer may be late."""
     averager, member, stranger = peers[0].averager, peers[1], peers[3]
-    limits = replace(LIMITS, stranger_seconds=0.3, max_streams_per_stranger=2, max_stranger_streams=3)
-    monkeypatch.setattr(averager, "_limits", limits)
-    monkeypatch.setattr(averager, "_members", lambda: {peers[0].peer_id, peers[1].peer_id, peers[2].peer_id})
+    monkeypatch.setattr(averager, "_limits", replace(LIMITS, stranger_seconds=0.3))
+    monkeypatch.setattr(averager._places, "limits", StreamLimits(in_all=99, per_peer=9, strangers=3, per_stranger=2))
+    monkeypatch.setattr(averager._acceptor, "_members", lambda: {peers[0].peer_id, peers[1].peer_id, peers[2].peer_id})
     hello = Hello(purpose=Purpose.AVERAGE, key=key_of("never begun")).encode()
 
     async def knock(peer: Peer) -> FramedStream:
@@ -196,10 +199,10 @@ def test_streams_of_strangers_get_few_places_and_little_patience(peers: Peers, m
         streams = [await knock(stranger) for _ in range(5)]
         waiting = await knock(member)
         async with asyncio.timeout(5):
-            while averager._num_streams != {member.peer_id: 1}:
-                assert averager._num_streams[stranger.peer_id] <= 2
+            while averager._places.taken != {member.peer_id: 1}:
+                assert averager._places.taken[stranger.peer_id] <= 2
                 await asyncio.sleep(0)
-        assert averager._num_stranger_streams == 0
+        assert averager._places.num_of_strangers == 0
         assert not waiting.is_lost
         for stream in (waiting, *streams):
             stream.abort()
@@ -208,13 +211,23 @@ def test_streams_of_strangers_get_few_places_and_little_patience(peers: Peers, m
 
 
 def test_a_note_of_a_stranger_about_an_average_to_come_is_not_kept(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
-    averager = peers[0].averager
-    monkeypatch.setattr(averager, "_members", lambda: {peers[0].peer_id, peers[1].peer_id})
-    hello = Hello(purpose=Purpose.ABORT, key=key_of("to come"))
-    for peer in (peers[1], peers[3]):
-        averager._hear_note(peer.peer_id, hello, failure("no", ()))
-    assert [teller for _, teller in averager._early_notes] == [peers[1].peer_id]
-    averager._early_notes.clear()
+    averager, notes = peers[0].averager, peers[0].averager._attempts.early_notes
+    monkeypatch.setattr(averager._acceptor, "_members", lambda: {peers[0].peer_id, peers[1].peer_id})
+
+    async def tell(peer: Peer) -> FramedStream:
+        stream = await open_stream(peer.p2p, peers[0].peer_id, HANDLER, timeout_seconds=5)
+        stream.send(FrameKind.HELLO, Hello(purpose=Purpose.ABORT, key=key_of("to come")).encode())
+        stream.send(FrameKind.NOTE, failure("no", ()).encode())
+        return stream
+
+    async def scenario() -> None:
+        stranger = await tell(peers[3])
+        async with asyncio.timeout(5):
+            await stranger.until_closed(5)  # it was heard
+            await (await tell(peers[1])).until_closed(5)
+
+    peers.run(scenario())
+    assert [teller for _, teller in notes] == [peers[1].peer_id]
 
 
 def test_a_stranger_with_the_key_is_refused_by_its_identity(peers: Peers) -> None:
@@ -246,7 +259,7 @@ def test_a_stranger_with_the_key_is_refused_by_its_identity(peers: Peers) -> Non
 async def wait_for_traffic(peer: Peer, name: str, num_bytes: int) -> None:
     """Until the peer's attempt has received so much: then it is in the middle."""
     while True:
-        attempt = peer.averager._running.get(key_of(name))
+        attempt = peer.averager._attempts.running.get(key_of(name))
         if attempt is not None and attempt.traffic[1] >= num_bytes:
             return
         await asyncio.sleep(0)
@@ -345,7 +358,7 @@ def test_a_stream_that_was_kept_was_silent_by_right(peers: Peers) -> None:
             return asyncio.create_task(call)
 
         await peers[0].averager.settled()
-        kept = tuple(peers[0].averager._pool._idle)
+        kept = tuple(peers[0].averager._around.pool._idle)
         assert kept
         for stream in kept:
             stream.last_received -= 60

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.numerics.aggregation.registry import rule_named
+from adloco_p2p.numerics.aggregation.rule import shares
 from adloco_p2p.numerics.codecs import codec_named, fits
 from adloco_p2p.numerics.digest import blob_root, result_index
-from adloco_p2p.numerics.reduction import BadPart, part_statistics, weighted_mean
+from adloco_p2p.numerics.reduction import BadPart, combination, part_statistics
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply, Purpose, failure
 
@@ -18,7 +20,16 @@ KEY = canonical.digest("key")
 CODECS = ("float32", "float16", "bfloat16")
 
 
-def spec(weights: list[int], shares: list[float] | None = None, *, size: int, codec: str, part_bytes: int) -> AllReduceSpec:
+def spec(
+    weights: list[int],
+    shares: list[float] | None = None,
+    *,
+    size: int,
+    codec: str,
+    part_bytes: int,
+    rule: str = "mean",
+    steps: list[int] | None = None,
+) -> AllReduceSpec:
     return AllReduceSpec(
         key=KEY,
         weights=tuple((PeerId(f"peer{index}"), weight) for index, weight in enumerate(weights)),
@@ -26,6 +37,8 @@ def spec(weights: list[int], shares: list[float] | None = None, *, size: int, co
         size=size,
         codec=codec_named(codec),
         part_bytes=part_bytes,
+        rule=rule_named(rule),
+        steps=tuple(steps or [5] * len(weights)),
     )
 
 
@@ -65,9 +78,11 @@ def test_every_difference_between_members_changes_the_digest() -> None:
         base | {"codec": "bfloat16"},
         base | {"part_bytes": 68},
         base | {"shares": [1.0, 2.0]},
+        base | {"rule": "clip"},
+        base | {"steps": [5, 6]},
     ]
     digests = {spec(**each).digest for each in (base, *others)}  # type: ignore[arg-type]
-    assert len(digests) == 6
+    assert len(digests) == 8
     assert spec(**base, shares=[7.0, 7.0]).digest in digests  # type: ignore[arg-type]
 
 
@@ -94,8 +109,8 @@ def test_what_does_not_fit_is_seen(codec: str, too_large: float) -> None:
 def test_the_mean_is_rounded_after_every_product_and_sum() -> None:
     vectors, weights = [torch.randn(501) for _ in range(3)], (3, 4, 5)
     codec = codec_named("float32")
-    contributions = [(m, w, codec.encode(v)) for m, (w, v) in enumerate(zip(weights, vectors, strict=True))]
-    mean = weighted_mean(codec, contributions, 501)
+    contributions = [(member, codec.encode(vector)) for member, vector in enumerate(vectors)]
+    mean = combination(codec, contributions, shares(weights), 501)
     for place in (0, 250, 500):
         total = torch.tensor(0.0)
         for vector, weight in zip(vectors, weights, strict=True):
@@ -106,7 +121,7 @@ def test_the_mean_is_rounded_after_every_product_and_sum() -> None:
 def test_the_sender_of_a_bad_part_is_named() -> None:
     codec, good, bad = codec_named("float16"), torch.zeros(4), torch.tensor([0.0, 1.0, float("inf"), 0.0])
     with pytest.raises(BadPart) as found:
-        weighted_mean(codec, [(3, 1, codec.encode(good)), (8, 1, codec.encode(bad))], 4)
+        combination(codec, [(3, codec.encode(good)), (8, codec.encode(bad))], (0.5, 0.5), 4)
     assert found.value.member == 8
 
 
@@ -116,7 +131,7 @@ def test_who_claims_another_size_is_named_also_where_it_comes_first(name: str) -
     good, short = (codec.encode(torch.ones(size)) for size in (8192, 8191))
     assert len(good) == len(short)  # so the bytes alone do not show it
     with pytest.raises(BadPart) as found:
-        weighted_mean(codec, [(3, 1, short), (8, 1, good)], 8192)
+        combination(codec, [(3, short), (8, good)], (0.5, 0.5), 8192)
     assert found.value.member == 3
 
 

@@ -22,19 +22,19 @@ def test_a_silence_that_ended_makes_the_peer_wait_longer_for_the_next_one() -> N
             return loop.create_task(call)
 
         def silence_seconds() -> float:
-            streams = averager._running[key_of("pause")]._streams
+            streams = averager._attempts.running[key_of("pause")]._watch.streams
             return max((loop.time() - stream.last_received for stream in streams), default=0.0)
 
         async def pause_in_the_middle() -> list[Averaged]:
             early = average(0)
-            await until(lambda: bool(averager._running and averager._running[key_of("pause")]._streams))
-            assert averager._stall_detector.limit_seconds == LIMITS.stall_seconds
+            await until(lambda: bool(averager._attempts.running and averager._attempts.running[key_of("pause")]._watch.streams))
+            assert averager._around.stall_detector.limit_seconds == LIMITS.stall_seconds
             freeze(peers[1])
             try:
                 await until(lambda: silence_seconds() > PAUSE_SECONDS)
             finally:
                 thaw(peers[1])
-            await until(lambda: averager._stall_detector.limit_seconds > LIMITS.stall_seconds)
+            await until(lambda: averager._around.stall_detector.limit_seconds > LIMITS.stall_seconds)
             return await asyncio.gather(early, average(1))
 
         assert len({result.digest for result in peers.run(pause_in_the_middle())}) == 1

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
 import pytest
+import torch
 
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.swarm.allreduce.averager import Averaged
@@ -21,10 +22,10 @@ def peers() -> Iterator[Peers]:
         yield started
 
 
-def repair(peers: Peers, name: str, result: Averaged, *donors: int, vector: object = None) -> Averaged:
-    """By the first peer, which has lost it."""
+def repair(peers: Peers, name: str, result: Averaged, *donors: int, vector: object = None, by: int = 0) -> Averaged:
+    """By the first peer, which has lost it, or another one."""
     return peers.run(
-        peers[0].averager.repair(
+        peers[by].averager.repair(
             key=key_of(name),
             digest=result.digest,
             from_peers=tuple(peers[donor].peer_id for donor in donors),
@@ -46,7 +47,7 @@ def averaged(peers: Peers, name: str) -> Averaged:
 def test_a_donor_that_cuts_the_parts_wrongly_spoils_nobody_elses(peers: Peers) -> None:
     """The hashes of its index are the true ones, the lengths are not."""
     result = averaged(peers, "lied about")
-    store = peers[1].averager._results
+    store = peers[1].averager._results._store
     held = store.find(result.digest)
     assert held is not None
     (first, one), (second, two), *others = held.parts
@@ -90,6 +91,19 @@ def test_statistics_are_this_peers_own_or_none(peers: Peers) -> None:
     assert restored.own_sqnorm == pytest.approx(result.statistics.own_sqnorm, rel=1e-12)
 
 
+def test_a_contribution_that_is_not_in_the_average_waits_for_the_next_one(peers: Peers) -> None:
+    """Where the codec leaves a residual at all."""
+    vectors = vectors_of(3, SIZE)
+    with peers.using(codec="int4"):
+        results = peers.average("without it", vectors, (1, 1))
+        repaired = repair(peers, "without it", results[1], 1, by=2, vector=vectors[2])
+        inside = repair(peers, "without it", results[1], 1, by=0, vector=vectors[0])
+    assert torch.equal(repaired.residual, vectors[2])
+    assert torch.equal(inside.residual, results[0].residual)
+    result = averaged(peers, "nothing is lost")
+    assert repair(peers, "nothing is lost", result, 1, vector=vectors[0]).residual is None
+
+
 class _Fault:
     """Lets data pass until so many bytes went out, then does something before every further piece."""
 
@@ -109,7 +123,7 @@ class _Fault:
 
 def test_a_donor_whose_stream_broke_is_asked_again_at_once(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
     result = averaged(peers, "a broken line")
-    server, num_breaks = peers[1].averager._server, 0
+    server, num_breaks = peers[1].averager._results._server, 0
 
     async def break_once() -> None:
         nonlocal num_breaks
@@ -118,17 +132,19 @@ def test_a_donor_whose_stream_broke_is_asked_again_at_once(peers: Peers, monkeyp
             next(iter(server._downloads)).abort()
 
     monkeypatch.setattr(server, "_pace", _Fault(100_000, break_once))
-    monkeypatch.setattr(peers[0].averager._stall_detector, "_least_seconds", 60.0)  # to wait for silence would take too long
-    monkeypatch.setattr(peers[0].averager._stall_detector, "_most_seconds", 60.0)
+    monkeypatch.setattr(
+        peers[0].averager._around.stall_detector, "_least_seconds", 60.0
+    )  # to wait for silence would take too long
+    monkeypatch.setattr(peers[0].averager._around.stall_detector, "_most_seconds", 60.0)
     assert repair(peers, "a broken line", result, 1).digest == result.digest
     assert num_breaks > 1
 
 
 def test_a_quick_donor_takes_over_from_one_that_is_stuck(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
     result = averaged(peers, "one is stuck")
-    monkeypatch.setattr(peers[1].averager._server, "_pace", _Fault(10_000, asyncio.Event().wait))
-    monkeypatch.setattr(peers[0].averager._stall_detector, "_least_seconds", 60.0)
-    monkeypatch.setattr(peers[0].averager._stall_detector, "_most_seconds", 60.0)
+    monkeypatch.setattr(peers[1].averager._results._server, "_pace", _Fault(10_000, asyncio.Event().wait))
+    monkeypatch.setattr(peers[0].averager._around.stall_detector, "_least_seconds", 60.0)
+    monkeypatch.setattr(peers[0].averager._around.stall_detector, "_most_seconds", 60.0)
     assert repair(peers, "one is stuck", result, 1, 2).digest == result.digest
 
 
@@ -142,6 +158,6 @@ def test_memory_that_a_repair_reads_is_not_written_to(peers: Peers, monkeypatch:
     async def forget() -> None:
         averager.forget(key_of("forgotten while served"))
 
-    monkeypatch.setattr(averager._server, "_pace", _Fault(0, forget))
+    monkeypatch.setattr(averager._results._server, "_pace", _Fault(0, forget))
     assert repair(peers, "forgotten while served", result, 1).digest == result.digest
-    assert averager._results.new_buffer(held.encoded.nbytes) is not held.encoded
+    assert averager._results._store.new_buffer(held.encoded.nbytes) is not held.encoded

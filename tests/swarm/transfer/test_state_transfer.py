@@ -262,7 +262,7 @@ def test_a_download_of_a_stranger_yields_to_a_member(tmp_path, monkeypatch):
 
     async def scenario():
         async with swarm(tmp_path, 2) as ((stranger, member, donor), (_, server), (outer, _, root)):
-            server._server._members = lambda: {donor.me, member.me}
+            server._server._acceptor._members = lambda: {donor.me, member.me}
             server._server._max_downloads = 1
             is_serving, may_go_on = asyncio.Event(), asyncio.Event()
 
@@ -297,7 +297,7 @@ def test_streams_without_a_request_are_counted_and_dropped(tmp_path, monkeypatch
             assert (len(first), len(others)) == (1, chunk_server.MAX_REQUESTS_PER_PEER)
             async with asyncio.timeout(10):
                 await asyncio.gather(*others)
-            assert not server._server._requests
+            assert not server._server._requests.taken
             for _, _, writer in streams:
                 writer.close()
 

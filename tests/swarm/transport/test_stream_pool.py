@@ -144,7 +144,7 @@ def test_closing_closes_what_is_idle() -> None:
 
 def make_deaf(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> list[FramedStream]:
     """Peer 0 hears of the end of a kept stream only once it has taken it. Returns those that it has taken from now on."""
-    pool, taken = peers[0].averager._pool, []
+    pool, taken = peers[0].averager._around.pool, []
     take = pool.take
     assert pool._idle
     for stream in pool._idle:
@@ -170,7 +170,7 @@ def test_a_kept_stream_that_proves_dead_is_replaced(monkeypatch: pytest.MonkeyPa
         taken = make_deaf(peers, monkeypatch)
 
         async def close_other_ends() -> None:
-            accepted = [stream for peer in peers.list[1:] for stream in peer.averager._accepted.values()]
+            accepted = [stream for peer in peers.list[1:] for stream in peer.averager._acceptor.streams.values()]
             for stream in accepted:
                 stream.abort()
 

@@ -1,4 +1,4 @@
-"""The numbers for monitors: named by the conventions, equal to those of the views, and all that the dashboard asks for."""
+"""The metrics: named by the conventions, declared once, and shown by every view and by the dashboard."""
 
 import json
 import re
@@ -7,17 +7,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from adloco_p2p.views import derived
-from adloco_p2p.views.prometheus import Measure, measures
+from adloco_p2p.views import derived, metrics, page, summary
+from adloco_p2p.views.metrics import Measure, measures
 from adloco_p2p.views.status import Status
+from adloco_p2p.web.exposition import exposition
+from tests.views.golden import DASHBOARD, dashboard, screen
 from tests.views.synthetic import THIS, Made, events, replay
 
 GRAFANA = Path(__file__).parents[2] / "peers" / "grafana"
-UNITS = ("_seconds", "_bytes", "_samples", "_nats", "_ratio", "_info", "_tokens")
+UNITS = ("_per_second", "_seconds", "_bytes", "_samples", "_nats", "_ratio", "_info", "_tokens")
 NUMBERS = ("adloco_round", "adloco_run_rounds", "adloco_run_finished", "adloco_instances", "adloco_instance_hosts")
-NUMBERS += ("adloco_peers", "adloco_warnings", "adloco_events")
+NUMBERS += ("adloco_peers", "adloco_warnings", "adloco_events", "adloco_saved_round")
 """Counts of things have no unit."""
 TROUBLES = ("average_failed", "out_of_memory", "suspected", "warning")
+EVERYTHING = '{__name__=~"adloco_.+",job="$job"}'
 FUNCTIONS = {"rate", "increase", "max", "sum", "by", "on"}
 
 
@@ -49,7 +52,9 @@ def test_names_say_the_unit_and_what_only_grows() -> None:
         assert re.fullmatch(r"adloco_[a-z_]+[a-z]", measure.name)
         assert measure.name.endswith("_total") == (measure.kind == "counter"), measure.name
         base = measure.name.removesuffix("_total")
-        assert base.endswith(UNITS) or base in NUMBERS or base == "adloco_tokens_per_second", f"{measure.name}: what unit?"
+        assert base.endswith(UNITS) or base in NUMBERS, f"{measure.name}: what unit?"
+        unit = measure.unit.split()[-1:]
+        assert measure.unit in ("", "rounds") or base.endswith(f"_{unit[0]}"), f"{measure.name}: {measure.unit}"
         assert measure.meaning.endswith(".") and all(len(labels) == len(measure.label_names) for labels in measure.samples)
 
 
@@ -98,16 +103,17 @@ def test_the_dashboard_asks_only_for_what_there_is() -> None:
     used = set()
     for target in targets:
         names = asked(target["expr"])
-        assert names and names <= set(known), target["expr"]
+        assert (names or target["expr"] == EVERYTHING) and names <= set(known), target["expr"]
         used |= names
         labels = {label for name in names for label in known[name].label_names} | {"job", "instance"}
         for clause in re.findall(r"\{([^}]*)\}", target["expr"]):
-            assert set(re.findall(r"(\w+)\s*=~?", clause)) <= labels, target["expr"]
+            assert {*re.findall(r"(\w+)\s*=~?", clause)} <= {*labels, "__name__"}, target["expr"]
         assert set(re.findall(r"by \((\w+)\)", target["expr"])) <= labels, target["expr"]
         assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= labels, target["legendFormat"]
         events_asked = re.findall(r'event=~"([^"]+)"', target["expr"])
         assert all(name in TROUBLES for names in events_asked for name in names.split("|"))
     assert len(used) >= 15
+    assert any(target["expr"] == EVERYTHING for target in targets), "a table of all metrics, also of those that no panel draws"
     names = [variable["name"] for variable in dashboard["templating"]["list"]]
     assert names == ["source", "job"]
     cells = [(panel["gridPos"], panel["title"]) for panel in dashboard["panels"]]
@@ -118,3 +124,21 @@ def test_the_dashboard_asks_only_for_what_there_is() -> None:
 def test_the_example_for_prometheus_is_yaml_that_it_reads() -> None:
     (job,) = yaml.safe_load((GRAFANA / "prometheus.yaml").read_text())["scrape_configs"]
     assert job["job_name"] == "adloco" and job["static_configs"] == [{"targets": ["127.0.0.1:9464"]}]
+
+
+def test_the_dashboard_has_units_and_meanings_from_the_metrics() -> None:
+    """`python -m tests.views.golden` brings it up to date."""
+    assert DASHBOARD.read_text("ascii") == dashboard()
+
+
+def test_a_new_metric_is_on_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Declared, and nothing else done: it is on the terminal, the page, in `status` and at the metrics endpoint."""
+    new = metrics._metric("invented_bytes", "bytes", "Made up.", 1234.0, "{} invented")
+    monkeypatch.setattr(metrics, "_run", lambda status: [new])
+    status, words = replay(events()), "1.23 kB invented"
+    assert words in screen(status, 200, 60)
+    fields = summary.summary(status)
+    assert words in "\n".join(summary.lines(fields))
+    assert {"labels": [], "value": 1234.0} in [sample for metric in fields["metrics"] for sample in metric["samples"]]
+    assert {"text": words, "meaning": "Made up."} in page._own(status)["metrics"]
+    assert b"adloco_invented_bytes 1234.0" in exposition(metrics.measures(status), "text/plain")[0]

@@ -1,0 +1,90 @@
+"""The model card of an exported model, from the run's configuration and its ledger. Nothing in it names this machine."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from adloco_p2p.commands.audit import read_entries
+from adloco_p2p.config.local_files import is_hub_id
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.ledger.contributions import Contribution, credited, leaderboard
+from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.types import REPORT_LAG, InstanceId
+
+MAX_ROWS = 50
+"""Contributors and losses that are listed."""
+
+
+def model_card(workdir: Path, run: RunConfig, *, round: int, instance: InstanceId) -> str:
+    """Markdown with the front matter that the hub reads. Raises StorageError where the ledger cannot be read."""
+    parts = [_front_matter(run), f"# {run.name}", _made_by(run, round), "## Start and data", _sources(run)]
+    found = read_entries(workdir, upto=round)
+    if found is None:
+        parts.append("The run was trained on one machine, without the network: there is no ledger of who did what.")
+    else:
+        genesis, entries = found
+        rows = leaderboard(credited(genesis, entries), sequence_length=run.data.sequence_length)
+        parts += ["## Contributors", _contributors(rows), "## Held-out loss", _losses(entries, instance)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _front_matter(run: RunConfig) -> str:
+    lines = ["library_name: transformers", "pipeline_tag: text-generation", "tags: [adloco]"]
+    if run.model.pretrained is not None and is_hub_id(run.model.pretrained):
+        lines.append(f"base_model: {run.model.pretrained}")
+    if run.data.source == "hub" and run.data.path is not None and is_hub_id(run.data.path):
+        lines.append(f"datasets: [{run.data.path}]")
+    return "\n".join(["---", *lines, "---"])
+
+
+def _made_by(run: RunConfig, round: int) -> str:
+    what = f"low-rank adapters of rank {run.model.lora.rank}, merged" if run.model.lora.rank else "all parameters"
+    parent = f" Its parent is run `{run.model.parent}`." if run.model.parent else ""
+    return (
+        f"Trained by peers without a server ({run.mode}): {what}, state after round {round} of a run of {run.work.length}."
+        f" Run `{run.digest}`, author `{run.author}`.{parent}"
+    )
+
+
+def _sources(run: RunConfig) -> str:
+    model, data = run.model, run.data
+    if model.pretrained is None:
+        start = "random weights"
+    else:
+        start = f"{_name(model.pretrained, model.revision)}, weights with digest `{model.digest}`"
+    if data.source == "python":
+        text = "sources and documentation of Python's standard library"
+    elif data.source == "hub":
+        text = f"{_name(data.path or '', data.revision)}, split {data.split}"
+    else:
+        text = f"{data.source} files with digest `{data.digest}`"
+    return f"- start: {start}\n- data: {text}; rows of {data.sequence_length} tokens"
+
+
+def _name(source: str, revision: str | None) -> str:
+    return f"{source} at {revision or 'main'}" if is_hub_id(source) else "a directory"
+
+
+def _contributors(rows: Sequence[Contribution]) -> str:
+    if not rows:
+        return f"The ledger credits samples {REPORT_LAG} rounds late; there are none yet."
+    lines = ["Samples that signed reports in the ledger prove:", "", "| peer | samples | rounds |", "|---|---|---|"]
+    lines += [f"| `{row.peer}` | {row.samples} | {row.num_rounds} |" for row in rows[:MAX_ROWS]]
+    if len(rows) > MAX_ROWS:
+        lines.append(f"| {len(rows) - MAX_ROWS} more | {sum(row.samples for row in rows[MAX_ROWS:])} | |")
+    return "\n".join(lines)
+
+
+def _losses(entries: Sequence[LedgerEntry], instance: InstanceId) -> str:
+    """Of the exported instance, by the median of its hosts' reports."""
+    reported: dict[int, list[float]] = {}
+    for entry in entries:
+        for signed in entry.reports:
+            for item in signed.report.instances:
+                if item.instance == instance and item.heldout_loss is not None:
+                    reported.setdefault(signed.report.round, []).append(item.heldout_loss)
+    if not reported:
+        return "No report of an evaluation is in the ledger yet."
+    rounds = sorted(reported)[-MAX_ROWS:]
+    lines = ["Nats per predicted token, median of the hosts:", "", "| after round | loss |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {number} | {median(reported[number]):.4f} |" for number in rounds)])

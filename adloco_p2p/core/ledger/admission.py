@@ -1,0 +1,170 @@
+"""Which peers may take a seat: invitations, the seats they gave, and signers' statements, as the ledger has them. Pure.
+
+In a run that admits by tickets a newcomer shows an invitation of a signer, made out to its own name. Anybody can check it, now
+and later, with nothing but the entries before. A peer that once had a seat comes back without a ticket and uses no second seat:
+it is in the ledger already. So revoking an invitation ends no seat that it gave; a ban does.
+"""
+
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import JoinRequest, Statement, Ticket, Value, Verify
+from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan, roster_of
+
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """A statement in the ledger."""
+
+    statement: Statement
+    position: int
+    """Of the plan that carries it."""
+
+
+class Admissions:
+    """Of one ledger, up to its end. A position is that of a plan in the ledger."""
+
+    def __init__(self) -> None:
+        self._seats: dict[PeerId, tuple[PeerId, int]] = {}
+        """Peers that an invitation let in -> its key, and the position."""
+        self._rulings: dict[Digest, Ruling] = {}
+        """By the digest of the statement, in the order of the ledger."""
+
+    def note(self, value: Value, *, position: int, members: Container[PeerId]) -> None:
+        """The value is final. `members` had seats before."""
+        for request in value.joined:
+            if request.ticket is not None and request.peer not in members:
+                self._seats.setdefault(request.peer, (request.ticket.invitation.key, position))
+        for statement in value.statements:
+            self._rulings[canonical.digest_once(statement)] = Ruling(statement=statement, position=position)
+
+    def truncated(self, length: int) -> "Admissions":
+        """Of the first `length` positions."""
+        copy = Admissions()
+        copy._seats = {peer: seat for peer, seat in self._seats.items() if seat[1] < length}
+        copy._rulings = {digest: ruling for digest, ruling in self._rulings.items() if ruling.position < length}
+        return copy
+
+    @property
+    def rulings(self) -> Sequence[Ruling]:
+        """Of all statements, oldest first."""
+        return tuple(self._rulings.values())
+
+    def has(self, statement: Statement) -> bool:
+        return canonical.digest_once(statement) in self._rulings
+
+    def seats_taken(self) -> Counter[PeerId]:
+        """Peers that each invitation let in, by its key."""
+        return Counter(key for key, _ in self._seats.values())
+
+    def invited_by(self, peer: PeerId) -> PeerId | None:
+        """The key of the invitation that let the peer in."""
+        seat = self._seats.get(peer)
+        return None if seat is None else seat[0]
+
+    def bans(self) -> Mapping[PeerId, Ruling]:
+        """Peers that are banned, and by which statement."""
+        return _in_force(self._rulings.values(), begins="ban", ends="unban")
+
+    def revoked(self) -> Mapping[PeerId, Ruling]:
+        """Keys of invitations that let nobody in any more."""
+        return _in_force(self._rulings.values(), begins="revoke", ends=None)
+
+
+def _in_force(rulings: Iterable[Ruling], *, begins: str, ends: str | None) -> dict[PeerId, Ruling]:
+    found: dict[PeerId, Ruling] = {}
+    for ruling in rulings:
+        if ruling.statement.action == begins:
+            found[ruling.statement.subject] = ruling
+        elif ruling.statement.action == ends:
+            found.pop(ruling.statement.subject, None)
+    return found
+
+
+# --- statements ------------------------------------------------------------------------------------------------------
+
+
+def in_order(statements: Iterable[Statement]) -> list[Statement]:
+    """As a value lists them."""
+    return sorted(statements, key=lambda statement: (statement.serial, canonical.digest_once(statement)))
+
+
+def statement_problem(statement: Statement, *, parent: RoundPlan, admissions: Admissions, verify: Verify) -> str:
+    """Why the statement cannot stand in the value after `parent`; empty where it can."""
+    what = f"the statement `{statement.action}` about {statement.subject}"
+    if statement.run != parent.run or statement.signer not in parent.signers:
+        return f"{what} is not by a signer of this run"
+    if statement.action == "ban" and statement.subject in parent.signers:
+        return f"{what} is about a signer"
+    if admissions.has(statement):
+        return f"{what} is in the ledger already"
+    return "" if verify(statement.signer, statement.payload, statement.signature) else f"{what} is not signed by its signer"
+
+
+def newly_banned(statements: Iterable[Statement], parent: RoundPlan) -> tuple[PeerId, ...]:
+    """Members that lose their seats by these statements, which are in order."""
+    bans: dict[PeerId, None] = {}
+    for statement in statements:
+        if statement.action == "ban":
+            bans[statement.subject] = None
+        elif statement.action == "unban":
+            bans.pop(statement.subject, None)
+    return tuple(peer for peer in roster_of(parent) if peer in bans)
+
+
+# --- join requests ---------------------------------------------------------------------------------------------------
+
+
+class Door:
+    """Lets join requests through, one after another, as the next plan would. `admissions` and `members`, all that ever
+    had a seat, are of the ledger that ends with `parent`; `statements` take effect with the same plan."""
+
+    def __init__(
+        self,
+        *,
+        parent: RoundPlan,
+        admissions: Admissions,
+        members: Container[PeerId],
+        statements: Iterable[Statement],
+        verify: Verify,
+    ) -> None:
+        self._parent = parent
+        self._members = members
+        self._verify = verify
+        self._taken = admissions.seats_taken()
+        self._revoked = admissions.revoked()
+        self._banned = {*admissions.bans(), *(s.subject for s in statements if s.action == "ban")}
+
+    def problem(self, request: JoinRequest) -> str:
+        """Why the peer is not let in; empty where it is. Takes the seat of the invitation."""
+        if request.peer in self._banned:
+            return f"{request.peer} is banned from this run"
+        if not self._parent.is_ticketed or request.peer in self._parent.signers or request.peer in self._members:
+            return ""
+        if request.ticket is None:
+            return f"{request.peer} has no invitation"
+        wrong = self._problem_of(request.peer, request.ticket)
+        if not wrong:
+            self._taken[request.ticket.invitation.key] += 1
+        return wrong
+
+    def _problem_of(self, peer: PeerId, ticket: Ticket) -> str:
+        invitation, round = ticket.invitation, self._parent.round + 1
+        if invitation.run != self._parent.run or invitation.signer not in self._parent.signers:
+            return "the invitation is not by a signer of this run"
+        if round > invitation.last_round:
+            return f"the invitation was good until round {invitation.last_round}, and this is round {round}"
+        if invitation.key in self._revoked:
+            return "the invitation was revoked"
+        if self._taken[invitation.key] >= invitation.seats:
+            return f"all {invitation.seats} seats of the invitation are taken"
+        if not self._verify(invitation.signer, invitation.payload, invitation.signature):
+            return "the invitation is not signed by its signer"
+        if not self._verify(invitation.key, ticket.payload(peer), ticket.signature):
+            return f"the ticket is not made out to {peer} by the key of its invitation"
+        return ""

@@ -1,0 +1,58 @@
+"""How much a seat counts: probation and standing of newcomers, as pure functions of the roster and the rules.
+
+A newcomer trains from its first round on, but it neither votes, proposes nor reduces until it has served its probation, and its
+samples weigh little. Then its standing rises to that of a full member. So a name costs work in proportion to what it decides.
+Full at once are the founders, signers and, where seats cost invitations, the seats of a young run: its first author must not be
+the only one that decides, or nothing can be agreed on while it restarts. A run that anybody may join has no such rounds; there
+the probation is at most a quarter of the run so far.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from adloco_p2p.core.model.rules import AdmissionRules
+from adloco_p2p.core.model.types import FULL_STANDING, Capacity, FormerMember, PeerId, RosterEntry, RoundPlan
+
+YOUNG_ROUNDS = 8
+"""Seats of the first rounds of a run that admits by invitation are full at once."""
+RISE_ROUNDS = 8
+"""Reports from the end of the probation to the full standing."""
+REMEMBERED_ROUNDS = 64
+"""A served probation counts for a peer that comes back within so many rounds."""
+FIRST_STANDING = {"tickets": FULL_STANDING // 4, "open": 1}
+"""Standing during the probation. The least one, rather than none, keeps every contribution in the same protocol."""
+
+
+def seated(peer: PeerId, capacity: Capacity, previous: RoundPlan, rules: AdmissionRules) -> RosterEntry:
+    """The seat of a newcomer, or of a former member that is back, in the plan after `previous`."""
+    round = previous.round + 1
+    roster_entry = RosterEntry(peer=peer, joined_round=round, capacity=capacity)
+    former = next((known for known in previous.former if known.peer == peer), None)
+    if former is not None:
+        return replace(roster_entry, standing=former.standing)
+    owed = rules.probation_rounds
+    if peer in previous.signers or (rules.kind == "tickets" and round < YOUNG_ROUNDS):
+        owed = 0
+    elif rules.kind == "open":
+        owed = min(owed, round // 4)
+    return replace(roster_entry, probation=owed, standing=FIRST_STANDING[rules.kind]) if owed else roster_entry
+
+
+def after_report(roster_entry: RosterEntry, rules: AdmissionRules) -> RosterEntry:
+    """The seat after one more report."""
+    if roster_entry.probation:
+        return replace(roster_entry, probation=roster_entry.probation - 1)
+    step = -((FIRST_STANDING[rules.kind] - FULL_STANDING) // RISE_ROUNDS)
+    return replace(roster_entry, standing=min(FULL_STANDING, roster_entry.standing + step))
+
+
+def remembered(previous: RoundPlan, roster: Collection[PeerId]) -> tuple[FormerMember, ...]:
+    """Former members of the plan after `previous`, which has these peers on its roster: those that served their probation and
+    left lately."""
+    round = previous.round + 1
+    known = {former.peer: former for former in previous.former if round - former.left_round <= REMEMBERED_ROUNDS}
+    for roster_entry in previous.roster:
+        is_served = roster_entry.probation == 0 and roster_entry.last_report is not None
+        if is_served and roster_entry.peer not in roster:
+            known[roster_entry.peer] = FormerMember(peer=roster_entry.peer, left_round=round, standing=roster_entry.standing)
+    return tuple(known[peer] for peer in sorted(known) if peer not in roster)

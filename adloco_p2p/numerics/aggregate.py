@@ -1,0 +1,79 @@
+"""One average of whole vectors in one process: what reducers do together, with the same functions, part by part.
+
+For peers in one process, for simulated swarms and for benchmarks: they get what a network would give, up to the rounding of
+sums over parts that are cut differently.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from adloco_p2p.core.model.types import PseudoGradientStatistics
+from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
+from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision, Gram
+from adloco_p2p.numerics.aggregation.statistics import gram_statistics
+from adloco_p2p.numerics.codecs import TensorCodec
+from adloco_p2p.numerics.reduction import combination, decoded_parts, part_statistics, statistics_of
+
+_PART = 1 << 20
+"""Values: whole groups of every codec."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate:
+    """What n contributions became."""
+
+    vector: torch.Tensor
+    """float32 [P], as every host decodes it."""
+    decision: Decision
+    statistics: tuple[PseudoGradientStatistics | None, ...]
+    """[n]; none for a contribution that was left out."""
+    residuals: tuple[torch.Tensor | None, ...]
+    """[n] of float32 [P]: what each contribution lost on its way; none where the codec loses nothing to speak of."""
+
+
+def aggregate(
+    vectors: Sequence[torch.Tensor],
+    weights: Sequence[int],
+    steps: Sequence[int],
+    *,
+    rule: AggregationRule,
+    codec: TensorCodec,
+) -> Aggregate:
+    """The average of `vectors`, [n] of float32 [P], with positive weights and planned inner steps [n]. Raises BadPart for a
+    contribution that is not finite or beyond what the codec holds."""
+    num_hosts, size = len(vectors), vectors[0].numel()
+    parts = [slice(first, min(first + _PART, size)) for first in range(0, size, _PART)]
+    gram: Gram | None = None
+    if rule.needs_gram:
+        packed = [partial_gram(_decoded(vectors, part, codec)) for part in parts]
+        gram = summed_gram(packed, num_hosts)
+    decision = rule.decide(gram, weights, steps)
+    result = torch.empty(size)
+    residuals = tuple(torch.empty(size) if codec.needs_feedback else None for _ in vectors)
+    sums: list[list[tuple[float, float, float]]] = [[] for _ in vectors]
+    for part in parts:
+        encoded = [(host, codec.encode(vector[part])) for host, vector in enumerate(vectors)]
+        mean_codec = codec.for_mean(num_hosts)
+        average = combination(codec, encoded, decision.coefficients, part.stop - part.start)
+        result[part] = mean_codec.decode(mean_codec.encode(average))
+        for host, transmitted in enumerate(decoded_parts(codec, encoded, part.stop - part.start)):
+            values, residual = torch.from_numpy(transmitted), residuals[host]
+            if residual is not None:
+                kept = values if host not in decision.left_out else 0.0
+                torch.sub(vectors[host][part], kept, out=residual[part])
+            if gram is None:
+                sums[host].append(part_statistics(values, result[part]))
+    if gram is None:
+        statistics: list[PseudoGradientStatistics | None] = [statistics_of(rows) for rows in sums]
+    else:
+        known = dict(zip(decision.kept, gram_statistics(gram, weights, decision.kept), strict=True))
+        statistics = [known.get(host) for host in range(num_hosts)]
+    return Aggregate(vector=result, decision=decision, statistics=tuple(statistics), residuals=residuals)
+
+
+def _decoded(vectors: Sequence[torch.Tensor], part: slice, codec: TensorCodec) -> list[np.ndarray]:
+    encoded = [(host, codec.encode(vector[part])) for host, vector in enumerate(vectors)]
+    return decoded_parts(codec, encoded, part.stop - part.start)

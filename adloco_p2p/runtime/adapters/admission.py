@@ -1,0 +1,88 @@
+"""How a node shows its ticket, invites others, passes on its owner's statements, and notices that it is not let in."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
+from adloco_p2p.core.model.ledger_entry import Ticket
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.storage.admission_files import (
+    keep_invitations,
+    keep_ticket,
+    read_invitations,
+    read_statements,
+    read_ticket,
+)
+from adloco_p2p.swarm.discovery.invitation import Token
+from adloco_p2p.swarm.discovery.join_link import token_of
+from adloco_p2p.swarm.p2p.identity import Identity
+
+START_SEATS = 8
+"""Of the invitation in the link that `start` prints."""
+UNKNOWN_END = 10_000
+"""Last round of that invitation where the run ends by samples."""
+PERIOD_SECONDS = 1.0
+REFUSED_SECONDS = 15.0
+"""A peer that is not let in waits so long for plans that may change that; it catches up in less."""
+
+
+def ticket_for(workdir: Path, run: RunConfig, me: PeerId, links: Sequence[str]) -> Ticket | None:
+    """What this peer shows to be let in: the invitation of the link, or the ticket that it used before. Raises ConfigError
+    where the run asks for one and there is neither; a peer that has agreed on plans before may come back without."""
+    if run.admission.kind == "open" or me == run.author:
+        return None
+    text = token_of(links)
+    if text is not None:
+        ticket = Token.from_text(text, run.digest).ticket(me)
+        keep_ticket(workdir, ticket)
+        return ticket
+    known = read_ticket(workdir)
+    journal = workdir / "journal.bin"
+    if known is None and not (journal.exists() and journal.stat().st_size):
+        raise ConfigError(
+            f"run {run.name[:60]} ({run.digest[:16]}) lets in those with an invitation, and this link holds none; ask one of"
+            " its signers for a link that `adloco-peer invite` prints",
+            code="E221",
+        )
+    return known
+
+
+def first_invitation(workdir: Path, run: RunConfig, signer: Identity) -> Token:
+    """Of the link that `start` prints: the same after every start."""
+    for text in read_invitations(workdir)[:1]:
+        return Token.from_text(text, run.digest)
+    token = Token.issue(run.digest, signer, seats=START_SEATS, last_round=run.work.rounds or UNKNOWN_END)
+    keep_invitations(workdir, [token.to_text()])
+    return token
+
+
+async def pass_on_statements(workdir: Path, agreement: GossipAgreement, say: Callable[[str], None]) -> None:
+    """Take up what `adloco-peer ban` and its like wrote, until cancelled; a file goes when the ledger has its statement."""
+    told: set[Path] = set()
+    while True:
+        for path, statement in read_statements(workdir).items():
+            if agreement.ledger.admissions.has(statement):
+                path.unlink(missing_ok=True)
+            elif (problem := agreement.state(statement)) and path not in told:
+                told.add(path)
+                say(f"{path}: {problem}")
+        await asyncio.sleep(PERIOD_SECONDS)
+
+
+async def watch_admission(agreement: GossipAgreement) -> None:
+    """Raises ConfigError once the run has not let this peer in for some time, for a reason that the ledger gives."""
+    since: float | None = None
+    while True:
+        await asyncio.sleep(PERIOD_SECONDS)
+        reason, now = agreement.refusal(), time.monotonic()
+        since = (since if since is not None else now) if reason else None
+        if since is not None and now - since >= REFUSED_SECONDS:
+            raise ConfigError(
+                f"the run does not let this peer in: {reason}; ask one of its signers for a link that `adloco-peer invite`"
+                " prints",
+                code="E221",
+            )

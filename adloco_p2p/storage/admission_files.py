@@ -1,0 +1,86 @@
+"""What a working directory keeps of invitations: those that its owner made, its own ticket, and statements on their way.
+
+address.txt        the link to the run without an invitation, as the node listened last
+invitations.txt    secret: one token per line, of every invitation made here (`swarm/discovery/invitation.py`)
+ticket.json        the ticket that let this peer in; it is shown again when the peer comes back
+statements/        a signer's statements that no plan carries yet, one file each
+"""
+
+import os
+from pathlib import Path
+
+from adloco_p2p import decode
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import Statement, Ticket
+from adloco_p2p.errors import RemoteProtocolError, StorageError
+from adloco_p2p.storage.disk import replace_file, reported
+
+MAX_BYTES = 1 << 16
+"""Of a ticket or a statement; both are less than two kilobytes."""
+
+
+def read_address(workdir: Path) -> str:
+    """Empty where there is none. Raises StorageError."""
+    path = workdir / "address.txt"
+    with reported(path):
+        return path.read_text("ascii").strip() if path.exists() else ""
+
+
+def keep_address(workdir: Path, link: str) -> None:
+    """Raises StorageError."""
+    path = workdir / "address.txt"
+    with reported(path):
+        replace_file(path, f"{link}\n".encode("ascii"))
+
+
+def read_invitations(workdir: Path) -> list[str]:
+    """Tokens, oldest first. Raises StorageError."""
+    path = workdir / "invitations.txt"
+    with reported(path):
+        return path.read_text("ascii").split() if path.exists() else []
+
+
+def keep_invitations(workdir: Path, tokens: list[str]) -> None:
+    """Raises StorageError."""
+    path = workdir / "invitations.txt"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with reported(path), os.fdopen(os.open(path, flags, 0o600), "a", encoding="ascii") as file:
+        file.writelines(f"{token}\n" for token in tokens)
+
+
+def read_ticket(workdir: Path) -> Ticket | None:
+    """Raises StorageError."""
+    path = workdir / "ticket.json"
+    try:
+        with reported(path):
+            return decode.decode(Ticket, path.read_bytes(), max_bytes=MAX_BYTES) if path.exists() else None
+    except RemoteProtocolError as error:
+        raise StorageError(f"{path}: damaged ({error}); remove it and join with a link", code="E405") from None
+
+
+def keep_ticket(workdir: Path, ticket: Ticket) -> None:
+    """Raises StorageError."""
+    path = workdir / "ticket.json"
+    with reported(path):
+        replace_file(path, canonical.encode(ticket))
+
+
+def keep_statement(workdir: Path, statement: Statement) -> None:
+    """To be passed on by the node that runs here, or runs here next. Raises StorageError."""
+    folder = workdir / "statements"
+    with reported(folder):
+        folder.mkdir(exist_ok=True)
+        replace_file(folder / f"{canonical.digest(statement)}.json", canonical.encode(statement))
+
+
+def read_statements(workdir: Path) -> dict[Path, Statement]:
+    """Those that no plan carries yet, as far as the node has noticed. Raises StorageError."""
+    folder = workdir / "statements"
+    found = {}
+    with reported(folder):
+        for path in sorted(folder.glob("*.json")):
+            try:
+                found[path] = decode.decode(Statement, path.read_bytes(), max_bytes=MAX_BYTES)
+            except RemoteProtocolError as error:
+                raise StorageError(f"{path}: damaged ({error}); remove it and state it again", code="E405") from None
+    return found

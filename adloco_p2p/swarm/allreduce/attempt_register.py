@@ -1,0 +1,97 @@
+"""The attempts of one peer by key: those that go on, those that are over, and what others say about those to come."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply, refusal
+from adloco_p2p.swarm.allreduce.topology import Attempt
+from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost
+
+_LOG = logging.getLogger(__name__)
+
+_ENDED_KEYS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A key that is used up."""
+
+    spec: bytes
+    reply: HelloReply
+    """To members that come too late."""
+
+
+class AttemptRegister:
+    """For one event loop."""
+
+    def __init__(self) -> None:
+        self.running: dict[Digest, Attempt] = {}
+        """Attempts that go on, or that still serve slower members."""
+        self.begun = asyncio.Event()
+        """Set, and replaced, when an average begins: remote members may wait for it."""
+        self._ended: OrderedDict[Digest, _End] = OrderedDict()
+        self.early_notes: OrderedDict[tuple[Digest, PeerId], _End] = OrderedDict()
+        """Failures of averages that this peer has not begun, by key and teller."""
+
+    def is_used(self, key: Digest) -> bool:
+        return key in self.running or key in self._ended
+
+    def begin(self, attempt: Attempt) -> None:
+        """Let the streams that wait for it in, and tell it what was said before."""
+        key = attempt.spec.key
+        self.running[key] = attempt
+        for early_key, teller in tuple(self.early_notes):
+            if early_key == key:
+                note = self.early_notes.pop((early_key, teller))
+                attempt.on_remote_failure(teller, note.spec, note.reply)
+        self.wake()
+
+    def wake(self) -> None:
+        """Streams that wait look again."""
+        self.begun.set()
+        self.begun = asyncio.Event()
+
+    def end(self, attempt: Attempt, reply: HelloReply) -> None:
+        """The key is used up; slower members may still be served."""
+        self._ended[attempt.spec.key] = _End(attempt.spec.digest, reply)
+        while len(self._ended) > _ENDED_KEYS:
+            self._ended.popitem(last=False)
+
+    def forget(self, attempt: Attempt) -> None:
+        """It serves nobody any more."""
+        del self.running[attempt.spec.key]
+
+    async def serve(self, stream: FramedStream, hello: Hello, *, patience_seconds: float, look_seconds: float) -> bool:
+        """Hand a stream to its attempt; wait for the attempt if this peer is not that far yet. True: another hello may follow.
+        Raises StreamLost."""
+        give_up = asyncio.get_running_loop().time() + patience_seconds
+        while not self.is_used(hello.key):
+            if stream.is_lost or asyncio.get_running_loop().time() > give_up:
+                raise StreamLost(f"{stream.peer} waited too long for this peer to begin")
+            try:
+                await asyncio.wait_for(self.begun.wait(), look_seconds)
+            except TimeoutError:
+                stream.show_life((), quiet_seconds=0.0)
+        attempt, ended = self.running.get(hello.key), self._ended.get(hello.key)
+        if ended and (attempt is None or ended.reply.status == "failed"):
+            answer = ended.reply if ended.spec == hello.spec else refusal("the members do not agree")
+            stream.send(FrameKind.HELLO_REPLY, answer.encode())
+            return False
+        assert attempt is not None
+        return await attempt.serve(stream, hello)
+
+    def hear_note(self, peer: PeerId, hello: Hello, reply: HelloReply, *, is_stranger: bool) -> None:
+        """Another peer says that an average has failed. Raises RemoteProtocolError."""
+        if reply.status != "failed":
+            raise RemoteProtocolError(f"{peer} sent a note that is none")
+        _LOG.info("averaging.note peer=%s key=%.12s reason=%s", peer, hello.key, reply.reason)
+        if hello.key in self.running:
+            self.running[hello.key].on_remote_failure(peer, hello.spec, reply)
+        elif hello.key not in self._ended and not is_stranger:
+            self.early_notes[hello.key, peer] = _End(hello.spec, reply)
+            while len(self.early_notes) > _ENDED_KEYS:
+                self.early_notes.popitem(last=False)

@@ -1,0 +1,86 @@
+"""The barrier of one attempt: contributions complete, then decide, then return parts.
+
+A rule that needs the Gram matrix waits for it. Every reducer computes the inner products of the contributions in its own parts
+and sends them to all members; with those of all reducers a member adds them, asks the rule, and has the same coefficients as
+every member that got the same bytes. A hash of these bytes, and the hosts that were left out, are part of the result's digest
+(`binding`): hosts that were sent different products cannot commit one average, and a host that fetches the result learns what
+is in it. A rule that needs no products has decided before anything is sent.
+"""
+
+import hashlib
+import struct
+from collections.abc import Sequence
+
+from adloco_p2p.core.model.types import MAX_HOSTS, PeerId
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.numerics.aggregation.gram import checked_partial_gram, packed_size, summed_gram
+from adloco_p2p.numerics.aggregation.rule import Decision, Gram
+from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
+
+_HASH_BYTES = 32
+
+
+def encode_products(packed: Sequence[float]) -> bytes:
+    """A packed Gram matrix as little-endian float64."""
+    return struct.pack(f"<{len(packed)}d", *packed)
+
+
+def decode_products(payload: bytes, num_hosts: int) -> tuple[float, ...]:
+    """The packed matrix of so many hosts, checked. Raises RemoteProtocolError."""
+    count = packed_size(num_hosts)
+    if len(payload) != 8 * count:
+        raise RemoteProtocolError(f"inner products of {len(payload)} bytes, {8 * count} needed")
+    return checked_partial_gram(struct.unpack(f"<{count}d", payload), num_hosts)
+
+
+def _encode_binding(payloads: Sequence[bytes], contributors: Sequence[PeerId], decision: Decision) -> bytes:
+    left_out = {contributors[place] for place in decision.left_out}
+    bits = sum(1 << place for place, peer in enumerate(sorted(contributors)) if peer in left_out)
+    return hashlib.sha256(b"".join(payloads)).digest() + bits.to_bytes((len(contributors) + 7) // 8, "little")
+
+
+def is_binding(data: bytes) -> bool:
+    """Whether a result may be bound by this: nothing, or a hash and a bit per contributor."""
+    return not data or _HASH_BYTES < len(data) <= _HASH_BYTES + MAX_HOSTS // 8
+
+
+def left_out_by(binding: bytes, contributors: Sequence[PeerId]) -> tuple[PeerId, ...]:
+    """Those of the contributors whose vectors are not in the result, sorted."""
+    bits = int.from_bytes(binding[_HASH_BYTES:], "little")
+    return tuple(peer for place, peer in enumerate(sorted(contributors)) if bits >> place & 1)
+
+
+class GramBarrier:
+    """Decides once. For one attempt."""
+
+    def __init__(self, spec: AllReduceSpec) -> None:
+        self._spec = spec
+        self._payloads: dict[int, bytes] = {}
+        """By reducer."""
+        self.gram: Gram | None = None
+        self.decision: Decision | None = None
+        self.binding = b""
+        """Once decided, for a rule that needs the Gram matrix: SHA-256 of all products, and a bit for each contributor, sorted,
+        that was left out."""
+        if not spec.rule.needs_gram:
+            self.decision = spec.rule.decide(None, spec.contributor_weights, spec.contributor_steps)
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Reducers whose inner products are awaited."""
+        return () if self.decision else tuple(reducer for reducer in self._spec.reducers if reducer not in self._payloads)
+
+    def put(self, reducer: int, payload: bytes) -> None:
+        """Take a reducer's inner products, and decide if they are the last. Raises RemoteProtocolError."""
+        decode_products(payload, len(self._spec.contributors))
+        self._payloads[reducer] = payload
+        if not self.missing and self.decision is None:
+            self._decide()
+
+    def _decide(self) -> None:
+        spec, payloads = self._spec, [self._payloads[reducer] for reducer in self._spec.reducers]
+        num_hosts = len(spec.contributors)
+        self.gram = summed_gram([decode_products(payload, num_hosts) for payload in payloads], num_hosts)
+        self.decision = spec.rule.decide(self.gram, spec.contributor_weights, spec.contributor_steps)
+        contributors = [spec.members[member] for member in spec.contributors]
+        self.binding = _encode_binding(payloads, contributors, self.decision)

@@ -1,0 +1,128 @@
+"""Encoded results of one peer between its attempts and other peers: held, served, fetched, decoded."""
+
+import asyncio
+from collections.abc import Callable, Collection
+from concurrent.futures import Executor
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from hivemind.p2p import P2P
+
+from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
+from adloco_p2p.errors import AveragingError
+from adloco_p2p.numerics.codecs import TensorCodec
+from adloco_p2p.swarm.allreduce.result_store import EncodedResult, ResultDownload, ResultStore
+from adloco_p2p.swarm.allreduce.topology import AveragingLimits
+from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
+from adloco_p2p.swarm.transfer.chunk_server import ChunkServer
+from adloco_p2p.swarm.transport.framed_stream import Pacing
+from adloco_p2p.swarm.transport.traffic import Meter
+
+_DOWNLOADS_KEPT = 2
+RESULT_KIND = "average"
+"""Name of results among the blobs."""
+MAX_REPAIRS = 64
+MAX_REPAIRS_PER_PEER = 4
+"""Repairs that this peer serves at the same time, in all and of one peer, which hosts several instances."""
+
+
+class Restored(NamedTuple):
+    """A result, decoded; see `EncodedResult.restore`."""
+
+    vector: torch.Tensor
+    statistics: PseudoGradientStatistics | None
+    residual: torch.Tensor | None
+
+
+class ResultExchange:
+    """For one event loop."""
+
+    def __init__(
+        self,
+        p2p: P2P,
+        *,
+        codec: TensorCodec,
+        limits: AveragingLimits,
+        pace: Pacing | None,
+        meter: Meter,
+        members: Callable[[], Collection[PeerId]],
+    ) -> None:
+        """`codec`: of the contributions."""
+        self._own_peer = PeerId(p2p.peer_id.to_base58())
+        self._codec = codec
+        self._store = ResultStore(kept_rounds=limits.kept_rounds, max_bytes=limits.kept_bytes)
+        self._downloads: dict[Digest, ResultDownload] = {}
+        """Results that could not be fetched so far."""
+        self._num_readers = 0
+        """Decodings of held results that go on now."""
+        self._fetcher = ChunkFetcher(p2p, RESULT_KIND, pace=pace, meter=meter, connect_seconds=limits.connect_seconds)
+        self._server = ChunkServer(
+            p2p,
+            RESULT_KIND,
+            self._store.find_blob,
+            pace=pace,
+            meter=meter,
+            members=members,
+            max_downloads=MAX_REPAIRS,
+            max_downloads_per_peer=MAX_REPAIRS_PER_PEER,
+        )
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop()
+
+    def new_buffer(self, num_bytes: int) -> np.ndarray:
+        """uint8 [num_bytes], of any content, for the result of an average that begins."""
+        return self._store.new_buffer(num_bytes)
+
+    def find(self, digest: Digest) -> EncodedResult | None:
+        return self._store.find(digest)
+
+    def hold(
+        self, key: Digest, result: EncodedResult, *, round: int, busy: Collection[Digest], is_fetched: bool = False
+    ) -> None:
+        """Keep a result for those that lost theirs, until later rounds take its place. `busy`: keys of attempts that may still
+        read their buffers."""
+        self._store.keep(key, result, round=round, is_fetched=is_fetched)
+        for outdated in self._store.outdated():
+            self.forget(outdated, busy=busy)
+
+    def forget(self, key: Digest, *, busy: Collection[Digest]) -> None:
+        """Drop a result."""
+        num_readers = self._num_readers + self._server.num_served_now
+        self._store.forget(key, may_reuse=key not in busy and num_readers == 0)
+
+    async def fetch(
+        self, digest: Digest, from_peers: tuple[PeerId, ...], *, size: int, timeout_seconds: float, silence_seconds: float
+    ) -> tuple[EncodedResult, tuple[int, int]]:
+        """A result of so many values that others hold, every part checked against the digest; and the bytes sent and received.
+        Raises AveragingError."""
+        wanted = self._download_of(digest, size)
+        download = wanted.download
+        before = download.bytes_sent, download.bytes_received
+        donors = tuple(peer for peer in from_peers if peer != self._own_peer)
+        problems = await self._fetcher.fetch(download, donors, timeout_seconds=timeout_seconds, silence_seconds=silence_seconds)
+        if not download.is_complete:
+            why = "; ".join(problems.values()) or "no donor was named"
+            raise AveragingError(f"the result could not be fetched: {why}", suspects=tuple(problems))
+        self._downloads.pop(digest, None)
+        return wanted.result, (download.bytes_sent - before[0], download.bytes_received - before[1])
+
+    def _download_of(self, digest: Digest, size: int) -> ResultDownload:
+        """The one that was begun, so that a slow line comes to an end over several tries; only of few results."""
+        wanted = self._downloads.pop(digest, None) or ResultDownload(digest, codec=self._codec, size=size)
+        self._downloads[digest] = wanted
+        while len(self._downloads) > _DOWNLOADS_KEPT:
+            del self._downloads[next(iter(self._downloads))]
+        return wanted
+
+    async def restore(self, result: EncodedResult, own: torch.Tensor | None, executor: Executor) -> Restored:
+        """See `EncodedResult.restore`."""
+        self._num_readers += 1
+        try:
+            return Restored(*await asyncio.get_running_loop().run_in_executor(executor, result.restore, own))
+        finally:
+            self._num_readers -= 1

@@ -1,0 +1,94 @@
+"""The parts that one member reduces: contributions come in, inner products and means go out.
+
+Without a barrier a part's contributions are dropped as soon as its mean is there, so a reducer holds a window of them; with one
+they are held until the rule has decided: as much as one encoded vector, where the members reduce equal shares.
+"""
+
+import asyncio
+from concurrent.futures import Executor
+
+import numpy as np
+
+from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
+from adloco_p2p.numerics.aggregation.rule import Decision
+from adloco_p2p.numerics.codecs import Buffer
+from adloco_p2p.numerics.reduction import combination, decoded_parts
+from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
+from adloco_p2p.swarm.allreduce.gram_barrier import encode_products
+from adloco_p2p.swarm.allreduce.part_assembly import PartAssembly
+
+
+class ShardReduction:
+    """For one attempt. The methods that compute run in worker threads."""
+
+    def __init__(self, spec: AllReduceSpec, me: int, assembly: PartAssembly) -> None:
+        self.parts = spec.shards[me]
+        self.is_reduced = [asyncio.Event() for _ in self.parts]
+        self.num_reduced = [0] * len(spec.lanes(me))
+        """By lane."""
+        self.num_measured = 0
+        """Parts whose inner products are known."""
+        self.products = b""
+        """Encoded inner products of the whole shard."""
+        self.is_measured = asyncio.Event()
+        self._spec, self._me = spec, me
+        self._assembly = assembly
+        self._inbox: list[dict[int, np.ndarray]] = [{} for _ in self.parts]
+        self._spare: list[np.ndarray] = []
+        self._grams: list[tuple[float, ...]] = [()] * len(self.parts)
+
+    def index_of(self, part: Part) -> int:
+        return part.index - self.parts[0].index
+
+    def room(self, member: int, part: Part) -> memoryview:
+        """Where a member's contribution to the part goes."""
+        largest = max(part.num_sent_bytes for part in self.parts)
+        room = self._spare.pop() if self._spare else np.empty(largest, dtype=np.uint8)
+        self._inbox[self.index_of(part)][member] = room
+        return room.data[: part.num_sent_bytes]
+
+    def _contributions(self, index: int) -> list[tuple[int, Buffer]]:
+        part, inbox = self.parts[index], self._inbox[index]
+        encoded: dict[int, Buffer] = {member: room.data[: part.num_sent_bytes] for member, room in inbox.items()}
+        if self._me in self._spec.contributors:
+            encoded[self._me] = self._spec.codec.encode(self._assembly.own(part))
+        return [(member, encoded[member]) for member in self._spec.contributors]
+
+    async def measure(self, index: int, executor: Executor) -> bool:
+        """Take the inner products of the contributions to one part, which are all here. Whether it was the last part. Raises
+        BadPart."""
+
+        def measure() -> tuple[float, ...]:
+            return partial_gram(decoded_parts(self._spec.codec, self._contributions(index), self.parts[index].size))
+
+        self._grams[index] = await asyncio.get_running_loop().run_in_executor(executor, measure)
+        self.num_measured += 1
+        if self.num_measured < len(self.parts):
+            return False
+        num_hosts = len(self._spec.contributors)
+        gram = summed_gram(self._grams, num_hosts)
+        self.products = encode_products([gram[row][column] for row in range(num_hosts) for column in range(row + 1)])
+        self.is_measured.set()
+        return True
+
+    async def reduce(self, index: int, decision: Decision, executor: Executor) -> None:
+        """Form the average of one part, encode it once, and decode it as every other member will. Raises BadPart."""
+        part = self.parts[index]
+
+        def reduce() -> None:
+            assembly, codec = self._assembly, self._spec.mean_codec
+            average = combination(self._spec.codec, self._contributions(index), decision.coefficients, part.size)
+            assembly.view(part)[:] = codec.encode(average)
+            assembly.settle(part, codec.decode(assembly.view(part)))
+
+        await asyncio.get_running_loop().run_in_executor(executor, reduce)
+        if not self._spec.rule.needs_gram:  # otherwise everything has come
+            self._spare.extend(self._inbox[index].values())
+        self._inbox[index].clear()
+        self.num_reduced[index % len(self.num_reduced)] += 1
+        self.is_reduced[index].set()
+
+    def release(self) -> None:
+        """Drop what came in."""
+        self._inbox = [{} for _ in self.parts]
+        self._spare.clear()

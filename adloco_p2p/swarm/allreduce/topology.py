@@ -1,0 +1,124 @@
+"""What an averaging topology is: how the members of one attempt move their parts. `butterfly.py` is one.
+
+The averager knows this interface alone: it begins an attempt, hands it the streams and notes of other members, awaits its
+result or its failure, lets it serve slower members, and closes it.
+"""
+
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from adloco_p2p.core.model.types import ROUNDS_KEPT, PeerId, PseudoGradientStatistics
+from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
+from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply
+from adloco_p2p.swarm.allreduce.result_store import EncodedResult
+from adloco_p2p.swarm.transport.framed_stream import FramedStream, Pacing
+from adloco_p2p.swarm.transport.stall_detector import StallDetector
+from adloco_p2p.swarm.transport.stream_pool import StreamPool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AveragingLimits:
+    """Limits of memory and of waiting."""
+
+    stall_seconds: float = 5.0
+    """A peer that shows no sign of life for so long is a suspect, ..."""
+    longest_stall_seconds: float = 20.0
+    """... where ended stalls were short. However long they were, no member may be silent for longer than this."""
+    connect_seconds: float = 20.0
+    """A reducer that cannot be reached for so long is a suspect."""
+    retry_seconds: float = 0.5
+    """Pause before a reducer is dialed again."""
+    grace_seconds: float = 0.3
+    """After a stream has ended: wait so long for a note that names the true cause."""
+    hello_seconds: float = 5.0
+    """An accepted stream that sends no hello by then is dropped."""
+    waiting_seconds: float = 300.0
+    """How long a stream may wait for this peer to start its average."""
+    max_streams: int = 2048
+    """Accepted streams, in all; fewer where the system allows this process fewer descriptors."""
+    max_streams_per_peer: int = 64
+    stranger_seconds: float = 5.0
+    """`waiting_seconds` of a peer that has no seat: no plan that is known here gives it a part in an average."""
+    max_stranger_streams: int = 64
+    """Of all accepted streams, those of peers without a seat."""
+    max_streams_per_stranger: int = 4
+    kept_rounds: int = ROUNDS_KEPT + 2
+    """Rounds before the newest average whose encoded results are held for repairs: a peer vouches for those before its last
+    report, and its next average is at most two rounds after that one; ..."""
+    kept_bytes: int = 1 << 28
+    """... as far as they all fit in this; those of the newest round are held whatever their size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What every attempt of one peer uses."""
+
+    own_peer: PeerId
+    limits: AveragingLimits
+    executor: Executor
+    """For work on whole parts."""
+    pace: Pacing | None
+    pool: StreamPool
+    stall_detector: StallDetector
+    local_fault: Callable[[], Awaitable[str | None]]
+    """What is wrong with this peer's own network daemon, if anything."""
+    on_refused: Callable[[PeerId, str], None]
+    """Called with the refused peer and the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttemptResult:
+    """What an attempt gave this member."""
+
+    vector: torch.Tensor
+    """float32 [P]."""
+    encoded: EncodedResult
+    """The same, as every host holds it."""
+    left_out: dict[PeerId, str]
+    """Contributors whose vectors the aggregation rule left out, and why."""
+    statistics: PseudoGradientStatistics
+    residual: torch.Tensor | None
+    """float32 [P]: this member's vector minus what of it the others could use; none where nothing is lost."""
+    upload_bytes_per_second: float
+
+
+class Attempt(Protocol):
+    """One try at one average. Belongs to the event loop in which it was begun."""
+
+    @property
+    def spec(self) -> AllReduceSpec: ...
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes sent and received until now."""
+
+    async def run(self) -> AttemptResult:
+        """Until the whole result is here. Raises AveragingError, with suspects; the caller then calls `closed`."""
+
+    async def serve_stragglers(self) -> None:
+        """After `run`: serve slower members until each is served or the deadline has come."""
+
+    async def serve(self, stream: FramedStream, hello: Hello) -> bool:
+        """Serve a stream that a peer opened for this average. True: it is free for another one."""
+
+    def on_remote_failure(self, teller: PeerId, spec: bytes, reply: HelloReply) -> None:
+        """Another member reports that the average has failed."""
+
+    def fail(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
+        """End without a result; the first reason stands."""
+
+    def close(self) -> None:
+        """End every stream and task. Idempotent."""
+
+    async def closed(self) -> None:
+        """Close, and wait until nothing holds the buffers any more."""
+
+
+Topology = Callable[[AllReduceSpec, torch.Tensor, torch.Tensor, np.ndarray, float, Surroundings], Attempt]
+"""Begins an attempt: spec; own vector and room for the averaged one, float32 [P]; room for the encoded result, uint8; seconds
+until the deadline; surroundings."""

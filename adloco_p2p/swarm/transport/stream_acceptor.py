@@ -1,0 +1,136 @@
+"""Accepts the streams of one handler, counts their bytes, and ends each. Whatever a peer sends, nothing is raised."""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from dataclasses import dataclass
+
+from hivemind.p2p import P2P
+from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
+from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
+
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.swarm.transport.framed_stream import FramedStream, Pacing, StreamLost
+from adloco_p2p.swarm.transport.strangers import is_stranger
+from adloco_p2p.swarm.transport.traffic import Meter
+
+_LOG = logging.getLogger(__name__)
+
+STOP_SECONDS = 20.0
+"""For the daemon to take a handler back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamLimits:
+    """How many accepted streams there may be."""
+
+    per_peer: int
+    strangers: int
+    """Of peers without a seat."""
+    per_stranger: int
+    in_all: int = sys.maxsize
+
+
+class StreamPlaces:
+    """Counts streams per peer. Members keep places that strangers cannot take."""
+
+    def __init__(self, limits: StreamLimits, *, is_stranger: Callable[[PeerId], bool]) -> None:
+        self.limits = limits
+        self.taken: Counter[PeerId] = Counter()
+        self.num_of_strangers = 0
+        self._is_stranger = is_stranger
+
+    @contextlib.contextmanager
+    def place_of(self, peer: PeerId) -> Iterator[None]:
+        """While one more stream of the peer counts. Raises RemoteProtocolError where it has no place."""
+        is_stranger = self._is_stranger(peer)
+        if not self._has_place(peer, is_stranger=is_stranger):
+            raise RemoteProtocolError("too many streams")
+        self.taken[peer] += 1
+        self.num_of_strangers += is_stranger
+        try:
+            yield
+        finally:
+            self.num_of_strangers -= is_stranger
+            self.taken[peer] -= 1
+            if not self.taken[peer]:
+                del self.taken[peer]
+
+    def _has_place(self, peer: PeerId, *, is_stranger: bool) -> bool:
+        if is_stranger:
+            return self.num_of_strangers < self.limits.strangers and self.taken[peer] < self.limits.per_stranger
+        num_of_members = self.taken.total() - self.num_of_strangers
+        return num_of_members < self.limits.in_all - self.limits.strangers and self.taken[peer] < self.limits.per_peer
+
+
+class StreamAcceptor:
+    """For one handler of one peer: `serve` is called with each stream, which ends with it."""
+
+    def __init__(
+        self,
+        p2p: P2P,
+        handler: str,
+        serve: Callable[[FramedStream], Awaitable[None]],
+        *,
+        meter: Meter,
+        members: Callable[[], Collection[PeerId]] = frozenset,
+        pace: Pacing | None = None,
+        on_refused: Callable[[PeerId, str], None] | None = None,
+    ) -> None:
+        """`serve` may raise StreamLost, TimeoutError, and RemoteProtocolError for what `on_refused` then gets. `members`: the
+        peers that have a seat now. `pace` governs the reading of data."""
+        self._p2p, self._handler, self._serve = p2p, handler, serve
+        self._me = PeerId(str(p2p.peer_id))
+        self._meter, self._members = meter, members
+        self._pace, self._on_refused = pace, on_refused
+        self.streams: dict[asyncio.Task[None], FramedStream] = {}
+        """Accepted streams and the tasks that serve them."""
+
+    async def start(self) -> None:
+        await self._p2p.add_binary_stream_handler(self._handler, self._accept)
+
+    async def stop(self) -> None:
+        """Accept no more streams; those that are served go on."""
+        if not self._p2p.is_alive:
+            return
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._p2p.remove_binary_stream_handler(self._handler)
+        except (OSError, P2PDaemonError, asyncio.IncompleteReadError) as error:  # a TimeoutError is an OSError
+            _LOG.info("accept.stop handler=%s daemon=%s", self._handler, error)  # it is gone, and the handler with it
+
+    async def abort(self, *, timeout_seconds: float) -> None:
+        """End every stream, and give the tasks so long to end."""
+        for stream in self.streams.values():
+            stream.abort()
+        if self.streams:
+            await asyncio.wait(self.streams, timeout=timeout_seconds)
+
+    def is_stranger(self, peer: PeerId) -> bool:
+        return is_stranger(peer, me=self._me, members=self._members())
+
+    async def _accept(self, info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One stream from an authenticated peer."""
+        peer, task = PeerId(str(info.peer_id)), asyncio.current_task()
+        assert task is not None
+        try:
+            stream = self.streams[task] = await FramedStream.take_over(peer, reader, writer)
+            stream.count_into(self._meter)
+            stream.pace = self._pace
+            await self._serve(stream)
+        except RemoteProtocolError as error:
+            _LOG.debug("accept.refused handler=%s peer=%s reason=%s", self._handler, peer, error)
+            if self._on_refused is not None:
+                self._on_refused(peer, str(error))
+        except (StreamLost, TimeoutError) as error:
+            _LOG.debug("accept.stream_ended handler=%s peer=%s reason=%r", self._handler, peer, error)
+        finally:
+            taken_over = self.streams.pop(task, None)
+            if taken_over is None:
+                writer.transport.abort()
+            else:
+                taken_over.abort()

@@ -1,0 +1,194 @@
+"""The metrics of a node: each is declared here once, with its name, unit and meaning, and how it follows from the status. The
+page, the terminal, `adloco-peer status`, Prometheus and the Grafana dashboard show what is declared here.
+
+Names follow the conventions of Prometheus: base units, `_total` for counters. A counter may fall when a node resumes, because
+rounds that were lost are not counted: monitors read that as a restart.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from adloco_p2p.views import derived, units
+from adloco_p2p.views.derived import InstanceRow
+from adloco_p2p.views.status import Status
+
+Labels = tuple[str, ...]
+Values = Mapping[Labels, float | None]
+Unit = Literal["", "rounds", "seconds", "unix seconds", "bytes", "samples", "tokens", "tokens per second", "nats", "ratio"]
+
+_TEXTS: Mapping[Unit, Callable[[float], str]] = {
+    "rounds": lambda value: f"{value:.0f}",
+    "seconds": units.duration,
+    "bytes": units.size,
+    "ratio": units.percent,
+}
+"""How people read a unit; the others are counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One metric and its samples: values of the labels -> value. An unknown sample is omitted."""
+
+    name: str
+    unit: Unit
+    meaning: str
+    words: str
+    """With `{}` for the value; empty where views have a place of its own for it: a bar, a table."""
+    label_names: Labels
+    samples: Mapping[Labels, float]
+
+    @property
+    def kind(self) -> Literal["gauge", "counter"]:
+        return "counter" if self.name.endswith("_total") else "gauge"
+
+    @property
+    def text(self) -> str:
+        """For people; empty where they read it elsewhere, and where it is not known."""
+        read = _TEXTS.get(self.unit, units.count)
+        return self.words.format(read(self.samples[()])) if self.words and self.samples else ""
+
+
+def measures(status: Status) -> list[Measure]:
+    """All of them, always the same names in the same order: what people read most comes first."""
+    return [*_work(status), *_run(status), *_traffic(status), *_instances(status), *_troubles(status)]
+
+
+def _run(status: Status) -> list[Measure]:
+    plan = status.current_plan
+    expected = plan.expected_seconds if plan is not None else None
+    node = (
+        units.short_digest(status.run),
+        units.one_line(status.name),
+        status.mode,
+        units.one_line(status.peer),
+        status.device,
+    )
+    names = ("run", "name", "mode", "peer", "device")
+    return [
+        _labelled("run_info", "", "Run, peer and device of this node; always 1.", names, {node: 1.0 if status.run else None}),
+        _metric("round", "rounds", "The outer round in progress, from 0.", status.current_round),
+        _metric("run_rounds", "rounds", "Outer rounds of the whole run, where it counts rounds.", status.rounds),
+        _metric("run_samples", "samples", "Samples of the whole run, where it counts samples.", status.samples),
+        _metric("run_progress_ratio", "ratio", "Part of the run that is done.", derived.run_fraction(status)),
+        _metric("run_remaining_seconds", "seconds", "Estimated time until the end of the run.", derived.eta_seconds(status)),
+        _metric("run_finished", "", "1 once the run is complete.", float(status.finish is not None)),
+        _metric("round_expected_seconds", "seconds", "Computing time of the slowest host, as planned.", expected),
+        _metric(
+            "last_event_timestamp_seconds",
+            "unix seconds",
+            "Time of the last event of this node, in unix time.",
+            status.last_time,
+        ),
+    ]
+
+
+def _work(status: Status) -> list[Measure]:
+    totals = derived.totals(status)
+    counted, saved = status.first_contribution_seconds, status.last_checkpoint
+    rate, utilisation = derived.tokens_per_second(status), derived.compute_utilisation(status)
+    return [
+        _metric("tokens_per_second", "tokens per second", "Tokens by running time, over the last rounds.", rate, "{} tokens/s"),
+        _metric(
+            "tokens_total",
+            "tokens",
+            "Predicted tokens that this node trained, in rounds that count.",
+            totals.tokens,
+            "{} tokens",
+        ),
+        _metric(
+            "compute_utilisation_ratio",
+            "ratio",
+            "Time in inner steps by running time.",
+            utilisation,
+            "computing {} of the time",
+        ),
+        _metric(
+            "sent_per_token_bytes",
+            "bytes",
+            "All traffic that this node sent, by the tokens that it trained.",
+            derived.bytes_per_token(status) or None,
+            "{} sent per token",
+        ),
+        _metric(
+            "first_contribution_seconds",
+            "seconds",
+            "From the command to the first committed average of this session with this node's work.",
+            counted,
+            "first counted after {}",
+        ),
+        _metric(
+            "saved_round",
+            "rounds",
+            "The newest checkpoint is at the boundary before this round.",
+            saved,
+            "saved before round {}",
+        ),
+        _metric(
+            "micro_batch_limit_samples",
+            "samples",
+            "Samples that fit one pass on this device.",
+            status.micro_batch_limit or None,
+            "{} samples fit one pass",
+        ),
+        _metric(
+            "samples_total", "samples", "Samples that this node trained, in rounds that count.", totals.samples, "{} samples"
+        ),
+        _metric("training_seconds_total", "seconds", "Time in inner steps, in rounds that count.", totals.training_seconds),
+        _metric("running_seconds_total", "seconds", "Time in which the node ran, over all restarts.", status.elapsed_seconds),
+    ]
+
+
+def _traffic(status: Status) -> list[Measure]:
+    kinds = derived.traffic_by_kind(status)
+    sent: Values = {(kind,): pair[0] for kind, pair in kinds.items()}
+    received: Values = {(kind,): pair[1] for kind, pair in kinds.items()}
+    return [
+        _labelled("sent_bytes_total", "bytes", "Payload sent, by kind of traffic.", ("kind",), sent),
+        _labelled("received_bytes_total", "bytes", "Payload received, by kind of traffic.", ("kind",), received),
+    ]
+
+
+def _instances(status: Status) -> list[Measure]:
+    rows = derived.instance_rows(status)
+
+    def each(name: str, unit: Unit, meaning: str, value: Callable[[InstanceRow], float | None]) -> Measure:
+        return _labelled(name, unit, meaning, ("model_instance",), {(str(row.instance),): value(row) for row in rows})
+
+    return [
+        _metric("instances", "", "Instances of the current plan.", len(rows)),
+        each("instance_loss_nats", "nats", "Training loss per token.", lambda row: row.loss),
+        each("instance_heldout_loss_nats", "nats", "Newest held-out loss per token.", lambda row: row.heldout_loss),
+        each(
+            "instance_requested_batch_samples",
+            "samples",
+            "Global batch that the norm test asks for.",
+            lambda row: row.requested_batch,
+        ),
+        each("instance_effective_batch_samples", "samples", "Global batch that a step uses.", lambda row: row.effective_batch),
+        each("instance_hosts", "", "Peers that train the instance.", lambda row: row.num_hosts),
+    ]
+
+
+def _troubles(status: Status) -> list[Measure]:
+    peers = Counter(row.state for row in derived.peer_rows(status))
+    states: Values = {(state,): peers[state] for state in ("alive", "suspected", "left", "joining")}
+    events: Values = {(name,): count for name, count in sorted(status.counts.items())}
+    return [
+        _labelled("peers", "", "Known peers of the swarm by their state.", ("state",), states),
+        _metric("warnings", "", "Conditions that hold now and ask for attention.", len(status.warnings)),
+        _labelled(
+            "events_total", "", "Events of this node by name: average_failed, out_of_memory, merge, ...", ("event",), events
+        ),
+    ]
+
+
+def _metric(name: str, unit: Unit, meaning: str, value: float | None, words: str = "") -> Measure:
+    return _labelled(name, unit, meaning, (), {(): value}, words)
+
+
+def _labelled(name: str, unit: Unit, meaning: str, label_names: Labels, values: Values, words: str = "") -> Measure:
+    known = {labels: float(value) for labels, value in values.items() if value is not None and math.isfinite(value)}
+    return Measure(name=f"adloco_{name}", unit=unit, meaning=meaning, words=words, label_names=label_names, samples=known)

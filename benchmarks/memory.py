@@ -1,0 +1,193 @@
+"""What one instance of a network peer costs in memory, in bytes per parameter: its tensors, and the whole process.
+
+python -m benchmarks.memory                     both; four pairs of real nodes on loopback, some five minutes on one thread
+python -m benchmarks.memory --only tensors      seconds
+
+Tensors: the live ones of one process at four moments of a round, on the device and on the host (both are main memory here).
+Process: the most that a node ever held resident, of two that average with each other, minus the same of a model that is next
+to nothing, per parameter: everything counts, whatever holds it. On a CPU it is device and host together.
+"""
+
+import argparse
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import yaml
+
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import ModelConfig, RunConfig
+from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.training.hosting import Hosting
+from benchmarks.memory_per_instance import ARCHITECTURE, ME, Zeros, round_of
+
+ONE = InstanceId(0)
+LIMITS = {"device": 16.0, "host": 32.0}
+"""Bytes per parameter."""
+SIZES = (64, 768)
+"""Widths of the two models of the processes."""
+LAST_SECONDS = 900.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=["tensors", "process"])
+    parser.add_argument("--codecs", nargs="+", default=["float32", "int8"], metavar="NAME")
+    arguments = parser.parse_args()
+    if arguments.only != "process":
+        measure_tensors()
+    if arguments.only != "tensors":
+        for codec in arguments.codecs:
+            measure_processes(codec)
+
+
+# --- tensors -----------------------------------------------------------------------------------------------------------
+
+
+def measure_tensors() -> None:
+    run = RunConfig(model=ModelConfig(architecture=ARCHITECTURE))
+    peer = Hosting(run, PeerConfig(device="cpu", num_threads=1), ME, Zeros())
+    peer.start([ONE])
+    print(f"tensors of {peer.num_parameters} parameters\n{'moment':24s}{'device':>8s}{'host':>8s}   bytes per parameter")
+    work = round_of(ONE)
+    served = [peer.state(ONE)]
+    for _ in range(2):  # from the second round on momentum and two boundaries' states are there
+        peer.run_inner(work, should_stop=lambda: False, on_progress=lambda *_: None)
+        show("inner steps", peer, served)
+        average = peer.pseudo_gradient(ONE).clone()
+        show("averaging, average there", peer, served, average)
+        peer.apply_outer(ONE, average, round=0)
+        served = [*served, peer.state(ONE)][-2:]
+        del average
+        saved = peer.snapshot(ONE)
+        show("checkpoint being written", peer, served, saved)
+        del saved
+    print(f"{'at most':24s}{LIMITS['device']:8.1f}{LIMITS['host']:8.1f}")
+
+
+def show(moment: str, peer: Hosting, *held: object) -> None:
+    """`held`: what the node keeps at this moment; alive, so counted."""
+    del held
+    on_device = [peer._shell.gradient, peer._instances[ONE].local, *_optimizer_state(peer)]
+    device = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in on_device}
+    gc.collect()
+    alive = {
+        item.untyped_storage().data_ptr(): item.untyped_storage().nbytes()
+        for item in gc.get_objects()
+        if issubclass(type(item), torch.Tensor) and item.device.type == "cpu"
+    }
+    host = sum(size for address, size in alive.items() if address not in device)
+    columns = (f"{size / peer.num_parameters:8.1f}" for size in (sum(device.values()), host))
+    print(f"{moment:24s}{''.join(columns)}", flush=True)
+
+
+def _optimizer_state(peer: Hosting) -> list[torch.Tensor]:
+    return list(peer._instances[ONE].optimizer.state.values())
+
+
+# --- processes ---------------------------------------------------------------------------------------------------------
+
+
+def measure_processes(codec: str) -> None:
+    peaks, parameters = [], []
+    with tempfile.TemporaryDirectory() as name:
+        for width in SIZES:
+            folder = Path(name) / f"{codec}-{width}"
+            folder.mkdir()
+            peaks.append(peak_of_two_nodes(folder, codec=codec, width=width))
+            parameters.append(num_parameters_of(folder / "first"))
+    per_parameter = (peaks[1] - peaks[0]) / (parameters[1] - parameters[0])
+    print(
+        f"process, codec {codec}: {peaks[1] / 2**20:.0f} MiB at most with {parameters[1]} parameters,"
+        f" {peaks[0] / 2**20:.0f} MiB with {parameters[0]}:"
+        f" {per_parameter:.1f} bytes per parameter (limit {sum(LIMITS.values()):.0f})",
+        flush=True,
+    )
+
+
+def peak_of_two_nodes(folder: Path, *, codec: str, width: int) -> int:
+    """Most resident bytes of the first node."""
+    model = {
+        "model_type": "llama",
+        "hidden_size": width,
+        "intermediate_size": width * 8 // 3,
+        "num_hidden_layers": 4,
+        "num_attention_heads": width // 64,
+        "num_key_value_heads": width // 64,
+        "tie_word_embeddings": True,
+    }
+    document = {
+        "name": f"memory-{codec}-{width}",
+        "mode": "diloco",
+        "model": {"architecture": model},
+        "data": {"sequence_length": 16},
+        "work": {"inner_steps": 8, "rounds": 6, "share": "equal"},
+        "batch": {"initial_batch": 2},
+        "averaging": {"codec": codec},
+        "evaluation": {"rows": 1, "period_rounds": 2},
+    }
+    (folder / "run.yaml").write_text(yaml.safe_dump(document))
+    first = start(folder / "first", "start", str(folder / "run.yaml"))
+    nodes = [first]
+    peak = 0
+    try:
+        through = addresses(folder / "first.log")
+        nodes.append(start(folder / "second", "join", "--initial-peers", *through))
+        deadline = time.monotonic() + LAST_SECONDS
+        while first.poll() is None and time.monotonic() < deadline:
+            peak = max(peak, peak_bytes(first.pid))
+            time.sleep(0.05)
+        assert first.returncode == 0, f"see {folder}: {(folder / 'first.log').read_text()[-2000:]}"
+    finally:
+        for node in nodes:
+            node.send_signal(signal.SIGINT)
+            node.wait(60.0)
+    return peak
+
+
+def start(workdir: Path, *verb: str) -> subprocess.Popen[bytes]:
+    machine = ["--plain", "--host-maddrs", "/ip4/127.0.0.1/tcp/0", "--peer-set", "num_threads=1", "max_micro_batch=1"]
+    command = [sys.executable, "-m", "adloco_p2p", *verb, "--workdir", str(workdir), *machine]
+    with workdir.with_suffix(".log").open("wb") as output:
+        return subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+        )
+
+
+def addresses(log: Path) -> list[str]:
+    deadline = time.monotonic() + LAST_SECONDS
+    while time.monotonic() < deadline:
+        if found := re.search(r"^initial peers: (.+)$", log.read_text("utf-8", "replace"), re.MULTILINE):
+            return found[1].split()
+        time.sleep(0.2)
+    raise RuntimeError(f"no address in {log}")
+
+
+def peak_bytes(pid: int) -> int:
+    """The kernel's high-water mark of resident memory; 0 once the process has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def num_parameters_of(workdir: Path) -> int:
+    found = re.search(r'"parameters":\s*(\d+)', (workdir / "events.jsonl").read_text())
+    assert found is not None, workdir
+    return int(found[1])
+
+
+if __name__ == "__main__":
+    main()

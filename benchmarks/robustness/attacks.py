@@ -1,0 +1,107 @@
+"""What liars send. They are omniscient: they see what the honest hosts send in this round."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
+from adloco_p2p.numerics.aggregation.robust import Robust
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What f liars know when they choose their contributions."""
+
+    honest: torch.Tensor
+    """[n - f, P]."""
+    own: torch.Tensor
+    """[f, P]: what they would send if they were honest."""
+    homewards: torch.Tensor
+    """[P]: outer parameters minus those of the start, so a step along it undoes the training."""
+    generator: torch.Generator
+
+    @property
+    def mean(self) -> torch.Tensor:
+        return self.honest.mean(dim=0)
+
+    @property
+    def median_norm(self) -> float:
+        return float(self.honest.norm(dim=1).median())
+
+    def everywhere(self, vector: torch.Tensor) -> torch.Tensor:
+        """The same vector [P] of every liar."""
+        return vector.expand_as(self.own).clone()
+
+
+Attack = Callable[[Scene], torch.Tensor]
+
+
+def _noise(scene: Scene) -> torch.Tensor:
+    noise = torch.randn(scene.own.shape, generator=scene.generator)
+    return noise * (scene.median_norm / noise.norm(dim=1, keepdim=True))
+
+
+def _hidden(scene: Scene) -> torch.Tensor:
+    return scene.everywhere(-scene.mean * (scene.median_norm / scene.mean.norm()))
+
+
+def _little(scene: Scene) -> torch.Tensor:
+    """Baruch et al., arXiv 1902.06156, with z = 1."""
+    return scene.everywhere(scene.mean - scene.honest.std(dim=0))
+
+
+def _minmax(scene: Scene) -> torch.Tensor:
+    """Shejwalkar and Houmansadr, NDSS 2021: against the mean as far as no honest distance is exceeded."""
+    farthest = float(torch.cdist(scene.honest, scene.honest).max())
+    direction = -scene.mean / scene.mean.norm()
+    low, high = 0.0, 10 * farthest
+    for _ in range(40):
+        middle = (low + high) / 2
+        is_within = float((scene.mean + middle * direction - scene.honest).norm(dim=1).max()) <= farthest
+        low, high = (middle, high) if is_within else (low, middle)
+    return scene.everywhere(scene.mean + low * direction)
+
+
+def _tilted(scene: Scene, cosine: float) -> torch.Tensor:
+    """[P]: of the median norm, at this cosine to the honest mean, and otherwise straight back to the start of the run."""
+    mean = scene.mean / scene.mean.norm()
+    away = scene.homewards - (scene.homewards @ mean) * mean
+    if float(away.norm()) == 0.0:
+        return scene.mean
+    return scene.median_norm * (cosine * mean + math.sqrt(1 - cosine**2) * away / away.norm())
+
+
+def _drift(scene: Scene) -> torch.Tensor:
+    """Back to the start, slowly: as near to the honest mean as the median honest host."""
+    cosines = scene.honest @ scene.mean / (scene.honest.norm(dim=1) * scene.mean.norm())
+    return scene.everywhere(_tilted(scene, float(cosines.median())))
+
+
+def _edge(scene: Scene) -> torch.Tensor:
+    """Made against `robust`: as far against the honest mean as that rule lets these colluders, who vouch for each other."""
+    low, high = -1.0, 1.0
+    for _ in range(12):
+        middle = (low + high) / 2
+        sent = torch.cat([scene.honest, scene.everywhere(_tilted(scene, middle))])
+        gram = summed_gram([partial_gram([vector.numpy() for vector in sent])], len(sent))
+        is_kept = len(sent) - 1 in Robust().decide(gram, [1] * len(sent), [1] * len(sent)).kept
+        low, high = (low, middle) if is_kept else (middle, high)
+    return scene.everywhere(_tilted(scene, high))
+
+
+ATTACKS: dict[str, Attack] = {
+    "flip x10": lambda scene: -10 * scene.own,
+    "scale 1e3": lambda scene: 1e3 * scene.own,
+    "scale 1e12": lambda scene: 1e12 * scene.own,
+    "noise": _noise,
+    "zero": lambda scene: torch.zeros_like(scene.own),
+    "hidden": _hidden,
+    "little": _little,
+    "minmax": _minmax,
+    "copied": lambda scene: scene.everywhere(scene.honest[0]),
+    "drift": _drift,
+    "edge": _edge,
+}
+"""By name; `hidden` is the negative mean at the median norm."""

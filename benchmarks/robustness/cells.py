@@ -1,0 +1,97 @@
+"""What is measured: one run for each cell and seed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from benchmarks.robustness.attacks import ATTACKS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A swarm, what its last hosts do, and the rule that stands against it."""
+
+    hosts: int = 8
+    liars: int = 0
+    attack: str = ""
+    """Empty: the liars are not there, which is what an attack is compared with."""
+    rule: str = "mean"
+    least_cosine: float = 0.1
+    """Of the rule `robust`."""
+    codec: str = "float32"
+    data: str = "even"
+    """`uneven`: rows sorted by the first component of their byte counts, an equal piece of them for each host."""
+
+    @property
+    def baseline(self) -> "Cell":
+        """The honest hosts alone, by the plain mean."""
+        return replace(self, attack="", rule="mean", least_cosine=0.1)
+
+
+RULES = ("mean", "robust", "clip", "geometric_median", "centered_clip")
+
+
+def _clean(**common: str) -> Iterator[Cell]:
+    """Nobody lies."""
+    for rule in RULES:
+        yield Cell(rule=rule, **common)  # type: ignore[arg-type]
+
+
+def _attacked(*, hosts: int = 8, liars: int = 2, **common: str) -> Iterator[Cell]:
+    """Every attack of so many liars, and the honest hosts without them."""
+    cell = Cell(hosts=hosts, liars=liars, **common)  # type: ignore[arg-type]
+    yield cell
+    for attack in ATTACKS:
+        for rule in RULES:
+            yield replace(cell, attack=attack, rule=rule)
+
+
+def clean() -> Iterator[Cell]:
+    yield from _clean()
+    yield from _clean(data="uneven")
+
+
+def two() -> Iterator[Cell]:
+    yield from _attacked()
+
+
+def threshold() -> Iterator[Cell]:
+    yield Cell(rule="robust", data="uneven", least_cosine=0.3)
+
+
+def uneven() -> Iterator[Cell]:
+    yield from _attacked(data="uneven")
+
+
+def three() -> Iterator[Cell]:
+    yield from _attacked(hosts=10, liars=3)
+
+
+def one() -> Iterator[Cell]:
+    yield from _attacked(liars=1)
+
+
+def int8() -> Iterator[Cell]:
+    yield from _in_codec("int8")
+
+
+def topk2() -> Iterator[Cell]:
+    yield from _in_codec("topk2")
+
+
+def _in_codec(codec: str) -> Iterator[Cell]:
+    for data in ("even", "uneven"):
+        yield from _clean(data=data, codec=codec)
+    yield from _attacked(codec=codec)
+
+
+GROUPS = {
+    "clean": clean,
+    "two": two,
+    "threshold": threshold,
+    "uneven": uneven,
+    "three": three,
+    "one": one,
+    "int8": int8,
+    "topk2": topk2,
+}
+"""In the order in which they are run."""

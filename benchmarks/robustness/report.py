@@ -1,0 +1,108 @@
+"""Tables of docs/results.md from records: what lies and rules cost, in nats of held-out loss, paired by seed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.method.figures import estimate, paired
+from benchmarks.method.report import placed
+from benchmarks.method.store import pack
+from benchmarks.robustness.attacks import ATTACKS
+from benchmarks.robustness.cells import RULES, Cell
+
+Record = dict[str, Any]
+DOCS = Path(__file__).parents[2] / "docs"
+KEPT = DOCS / "results" / "robustness.jsonl.gz"
+"""Records of runs that were made before; a reader's own go beside them."""
+MOST_SEEDS = 10
+ATTACKED = {
+    "robust-two": (Cell(liars=2), RULES),
+    "robust-uneven": (Cell(liars=2, data="uneven"), ("clip", "robust")),
+    "robust-int8": (Cell(liars=2, codec="int8"), ("clip", "robust")),
+    "robust-topk2": (Cell(liars=2, codec="topk2"), ("clip", "robust")),
+    "robust-one": (Cell(liars=1), ("clip", "robust")),
+    "robust-three": (Cell(hosts=10, liars=3), ("clip", "robust")),
+}
+"""Tables of attacks, by the mark of their place in docs/results.md."""
+
+
+class Records:
+    """Runs by what was run."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._by_cell: dict[Cell, dict[int, Record]] = {}
+        for record in sorted(records, key=lambda record: record["seed"]):
+            self._by_cell.setdefault(Cell(**record["cell"]), {})[record["seed"]] = record
+
+    def of(self, cell: Cell) -> Sequence[Record]:
+        return list(self._by_cell.get(cell, {}).values())
+
+    def difference(self, cell: Cell) -> str:
+        """Final loss minus that of the honest hosts alone by the plain mean, over the seeds of both."""
+        ours, theirs = ({record["seed"]: record["loss"] for record in self.of(one)} for one in (cell, cell.baseline))
+        common = sorted(ours.keys() & theirs.keys())[:MOST_SEEDS]
+        if not common:
+            return ""
+        lost = sum(ours[seed] is None or ours[seed] > 2 * theirs[seed] for seed in common)
+        if lost:
+            return f"destroyed ({lost} of {len(common)})"
+        found = paired({seed: ours[seed] for seed in common}, {seed: theirs[seed] for seed in common})
+        assert found is not None
+        return f"{'+' if found.mean >= 0 else ''}{found.shown(3)} ({len(common)})"
+
+
+def write(records: Mapping[str, Record]) -> None:
+    """Rewrite the tables between their marks in docs/results.md, and keep the records."""
+    found = Records(list(records.values()))
+    path = DOCS / "results.md"
+    text = placed(path.read_text("utf-8"), "robust-price", price_table(found))
+    text = placed(text, "robust-honest", honest_table(found))
+    for name, (cell, rules) in ATTACKED.items():
+        text = placed(text, name, attack_table(found, cell, rules))
+    path.write_text(text, "utf-8")
+    pack([records[key] for key in sorted(records)], KEPT)
+
+
+def price_table(records: Records) -> list[str]:
+    """Nobody lies; against the plain mean of the same codec and data."""
+    kinds = [(codec, data) for codec in ("float32", "int8", "topk2") for data in ("even", "uneven")]
+    kinds = [kind for kind in kinds if records.of(Cell(codec=kind[0], data=kind[1]))]
+    lines = _head(["rule", *(f"{codec}, {data}" for codec, data in kinds)])
+    for rule in RULES[1:]:
+        cells = [Cell(rule=rule, codec=codec, data=data) for codec, data in kinds]
+        lines.append(_row([f"`{rule}`", *(records.difference(cell) for cell in cells)]))
+    plain = [estimate([r["loss"] for r in records.of(Cell(codec=c, data=d))[:MOST_SEEDS]]).mean for c, d in kinds]
+    return [*lines, _row(["`mean`: loss", *(f"{loss:.3f}" for loss in plain)])]
+
+
+def attack_table(records: Records, cell: Cell, rules: Sequence[str]) -> list[str]:
+    """Each attack of the liars of `cell` by each rule, against the honest hosts alone."""
+    lines = _head(["attack", *(f"`{rule}`" for rule in rules)])
+    for attack in ATTACKS:
+        found = [records.difference(replace(cell, attack=attack, rule=rule)) for rule in rules]
+        if any(found):
+            lines.append(_row([attack, *found]))
+    return lines if len(lines) > 2 else ["Not run so far."]
+
+
+def honest_table(records: Records) -> list[str]:
+    """How near honest hosts come to being left out, where nobody lies."""
+    lines = _head(["data, codec", "threshold", "rounds", "least cosine over the median one", "honest hosts left out"])
+    for data in ("even", "uneven"):
+        for codec in ("float32", "int8", "topk2"):
+            for threshold in (0.1, 0.3):
+                some = records.of(Cell(rule="robust", data=data, codec=codec, least_cosine=threshold))
+                rounds = [ratio for record in some for ratio in record["least_ratio"]]
+                out = sum(len(hosts) for record in some for hosts in record["left_out"])
+                if rounds:
+                    lines.append(_row([f"{data}, {codec}", f"{threshold}", f"{len(rounds)}", f"{min(rounds):.2f}", f"{out}"]))
+    return lines
+
+
+def _head(names: Sequence[str]) -> list[str]:
+    return [_row(names), _row(["---"] * len(names))]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,200 @@
+"""One run of one cell: real training in a simulated swarm, with the production rules, codecs, reduction and outer step."""
+
+import hashlib
+import json
+import time
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from adloco_p2p.config.load import load_run
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.data.feed import IndexedFeed
+from adloco_p2p.data.indexing import IndexedRows
+from adloco_p2p.data.packing import TokenRows
+from adloco_p2p.errors import DeviceError
+from adloco_p2p.numerics.aggregate import aggregate
+from adloco_p2p.numerics.aggregation.clip import clip_factors
+from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
+from adloco_p2p.numerics.aggregation.registry import rule_named
+from adloco_p2p.numerics.aggregation.robust import Robust, cosines_to_others
+from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision, upper_weighted_median
+from adloco_p2p.numerics.batch import Batch
+from adloco_p2p.numerics.codecs import codec_named
+from adloco_p2p.numerics.outer_optimizer import outer_step_
+from adloco_p2p.training.evaluate import heldout_loss
+from adloco_p2p.training.learning_rate import LearningRateSchedule
+from adloco_p2p.training.model import build_model
+from adloco_p2p.training.shell import ModelShell
+from benchmarks.method.run import BASE, HELDOUT_ROWS, HELDOUT_SEED, indexed
+from benchmarks.robustness.attacks import ATTACKS, Scene
+from benchmarks.robustness.cells import Cell
+from benchmarks.robustness.training import Trainees
+
+Record = dict[str, Any]
+
+ROUNDS, INNER_STEPS = 16, 32
+SETTINGS = ("work.rounds=16", "work.inner_steps=32", "batch.test=constant", "inner.batch_scaling=none")
+"""Beside base.yaml, for float32 and int8: the outer optimizer is Nesterov's, 0.7 and 0.5."""
+SPARSE_SETTINGS = ("outer.kind=sgd", "outer.learning_rate=1.0", "averaging.feedback=0.95")
+DIVERGED = 1e6
+"""A larger outer parameter is the end of a run."""
+
+
+def key_of(cell: Cell, seed: int) -> str:
+    """Names a run by everything that its result depends on, beside the code."""
+    differences = {name: value for name, value in asdict(cell).items() if value != asdict(Cell())[name]}
+    settings = [*SETTINGS, *(SPARSE_SETTINGS if cell.codec == "topk2" else ())]
+    plain = {**differences, "seed": seed, "settings": settings, "rounds": ROUNDS, "base": BASE.read_text("utf-8")}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def run_cell(cell: Cell, seed: int) -> Record:
+    """Train a cell's honest hosts, and its liars which have contributions of their own. Takes seconds on one core."""
+    torch.set_num_threads(1)
+    started = time.process_time()
+    swarm = _Swarm(cell, seed)
+    for number in range(ROUNDS):
+        swarm.round(number)
+        if swarm.has_diverged:
+            break
+    return {
+        "cell": asdict(cell),
+        "seed": seed,
+        "loss": swarm.loss(),
+        "left_out": swarm.left_out,
+        "least_ratio": swarm.least_ratio,
+        "liars_part": swarm.liars_part,
+        "processor_seconds": round(time.process_time() - started, 1),
+    }
+
+
+class _Swarm:
+    """The hosts of one instance; the last `liars` of them lie."""
+
+    def __init__(self, cell: Cell, seed: int) -> None:
+        more = SPARSE_SETTINGS if cell.codec == "topk2" else ()
+        self._run: RunConfig = load_run(BASE, [*SETTINGS, *more, f"seed={seed}"]).value
+        self._rows, self._vocab_size = indexed(canonical.encode(self._run.data))
+        self._cell = cell
+        self._num_honest = cell.hosts - cell.liars
+        self._num_hosts = cell.hosts if cell.attack else self._num_honest
+        self._rule: AggregationRule = Robust(least_cosine=cell.least_cosine) if cell.rule == "robust" else rule_named(cell.rule)
+        self._codec = codec_named(cell.codec)
+        self._trainees = Trainees(self._run, vocab_size=self._vocab_size, num_hosts=self._num_hosts)
+        self._outer = self._trainees.start.clone()
+        self._momentum = torch.zeros_like(self._outer)
+        self._residual = torch.zeros(self._num_hosts, len(self._outer))
+        self._generator = torch.Generator().manual_seed(seed)
+        self._feeds = [self._feed(host, seed) for host in range(self._num_hosts)]
+        self.left_out: list[tuple[int, ...]] = []
+        """Per round, the hosts that the rule left out."""
+        self.least_ratio: list[float] = []
+        """Per round, the least cosine of an honest host to the mean of the others, over the median one."""
+        self.liars_part: list[float] = []
+        """Per round, what part of the coefficients the liars got."""
+
+    @property
+    def has_diverged(self) -> bool:
+        return not float(self._outer.abs().max()) <= DIVERGED
+
+    def loss(self) -> float | None:
+        """Held-out, of the outer parameters; none where they diverged."""
+        module = build_model(
+            self._run.model, vocab_size=self._vocab_size, sequence_length=self._run.data.sequence_length, seed=0
+        )
+        shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
+        heldout = IndexedFeed(self._rows, vocab_size=self._vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
+        try:
+            return round(heldout_loss(shell, self._outer, heldout, micro_batch=64), 5)
+        except DeviceError:
+            return None
+
+    def round(self, number: int) -> None:
+        schedule = LearningRateSchedule(
+            inner=self._run.inner,
+            steps_before=number * INNER_STEPS,
+            num_steps=INNER_STEPS,
+            progress_start=number / ROUNDS,
+            progress_end=(number + 1) / ROUNDS,
+            batch_ratio=1.0,
+        )
+        rows = [self._take(host, number) for host in range(self._num_hosts)]
+        sent = self._outer - self._trainees.inner_round(self._outer, rows, schedule)
+        sent += self._run.averaging.feedback * self._residual
+        if self._cell.attack:
+            scene = Scene(
+                honest=sent[: self._num_honest],
+                own=sent[self._num_honest :],
+                homewards=self._outer - self._trainees.start,
+                generator=self._generator,
+            )
+            sent[self._num_honest :] = ATTACKS[self._cell.attack](scene)
+        if not bool(torch.isfinite(sent).all()):
+            self._outer.fill_(torch.nan)
+            return
+        ones = [1] * self._num_hosts
+        found = aggregate(list(sent), ones, [INNER_STEPS] * self._num_hosts, rule=self._rule, codec=self._codec)
+        for host, residual in enumerate(found.residuals[: self._num_honest]):
+            if residual is not None:
+                self._residual[host] = residual
+        self._note(found.decision, sent)
+        rules = self._run.outer
+        outer_step_(
+            self._outer,
+            self._momentum,
+            found.vector,
+            kind=rules.kind,
+            learning_rate=rules.learning_rate,
+            momentum_factor=rules.momentum,
+        )
+
+    def _note(self, decision: Decision, sent: torch.Tensor) -> None:
+        hosts, ones = range(self._num_hosts), [1] * self._num_hosts
+        decoded = [self._codec.decode(self._codec.encode(vector)).numpy() for vector in sent]
+        gram = summed_gram([partial_gram(decoded)], self._num_hosts)
+        cosines = cosines_to_others(gram, clip_factors(gram, ones, ones), hosts)
+        middle = upper_weighted_median(cosines, ones)
+        self.left_out.append(decision.left_out)
+        self.least_ratio.append(round(min(cosines[: self._num_honest]) / middle, 3) if middle > 0 else 0.0)
+        total = sum(decision.coefficients)
+        self.liars_part.append(round(sum(decision.coefficients[self._num_honest :]) / total, 4) if total > 0 else 0.0)
+
+    def _take(self, host: int, number: int) -> Batch:
+        """The rows of a host in a round, one a step."""
+        turn = number if self._cell.data == "uneven" else number * self._cell.hosts + host
+        stream = self._feeds[host].open(
+            instance=InstanceId(0), peer=PeerId(f"peer{host}"), round=number, first_sample=turn * INNER_STEPS
+        )
+        return stream.take(INNER_STEPS)
+
+    def _feed(self, host: int, seed: int) -> IndexedFeed:
+        rows = self._rows
+        if self._cell.data == "uneven":
+            order = _order_by_content(canonical.encode(self._run.data))
+            piece = order[host * len(order) // self._cell.hosts : (host + 1) * len(order) // self._cell.hosts]
+            rows = IndexedRows(training=_picked(rows.training, piece), heldout=rows.heldout)
+        return IndexedFeed(rows, vocab_size=self._vocab_size, seed=seed)
+
+
+def _picked(rows: TokenRows, places: np.ndarray) -> TokenRows:
+    ids = rows.ids[places]
+    return TokenRows(ids=ids, num_tokens=ids.size)
+
+
+@cache
+def _order_by_content(data: bytes) -> np.ndarray:
+    """Whole training rows by the first principal component of how often each token stands in them."""
+    rows, vocab_size = indexed(data)
+    ids = rows.training.ids[:-1]  # the last one may be padded
+    counts = np.zeros((len(ids), vocab_size), dtype=np.float32)
+    for column in ids.T:
+        counts[np.arange(len(ids)), column] += 1
+    counts -= counts.mean(axis=0)
+    _, components = np.linalg.eigh(counts.T @ counts)
+    return np.argsort(counts @ components[:, -1], kind="stable")

@@ -1,0 +1,104 @@
+"""The inner steps of all hosts of one instance at once: the production model and optimizer with a dimension for the host.
+
+Four times as fast as one host after the other on one core, which is what the table of rules costs. tests/benchmarks compares
+it with `training.hosting`.
+"""
+
+import torch
+from torch.nn import functional
+
+from adloco_p2p.config.run_config import InnerConfig, RunConfig
+from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
+from adloco_p2p.numerics.layout import Layout, flatten, layout_of
+from adloco_p2p.training.learning_rate import LearningRateSchedule
+from adloco_p2p.training.model import build_model, initial_seed
+
+Named = dict[str, torch.Tensor]
+
+
+class Trainees:
+    """n hosts of a Llama of one layer, with the AdamW moments of each."""
+
+    def __init__(self, run: RunConfig, *, vocab_size: int, num_hosts: int) -> None:
+        seed = initial_seed(run, InstanceId(0))
+        module = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=seed)
+        self._config = module.config
+        assert self._config.num_hidden_layers == 1 and self._config.tie_word_embeddings
+        self.layout: Layout = layout_of(module)
+        self.start = flatten(module)  # [P]
+        self._inner: InnerConfig = run.inner
+        self._parameter = torch.nn.Parameter(self.start.repeat(num_hosts, 1))  # [n, P]
+        self._optimizer = torch.optim.AdamW(
+            [self._parameter], lr=0.0, betas=run.inner.betas, eps=run.inner.eps, weight_decay=run.inner.weight_decay, fused=True
+        )
+        self._rotation = _rotation(run.data.sequence_length, self._config)
+
+    def inner_round(self, outer: torch.Tensor, rows: list[Batch], schedule: LearningRateSchedule) -> torch.Tensor:
+        """The local parameters [n, P] after one inner step from `outer` [P] for every row of the hosts: `rows[m]` [H, L] are
+        those of host m, one a step."""
+        self._parameter.data.copy_(outer.expand_as(self._parameter))
+        ids, labels = (torch.stack([getattr(batch, name) for batch in rows]) for name in ("input_ids", "labels"))  # [n, H, L]
+        for step in range(ids.shape[1]):
+            self._optimizer.param_groups[0]["lr"] = schedule.learning_rate(step, None)
+            self._parameter.grad = None
+            torch.autograd.backward(self._loss(ids[:, step], labels[:, step]))
+            assert self._parameter.grad is not None
+            norms = self._parameter.grad.norm(dim=1, keepdim=True)
+            self._parameter.grad.mul_((self._inner.clip_norm / (norms + 1e-6)).clamp_(max=1.0))
+            self._optimizer.step()
+        return self._parameter.data
+
+    def _loss(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Sum over hosts of the mean loss of each one's row; ids [n, L]."""
+        logits = self._logits(ids)
+        targets = functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
+        losses = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=IGNORED_LABEL)
+        counts = (targets != IGNORED_LABEL).sum(dim=1).clamp(min=1)
+        return (losses.view(targets.shape).sum(dim=1) / counts).sum()
+
+    def _logits(self, ids: torch.Tensor) -> torch.Tensor:
+        """[n, L, V]."""
+        weights = self._weights()
+        embedding = weights["model.embed_tokens.weight"]  # [n, V, d]
+        places = ids + torch.arange(len(ids))[:, None] * embedding.shape[1]
+        x = functional.embedding(places, embedding.flatten(0, 1))  # [n, L, d]
+        x = x + self._attention(self._normed(x, weights["model.layers.0.input_layernorm.weight"]), weights)
+        y = self._normed(x, weights["model.layers.0.post_attention_layernorm.weight"])
+        gated = functional.silu(_linear(y, weights, "mlp.gate_proj")) * _linear(y, weights, "mlp.up_proj")
+        x = x + _linear(gated, weights, "mlp.down_proj")
+        return torch.bmm(self._normed(x, weights["model.norm.weight"]), embedding.mT)
+
+    def _weights(self) -> Named:
+        pieces = self._parameter.split([entry.size for entry in self.layout.entries], dim=1)
+        return {entry.name: piece.reshape(-1, *entry.shape) for entry, piece in zip(self.layout.entries, pieces, strict=True)}
+
+    def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + self._config.rms_norm_eps) * weight[:, None]
+
+    def _attention(self, x: torch.Tensor, weights: Named) -> torch.Tensor:
+        hosts, length, _ = x.shape
+        queries, keys, values = (
+            _linear(x, weights, f"self_attn.{letter}_proj").view(hosts, length, -1, self._config.head_dim).transpose(1, 2)
+            for letter in "qkv"
+        )
+        queries, keys = self._rotated(queries), self._rotated(keys)
+        mixed = functional.scaled_dot_product_attention(queries, keys, values, is_causal=True)
+        return _linear(mixed.transpose(1, 2).reshape(hosts, length, -1), weights, "self_attn.o_proj")
+
+    def _rotated(self, x: torch.Tensor) -> torch.Tensor:
+        cosines, sines = self._rotation
+        first, second = x.chunk(2, dim=-1)
+        return x * cosines + torch.cat([-second, first], dim=-1) * sines
+
+
+def _linear(x: torch.Tensor, weights: Named, name: str) -> torch.Tensor:
+    return torch.bmm(x, weights[f"model.layers.0.{name}.weight"].mT)
+
+
+def _rotation(length: int, config: object) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines [L, head] of the rotary embedding."""
+    size, theta = config.head_dim, config.rope_parameters["rope_theta"]  # type: ignore[attr-defined]
+    frequencies = theta ** (-torch.arange(0, size, 2, dtype=torch.float32) / size)
+    angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies).repeat(1, 2)
+    return angles.cos(), angles.sin()

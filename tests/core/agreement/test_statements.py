@@ -1,0 +1,88 @@
+"""Join requests with tickets, and signers' statements, from one peer to the plan of all."""
+
+from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
+from adloco_p2p.core.agreement.statement_pool import MAX_PENDING
+from adloco_p2p.core.ledger.validation import verify_ledger
+from adloco_p2p.core.model.types import PeerId, roster_of
+from adloco_p2p.core.planning.round_plan import genesis
+from tests.core.agreement.test_consensus import RULES as SWARM_RULES
+from tests.core.agreement.test_consensus import Swarm, agreement, decide, verify
+from tests.core.core_values import RUN, capacity, peer
+from tests.core.ledger.test_admission import AUTHOR, invitation, statement, ticket
+
+
+class TicketedSwarm(Swarm):
+    """Of the author, and newcomers that meet it."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.genesis = genesis(RUN, [(AUTHOR, capacity())], SWARM_RULES, signers=[AUTHOR])
+        self.mail.clear()
+        self.journals, self.plans, self.peers = {AUTHOR: []}, {AUTHOR: []}, {}
+        self.add(AUTHOR)
+
+    def add(self, name: PeerId) -> GossipAgreement:
+        self.journals[name], self.plans[name] = [], []
+        made = agreement(name, self.genesis)
+        self.peers[name] = made
+        self.take(name, made.start((self.genesis,), (), self.now))
+        return made
+
+    def visit(self, name: PeerId) -> None:
+        """The author hears the newcomer, which has no other contact."""
+        beat = self.peers[name].members.heartbeat(self.now)
+        self.take(AUTHOR, self.peers[AUTHOR].receive(name, beat, self.now))
+
+    def play(self, rounds: int) -> None:
+        for _ in range(rounds):
+            for name, made in self.peers.items():
+                done = made.ledger.plans[-1].round - 1
+                if done >= 0 and name in roster_of(made.ledger.plans[done]):
+                    self.report(name, done)
+            self.deliver()
+            self.pass_time(4, among=tuple(self.peers))
+
+    @property
+    def roster(self) -> tuple[PeerId, ...]:
+        return roster_of(self.peers[AUTHOR].ledger.plans[-1])
+
+
+def test_a_newcomer_with_a_ticket_gets_a_seat_and_one_without_learns_why_not() -> None:
+    swarm = TicketedSwarm()
+    welcome, stranger = swarm.add(peer(1)), swarm.add(peer(2))
+    welcome.members.ticket = ticket(peer(1), invitation())
+    for name in (peer(1), peer(2)):
+        swarm.visit(name)
+    assert not swarm.peers[AUTHOR].members.candidates(swarm.now)[1:], "a request that is refused is not kept"
+    swarm.play(3)
+    assert swarm.roster == (AUTHOR, peer(1))
+    assert welcome.consensus.refusal() == ""
+    assert stranger.consensus.refusal() == "p002 has no invitation"
+    ledger = swarm.peers[AUTHOR].ledger
+    assert verify_ledger(swarm.genesis, ledger.entries, decide, verify) == []
+
+
+def test_a_statement_of_the_signer_reaches_the_plan_of_all_by_any_member() -> None:
+    swarm = TicketedSwarm()
+    invited = invitation()
+    for index in (1, 2):
+        swarm.add(peer(index)).members.ticket = ticket(peer(index), invited)
+        swarm.visit(peer(index))
+    swarm.play(3)
+    assert swarm.roster == (AUTHOR, peer(1), peer(2))
+    ban = statement("ban", peer(2))
+    assert swarm.peers[peer(1)].consensus.state(ban) == ""
+    swarm.play(4)
+    assert swarm.roster == (AUTHOR, peer(1))
+    assert [ruling.statement for ruling in swarm.peers[AUTHOR].ledger.admissions.rulings] == [ban]
+    assert all(made.members.statements == () for made in swarm.peers.values()), "it is passed on no longer"
+    assert "banned" in swarm.peers[peer(2)].consensus.refusal()
+
+
+def test_statements_that_no_signer_made_are_not_passed_on_and_those_kept_are_bounded() -> None:
+    swarm = TicketedSwarm()
+    author = swarm.peers[AUTHOR]
+    assert author.consensus.state(statement("ban", peer(1), signer=peer(3))).endswith("is not by a signer of this run")
+    for serial in range(MAX_PENDING):
+        assert author.consensus.state(statement("ban", peer(1), serial=serial)) == ""
+    assert "wait for a plan" in author.consensus.state(statement("ban", peer(1), serial=MAX_PENDING))

@@ -1,0 +1,249 @@
+"""Invitations, bans and revocations: what the ledger lets in, checked by anybody from the entries alone."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.ledger.validation import change_of, check_value, verify_ledger
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import (
+    Ballot,
+    CastVote,
+    Certificate,
+    Invitation,
+    JoinRequest,
+    LedgerEntry,
+    Statement,
+    Ticket,
+    Value,
+    Vote,
+)
+from adloco_p2p.core.model.rules import AdmissionRules, Rules, WorkRules
+from adloco_p2p.core.model.types import Digest, PeerId, Report, RosterChange, RoundPlan, roster_of
+from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from tests.core.agreement.test_consensus import recall_from, sign, verify
+from tests.core.core_values import RUN, capacity, peer
+
+AUTHOR = peer(0)
+KEY = PeerId("key of an invitation")
+RULES = Rules(work=WorkRules(rounds=100))
+
+
+def decide(parent: RoundPlan, reports: Sequence[Report], change: RosterChange) -> RoundPlan:
+    return next_plan(parent, reports, RULES, roster=change)
+
+
+def ticketed_ledger(*, rules: Rules = RULES) -> Ledger:
+    return Ledger(genesis(RUN, [(AUTHOR, capacity())], rules, signers=[AUTHOR]), recall=recall_from(()))
+
+
+def invitation(
+    *, seats: int = 2, last_round: int = 50, signer: PeerId = AUTHOR, key: PeerId = KEY, run: Digest = RUN
+) -> Invitation:
+    unsigned = Invitation(run=run, signer=signer, key=key, seats=seats, last_round=last_round, signature="")
+    return replace(unsigned, signature=sign(signer, unsigned.payload))
+
+
+def ticket(holder: PeerId, invited: Invitation, *, key: PeerId | None = None) -> Ticket:
+    unsigned = Ticket(invitation=invited, signature="")
+    return replace(unsigned, signature=sign(key or invited.key, unsigned.payload(holder)))
+
+
+def request(name: PeerId, shown: Ticket | None = None) -> JoinRequest:
+    unsigned = JoinRequest(peer=name, run=RUN, capacity=capacity(), beat=1, ticket=shown, signature="")
+    return replace(unsigned, signature=sign(name, unsigned.payload))
+
+
+def invited(name: PeerId, by: Invitation | None = None) -> JoinRequest:
+    return request(name, ticket(name, by or invitation()))
+
+
+def statement(action: str, subject: PeerId, *, serial: int = 0, signer: PeerId = AUTHOR, run: Digest = RUN) -> Statement:
+    unsigned = Statement(run=run, signer=signer, serial=serial, action=action, subject=subject, signature="")  # type: ignore[arg-type]
+    return replace(unsigned, signature=sign(signer, unsigned.payload))
+
+
+def value_of(
+    ledger: Ledger,
+    *,
+    joined: Sequence[JoinRequest] = (),
+    departed: Sequence[PeerId] = (),
+    statements: Sequence[Statement] = (),
+) -> Value:
+    unplanned = Value(
+        round=ledger.plans[-1].round + 1,
+        parent=ledger.digests[-1],
+        reports=(),
+        joined=tuple(joined),
+        departed=tuple(departed),
+        plan=Digest(""),
+        statements=tuple(statements),
+    )
+    plan = decide(ledger.plans[-1], (), change_of(unplanned, (), ledger))
+    return replace(unplanned, plan=canonical.digest(plan))
+
+
+def verdict(ledger: Ledger, **parts: Sequence[object]) -> str:
+    """What is wrong with the value; empty where it may be accepted."""
+    value = value_of(ledger, **parts)  # type: ignore[arg-type]
+    checked = check_value(value, (), ledger=ledger, decide=decide, verify=verify)
+    return checked if isinstance(checked, str) else ""
+
+
+def agree(ledger: Ledger, **parts: Sequence[object]) -> LedgerEntry:
+    """The author alone makes the value final."""
+    value = value_of(ledger, **parts)  # type: ignore[arg-type]
+    plan = check_value(value, (), ledger=ledger, decide=decide, verify=verify)
+    assert isinstance(plan, RoundPlan), plan
+    ballot = Ballot(attempt=0, peer=AUTHOR)
+    absent = tuple(name for name in roster_of(ledger.plans[-1]) if name != AUTHOR)
+    unsigned = Vote(
+        peer=AUTHOR,
+        parent=value.parent,
+        ballot=ballot,
+        absent=absent,
+        value=canonical.digest(value),
+        abstains=False,
+        signature="",
+    )
+    cast = CastVote(peer=AUTHOR, abstains=False, signature=sign(AUTHOR, unsigned.payload))
+    certificate = Certificate(ballot=ballot, absent=absent, votes=(cast,))
+    entry = LedgerEntry(plan=plan, value=value, reports=(), certificate=certificate)
+    ledger.append(entry)
+    return entry
+
+
+def test_an_invitation_lets_in_as_many_as_it_has_seats() -> None:
+    ledger = ticketed_ledger()
+    agree(ledger, joined=[invited(peer(1))])
+    assert verdict(ledger, joined=[invited(peer(2)), invited(peer(3))]) == "all 2 seats of the invitation are taken"
+    agree(ledger, joined=[invited(peer(2))])
+    assert verdict(ledger, joined=[invited(peer(3))]) == "all 2 seats of the invitation are taken"
+    other = invitation(key=PeerId("another key"))
+    agree(ledger, joined=[invited(peer(3), other)])
+    assert roster_of(ledger.plans[-1]) == tuple(peer(index) for index in range(4))
+
+
+def test_a_peer_that_left_comes_back_without_a_ticket_and_takes_no_second_seat() -> None:
+    ledger = ticketed_ledger()
+    agree(ledger, joined=[invited(peer(1))])
+    agree(ledger, departed=[peer(1)], statements=[statement("revoke", KEY)])
+    agree(ledger, joined=[request(peer(1))])
+    assert ledger.admissions.seats_taken() == {KEY: 1}
+    assert verdict(ledger, joined=[invited(peer(2))]) == "the invitation was revoked"
+
+
+def forged_chain() -> JoinRequest:
+    return invited(peer(1), replace(invitation(), signature=sign(peer(9), invitation().payload)))
+
+
+def of_another_run() -> JoinRequest:
+    return invited(peer(1), invitation(run=Digest("f" * 64)))
+
+
+def more_seats_than_signed() -> JoinRequest:
+    return invited(peer(1), replace(invitation(), seats=400))
+
+
+@pytest.mark.parametrize(
+    ("asking", "problem"),
+    [
+        (lambda: request(peer(1)), "p001 has no invitation"),
+        (forged_chain, "the invitation is not signed by its signer"),
+        (more_seats_than_signed, "the invitation is not signed by its signer"),
+        (of_another_run, "the invitation is not by a signer of this run"),
+        (lambda: invited(peer(1), invitation(signer=peer(9))), "the invitation is not by a signer of this run"),
+        (lambda: invited(peer(1), invitation(last_round=0)), "the invitation was good until round 0, and this is round 1"),
+        (
+            lambda: request(peer(1), ticket(peer(2), invitation())),
+            "the ticket is not made out to p001 by the key of its invitation",
+        ),
+        (
+            lambda: request(peer(1), ticket(peer(1), invitation(), key=peer(1))),
+            "the ticket is not made out to p001 by the key of its invitation",
+        ),
+    ],
+)
+def test_what_is_no_ticket_lets_nobody_in(asking: Callable[[], JoinRequest], problem: str) -> None:
+    ledger = ticketed_ledger()
+    assert verdict(ledger, joined=[asking()]) == problem
+    assert verdict(ledger, joined=[invited(peer(1))]) == ""
+
+
+def test_the_last_round_of_an_invitation_counts() -> None:
+    ledger = ticketed_ledger()
+    agree(ledger)
+    assert verdict(ledger, joined=[invited(peer(1), invitation(last_round=2))]) == ""
+    agree(ledger)
+    assert "good until round 2" in verdict(ledger, joined=[invited(peer(1), invitation(last_round=2))])
+
+
+def test_an_open_run_and_one_without_signers_ask_for_no_ticket() -> None:
+    open_run = ticketed_ledger(rules=replace(RULES, admission=AdmissionRules(kind="open")))
+    assert not open_run.plans[0].is_ticketed
+    assert verdict(open_run, joined=[request(peer(1))]) == ""
+    without = Ledger(genesis(RUN, [(AUTHOR, capacity())], RULES), recall=recall_from(()))
+    assert verdict(without, joined=[request(peer(1))]) == ""
+
+
+def test_a_ban_ends_the_seat_and_the_way_back_until_it_is_lifted() -> None:
+    ledger = ticketed_ledger()
+    agree(ledger, joined=[invited(peer(1)), invited(peer(2))])
+    agree(ledger, statements=[statement("ban", peer(1))])
+    assert roster_of(ledger.plans[-1]) == (AUTHOR, peer(2))
+    assert verdict(ledger, joined=[request(peer(1))]) == "p001 is banned from this run"
+    agree(ledger)
+    agree(ledger, statements=[statement("unban", peer(1), serial=1)])
+    assert verdict(ledger, joined=[request(peer(1))]) == ""
+
+
+def test_a_peer_is_not_let_in_by_the_plan_that_bans_it() -> None:
+    problem = "p001 is banned from this run"
+    assert verdict(ticketed_ledger(), joined=[invited(peer(1))], statements=[statement("ban", peer(1))]) == problem
+
+
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        (statement("ban", peer(1), signer=peer(2)), "is not by a signer of this run"),
+        (statement("ban", peer(1), run=Digest("f" * 64)), "is not by a signer of this run"),
+        (replace(statement("ban", peer(1)), subject=peer(2)), "is not signed by its signer"),
+        (statement("ban", AUTHOR), "is about a signer"),
+    ],
+)
+def test_what_is_no_statement_of_a_signer_is_refused(made: Statement, problem: str) -> None:
+    ledger = ticketed_ledger()
+    agree(ledger, joined=[invited(peer(3))])
+    assert verdict(ledger, statements=[made]).endswith(problem)
+
+
+def test_a_statement_counts_once() -> None:
+    ledger = ticketed_ledger()
+    ban = statement("ban", peer(1))
+    assert "in order" in verdict(ledger, statements=[ban, ban])
+    agree(ledger, statements=[ban])
+    agree(ledger, statements=[statement("unban", peer(1), serial=1)])
+    assert "is in the ledger already" in verdict(ledger, statements=[ban])
+
+
+def test_a_shorter_ledger_knows_less() -> None:
+    ledger = ticketed_ledger()
+    agree(ledger, joined=[invited(peer(1))])
+    agree(ledger, joined=[invited(peer(2))], statements=[statement("ban", peer(1))])
+    cut = ledger.truncated(ledger.digests[1])
+    assert cut.admissions.seats_taken() == {KEY: 1}
+    assert not cut.admissions.bans()
+    assert ledger.admissions.seats_taken() == {KEY: 2}
+    assert list(ledger.admissions.bans()) == [peer(1)]
+
+
+def test_whoever_holds_the_ledger_sees_that_a_peer_was_let_in_without_a_ticket() -> None:
+    ledger = ticketed_ledger()
+    first = ledger.plans[0]
+    entries = [agree(ledger, joined=[invited(peer(1))])]
+    assert verify_ledger(first, entries, decide, verify) == []
+    without = replace(entries[0].value, joined=(request(peer(1)),))
+    problems = verify_ledger(first, [replace(entries[0], value=without)], decide, verify)
+    assert problems == ["round 1: p001 has no invitation"]

@@ -1,0 +1,120 @@
+"""Newcomers work before they decide: probation, rising standing, and what a peer that comes back keeps."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from adloco_p2p.core.model.electorate import electorate
+from adloco_p2p.core.model.rules import AdmissionRules, Rules, WorkRules
+from adloco_p2p.core.model.types import FULL_STANDING, Digest, PeerId, Report, RosterChange, RosterEntry, RoundPlan
+from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from adloco_p2p.core.planning.standing import REMEMBERED_ROUNDS, RISE_ROUNDS, YOUNG_ROUNDS
+from tests.core.core_values import RUN, capacity, peer
+
+
+def rules(**settings: object) -> Rules:
+    return Rules(work=WorkRules(rounds=1000), admission=AdmissionRules(**settings))  # type: ignore[arg-type]
+
+
+def played_to(round: int, made: Rules) -> RoundPlan:
+    """The plan of that round of a run of two founders that report every round."""
+    plan = genesis(RUN, [(peer(0), capacity()), (peer(1), capacity())], made, signers=[peer(0), peer(7)])
+    while plan.round < round:
+        plan = following(plan, made, reporting=(peer(0), peer(1)))
+    return plan
+
+
+def following(
+    plan: RoundPlan,
+    made: Rules,
+    *,
+    reporting: Sequence[PeerId],
+    joined: Sequence[PeerId] = (),
+    departed: Sequence[PeerId] = (),
+) -> RoundPlan:
+    reports = [
+        Report(peer=name, round=plan.round - 1, plan=Digest("b" * 64), capacity=capacity()) for name in sorted(reporting)
+    ]
+    change = RosterChange(joined=tuple((name, capacity()) for name in joined), departed=tuple(departed))
+    return next_plan(plan, reports if plan.round else (), made, roster=change)
+
+
+def seat(plan: RoundPlan, name: PeerId) -> RosterEntry:
+    return next(entry for entry in plan.roster if entry.peer == name)
+
+
+def test_a_newcomer_serves_eight_reports_and_then_rises_over_eight_more() -> None:
+    made = rules()
+    plan = following(played_to(20, made), made, reporting=(peer(0), peer(1)), joined=[peer(2)])
+    assert (seat(plan, peer(2)).probation, seat(plan, peer(2)).standing) == (8, 64)
+    for owed in range(7, -1, -1):
+        plan = following(plan, made, reporting=(peer(0), peer(1), peer(2)))
+        assert (seat(plan, peer(2)).probation, seat(plan, peer(2)).standing) == (owed, 64)
+        assert (peer(2) in electorate(plan)) is (owed == 0)
+    for risen in range(1, RISE_ROUNDS + 1):
+        plan = following(plan, made, reporting=(peer(0), peer(1), peer(2)))
+        assert seat(plan, peer(2)).standing == 64 + 24 * risen
+    plan = following(plan, made, reporting=(peer(0), peer(1), peer(2)))
+    assert seat(plan, peer(2)).standing == FULL_STANDING
+
+
+def test_a_round_without_a_report_is_not_served() -> None:
+    made = rules()
+    plan = following(played_to(20, made), made, reporting=(peer(0), peer(1)), joined=[peer(2)])
+    for _ in range(10):
+        plan = following(plan, made, reporting=(peer(0), peer(1)))
+    assert seat(plan, peer(2)).probation == 8
+    assert electorate(plan) == (peer(0), peer(1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "round", "name", "probation", "standing"),
+    [
+        ({}, YOUNG_ROUNDS - 1, peer(2), 0, FULL_STANDING),
+        ({}, YOUNG_ROUNDS, peer(2), 8, 64),
+        ({}, 500, peer(7), 0, FULL_STANDING),  # a signer
+        ({"probation_rounds": 0}, 500, peer(2), 0, FULL_STANDING),
+        ({"kind": "open"}, 3, peer(2), 0, FULL_STANDING),
+        ({"kind": "open"}, 20, peer(2), 5, 1),  # a quarter of the run so far
+        ({"kind": "open"}, 500, peer(2), 8, 1),
+    ],
+)
+def test_the_first_seat_of_a_newcomer(
+    settings: dict[str, object], round: int, name: PeerId, probation: int, standing: int
+) -> None:
+    made = rules(**settings)
+    before = replace(played_to(1, made), round=round - 1)
+    newcomer = seat(following(before, made, reporting=(), joined=[name]), name)
+    assert (newcomer.probation, newcomer.standing) == (probation, standing)
+
+
+def test_an_open_run_lets_the_standing_rise_to_the_full_one() -> None:
+    made = rules(kind="open")
+    plan = following(played_to(40, made), made, reporting=(peer(0), peer(1)), joined=[peer(2)])
+    standings = []
+    for _ in range(8 + RISE_ROUNDS):
+        plan = following(plan, made, reporting=(peer(0), peer(1), peer(2)))
+        standings.append(seat(plan, peer(2)).standing)
+    assert standings == [1] * 8 + [33, 65, 97, 129, 161, 193, 225, FULL_STANDING]
+
+
+def test_a_served_probation_is_kept_for_a_while() -> None:
+    made = rules()
+    founders = (peer(0), peer(1))
+    plan = following(played_to(20, made), made, reporting=founders, joined=[peer(2), peer(3)])
+    for _ in range(10):
+        plan = following(plan, made, reporting=(*founders, peer(2)))
+    plan = following(plan, made, reporting=founders, departed=[peer(2), peer(3)])
+    assert [former.peer for former in plan.former] == [peer(2)], "the other one never reported"
+    left_round = plan.round
+    soon = following(plan, made, reporting=founders, joined=[peer(2), peer(3)])
+    assert (seat(soon, peer(2)).probation, seat(soon, peer(2)).standing) == (0, 112)
+    assert seat(soon, peer(3)).probation == 8
+    assert soon.former == (), "it has a seat again"
+    while plan.round < left_round + REMEMBERED_ROUNDS:
+        plan = following(plan, made, reporting=founders)
+    assert plan.former
+    plan = following(plan, made, reporting=founders)
+    assert plan.former == ()
+    assert seat(following(plan, made, reporting=founders, joined=[peer(2)]), peer(2)).probation == 8

@@ -1,0 +1,91 @@
+"""Adapters over the network: two peers fine-tune a tiny chat model on conversations; another base is refused."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+import yaml
+
+from adloco_p2p.config.run_config import ModelConfig
+from adloco_p2p.training.model import build_model
+from tests.data.test_chat_template import save_tokenizer
+from tests.e2e.processes import TINY_MODEL, run
+from tests.e2e.swarm_processes import PeerProcess, digests_by_round
+
+ROUNDS = 6
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A run over a model and a file of this folder."""
+    model = build_model(ModelConfig(**TINY_MODEL), vocab_size=259, sequence_length=64, seed=1)  # type: ignore[arg-type]
+    model.to(torch.bfloat16).save_pretrained(tmp_path / "base")
+    save_tokenizer(tmp_path / "base")
+    talks = [
+        [{"role": "user", "content": f"{n} + 1?"}, {"role": "assistant", "content": f"It is {n + 1}."}] for n in range(200)
+    ]
+    (tmp_path / "talks.jsonl").write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
+    document = {
+        "name": "tiny-finetune",
+        "mode": "diloco",
+        "model": {"pretrained": str(tmp_path / "base"), "lora": {"rank": 2}},
+        "data": {
+            "source": "json",
+            "path": str(tmp_path / "talks.jsonl"),
+            "messages_column": "messages",
+            "sequence_length": 64,
+            "heldout_fraction": 0.2,
+        },
+        "inner": {"learning_rate": 1e-2, "warmup_steps": 2},
+        "work": {"inner_steps": 40, "rounds": ROUNDS},
+        "batch": {"initial_batch": 4, "max_batch": 4},
+        "averaging": {"codec": "int8"},
+        "evaluation": {"rows": 8},
+    }
+    path = tmp_path / "finetune.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return path
+
+
+@pytest.fixture
+def peers() -> Iterator[list[PeerProcess]]:
+    started: list[PeerProcess] = []
+    yield started
+    for peer in started:
+        peer.kill()
+
+
+def test_a_swarm_averages_adapters_and_refuses_another_base(config: Path, peers: list[PeerProcess], tmp_path: Path) -> None:
+    peers.append(PeerProcess(tmp_path / "first", ("start", config)).start())
+    first = peers[0]
+    joining = ("join", "--initial-peers", *first.addresses(), "--peer-set", "allow_local_files=true")
+    peers.append(PeerProcess(tmp_path / "second", joining).start())
+    second = peers[1]
+    assert [first.end(), second.end()] == [0, 0]
+    digests = digests_by_round([first, second])
+    assert digests and all(len(found) == 1 for found in digests.values())
+    losses = [event["heldout_loss"] for event in first.events if event["event"] == "finished"]
+    assert losses and losses[0] < first.wait_for("round", round=0)["heldout_loss"]
+
+    model = tmp_path / "model"
+    assert run(["export", "--workdir", second.workdir, "--output", model], folder=tmp_path).code == 0
+    card = (model / "README.md").read_text()
+    assert re.search(rf"\| `{first.me}` \| \d+ \| \d+ \|", card) and "| after round | loss |" in card
+    assert str(tmp_path) not in card and transformers.AutoModelForCausalLM.from_pretrained(model).dtype == torch.bfloat16
+
+
+def test_a_joiner_with_another_base_is_refused(config: Path, peers: list[PeerProcess], tmp_path: Path) -> None:
+    settings = ("--set", "work.rounds=10000")
+    peers.append(PeerProcess(tmp_path / "first", ("start", config, *settings)).start())
+    first = peers[0]
+    first.wait_for("round", round=0)  # has read its base
+    other = build_model(ModelConfig(**TINY_MODEL), vocab_size=259, sequence_length=64, seed=2)  # type: ignore[arg-type]
+    other.save_pretrained(tmp_path / "base")
+    joining = ("join", "--initial-peers", *first.addresses(), "--peer-set", "allow_local_files=true")
+    peers.append(PeerProcess(tmp_path / "second", joining).start())
+    assert peers[1].end() == 2
+    assert re.search(r"E218.* digest [0-9a-f]{64} here, .* started with [0-9a-f]{64}", peers[1].words, re.DOTALL)

@@ -1,0 +1,51 @@
+"""Planted faults are caught: those that were mended in this project's history, and the textbook mistakes of a consensus.
+
+The simulator is only as good as its faults. Each planted one is named with an everyday seed that catches it;
+`adloco-peer simulate --everyday --seeds N` plays that seed without it.
+"""
+
+import pytest
+
+from adloco_p2p.sim.simulate import everyday_seed, summary
+from adloco_p2p.sim.world import Parts
+from tests.sim.faulty_agreements import AGREEMENTS
+from tests.sim.planted import BUGS
+
+ENOUGH_SEEDS = 150
+
+
+@pytest.mark.parametrize("bug", sorted(BUGS))
+def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, seed = BUGS[bug]
+    assert seed < ENOUGH_SEEDS
+    plant(monkeypatch)
+    result = everyday_seed(seed)
+    print(f"{bug}: seed {seed}: {result.violation}")
+    assert result.violation is not None, f"{bug}: seed {seed} does not catch it any more"
+
+
+@pytest.mark.parametrize("bug", sorted(AGREEMENTS))
+def test_a_planted_fault_of_the_agreement_is_caught(bug: str) -> None:
+    agreement, seed = AGREEMENTS[bug]
+    assert seed < ENOUGH_SEEDS
+    result = everyday_seed(seed, parts=Parts(agreement=agreement))
+    print(f"{bug}: seed {seed}: {result.violation}")
+    assert result.violation is not None, f"{bug}: seed {seed} does not catch it any more"
+
+
+def test_without_the_plants_the_same_seeds_keep_every_promise() -> None:
+    seeds = sorted({seed for _, seed in [*BUGS.values(), *AGREEMENTS.values()]})
+    results = [everyday_seed(seed) for seed in seeds]
+    assert all(result.violation is None for result in results), summary(results)
+
+
+def test_a_failing_run_tells_its_seed_and_its_story() -> None:
+    agreement, _ = AGREEMENTS["reply before persisting"]
+    failed = [everyday_seed(seed, parts=Parts(agreement=agreement)) for seed in range(2)]
+    assert all(result.violation is not None for result in failed)
+    results = [everyday_seed(0), *failed]
+    lines = summary(results).splitlines()
+    assert lines[0] == "1 of 3 runs kept every promise"
+    start = lines.index(f"seed 0 with {failed[0].peers} peers FAILED: {failed[0].violation}")
+    assert tuple(lines[start + 1 : -2]) == failed[0].trace != ()
+    assert lines[-2:] == [f"repeat it with: {failed[0].command}", "seeds that failed too: 1"]

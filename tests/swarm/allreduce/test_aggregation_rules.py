@@ -1,0 +1,267 @@
+"""Rules that see all contributions, between real peers on loopback: one result everywhere, whatever a liar does."""
+
+import asyncio
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from adloco_p2p.errors import AveragingError, RemoteProtocolError
+from adloco_p2p.numerics.aggregate import aggregate
+from adloco_p2p.numerics.aggregation.registry import RULES, rule_named
+from adloco_p2p.numerics.codecs import CODECS, codec_named
+from adloco_p2p.swarm.allreduce import butterfly
+from adloco_p2p.swarm.allreduce.averager import Averaged
+from adloco_p2p.swarm.allreduce.gram_barrier import decode_products, encode_products, left_out_by
+from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
+from tests.swarm.averaging_peers import Peers, key_of, kill
+
+SIZE = 20_003
+GRAM_RULES = [rule.name for rule in RULES if rule.needs_gram]
+
+
+@pytest.fixture(scope="module")
+def peers() -> Iterator[Peers]:
+    with Peers(5) as started:
+        yield started
+    assert started.loop_errors == []
+
+
+def alike(num_hosts: int, *, size: int = SIZE, seed: int = 0) -> list[torch.Tensor]:
+    """Contributions as honest hosts make them: a common direction and noise."""
+    generator = torch.Generator().manual_seed(seed)
+    common = torch.randn(size, generator=generator)
+    return [common + torch.randn(size, generator=generator) for _ in range(num_hosts)]
+
+
+def results_of(results: list[Averaged | BaseException]) -> list[Averaged]:
+    """They are the same bytes, of one decision."""
+    for result in results:
+        assert isinstance(result, Averaged), result
+        assert (result.digest, result.left_out) == (results[0].digest, results[0].left_out)
+        assert torch.equal(result.vector.view(torch.int32), results[0].vector.view(torch.int32))
+    return results  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("rule", "codec"), [*((rule, "int8") for rule in GRAM_RULES), *(("robust", codec.name) for codec in CODECS)]
+)
+def test_every_host_has_the_bytes_that_one_process_would_make(peers: Peers, rule: str, codec: str) -> None:
+    vectors, weights = alike(4), (3, 1, 2, 2)
+    vectors[1] *= -10.0
+    names = dict(peers.weights(*weights))
+    with peers.using(aggregation=rule, codec=codec):
+        results = results_of(peers.average(f"{rule} {codec}", vectors, weights))
+    in_memory = aggregate(vectors, weights, (1,) * 4, rule=rule_named(rule), codec=codec_named(codec))
+    difference = float((results[0].vector - in_memory.vector).norm() / in_memory.vector.norm())
+    assert difference < (0.02 if codec_named(codec).needs_feedback else 1e-6), "a mean's blocks begin where its parts do"
+    assert results[0].contributors == tuple(sorted(names))
+    assert results[0].left_out == tuple(sorted(list(names)[host] for host in in_memory.decision.left_out))
+    for result, statistics, residual in zip(results, in_memory.statistics, in_memory.residuals, strict=True):
+        if statistics is not None:
+            assert result.statistics.own_sqnorm == pytest.approx(statistics.own_sqnorm, rel=1e-12)
+            assert result.statistics.inner_product == pytest.approx(statistics.inner_product, rel=1e-9)
+            assert result.statistics.averaged_sqnorm == pytest.approx(statistics.averaged_sqnorm, rel=1e-12)
+        assert (residual is None) == (result.residual is None)
+        assert residual is None or torch.equal(result.residual, residual)
+
+
+def honest_mean(vectors: list[torch.Tensor], liar: int) -> torch.Tensor:
+    return torch.stack([vector for host, vector in enumerate(vectors) if host != liar]).double().mean(dim=0)
+
+
+@pytest.mark.parametrize("attack", ["flipped x10", "x1000", "hidden"])
+def test_a_liar_among_five_moves_the_robust_average_little(peers: Peers, attack: str) -> None:
+    vectors = alike(5)
+    mean = honest_mean(vectors, 2).float()
+    vectors[2] = {"flipped x10": -10.0 * vectors[2], "x1000": 1e3 * vectors[2], "hidden": -mean * 1.4}[attack]
+    distances = {}
+    for rule in ("mean", "robust"):
+        with peers.using(aggregation=rule):
+            (result, *_) = results_of(peers.average(f"{attack} {rule}", vectors, (1,) * 5))
+        distances[rule] = float((result.vector - mean).norm() / mean.norm())
+    assert distances["robust"] < 0.3 and distances["robust"] < 0.8 * distances["mean"]
+    assert result.left_out == (() if attack == "x1000" else (peers[2].peer_id,)), "x1000 is the honest direction: it is clipped"
+
+
+def test_the_own_vector_comes_back_to_a_host_that_was_left_out(peers: Peers) -> None:
+    """Nothing of it was used, so all of it waits for the next average where there is a residual at all."""
+    vectors = alike(4)
+    vectors[3] *= -1.0
+    with peers.using(aggregation="robust", codec="int4"):
+        results = results_of(peers.average("left out", vectors, (1,) * 4))
+    assert results[0].left_out == (peers[3].peer_id,)
+    assert torch.equal(results[3].residual, vectors[3])
+    coder = codec_named("int4")
+    assert torch.equal(results[0].residual, vectors[0] - coder.decode(coder.encode(vectors[0])))
+    assert (results[3].statistics.own_sqnorm, results[3].statistics.inner_product) == (0.0, 0.0)
+    assert results[3].statistics.averaged_sqnorm == results[0].statistics.averaged_sqnorm
+
+
+def test_planned_steps_are_part_of_the_decision(peers: Peers) -> None:
+    vectors, digests = alike(3), set()
+    vectors[0] *= 4.0
+    for steps in ((1, 1, 1), (4, 1, 1)):
+        with peers.using(aggregation="clip"):
+            results = results_of(peers.average(f"steps {steps}", vectors, (1, 1, 1), steps=steps))
+        expected = aggregate(vectors, (1, 1, 1), steps, rule=rule_named("clip"), codec=codec_named("float32"))
+        assert torch.allclose(results[0].vector, expected.vector, rtol=1e-4, atol=1e-5)
+        digests.add(results[0].digest)
+    assert len(digests) == 2
+
+
+def test_receivers_and_peers_that_reduce_nothing_take_part_in_the_decision(peers: Peers) -> None:
+    vectors = alike(5)
+    with peers.using(aggregation="robust"):
+        results = peers.average("shares", vectors, (1, 1, 1, 1, 0), shares=(1.0, 2.0, 0.0, 0.0, 0.0))
+    assert results_of(results)[4].statistics.own_sqnorm == 0.0
+
+
+def test_a_repair_knows_who_was_left_out_from_the_result_itself(peers: Peers) -> None:
+    vectors = alike(4)
+    vectors[1] *= -5.0
+
+    with peers.using(aggregation="robust", codec="int8"):
+        results = results_of(peers.average("fetched", vectors, (1,) * 4))
+        peers[0].averager.forget(key_of("fetched"))
+        fetched = peers.run(
+            peers[0].averager.repair(
+                key=key_of("fetched"),
+                digest=results[0].digest,
+                from_peers=(peers[1].peer_id,),
+                size=SIZE,
+                timeout_seconds=10,
+                vector=vectors[0],
+                contributors=results[0].contributors,
+            )
+        )
+    assert fetched.left_out == (peers[1].peer_id,)
+    assert torch.equal(fetched.vector, results[0].vector)
+    assert torch.equal(fetched.residual, results[0].residual)
+    assert fetched.statistics is None, "they follow from the Gram matrix, which is gone"
+
+
+# --- what goes wrong before the decision ---------------------------------------------------------------------------------
+
+
+def suspects_of(result: object) -> tuple[str, ...]:
+    assert isinstance(result, AveragingError), result
+    return result.suspects
+
+
+def test_a_reducer_that_withholds_its_products_is_named_at_the_deadline(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes every contribution, and shows signs of life."""
+    measure = ShardReduction.measure
+
+    async def never_done(self: ShardReduction, index: int, executor: object) -> bool:
+        return False if self._me == 2 else await measure(self, index, executor)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ShardReduction, "measure", never_done)
+    with peers.using(aggregation="robust"):
+        results = peers.average("withheld", alike(4), (1,) * 4, timeout_seconds=4.0)
+    assert [suspects_of(results[host]) for host in (0, 1, 3)] == [(peers[2].peer_id,)] * 3
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        bytes(8 * 10 - 1),
+        bytes(8 * 11),
+        struct.pack("<10d", *[float("nan")] * 10),
+        struct.pack("<10d", -1.0, *[0.0] * 9),
+        struct.pack("<10d", 1.0, 2.0, 1.0, *[0.0] * 7),
+        struct.pack("<10d", 1e300, *[0.0] * 9),
+    ],
+    ids=["nothing", "short", "long", "nan", "negative norm", "beyond the norms", "beyond float32"],
+)
+def test_malformed_products_name_their_reducer(peers: Peers, monkeypatch: pytest.MonkeyPatch, payload: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_products(payload, 4)
+    measure = ShardReduction.measure
+
+    async def lying(self: ShardReduction, index: int, executor: object) -> bool:
+        is_last = await measure(self, index, executor)  # type: ignore[arg-type]
+        if is_last and self._me == 1:
+            self.products = payload
+            return False  # it goes on waiting
+        return is_last
+
+    monkeypatch.setattr(ShardReduction, "measure", lying)
+    with peers.using(aggregation="clip"):
+        results = peers.average("malformed", alike(4), (1,) * 4)
+    for host in (0, 2, 3):
+        assert suspects_of(results[host]) == (peers[1].peer_id,)
+        assert "deadline" not in str(results[host])
+
+
+def test_hosts_that_were_told_different_products_hold_different_results(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reducer that lies to one member only: the bytes of all parts may be the same, the digests are not."""
+    put = butterfly.Butterfly._put_products
+
+    def hear(self: butterfly.Butterfly, reducer: int, payload: bytes) -> None:
+        if self.me == 3 and reducer == 0:
+            first, *others = struct.unpack("<10d", payload)
+            payload = struct.pack("<10d", first * (1 + 1e-12), *others)
+        put(self, reducer, payload)
+
+    monkeypatch.setattr(butterfly.Butterfly, "_put_products", hear)
+    with peers.using(aggregation="robust"):
+        results = peers.average("two stories", alike(4), (1,) * 4)
+    assert all(isinstance(result, Averaged) for result in results), results
+    digests = [result.digest for result in results]  # type: ignore[union-attr]
+    assert digests[0] == digests[1] == digests[2] != digests[3]
+
+
+def test_a_contribution_that_is_not_finite_is_named_before_the_decision(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def skip(_self: butterfly.Butterfly) -> None:
+        return
+
+    monkeypatch.setattr(butterfly.Butterfly, "_check_own_vector", skip)
+    vectors = alike(4)
+    vectors[1][5] = float("inf")
+    with peers.using(aggregation="robust"):
+        results = peers.average("infinite", vectors, (1,) * 4)
+    assert [suspects_of(results[host]) for host in (0, 2, 3)] == [(peers[1].peer_id,)] * 3
+
+
+def test_a_host_that_dies_before_the_decision_is_named_and_the_others_average_without_it() -> None:
+    size = 3_000_000
+    with Peers(4, part_bytes=1 << 16, rule="robust") as peers:
+        vectors, survivors = alike(4, size=size), (0, 2, 3)
+
+        async def strike() -> None:
+            while True:
+                attempt = peers[0].averager._attempts.running.get(key_of("struck"))
+                if attempt is not None and attempt.traffic[1] >= size // 2:
+                    break
+                await asyncio.sleep(0)
+            kill(peers[1])
+
+        results = peers.average("struck", vectors, (1,) * 4, timeout_seconds=60, meanwhile=strike)
+        for host in survivors:
+            assert peers[1].peer_id in suspects_of(results[host])
+
+        async def again() -> list[Averaged]:
+            members = tuple((peers[host].peer_id, 1) for host in survivors)
+            averages = (
+                peers[host].averager.average(key=key_of("again"), weights=members, vector=vectors[host], timeout_seconds=60)
+                for host in survivors
+            )
+            return await asyncio.gather(*averages)
+
+        results_of(peers.run(again()))
+
+
+def test_bits_of_a_binding_name_contributors() -> None:
+    binding = bytes(32) + bytes([0b101, 0b1])
+    names = tuple(f"host {place}" for place in range(9))
+    assert left_out_by(binding, names) == ("host 0", "host 2", "host 8")  # type: ignore[arg-type]
+    assert left_out_by(b"", names) == ()  # type: ignore[arg-type]
+
+
+def test_products_survive_the_way() -> None:
+    packed = tuple(float(value) for value in np.tril(np.ones((5, 5)))[np.tril_indices(5)])
+    assert decode_products(encode_products(packed), 5) == packed

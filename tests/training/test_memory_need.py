@@ -1,0 +1,100 @@
+"""What a run is said to need, against the tensors that are there."""
+
+import gc
+from dataclasses import replace
+
+import pytest
+import torch
+
+from adloco_p2p.config.run_config import AveragingConfig, ModelConfig
+from adloco_p2p.training.hosting import Hosting
+from adloco_p2p.training.memory_need import MemoryNeed, memory_need
+from tests.training.small_run import ONE, RUN, TWO, effect, hosting, never, silent, train_round, with_run
+
+
+def need_of(peer: Hosting) -> MemoryNeed:
+    return memory_need(peer._run, peer._shell.layout, matrices=peer._shell.matrices)
+
+
+def on_device(peer: Hosting) -> int:
+    instances = peer._instances.values()
+    states = [tensor for instance in instances for tensor in instance.optimizer.state.values()]
+    return sum(tensor.nbytes for tensor in (peer._shell.gradient, *(instance.local for instance in instances), *states))
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon", "adamw8bit"])
+def test_the_need_is_what_is_there(kind: str) -> None:
+    if kind == "adamw8bit":
+        pytest.importorskip("torchao")
+    peer = hosting(with_run(inner=replace(RUN.inner, kind=kind)))
+    peer.start([ONE])
+    train_round(peer, effect())
+    need = need_of(peer)
+    size = need.num_parameters
+    slack = 8 * 4352 if kind == "adamw8bit" else 0
+    assert need.device <= on_device(peer) <= need.device + slack
+    tensors, _ = peer.snapshot(ONE)
+    assert need.checkpoint <= sum(tensor.nbytes for tensor in tensors.values()) <= need.checkpoint + slack
+    peer.start([ONE, TWO])
+    assert need.device + need.device_more <= on_device(peer) <= need.device + need.device_more + 2 * slack
+    assert need.device <= 16 * size and need.host <= 32 * size
+
+
+def test_codecs_and_overlap_add_to_the_host() -> None:
+    def host(**averaging: object) -> float:
+        peer = hosting(with_run(averaging=AveragingConfig(**averaging)))  # type: ignore[arg-type]
+        return need_of(peer).host / need_of(peer).num_parameters
+
+    assert host() == 16 + 8 + 8
+    assert host(codec="int8") == pytest.approx(16 + 4 + 8 + 2, abs=0.1)
+    assert host(codec="int8", feedback=0.0) == pytest.approx(16 + 8 + 2, abs=0.1)
+
+
+def vectors(peer: Hosting, held: object) -> float:
+    """Live vectors as long as the model, or longer, beside those of the device: in lengths of the model."""
+    del held
+    gc.collect()
+    device = [peer._shell.gradient, peer._instances[ONE].local, *peer._instances[ONE].optimizer.state.values()]
+    excluded = {tensor.untyped_storage().data_ptr() for tensor in device}
+    found = {}
+    for item in gc.get_objects():
+        if issubclass(type(item), torch.Tensor) and item.untyped_storage().nbytes() >= 4 * peer.num_parameters:
+            found[item.untyped_storage().data_ptr()] = item.untyped_storage().nbytes()
+    return sum(size for address, size in found.items() if address not in excluded) / (4 * peer.num_parameters)
+
+
+def test_a_round_makes_no_copy_that_is_not_named() -> None:
+    """Two boundaries' outer parameters and momentum, then what is averaged, then what is saved: and nothing else."""
+    architecture = {**RUN.model.architecture, "hidden_size": 96, "intermediate_size": 192}
+    peer = hosting(with_run(model=ModelConfig(architecture=architecture)))
+    peer.start([ONE])
+    train_round(peer, effect())
+    older = peer.state(ONE)
+    gc.collect()
+    elsewhere = vectors(peer, older) - 2  # of other tests in this process
+    train_round(peer, effect(round=1))
+    assert vectors(peer, older) - elsewhere == 4
+    peer.run_inner(effect(round=2), should_stop=never, on_progress=silent)
+    average = peer.pseudo_gradient(ONE).clone()
+    assert vectors(peer, (older, average)) - elsewhere == 6
+    peer.apply_outer(ONE, average, round=2)
+    del average
+    older = peer.state(ONE)
+    assert vectors(peer, older) - elsewhere == 2
+    saved, _ = peer.snapshot(ONE)
+    assert vectors(peer, saved) - elsewhere == 4
+
+
+def test_the_memory_search_keeps_nothing() -> None:
+    """What autograd saved for it must be gone: it once held the first weights and two samples' activations for ever."""
+    peer = hosting()
+    gc.collect()
+    before = sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects())
+    assert peer.micro_batch_limit > 0
+    peer.start([ONE])
+    peer._shell.bind(peer._instances[ONE].local)
+    gc.collect()
+    weights = {parameter.data_ptr() for parameter in peer._shell.parameters}
+    matrices = [item for item in gc.get_objects() if type(item) is torch.Tensor and item.shape == (64, 32)]
+    assert all(item.data_ptr() in weights or item.untyped_storage().nbytes() > 4 * item.numel() for item in matrices)
+    assert sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects()) < before + 100
