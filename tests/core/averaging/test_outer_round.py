@@ -148,9 +148,7 @@ def test_the_average_of_another_attempt_is_not_waited_for() -> None:
     assert any(isinstance(effect, RepairAverage) for effect in effects)
 
 
-@pytest.mark.parametrize(
-    ("accused", "left"), [((D,), (A, B, C)), ((C, D), (A, B, C, D)), ((B,), (A, C, D)), ((A,), (A, B, C, D))]
-)
+@pytest.mark.parametrize(("accused", "left"), [((D,), (A, B, C)), ((C, D), (A, B, C, D)), ((B,), (A, C, D)), ((A,), (A, C, D))])
 def test_a_host_may_accuse_a_minority_but_not_half_of_the_others(accused: tuple[PeerId, ...], left: tuple[PeerId, ...]) -> None:
     outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
     outer.received(B, AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=accused), 14.0, ())
