@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally, choice_of
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.averaging.outer_round import OuterRound
@@ -39,10 +38,6 @@ BUGS: dict[str, tuple[Plant, int]] = {
         61,
     ),
     "no retry leaves out who failed": (replaced(HostViews, "remaining", property(lambda self: self._contributors)), 0),
-    "members that came and went are not called gone": (
-        replaced(GossipAgreement, "_with_changes", lambda self, outcomes, now: outcomes),
-        0,
-    ),
     "a peer whose state differs keeps it": (replaced(CatchingUp, "check_own_state", lambda self, plan: []), 5),
     "peers leave before the others have ended": (replaced(CompletionBarrier, "is_over", lambda self, now, gone: True), 0),
 }

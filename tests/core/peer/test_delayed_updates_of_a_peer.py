@@ -6,7 +6,18 @@ import pytest
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.outer_round import OuterRound, Phase
-from adloco_p2p.core.model.events import ApplyOuter, Average, Commanded, Effect, Evaluate, InnerResult, PeerBack, RunInner, Stop
+from adloco_p2p.core.model.events import (
+    ApplyOuter,
+    Average,
+    CarryOver,
+    Commanded,
+    Effect,
+    Evaluate,
+    InnerResult,
+    PeerBack,
+    RunInner,
+    Stop,
+)
 from adloco_p2p.core.model.messages import AttemptStart
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.types import InstanceId, PeerId
@@ -22,13 +33,13 @@ class Trace:
     """Inner steps and outer steps of every peer, in the order in which the device was asked for them."""
 
     def __init__(self, world: World) -> None:
-        self.asked: dict[PeerId, list[RunInner | ApplyOuter]] = {name: [] for name in world.hosts}
+        self.asked: dict[PeerId, list[RunInner | ApplyOuter | CarryOver]] = {name: [] for name in world.hosts}
         self.training_seconds = 0.0
         self.world = world
         world.on_effect = self.note
 
     def note(self, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, RunInner | ApplyOuter):
+        if isinstance(effect, RunInner | ApplyOuter | CarryOver):
             self.asked[peer].append(effect)
         if isinstance(effect, RunInner) and peer == PEER0:
             self.training_seconds += effect.share.samples / self.world.hosts[peer].speed
@@ -41,7 +52,7 @@ class Trace:
         for asked in self.asked.values():
             applied: dict[InstanceId, int] = {}
             for effect in asked:
-                if isinstance(effect, ApplyOuter):
+                if isinstance(effect, ApplyOuter | CarryOver):
                     assert effect.round > applied.get(effect.instance, -1)
                     applied[effect.instance] = effect.round
                 elif effect.is_ahead:
