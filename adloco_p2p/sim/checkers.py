@@ -7,7 +7,8 @@
 4. Promises, acceptances and votes are on a peer's disk before it sends them.
 5. Every plan follows by the rule from its parent and from reports that their peers submitted, and from nothing else.
 6. Every plan was voted for by a majority of distinct members that counted.
-7. A ledger only grows, or changes to one of higher rank.
+7. A ledger only grows, or changes to one that the electors of the last common plan prefer, or to one of higher rank where they
+   are undecided.
 8. After the last fault all that live come to the same last plan (checked by the world).
 9. Training of either side of a partition is merged into the history that wins, or dropped for a reason (`sim/healing.py`).
 """
@@ -324,11 +325,31 @@ class Checkers:
     def switched(self, peer: PeerId, switched: Reorg) -> None:
         before = self._rank(self._heads[peer]) if not switched.lost else self._rank(_end(switched.lost))
         after = self._rank(_end(switched.won))
-        if after <= before:
+        preferred = self._preferred(switched)
+        if preferred < 0 or (preferred == 0 and after <= before):
             raise Violation(f"{peer} changes to a history of lower rank: {after} after {before}")
         self._heads[peer] = _end(switched.won)
         self.healing.switched(peer, switched)
         self._understood[peer] += [canonical.digest_once(entry.plan) for entry in switched.won]
+
+    def _preferred(self, switched: Reorg) -> int:
+        """Of the two sides of a fork: 1 where the electors prefer the one that won, -1 the other way round, 0 for neither."""
+        if not switched.lost:
+            return 0
+        deciding = _deciding(switched.fork)
+        sides = [
+            {cast.peer for cast in side[0].certificate.votes if not cast.abstains} for side in (switched.lost, switched.won)
+        ]
+        single = [peer for peer in deciding if peer not in sides[0] & sides[1]]
+        counts = []
+        for voters, entry in zip(sides, (switched.lost[0], switched.won[0]), strict=True):
+            voted, kept = (
+                [p for p in single if p in voters],
+                [p for p in single if p not in (*entry.value.departed, *entry.certificate.absent)],
+            )
+            proven = max(0, min(len(kept), 2 * len(voted) - 1))
+            counts.append((2 * proven > len(deciding), proven))
+        return (counts[1] > counts[0]) - (counts[1] < counts[0])
 
     def _rank(self, digest: Digest) -> tuple[int, int, str]:
         return self._samples[digest], self._plans[digest].round, digest

@@ -57,6 +57,9 @@ class Device(Protocol):
 
     def apply_outer(self, instance: InstanceId, average: object) -> None: ...
 
+    def carry_over(self, instance: InstanceId) -> None:
+        """No outer step: the next pseudo-gradient spans this round, too."""
+
     def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
         """Of the outer parameters, and of the whole state."""
 
@@ -93,6 +96,10 @@ class HashDevice:
         self._traits = traits
         self._random = random
         self._states: dict[InstanceId, Digest] = {}
+        self._begun: dict[InstanceId, Digest] = {}
+        """The last pseudo-gradient of each instance, ..."""
+        self._carried: dict[InstanceId, Digest] = {}
+        """... and the one of a void round that the next one spans."""
 
     def start(self, instances: Mapping[InstanceId, object]) -> None:
         self._states = {instance: Digest(str(state)) for instance, state in instances.items()}
@@ -106,7 +113,9 @@ class HashDevice:
 
     def pseudo_gradient(self, effect: RunInner) -> object:
         traits, instance = self._traits, effect.plan.instance
-        return hashed("gradient", traits.peer, traits.life, instance, effect.round, self._states[instance])
+        parts = (traits.peer, traits.life, instance, effect.round, self._states[instance], self._carried.get(instance))
+        self._begun[instance] = hashed("gradient", *parts)
+        return self._begun[instance]
 
     def inner_result(self, effect: RunInner, seconds: float) -> InnerResult:
         share, is_liar = effect.share, self._traits.is_liar
@@ -135,6 +144,11 @@ class HashDevice:
 
     def apply_outer(self, instance: InstanceId, average: object) -> None:
         self._states[instance] = hashed("step", self._states[instance], average)
+        self._carried.pop(instance, None)
+
+    def carry_over(self, instance: InstanceId) -> None:
+        if instance in self._begun:
+            self._carried[instance] = self._begun[instance]
 
     def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
         return self._states[instance], self._states[instance]

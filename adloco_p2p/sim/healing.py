@@ -2,14 +2,14 @@
 
 1. A plan names a branch state for the first time only if a reporter with a seat when the histories parted reports it, if it is
    the first of its branch and instance, and if it is not in the history anyway; and it names every such branch state.
-2. A branch state alone weighs at most one half.
+2. The branch states of one merge together weigh at most a quarter.
 3. A machine's branch state is in its reports as long as it lives, until a plan settles it: merged, or dropped for a
    reason.
 
 The first is written anew, from the entries that were persisted; nothing here reads a peer's own conclusions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.model import canonical
@@ -94,14 +94,16 @@ class Healing:
             for report in reports
             for branch_state in report.branches
             if branch_state.key not in pending and self._is_credible(parent, report.peer, branch_state)
+            if branch_state.branch == self._first_branch(parent, report, pending)
         }
         self._plans[entry.value.plan], self._entries[entry.value.plan] = entry.plan, entry
         named = {item.branch_state.key for item in entry.plan.branches} - pending
         if named != credible and not entry.plan.is_last:
             return f"round {entry.plan.round} names {sorted(named)} of lost histories, credible are {sorted(credible)}"
         for merge in entry.plan.merges:
-            if len(merge.sources) == 2 and merge.sources[1] >= FIRST_BRANCH_ID and not 0.0 <= merge.weights[1] <= 0.5:
-                return f"round {entry.plan.round} gives a lost history the weight {merge.weights[1]}"
+            weights = [w for source, w in zip(merge.sources, merge.weights, strict=True) if source >= FIRST_BRANCH_ID]
+            if weights and not 0.0 <= sum(weights) <= 0.25 + 1e-9:
+                return f"round {entry.plan.round} gives lost histories the weights {weights}"
         for key in sorted(pending - {item.branch_state.key for item in entry.plan.branches}):
             is_merged = any(key in merge.sources for merge in entry.plan.merges)
             if not is_merged and "dropped what" not in entry.plan.reason:
@@ -131,6 +133,13 @@ class Healing:
             found.append((digest, self._plans[digest], states))
             digest = self._plans[digest].parent
         return found
+
+    def _first_branch(self, parent: Digest, report: Report, pending: Collection[InstanceId]) -> Digest | None:
+        """Of one peer one branch counts: that of the first credible claim, by key."""
+        credible = [
+            item for item in report.branches if item.key not in pending and self._is_credible(parent, report.peer, item)
+        ]
+        return min(credible, key=lambda item: item.key).branch if credible else None
 
     def _is_credible(self, parent: Digest, claimant: PeerId, branch_state: BranchState) -> bool:
         history = self._history(parent)

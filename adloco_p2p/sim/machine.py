@@ -18,6 +18,7 @@ from adloco_p2p.core.model.events import (
     Average,
     Broadcast,
     CancelAverage,
+    CarryOver,
     Commanded,
     Decided,
     DeviceEnd,
@@ -175,6 +176,12 @@ class WatchedAgreement:
     def tick(self, now: float) -> list[Outcome]:
         return _marked(self.inner.tick(now))
 
+    def sign(self, payload: bytes) -> str:
+        return self.inner.sign(payload)
+
+    def verify(self, peer: PeerId, payload: bytes, signature: str) -> bool:
+        return self.inner.verify(peer, payload, signature)
+
     def leave(self, now: float) -> list[Outcome]:
         return _marked(self.inner.leave(now))
 
@@ -231,7 +238,8 @@ class Process:
     def offer(self, instance: InstanceId, boundary: int) -> Digest:
         """Serve the instance's state as it is now, as that of the boundary."""
         offers, digest = self.offers.setdefault(instance, {}), self.device.digests(instance)[1]
-        offers.pop(boundary, None)
+        for other in [other for other, (root, _) in offers.items() if other == boundary or root == digest]:
+            del offers[other]  # after a void round the state is the same
         offers[boundary] = (digest, self.device.state(instance))
         for older in list(offers)[:-STATES_OFFERED]:
             del offers[older]
@@ -488,7 +496,7 @@ class Machine:
     def _on_device(self, effect: Effect, process: Process) -> None:
         """Work on the device runs in order; what ends the round before comes between inner steps that did not wait for it."""
         around, now = self._around, self._around.queue.now
-        if not isinstance(effect, ApplyOuter | Evaluate | SaveInstance | SaveCheckpoint):
+        if not isinstance(effect, ApplyOuter | CarryOver | Evaluate | SaveInstance | SaveCheckpoint):
             process.is_ahead = False
         if isinstance(effect, DiscardRound):
             process.fetches.pop(effect.instance, None)
@@ -546,6 +554,8 @@ class Machine:
         match effect:
             case ApplyOuter(instance=instance, round=number):
                 return self._apply_outer(instance, number, process)
+            case CarryOver(instance=instance, round=number):
+                return self._carry_over(instance, number, process)
             case Transition(forks=forks, merges=merges):
                 device.transition(forks, merges)
                 for merge in merges:
@@ -575,6 +585,15 @@ class Machine:
             raise Violation(f"{self.peer} applies the average of instance {instance} in round {number} and has none")
         self._around.checkers.applied(self.peer, instance, number, process.device.average_digest(average))
         process.device.apply_outer(instance, average)
+        digest, state_digest = process.device.digests(instance)
+        process.offer(instance, number + 1)
+        return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest)
+
+    def _carry_over(self, instance: InstanceId, number: int, process: Process) -> Event:
+        process.buffers.forget(instance, before=number + 1)
+        process.contributions.pop((instance, number), None)
+        process.device.carry_over(instance)
+        self._around.checkers.carried_over(self.peer)
         digest, state_digest = process.device.digests(instance)
         process.offer(instance, number + 1)
         return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest)
@@ -634,8 +653,9 @@ class Machine:
             donor = self._around.machines.get(peer)
             if donor is None or donor.process is None or not donor.is_responsive:
                 continue
-            offer = donor.process.offers.get(effect.instance, {}).get(effect.round)
-            if offer is not None and offer[0] == effect.digest and self._around.network.are_connected(self.peer, peer):
+            offers = donor.process.offers.get(effect.instance, {}).values()
+            offer = next((offer for offer in offers if offer[0] == effect.digest), None)
+            if offer is not None and self._around.network.are_connected(self.peer, peer):
                 served = StateServed(instance=effect.instance, round=effect.round)
                 self._around.queue.after(0.0, donor.feed, served, donor.process)
                 begin = max(process.device_free_at, self._around.queue.now)

@@ -1,8 +1,8 @@
 """What must hold of whole peers after every event, beside the promises about the agreement (`checkers.py`).
 
 1. `handle` never raises (checked by the machine that calls it).
-2. Hosts apply the same average in one round of one instance, unless one of them counted a contributor as gone during it (the
-   other side of a partition has a majority of its own), or a contributor lost its vote in a restart, or declined.
+2. A host applies only what a majority of the planned contributors voted for, and all hosts the same, unless a contributor lost
+   its vote in a restart, or lies.
 3. An instance is averaged, applied, saved and copied only where it is (checked by the machine).
 4. No table of a peer grows beyond its bound, and the ledger verifies (checked at the end).
 5. After the last fault all that live end the run with one state (checked by the world).
@@ -10,7 +10,6 @@
 Only honest machines are judged.
 """
 
-import math
 from collections.abc import Collection, Iterable
 from dataclasses import fields, is_dataclass
 
@@ -19,8 +18,8 @@ from adloco_p2p.core.ledger.validation import verify_ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Event, Received
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
-from adloco_p2p.core.model.messages import AttemptFailed, Leave
-from adloco_p2p.core.model.telemetry import FastForwarded, Left, Log, Resumed, Returned
+from adloco_p2p.core.model.messages import AverageDigest, Leave
+from adloco_p2p.core.model.telemetry import FastForwarded, Log, Resumed
 from adloco_p2p.core.model.types import Decide, Digest, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.sim.checkers import Checkers, Violation
 
@@ -40,12 +39,12 @@ class PeerCheckers:
         self._heads: dict[PeerId, dict[int, Digest]] = {}
         """Peer -> round -> digest of the plan that it follows."""
         self._plans: dict[Digest, RoundPlan] = {canonical.digest_once(genesis): genesis}
-        self._applied: dict[tuple[Digest, InstanceId], dict[PeerId, tuple[Digest, bool]]] = {}
-        """Plan and instance -> the average that each host applied, and whether it had counted no contributor as gone."""
-        self._gone_until: dict[PeerId, dict[PeerId, float]] = {}
-        """Peer -> whom it counted as gone in this life -> until when; infinite while it does."""
-        self._declined: dict[tuple[int, InstanceId], dict[PeerId, None]] = {}
-        """Round and instance -> who said that it does not contribute."""
+        self._applied: dict[tuple[Digest, InstanceId], dict[PeerId, Digest]] = {}
+        """Plan and instance -> the average that each host applied."""
+        self._votes: dict[tuple[int, InstanceId, Digest], dict[PeerId, None]] = {}
+        """Round, instance and average -> who has ever voted for it."""
+        self.num_void = 0
+        """Rounds of an instance that ended at some host without an outer step."""
         self._began_at: dict[Digest, float] = {canonical.digest_once(genesis): 0.0}
         self._disturbed_at: dict[PeerId, float] = {}
         """When each peer was last restarted, or left its rounds behind."""
@@ -56,7 +55,6 @@ class PeerCheckers:
     def booted(self, peer: PeerId, now: float, life: int) -> None:
         if life > 1:
             self._disturb(peer)
-        self._gone_until[peer] = {}
         first = canonical.digest_once(self._genesis)
         self._heads.setdefault(peer, {self._genesis.round: first})
         self._agreement.booted(peer, now)
@@ -84,8 +82,8 @@ class PeerCheckers:
             self._began_at[record.value.plan] = self._now
 
     def before_send(self, peer: PeerId, message: object, now: float) -> None:
-        if isinstance(message, AttemptFailed) and peer in message.suspects:
-            self._declined.setdefault((message.round, message.instance), {})[peer] = None
+        if isinstance(message, AverageDigest):
+            self._votes.setdefault((message.round, message.instance, message.digest), {})[peer] = None
         if isinstance(message, Leave):
             self._agreement.left(peer)
         self._agreement.before_send(peer, message, now)
@@ -111,13 +109,8 @@ class PeerCheckers:
         self._now = now
 
     def logged(self, peer: PeerId, log: Log) -> None:
-        match log:
-            case Left():
-                self._gone_until[peer][log.peer] = math.inf
-            case Returned():
-                self._gone_until[peer][log.peer] = self._now
-            case FastForwarded() | Resumed():
-                self._disturb(peer)
+        if isinstance(log, FastForwarded | Resumed):
+            self._disturb(peer)
 
     def applied(self, peer: PeerId, instance: InstanceId, round: int, average: Digest) -> None:
         """A host does the outer step of a round with this average."""
@@ -126,21 +119,25 @@ class PeerCheckers:
             return
         shares = self._plans[plan].instance(instance).hosts
         contributors = [share.peer for share in shares if share.samples > 0]
-        is_sure = not any(self._gone_until[peer].get(other, -math.inf) >= self._began_at[plan] for other in contributors)
+        voters = {*self._votes.get((round, instance, average), {}), peer, *self._liars} & set(contributors)
+        is_of_this_plan = self._disturbed_at.get(peer, -1e9) < self._began_at[plan]  # a job may outlive the plan it was for
+        if is_of_this_plan and 2 * len(voters) <= len(contributors):
+            raise Violation(f"{peer} applies an average of instance {instance} in round {round} without a majority: {voters}")
         applied = self._applied.setdefault((plan, instance), {})
-        applied[peer] = (average, is_sure)
-        differing = [other for other, (digest, sure) in applied.items() if digest != average and sure]
-        if is_sure and differing and not self._is_excused(contributors, plan, instance):
-            told = {name: digest[:8] for name, (digest, _) in applied.items()}
+        applied[peer] = average
+        differing = [other for other, digest in applied.items() if digest != average]
+        if differing and not self._is_excused(contributors, plan):
+            told = {name: digest[:8] for name, digest in applied.items()}
             raise Violation(f"hosts of instance {instance} apply different averages in round {round}: {told}")
 
-    def _is_excused(self, contributors: Iterable[PeerId], plan: Digest, instance: InstanceId) -> bool:
-        """Some contributor lost its vote in a restart or a fast-forward since the plan was made, or declined."""
+    def carried_over(self, peer: PeerId) -> None:
+        """A round is void for a host."""
+        self.num_void += peer not in self._liars
+
+    def _is_excused(self, contributors: Iterable[PeerId], plan: Digest) -> bool:
+        """Some contributor lost its vote in a restart or a fast-forward since the plan was made, or lies."""
         since = self._began_at[plan]
-        declined = self._declined.get((self._plans[plan].round, instance), {})
-        return any(
-            self._disturbed_at.get(peer, -1e9) >= since or peer in self._liars or peer in declined for peer in contributors
-        )
+        return any(self._disturbed_at.get(peer, -1e9) >= since or peer in self._liars for peer in contributors)
 
     def _disturb(self, peer: PeerId) -> None:
         self._disturbed_at[peer] = self._now

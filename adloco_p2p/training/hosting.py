@@ -211,6 +211,33 @@ class Hosting:
             hosted.return_to_outer(part)
             self._pseudo_gradients.pop(instance, None)
 
+    def carry_over(self, instance: InstanceId, pseudo_gradient: torch.Tensor | None, *, round: int) -> None:
+        """The round is void: its outer step falls out, and the next pseudo-gradient spans it, too.
+
+        Where the inner steps of the next round have not begun, the local parameters stay where they are and nothing else is
+        needed. Where they have, `pseudo_gradient` [P] of the round is added to theirs. It contains the residual that was there
+        before, so the codec's loss of it counts no more: whatever the codec, nothing is lost.
+        """
+        hosted = self._get(instance)
+        residual, feedback = self._residual.get(instance), self._run.averaging.feedback
+        if hosted.round is None or hosted.round <= round:
+            if hosted.start is not None and pseudo_gradient is not None:  # it counts from elsewhere than the outer parameters
+                hosted.local.copy_(hosted.outer - pseudo_gradient)
+                if residual is not None:
+                    hosted.local.add_(residual.to(self._device), alpha=feedback)
+            hosted.stay_local()
+            self._pseudo_gradients.pop(instance, None)
+            return
+        assert pseudo_gradient is not None and hosted.start is not None, "a round that ran ahead follows one that was trained"
+        following = self._pseudo_gradients.get(instance)
+        if following is None:
+            hosted.start.add_(pseudo_gradient)
+        else:
+            following.add_(pseudo_gradient)
+            if residual is not None:
+                following.sub_(residual, alpha=feedback)
+        self._residual.pop(instance, None)
+
     def _part(self, hosted: Instance) -> slice:
         """The parameters that the pseudo-gradient of the current round refers to."""
         return slice(0, self.num_parameters) if hosted.round is None else self._fragment_of(hosted.round)
@@ -292,7 +319,7 @@ class Hosting:
         assert hosted.is_at_boundary or hosted.start is not None, f"instance {instance} has unfinished work"
         tensors = {"outer": hosted.outer, "momentum": hosted.momentum}
         tensors |= {name: tensor.to("cpu", copy=True) for name, tensor in hosted.optimizer.state.items()}
-        if self._run.averaging.fragments > 1:
+        if self._run.averaging.fragments > 1 or (hosted.is_carried and hosted.start is None):
             tensors["local"] = hosted.local.to("cpu", copy=True)
         if instance in self._residual:
             tensors["residual"] = self._residual[instance].clone()
@@ -306,7 +333,8 @@ class Hosting:
     def restore(self, instance: InstanceId, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, object]) -> None:
         """Host an instance as a snapshot left it. Outer parameters and momentum are kept, the others copied. Raises
         StorageError for one of another model."""
-        self._check_saved(instance, tensors, ("outer", "momentum", *(["local"] if self._run.averaging.fragments > 1 else [])))
+        has_local = self._run.averaging.fragments > 1 or "local" in tensors
+        self._check_saved(instance, tensors, ("outer", "momentum", *(["local"] if has_local else [])))
         match meta:
             case {"optimizer_steps": int(steps), "adoption_steps": int() | None as adoption_steps, "feed": dict(feed_state)}:
                 pass
@@ -318,8 +346,9 @@ class Hosting:
                 raise StorageError(f"checkpoint of instance {instance}: {name} is missing or not of this model", code="E405")
         load_state_(restored.optimizer, tensors, steps)
         restored.adoption_steps = adoption_steps
-        if self._run.averaging.fragments > 1:
+        if has_local:
             restored.local.copy_(tensors["local"])
+            restored.is_carried = self._run.averaging.fragments == 1
         self._instances[instance] = restored
         if "residual" in tensors:
             self._residual[instance] = tensors["residual"].clone()

@@ -32,8 +32,10 @@ class Instance:
         self._trained: tuple[torch.Tensor, InnerOptimizer] | None = None
         self.set_outer(outer, torch.zeros_like(outer) if momentum is None else momentum)
         self.is_at_boundary = True
-        """Whether no round is under way: the local parameters are the outer parameters, or, where fragments are averaged in
-        turn, those of the last fragment are."""
+        """Whether no round is under way: the local parameters are the outer parameters; or, where fragments are averaged in
+        turn, those of the last fragment are; or the rounds before were void."""
+        self.is_carried = False
+        """Whether the local parameters hold the inner steps of void rounds."""
         self.start: torch.Tensor | None = None
         """Where the inner steps began, if the outer step of the round before was still to come; see `run_ahead`."""
         self.fraction = 1.0
@@ -93,6 +95,12 @@ class Instance:
         if self._trained is not None:
             self.local[part].copy_(self.outer[part])
         self.is_at_boundary, self.start, self.round = True, None, None
+        self.is_carried = False
+
+    def stay_local(self) -> None:
+        """The boundary after a void round: local parameters stay where they are, and the next round goes on from there."""
+        self.is_at_boundary, self.start, self.round = True, None, None
+        self.is_carried = True
 
     def copy(self) -> "Instance":
         """A fork: equal in everything; neither changes what is the other's. Taken at a boundary."""

@@ -142,6 +142,12 @@ def _average_retried(event: telemetry.AverageRetried, status: Status) -> str:
 
 
 @line.register
+def _round_void(event: telemetry.RoundVoid, status: Status) -> str:
+    why = "no average got a majority; the work goes into the next round"
+    return _joined("void", _at(status, event.round), f"instance {event.instance}", "no outer step", why)
+
+
+@line.register
 def _fast_forwarded(event: telemetry.FastForwarded, status: Status) -> str:
     return _joined("behind", _at(status, event.to_round), f"goes on here instead of at {event.from_round}, with others' state")
 

@@ -19,6 +19,7 @@ from adloco_p2p.core.model.events import (
     AverageFinished,
     Broadcast,
     CancelAverage,
+    CarryOver,
     Decided,
     DeviceJob,
     DiscardRound,
@@ -278,7 +279,7 @@ class World:
         if isinstance(effect, DeviceJob):
             assert effect.epoch >= host.epoch, "a job of an epoch that is over"
             host.epoch = effect.epoch
-        if not isinstance(effect, ApplyOuter | Evaluate | SaveInstance | SaveCheckpoint):
+        if not isinstance(effect, ApplyOuter | CarryOver | Evaluate | SaveInstance | SaveCheckpoint):
             host.is_ahead = False
         match effect:
             case RunInner(round=number, plan=plan, share=share):
@@ -297,15 +298,8 @@ class World:
                 finished = InnerFinished(instance=plan.instance, round=number, result=result, epoch=effect.epoch)
                 self.on_device(name, seconds, lambda host: finished)
                 host.is_ahead = effect.is_ahead
-            case ApplyOuter(instance=instance, round=number):
-
-                def apply(host: Host) -> Event:
-                    state = hashed(host.states[instance], host.averages[instance, number])
-                    host.states[instance] = host.applied[number, instance] = state
-                    host.past_states[instance, state] = None
-                    return OuterApplied(instance=instance, round=number, digest=state, state_digest=state, epoch=effect.epoch)
-
-                self.on_device(name, 0.01, apply)
+            case ApplyOuter() | CarryOver():
+                self.on_device(name, 0.01, lambda host: self.end_round(host, effect))
             case Evaluate(instance=instance, round=number):
                 evaluated = Evaluated(instance=instance, round=number, heldout_loss=2.0, epoch=effect.epoch)
                 self.on_device(name, 0.01, lambda host: evaluated)
@@ -338,6 +332,15 @@ class World:
                 self.on_device(name, 0.01, complete)
             case _:
                 self.on_kept_state(name, effect)
+
+    def end_round(self, host: Host, effect: ApplyOuter | CarryOver) -> Event:
+        instance, number = effect.instance, effect.round
+        if isinstance(effect, ApplyOuter):
+            state = hashed(host.states[instance], host.averages[instance, number])
+            host.states[instance] = host.applied[number, instance] = state
+            host.past_states[instance, state] = None
+        state = host.states[instance]
+        return OuterApplied(instance=instance, round=number, digest=state, state_digest=state, epoch=effect.epoch)
 
     def on_kept_state(self, name: PeerId, effect: Effect) -> None:
         match effect:
@@ -529,6 +532,12 @@ class Refereed:
 
     def tick(self, now: float) -> list[Outcome]:
         return []
+
+    def sign(self, payload: bytes) -> str:
+        return "signed"
+
+    def verify(self, peer: PeerId, payload: bytes, signature: str) -> bool:
+        return True
 
     def leave(self, now: float) -> list[Outcome]:
         return []

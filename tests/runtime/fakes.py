@@ -81,6 +81,9 @@ class FakeEngine:
         assert averaged == f"average of pseudo-gradient {instance}"
         self.calls.note("apply_outer", instance)
 
+    def carry_over(self, instance: InstanceId, pseudo_gradient: str | None, *, round: int) -> None:
+        self.calls.note("carry_over", instance)
+
     def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
         return hashed("outer", instance), hashed("state", instance)
 

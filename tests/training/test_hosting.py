@@ -150,6 +150,35 @@ def test_a_round_starts_from_the_outer_parameters_even_after_an_abandoned_one() 
     assert left.digests(ONE) == discarded.digests(ONE)
 
 
+def test_the_pseudo_gradient_after_a_void_round_spans_both_also_after_a_restart() -> None:
+    peer = started()
+    before = peer.digests(ONE)
+    peer.run_inner(effect(), should_stop=never, on_progress=silent)
+    first = peer.pseudo_gradient(ONE).clone()
+    peer.carry_over(ONE, first, round=0)
+    assert peer.digests(ONE) == before
+    resumed = hosting(RUN, feed=SyntheticFeed())
+    resumed.restore(ONE, *peer.snapshot(ONE))
+    for each in (peer, resumed):
+        each.run_inner(effect(round=1), should_stop=never, on_progress=silent)
+        spanning = each.pseudo_gradient(ONE)
+        assert torch.equal(spanning, each.state(ONE)[0] - each._instances[ONE].local)
+        assert not torch.allclose(spanning, first)
+    assert torch.equal(peer.pseudo_gradient(ONE), resumed.pseudo_gradient(ONE))
+
+
+def test_a_void_round_is_added_to_the_steps_that_ran_ahead_of_its_end() -> None:
+    peer, plain = started(), started()
+    for each in (peer, plain):
+        each.run_inner(effect(), should_stop=never, on_progress=silent)
+    first = peer.pseudo_gradient(ONE).clone()
+    for each in (peer, plain):
+        each.run_inner(replace(effect(round=1), is_ahead=True), should_stop=never, on_progress=silent)
+    ahead = plain.pseudo_gradient(ONE).clone()
+    peer.carry_over(ONE, first, round=0)
+    assert torch.allclose(peer.pseudo_gradient(ONE), first + ahead, atol=1e-7)
+
+
 def test_average_mode_takes_the_trained_parameters() -> None:
     run = with_run(outer=replace(RUN.outer, kind="average"))
     peer = started(run=run)

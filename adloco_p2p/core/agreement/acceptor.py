@@ -79,10 +79,13 @@ class Acceptor:
             self.promise(ballot)
         promise = Promise(parent=self._slot.digest, ballot=ballot, accepted=self.accepted)
         self._context.emit(Send(peer=sender, message=promise))
-        own = self._values.held.get(me)
-        if own is not None:
-            reports = self._values.reports([own])
-            self._dissemination.resend_report(sender, Supply(parent=self._slot.digest, reports=reports))
+        if me in self._values.held:
+            self._dissemination.resend_report(sender, self._own_report())
+
+    def _own_report(self) -> Supply:
+        own = self._values.held.get(self._context.me)
+        reports = self._values.reports([own] if own is not None else [])
+        return Supply(parent=self._slot.digest, reports=reports)
 
     def refusal(self, ballot: Ballot, silent: Sequence[PeerId], now: float) -> Refusal | None:
         """Why the ballot gets nothing: a higher one was promised, or some of `silent`, which must be absent, live."""
@@ -138,6 +141,11 @@ class Acceptor:
                     self._refused[proposer] = proposal.ballot
                     self._dissemination.pass_on(proposal, now, without=(proposer,))
                 continue
+            if not self._is_excused(proposal, digest) and self._values.omits_reports(digest, now):
+                if not is_refused:
+                    self._refused[proposer] = proposal.ballot
+                    self._dissemination.resend_report(proposer, self._own_report())
+                continue
             silent = self._to_be_silent(proposal, digest)
             if is_refused and self._lives_any(silent, now):
                 continue
@@ -175,9 +183,12 @@ class Acceptor:
         is left that could decide otherwise (`Proposer.locked_value`), and a lying minority evicts no member. In a large roster
         acks go to the proposer only, and just the first of the two rules holds.
         """
+        return sorted({*proposal.absent, *(() if self._is_excused(proposal, digest) else proposal.value.departed)})
+
+    def _is_excused(self, proposal: Proposal, digest: Digest) -> bool:
+        """This peer stood by the value before, or half of those that count do: it may be chosen already."""
         has_backed = self.voted == digest or (self.accepted is not None and self.accepted[1] == digest)
-        is_excused = has_backed or self._learner.is_backed_by_half(proposal, digest)
-        return sorted({*proposal.absent, *(() if is_excused else proposal.value.departed)})
+        return has_backed or self._learner.is_backed_by_half(proposal, digest)
 
     def _lives_any(self, peers: Sequence[PeerId], now: float) -> bool:
         return any(self._context.members.lease_valid(peer, now) for peer in peers)

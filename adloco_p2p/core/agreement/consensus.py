@@ -161,8 +161,9 @@ class Consensus:
 
     def _flush(self, now: float) -> list[Outcome]:
         """Do everything that has become possible; hand out what it asks for, in order."""
+        self.values.note_time(now)
         while self._advance(now):
-            pass
+            self.values.note_time(now)
         self.members.head = self.ledger.head
         self.members.have = self.values.have
         self.members.statements = self._context.statements.pending(self.ledger)
@@ -331,10 +332,10 @@ class Consensus:
                 self._pull_missing(sender, message.have, now)
         elif message.head.digest in self.ledger.position:
             self._context.emit(*self._exchange.serve(self.ledger, sender, after=message.head.digest, now=now))
-        elif message.head.rank > head.rank:
-            self._context.emit(self._exchange.pull(self.ledger, sender))
-        elif not is_member:
-            self._context.emit(Send(peer=sender, message=self.members.heartbeat(now)))
+        else:
+            self._context.emit(*self._exchange.announced(self, sender, message.head.digest, now=now))
+            if message.head.rank <= head.rank and not is_member:  # it may not know ours, which may win
+                self._context.emit(Send(peer=sender, message=self.members.heartbeat(now)))
 
     def _pull_missing(self, sender: PeerId, have: int, now: float) -> None:
         """Reports that a member of the same slot holds, and what values lack that were named here."""

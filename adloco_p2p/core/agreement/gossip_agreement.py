@@ -48,6 +48,8 @@ class GossipAgreement:
         self.members.ticket = ticket
         self.consensus = Consensus(me, sign=sign, verify=verify, decide=decide, members=self.members, draw=draw)
         self.me = me
+        self.sign = sign
+        self.verify = verify
         self._genesis = genesis
         self._records = records
         self._recall = recall

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from math import inf
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from adloco_p2p.core.ledger.fork_choice import CandidateChain
+from adloco_p2p.core.ledger.fork_choice import CandidateChain, outranks, verdict
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Send
@@ -18,6 +18,12 @@ STRANGERS_PER_PERIOD = 8
 """Peers outside the roster, all together, that get entries in one period of gossip; members are served beside them."""
 MAX_REMEMBERED = 2 * MAX_ROSTER
 """Peers for which the instant is kept at which they were served, or asked; the oldest are forgotten."""
+PERIODS_OF_REJECTION = 10
+"""A peer whose history lost against ours is not asked for it again for so many periods of gossip. Then it is: another peer of
+that side may hold a certificate with more votes."""
+
+
+_Item = TypeVar("_Item")
 
 
 class LedgerOwner(Protocol):
@@ -45,6 +51,10 @@ class LedgerExchange:
         """The instants at which peers outside the roster were, in the last period."""
         self._asked: dict[PeerId, float] = {}
         """The instants at which a peer was last asked for entries because it is ahead; the latest at the end."""
+        self._rejected: dict[PeerId, float] = {}
+        """The instants at which a history of a peer lost against ours by the votes; the latest at the end."""
+        self._announced: dict[PeerId, Digest] = {}
+        """The ends of other histories, as their holders named them; the latest at the end."""
 
     @property
     def is_collecting(self) -> bool:
@@ -82,6 +92,18 @@ class LedgerExchange:
 
     # --- theirs to us ------------------------------------------------------------------------------------------------
 
+    def announced(self, owner: LedgerOwner, peer: PeerId, head: Digest, *, now: float) -> list[Send]:
+        """A peer names the end of its ledger, which ours does not have: pull it. Whether it outranks ours is known when the two
+        have been compared."""
+        _remember(self._announced, peer, head)
+        collected = self._other.ledger
+        if collected is not None and collected.digests[-1] == head:
+            self._compare(owner, collected, peer, now)
+            return []
+        if now - self._rejected.get(peer, -inf) < PERIODS_OF_REJECTION * self._period_seconds:
+            return []
+        return [self.pull(owner.ledger, peer)]
+
     def pull(self, ledger: Ledger, peer: PeerId) -> Send:
         return Send(peer=peer, message=PullEntries(locator=(*self._other.tip, *ledger.locator())[:MAX_LOCATOR]))
 
@@ -93,7 +115,8 @@ class LedgerExchange:
         return [self.pull(ledger, peer)]
 
     def follow(self, owner: LedgerOwner, sender: PeerId, entries: Sequence[LedgerEntry], *, now: float) -> list[Send]:
-        """Hand the owner what continues its ledger; collect another history until it outranks the ledger, then hand it that.
+        """Hand the owner what continues its ledger; collect another history until it outranks the ledger, then hand it that,
+        or drop it where the electors prefer ours.
         The sender is asked for more where these entries were of use."""
         before = owner.ledger.head
         for entry in entries:
@@ -105,11 +128,24 @@ class LedgerExchange:
             if continued is owner.ledger:
                 if not owner.follow_entry(entry, now):
                     return []  # pulled again when a heartbeat names it again
-            elif continued.head.rank > owner.ledger.head.rank:
-                self.forget_other()
-                owner.follow_reorg(continued, now)
+            elif not self._compare(owner, continued, sender, now):
+                return []
         is_of_use = self.is_collecting or owner.ledger.head != before
         return [self.pull(owner.ledger, sender)] if is_of_use else []
+
+    def _compare(self, owner: LedgerOwner, other: Ledger, sender: PeerId, now: float) -> bool:
+        """Hand the owner another history that outranks its own and is as long, or ends here: what wins by votes is taken up at
+        its end, not round by round. False where it has lost: the electors prefer ours, or it ends here and does not outrank it.
+        """
+        own, is_end = owner.ledger, self._announced.get(sender) == other.head.digest
+        if not outranks(other, own) and (is_end or verdict(own, other) == "own"):
+            self.forget_other()
+            _remember(self._rejected, sender, now)
+            return False
+        if outranks(other, own) and (is_end or other.head.rank > own.head.rank):
+            self.forget_other()
+            owner.follow_reorg(other, now)
+        return True
 
     def _continued_by(self, ledger: Ledger, entry: LedgerEntry) -> Ledger | None:
         """The ledger whose next entry this is: the given one, to be appended, or the other history, which has it now. None
@@ -131,8 +167,8 @@ def _next_entries(ledger: Ledger, after: Digest) -> tuple[LedgerEntry, ...]:
     return tuple(chosen)
 
 
-def _remember(times: dict[PeerId, float], peer: PeerId, now: float) -> None:
-    times.pop(peer, None)
-    times[peer] = now
-    if len(times) > MAX_REMEMBERED:
-        times.pop(next(iter(times)))
+def _remember(known: dict[PeerId, _Item], peer: PeerId, item: _Item) -> None:
+    known.pop(peer, None)
+    known[peer] = item
+    if len(known) > MAX_REMEMBERED:
+        known.pop(next(iter(known)))

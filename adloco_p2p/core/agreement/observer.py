@@ -73,9 +73,9 @@ class Observer:
         if position is not None:
             for peer, beat in zip(roster_of(self.ledger.plans[position]), message.heard, strict=False):
                 self._note_beat(peer, beat, now)
-        if message.head.digest in self.ledger.position or message.head.rank <= self.ledger.head.rank:
+        if message.head.digest in self.ledger.position:
             return []
-        return [self._exchange.pull(self.ledger, sender)]
+        return self._exchange.announced(self, sender, message.head.digest, now=now)
 
     def _note_beat(self, peer: PeerId, beat: int, now: float) -> None:
         is_news = beat > self._beats.get(peer, 0)

@@ -74,7 +74,10 @@ class Proposer:
         timing = self._context.timing
         graces = [
             start + seconds
-            for start, seconds in ((self._majority_at, timing.grace_seconds), (self._first_at, timing.straggler_seconds))
+            for start, seconds in (
+                (self._majority_at, timing.grace_seconds),
+                (self._first_at, self._values.straggler_seconds),
+            )
             if start is not None
         ]
         return min(graces, default=None)
@@ -84,11 +87,9 @@ class Proposer:
         them make the majority: others are waited for, but for no longer than `grace_seconds`."""
         if self.ready_at is not None:
             return
-        slot, timing, held = self._slot, self._context.timing, self._values.held
-        reporters = frozenset(self._values.reporters)
-        expected = [peer for peer in self._context.members.responsive(slot.order, now) if peer in reporters]
+        timing, held = self._context.timing, self._values.held
+        expected, deciding = self._values.expected(now)
         num_present = len([peer for peer in expected if peer in held])
-        deciding = [peer for peer in expected if peer in slot.electorate] or expected
         if self._first_at is None and num_present:
             self._first_at = now
         if self._majority_at is None and is_majority(len([peer for peer in deciding if peer in held]), len(deciding)):
@@ -96,7 +97,7 @@ class Proposer:
         if (
             num_present == len(expected)
             or (self._majority_at is not None and now >= self._majority_at + timing.grace_seconds)
-            or (self._first_at is not None and now >= self._first_at + timing.straggler_seconds)
+            or (self._first_at is not None and now >= self._first_at + self._values.straggler_seconds)
         ):
             self.ready_at = now
 

@@ -11,11 +11,15 @@ from adloco_p2p.core.agreement.report_pool import ReportPool
 from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.ledger.validation import change_of, check_value
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.events import ReportHeard, Send
 from adloco_p2p.core.model.ledger_entry import Certificate, JoinRequest, LedgerEntry, SignedReport, Statement, Value
 from adloco_p2p.core.model.messages import Pull, Supply
 from adloco_p2p.core.model.report_form import usable
 from adloco_p2p.core.model.types import REPORT_LAG, Digest, PeerId, RoundPlan, roster_of
+
+DOUBT_LEASES = 8
+"""A value that omits reports is refused for so long; then any plan is better than none."""
 
 
 class Values:
@@ -36,6 +40,12 @@ class Values:
         """The roster whose reports the next plan uses, in the order of the bits of `have`."""
         self._held: dict[PeerId, Digest] | None = None
         """Recomputed after a report has come; so is `_have`."""
+        self._own_since: float | None = None
+        """When this peer's own report for the next plan was first seen here. Seconds."""
+        self._first_since: float | None = None
+        """When any was."""
+        self._doubted_since: float | None = None
+        """When a value was first refused for the reports that it lacks."""
         self._have: int | None = None
         pool.move(range(slot.round - REPORT_LAG, slot.round + 1), (*slot.roster, *self._reporters))
 
@@ -119,6 +129,54 @@ class Values:
     def is_valid(self, digest: Digest) -> bool:
         """Whether the value is complete here, and the rule makes its plan."""
         return isinstance(self.plan_of(digest), RoundPlan)
+
+    def note_time(self, now: float) -> None:
+        """Called with every event."""
+        if self._own_since is None and self._context.me in self.held:
+            self._own_since = now
+        if self._first_since is None and self.held:
+            self._first_since = now
+
+    @property
+    def straggler_seconds(self) -> float:
+        """After the first report a plan comes without those of a majority only after so long: none reports as late without
+        reason (`core/averaging/adaptive_timeout.py`), and a peer may report at once."""
+        reported = self._slot.ledger.reported
+        expected = reported.expected_seconds if reported is not None else 0.0
+        return self._context.timing.straggler_seconds + 2.0 * expected
+
+    def expected(self, now: float) -> tuple[list[PeerId], list[PeerId]]:
+        """The reporters that live, in the order of the proposers, and those of them that decide."""
+        reporters = frozenset(self._reporters)
+        waited_for = [peer for peer in self._context.members.responsive(self._slot.order, now) if peer in reporters]
+        return waited_for, [peer for peer in waited_for if peer in self._slot.electorate] or waited_for
+
+    def omits_reports(self, digest: Digest, now: float) -> bool:
+        """Whether a value leaves out reports that its proposer should have: this peer's own, which it sent in time, more than
+        half of those that are here, or, before a straggler's time is over, those of a majority of the electors that live. For
+        so long only as the members need to find a value that does not.
+
+        So no proposer decides alone which reports, and with them which statistics, a plan holds, nor who seems to be silent.
+        """
+        value = self._values.get(digest)
+        if value is None:
+            return False
+        reported = {signed.report.peer for signed in self._pool.get(value.reports)}
+        if not self._omits(frozenset(value.reports), reported, now):
+            return False
+        if self._doubted_since is None:
+            self._doubted_since = now
+        return now < self._doubted_since + DOUBT_LEASES * self._context.members.lease_seconds
+
+    def _omits(self, named: frozenset[Digest], reported: set[PeerId], now: float) -> bool:
+        own = self.held.get(self._context.me)
+        is_timely = self._own_since is not None and now >= self._own_since + self._context.timing.grace_seconds
+        if (is_timely and own not in named) or 2 * len(reported) < len(self.held):
+            return True
+        if self._first_since is not None and now >= self._first_since + self.straggler_seconds:
+            return False
+        _, deciding = self.expected(now)
+        return bool(deciding) and not is_majority(len([peer for peer in deciding if peer in reported]), len(deciding))
 
     def make(
         self, *, joined: Sequence[JoinRequest], absent: tuple[PeerId, ...], statements: tuple[Statement, ...] = ()

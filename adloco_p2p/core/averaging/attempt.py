@@ -137,7 +137,7 @@ class Attempts:
             return "is gone"
         if self._hosts[peer].has_declined:
             return "does not contribute"
-        vote = votes.direct_vote_of(peer)
+        vote = votes.vote_of(peer)
         is_same = vote is None or (vote.attempt == self.current.number and set(vote.contributors) == set(self.current.members))
         return None if is_same else "voted for another average"
 

@@ -1,121 +1,155 @@
-"""The commit votes of one instance's round: which average each host holds, and which of them to have."""
+"""The commit votes of one instance's round: which averages the hosts made, and whether one of them has a majority.
+
+A vote is signed and binds the plan, round, instance, attempt, contributors and digest, so it may come by any way. It states
+what the voter itself took part in making; an average that was fetched gives no vote. The majority is of the planned voters,
+whether they live or not: there is at most one, unless a voter signs two votes, and then none of its votes counts.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from adloco_p2p.core.model.electorate import is_majority
+from adloco_p2p.core.model.ledger_entry import Sign, Verify
 from adloco_p2p.core.model.messages import AverageDigest
 from adloco_p2p.core.model.types import Digest, PeerId
 
-Choice = tuple[int, Digest]
-"""An average: the attempt that gave it, and its digest."""
+Choice = tuple[int, Digest, tuple[PeerId, ...]]
+"""An average: the attempt that gave it, its digest and its contributors."""
 
 
 def choice_of(vote: AverageDigest) -> Choice:
-    return vote.attempt, vote.digest
+    return vote.attempt, vote.digest, vote.contributors
 
 
 @dataclass(frozen=True, slots=True)
 class CommitTally:
-    """The commit votes of those hosts whose votes are awaited."""
+    """The commit votes that one host knows."""
 
     votes: Mapping[PeerId, AverageDigest]
-    num_electors: int
-    """Hosts whose votes are awaited, whether they have voted or not."""
-
-    @property
-    def is_complete(self) -> bool:
-        return len(self.votes) == self.num_electors
-
-    @property
-    def ranking(self) -> list[Choice]:
-        """The average of most hosts first."""
-        return sorted({choice_of(vote) for vote in self.votes.values()}, key=lambda choice: (-self.size(choice), choice))
-
-    @property
-    def first(self) -> Choice | None:
-        return next(iter(self.ranking), None)
+    num_voters: int
+    """Planned ones."""
+    num_open: int
+    """Planned voters that have not voted as far as this host knows, and still may."""
 
     @property
     def majority(self) -> Choice | None:
-        return next((choice for choice in self.ranking if 2 * len(self.holders(choice)) > self.num_electors), None)
+        return next((choice for choice in self._choices() if is_majority(len(self.holders(choice)), self.num_voters)), None)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """No average can get a majority any more."""
+        most = max((len(self.holders(choice)) for choice in self._choices()), default=0)
+        return not is_majority(most + self.num_open, self.num_voters)
+
+    def _choices(self) -> list[Choice]:
+        return sorted({choice_of(vote) for vote in self.votes.values() if not vote.is_void})
 
     def holders(self, choice: Choice) -> list[PeerId]:
         return [peer for peer, vote in self.votes.items() if choice_of(vote) == choice]
 
-    def size(self, choice: Choice) -> int:
-        """Hosts whose pseudo-gradients are in it."""
-        return max(len(self.votes[peer].contributors) for peer in self.holders(choice))
-
-    def is_of_half(self, choice: Choice) -> bool:
-        """Half of the electors contributed to it, or hold it."""
-        return 2 * max(self.size(choice), len(self.holders(choice))) >= self.num_electors
-
-    # --- the average to have: the majority's; without one, the first where waiting would give none ---------------------
-
-    def choice_of_holder(self) -> Choice | None:
-        """For a host that holds an average itself."""
-        return self.majority or (self.first if self.is_complete else None)
-
-    def choice_of_member(self, others: Sequence[PeerId]) -> Choice | None:
-        """For a host whose attempt runs; `others` are the other members."""
-        is_last = bool(others) and all(peer in self.votes for peer in others)
-        return self.majority or (self.first if is_last else None)
-
-    def choice_of_waiting(self, *, is_alone: bool, failed_donors: Collection[PeerId]) -> Choice | None:
-        """For a host that holds nothing and waits for the next attempt. A repair is cheaper than that attempt; but an average
-        with few contributors and few holders counts only for a host with which no other remains (`is_alone`)."""
-        worthwhile = (choice for choice in self.ranking if is_alone or self.is_of_half(choice))
-        available = (choice for choice in worthwhile if any(peer not in failed_donors for peer in self.holders(choice)))
-        return self.majority or next(available, None)
-
 
 class CommitVotes:
-    """One vote per contributor. Hosts in client mode cannot reach each other: each counts the votes of the others as relayed
-    by a host that both reach. No other host counts relayed votes."""
+    """One vote per contributor, of each the first that came. Hosts in client mode cannot reach each other: a host that both
+    reach relays their votes."""
 
-    def __init__(self, *, me: PeerId, contributors: Sequence[PeerId], clients: Collection[PeerId]) -> None:
+    def __init__(
+        self,
+        *,
+        me: PeerId,
+        plan_digest: Digest,
+        contributors: Sequence[PeerId],
+        clients: Collection[PeerId],
+        sign: Sign,
+        verify: Verify,
+    ) -> None:
         self._me = me
+        self._plan_digest = plan_digest
         self._contributors = tuple(contributors)
         self._clients = frozenset(clients)
-        self._direct: dict[PeerId, AverageDigest] = {}
-        self._relayed: dict[PeerId, AverageDigest] = {}
+        self._sign = sign
+        self._verify = verify
+        self._votes: dict[PeerId, AverageDigest] = {}
+        self._direct: dict[PeerId, None] = {}
+        """Voters that sent their vote here themselves."""
+        self._holders: dict[PeerId, Choice] = {}
+        """Hosts that can give their average, by their own word."""
+        self._equivocators: dict[PeerId, None] = {}
 
     @property
     def have_own(self) -> bool:
-        return self._me in self._direct
+        return self._me in self._votes
 
     @property
     def own(self) -> AverageDigest:
-        """This host's vote; only after `cast`. It names the hosts in client mode that have cast the same."""
-        own = self._direct[self._me]
-        voters = [peer for peer in self._contributors if peer in self._clients and peer in self._direct]
-        return replace(own, relayed_for=tuple(peer for peer in voters if choice_of(self._direct[peer]) == choice_of(own)))
+        """This host's vote; only after `cast`. It brings along the same votes of hosts in client mode."""
+        own = self._votes[self._me]
+        return replace(own, backers=self._backers(own, [peer for peer in self._clients if peer in self._direct]))
+
+    def answer(self, applied: Choice | None) -> AverageDigest | None:
+        """For a host that asks: the votes for the average that was applied here, which prove that it is committed, whether this
+        host's own is among them or not. Where none was, its own vote, if there is one."""
+        own = self._votes.get(self._me)
+        vote = next((vote for vote in self._countable.values() if choice_of(vote) == applied), own)
+        if vote is None:
+            return None
+        signature = own.signature if own is not None and choice_of(own) == choice_of(vote) else ""
+        return replace(vote, signature=signature, is_answer=True, backers=self._backers(vote, self._contributors))
+
+    def _backers(self, own: AverageDigest, peers: Collection[PeerId]) -> tuple[tuple[PeerId, str], ...]:
+        votes = self._countable
+        same = [peer for peer in self._contributors if peer in peers and peer != self._me and peer in votes]
+        return tuple((peer, votes[peer].signature) for peer in same if choice_of(votes[peer]) == choice_of(own))
 
     def cast(self, vote: AverageDigest) -> None:
-        self._direct[self._me] = vote
+        assert not self.have_own, "one vote per round"
+        self._votes[self._me] = replace(vote, signature=self._sign(vote.payload(self._plan_digest, self._me)))
 
-    def received(self, voter: PeerId, vote: AverageDigest) -> None:
-        self._direct[voter] = vote
-        if self._me in self._clients:
-            others = self._clients - {self._me}
-            self._relayed.update((peer, vote) for peer in vote.relayed_for if peer in others)
+    def received(self, sender: PeerId, vote: AverageDigest) -> list[PeerId]:
+        """Take the sender's vote, and those that it passes on up to the first that is not signed. Among them may be one that
+        this host cast before it was restarted. Returns the voters that turn out to have signed two."""
+        found: list[PeerId] = []
+        if not vote.is_void:
+            self._holders[sender] = choice_of(vote)
+        for voter, signature in ((sender, vote.signature), *vote.backers):
+            if voter not in self._contributors or not signature or (voter == self._me and self.have_own):
+                continue
+            one = replace(vote, signature=signature, backers=(), is_answer=False)
+            known = self._votes.get(voter)
+            if known != one:
+                is_maker = vote.is_void or voter in vote.contributors
+                if not is_maker or not self._verify(voter, one.payload(self._plan_digest, voter), signature):
+                    break
+                if known is not None and choice_of(known) != choice_of(one) and voter not in self._equivocators:
+                    self._equivocators[voter] = None
+                    found.append(voter)
+                self._votes.setdefault(voter, one)
+            if voter == sender:
+                self._direct[voter] = None
+        return found
 
-    def direct_vote_of(self, peer: PeerId) -> AverageDigest | None:
-        """The vote that the host itself sent here, if any: only such a host can give this one its average."""
-        return self._direct.get(peer)
+    @property
+    def _countable(self) -> dict[PeerId, AverageDigest]:
+        return {peer: vote for peer, vote in self._votes.items() if peer not in self._equivocators}
+
+    @property
+    def voters(self) -> tuple[PeerId, ...]:
+        """Those whose vote is known here."""
+        return tuple(peer for peer in self._contributors if peer in self._votes)
+
+    def vote_of(self, peer: PeerId) -> AverageDigest | None:
+        return self._votes.get(peer)
 
     def to_relay(self, voter: PeerId) -> frozenset[PeerId]:
         """Hosts that this voter cannot reach: they are in client mode, as it is. Empty unless it voted as this host did."""
-        if not self.have_own or voter not in self.own.relayed_for:
+        if not self.have_own or voter not in dict(self.own.backers):
             return frozenset()
         return self._clients - {voter, self._me}
 
     def tally(self, absent: Collection[PeerId]) -> CommitTally:
-        """`absent`: contributors whose votes are not awaited."""
-        known = self._relayed | self._direct
-        electors = [peer for peer in self._contributors if peer == self._me or peer not in absent]
-        return CommitTally(votes={peer: known[peer] for peer in electors if peer in known}, num_electors=len(electors))
+        """`absent`: contributors that will not vote any more."""
+        open_ones = [peer for peer in self._contributors if peer not in self._votes and peer not in absent]
+        return CommitTally(votes=self._countable, num_voters=len(self._contributors), num_open=len(open_ones))
 
-    def donors(self, tally: CommitTally, choice: Choice) -> list[PeerId]:
+    def donors(self, choice: Choice) -> list[PeerId]:
         """Other hosts that can give this one the average."""
-        return [peer for peer in tally.holders(choice) if peer in self._direct and peer != self._me]
+        return [peer for peer, held in sorted(self._holders.items()) if held == choice]

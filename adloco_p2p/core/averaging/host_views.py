@@ -22,10 +22,10 @@ class HostView:
     """An attempt failed because of it in the sight of this host, which joins no attempt with it again, whoever leads."""
     was_silent_leader: bool = False
     """It was its turn to lead a retry, and no start came."""
-    has_failed_as_donor: bool = False
-    """A repair from it failed. Where nothing has a majority its vote is no reason to wait."""
     is_resting_donor: bool = False
     """A repair from it failed since the last pause: it is not asked again before the next one."""
+    has_voted: bool = False
+    """It has cast its commit vote, so it joins no further attempt."""
     accused: frozenset[PeerId] = frozenset()
     """The other contributors that it has accused in this round, as far as its accusations count."""
     accuses_this_host: bool = False
@@ -59,7 +59,19 @@ class HostViews:
     @property
     def remaining(self) -> tuple[PeerId, ...]:
         """Members of the next attempt. This host always counts itself."""
-        return tuple(p for p in self._contributors if p == self._me or not (p in self.gone or self._views[p].is_suspect))
+
+        def is_out(peer: PeerId) -> bool:
+            view = self._views[peer]
+            return peer in self.gone or view.is_suspect or view.has_voted or view.has_declined
+
+        return tuple(peer for peer in self._contributors if peer == self._me or not is_out(peer))
+
+    @property
+    def present(self) -> tuple[PeerId, ...]:
+        """Contributors with which an average could have been made, as far as this host knows."""
+        views, gone = self._views, self.gone
+        out = {peer for peer in self._contributors if peer in gone or views[peer].is_suspect or views[peer].has_declined}
+        return tuple(peer for peer in self._contributors if peer not in out)
 
     @property
     def leader(self) -> PeerId:
@@ -71,10 +83,6 @@ class HostViews:
     def absent(self) -> frozenset[PeerId]:
         """Hosts whose commit votes are not awaited."""
         return frozenset(self.gone).union(peer for peer, view in self._views.items() if view.has_declined)
-
-    @property
-    def failed_donors(self) -> frozenset[PeerId]:
-        return frozenset(peer for peer, view in self._views.items() if view.has_failed_as_donor)
 
     @property
     def resting_donors(self) -> frozenset[PeerId]:
@@ -107,13 +115,14 @@ class HostViews:
 
     def accuse(self, accuser: PeerId, peers: Sequence[PeerId]) -> None:
         """An attempt of `accuser` failed because of these, by its own report. It has less than half of those that remain left
-        out at once, and less than half of the contributors in the whole round. It is left out itself if it names itself; and if
-        it names this host, with which it joins no attempt again, as long as less than half do: otherwise two leaders that each
-        have such a member start attempts in turn for ever."""
+        out at once, and all accusers together less than half of the contributors in the whole round: the others could still
+        make an average of a majority. It is left out itself if it names itself; and if it names this host, with which it joins
+        no attempt again, as long as less than half do: otherwise two leaders that each have such a member start attempts in
+        turn for ever."""
         accused = frozenset(peer for peer in peers if peer in self._contributors and peer != accuser)
-        in_round = self._views[accuser].accused | accused
+        in_round = accused.union(*(view.accused for view in self._views.values()))
         if 2 * len(accused) < len(self.remaining) and 2 * len(in_round) < len(self._contributors):
-            self._views[accuser].accused = in_round
+            self._views[accuser].accused |= accused
             self.suspect(accused)
         if accuser not in self._contributors:
             return
@@ -130,7 +139,7 @@ class HostViews:
 
     def repair_failed(self, donors: Iterable[PeerId]) -> None:
         for view in self._others(donors):
-            view.has_failed_as_donor = view.is_resting_donor = True
+            view.is_resting_donor = True
 
     def rest_is_over(self) -> None:
         """Every donor may be asked again."""

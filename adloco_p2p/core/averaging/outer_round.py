@@ -2,16 +2,17 @@
 
 The rules that make an outer step safe:
 
-- Only a COMMITTED average is applied. An average is committed when a majority of the round's living contributors
-  vote for the same digest; each votes once, for the first complete average that it holds. One exception: in a tie of all votes
-  (two sides of a healed partition) the average that all rank first is applied after `_tie_seconds`, or the round never ends.
+- Only a COMMITTED average is applied. An average is committed when a majority of the round's planned contributors sign a vote
+  for it; each votes once, for an average that it took part in making.
+- Where no average can get a majority any more, the round is VOID: there is no outer step for anybody. Hosts keep their local
+  parameters, and the next pseudo-gradient spans both rounds. A host that can be in no average of a majority casts a void vote.
 - An attempt that fails is repeated by the hosts that remain, under a new key, so that two sets of members never meet. The
   living contributor with the smallest id leads the retry: it names the members. If it stays silent, the next one leads.
 - A host joins no attempt with a host that failed one in its own sight, whoever leads, and reports that. Of two attempts
   with one number the same one counts everywhere.
 - A host that was left out, or whose result was lost, fetches the committed average from one that holds it. A host that has
   voted joins no attempt; so a host that waits in an attempt queries its members now and then for their votes.
-- A pseudo-gradient that was not averaged with the others is dropped, never applied as if it had been.
+- A pseudo-gradient that is not in the committed average is dropped, never applied as if it had been.
 - Hosts in client mode cannot reach each other; `commit_votes.py` describes how they commit. Reachable hosts lead a retry first.
 
 This file holds the phases and sends the messages. It asks `host_views.py` what is known about the others, `attempt.py` which
@@ -19,19 +20,20 @@ attempt comes next, `commit_votes.py` which average to have.
 """
 
 from collections.abc import Collection
-from dataclasses import replace
 from enum import StrEnum
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.attempt import RESEND_SECONDS, TAKEOVER_SECONDS, Attempts, pause_seconds
-from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally, CommitVotes, choice_of
+from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally, CommitVotes
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.events import (
     ApplyOuter,
     AverageFailed,
     AverageFinished,
     CancelAverage,
+    CarryOver,
     Effect,
     Evaluate,
     Evaluated,
@@ -43,7 +45,8 @@ from adloco_p2p.core.model.events import (
     Send,
     Totals,
 )
-from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
+from adloco_p2p.core.model.ledger_entry import Sign, Verify
+from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
 from adloco_p2p.core.model.report_form import bits_of, named_by
 from adloco_p2p.core.model.types import (
     MAX_BALLOT_JUMP,
@@ -58,6 +61,8 @@ from adloco_p2p.core.model.types import (
 
 REPAIR_SECONDS = 60.0
 """Shortest timeout of a repair, while the links are not known better."""
+COMMIT_TIMEOUTS = 3
+"""A host that has voted waits as long as so many attempts of the others may take; then the round is void for it."""
 
 
 class Phase(StrEnum):
@@ -78,8 +83,8 @@ class Phase(StrEnum):
 STEPS: dict[Phase, frozenset[Phase]] = {
     Phase.TRAINING: frozenset({Phase.TRAINED, Phase.AVERAGING, Phase.RETRYING, Phase.REPAIRING}),
     Phase.TRAINED: frozenset({Phase.AVERAGING, Phase.RETRYING, Phase.REPAIRING}),
-    Phase.AVERAGING: frozenset({Phase.AVERAGING, Phase.COMMITTING, Phase.RETRYING, Phase.REPAIRING}),
-    Phase.RETRYING: frozenset({Phase.AVERAGING, Phase.REPAIRING}),
+    Phase.AVERAGING: frozenset({Phase.AVERAGING, Phase.COMMITTING, Phase.RETRYING, Phase.REPAIRING, Phase.APPLYING}),
+    Phase.RETRYING: frozenset({Phase.AVERAGING, Phase.COMMITTING, Phase.REPAIRING, Phase.APPLYING}),
     Phase.COMMITTING: frozenset({Phase.APPLYING, Phase.REPAIRING}),
     Phase.REPAIRING: frozenset({Phase.COMMITTING, Phase.RETRYING}),
     Phase.APPLYING: frozenset({Phase.EVALUATING, Phase.DONE}),
@@ -100,9 +105,13 @@ class OuterRound:
         plan_digest: Digest,
         instance: InstanceId,
         adaptive_timeout: AdaptiveTimeout,
+        sign: Sign,
+        verify: Verify,
         is_late: bool = False,
+        is_carried: bool = False,
     ) -> None:
-        """`is_late`: the others have ended this round already; only its average is wanted."""
+        """`is_late`: the others have ended this round already; only its average is wanted. `is_carried`: the rounds before it
+        were void, and its pseudo-gradient spans them."""
         self.me = me
         self.round = plan.round
         self.instance = instance
@@ -117,6 +126,9 @@ class OuterRound:
         self.average: AverageFinished | None = None
         self.applied: OuterApplied | None = None
         self.heldout_loss: float | None = None
+        self.is_void = False
+        """No average got a majority: there is no outer step."""
+        self.is_carried = is_carried
         self.is_ahead = False
         """Its inner steps began before the outer step of the round before."""
         self.seconds: dict[str, float] = {}
@@ -128,7 +140,9 @@ class OuterRound:
         self._phase_since = 0.0
         clients = frozenset(entry.peer for entry in plan.roster if not entry.capacity.is_reachable)
         hosts = [share.peer for share in self.instance_plan.hosts]
-        self._votes = CommitVotes(me=me, contributors=self.contributors, clients=clients)
+        self._votes = CommitVotes(
+            me=me, plan_digest=plan_digest, contributors=self.contributors, clients=clients, sign=sign, verify=verify
+        )
         self._hosts = HostViews(me=me, hosts=hosts, contributors=self.contributors, clients=clients)
         self._attempts = Attempts(
             me=me,
@@ -148,6 +162,10 @@ class OuterRound:
     @property
     def is_done(self) -> bool:
         return self.phase is Phase.DONE
+
+    @property
+    def has_voted(self) -> bool:
+        return self._votes.have_own
 
     @property
     def is_waiting(self) -> bool:
@@ -220,7 +238,8 @@ class OuterRound:
             return [*effects, *self._seek_commit(now)]
         if pending is not None:
             self._attempts.follow(pending)
-        return [*self._begin_attempt(now), *self._end_lost_attempt(now), *self._seek_commit(now)]
+        begun = self._begin_attempt(now)
+        return [*begun, *self._stand_by_vote(now), *self._end_lost_attempt(now), *self._seek_commit(now)]
 
     def average_finished(self, event: AverageFinished, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """An attempt, or a repair, gave a complete average."""
@@ -231,14 +250,22 @@ class OuterRound:
         if self.is_hidden:  # the time of this attempt alone: time lost in failed ones is no measure of the links
             num_bytes = event.bytes_sent + event.bytes_received
             self._adaptive_timeout.observe(now - self._phase_since, num_bytes=num_bytes)
-        vote = AverageDigest(
-            instance=self.instance,
-            round=self.round,
-            attempt=event.attempt,
-            contributors=event.contributors,
-            digest=event.digest,
+        if event.is_repair:  # others made it: this host has seen nothing that it could vote for
+            effects = self._enter(Phase.COMMITTING, now)
+            self.next_deadline = now + RESEND_SECONDS
+            return [*effects, *self._seek_commit(now)]
+        return self._vote(now, attempt=event.attempt, contributors=event.contributors, digest=event.digest)
+
+    def _vote(self, now: float, *, attempt: int, contributors: tuple[PeerId, ...], digest: Digest) -> list[Effect]:
+        self._votes.cast(
+            AverageDigest(
+                instance=self.instance,
+                round=self.round,
+                attempt=attempt,
+                contributors=contributors,
+                digest=digest,
+            )
         )
-        self._votes.cast(vote)
         effects = self._enter(Phase.COMMITTING, now)
         self.next_deadline = now + RESEND_SECONDS
         return [*effects, *self._send_all(self._votes.own), *self._seek_commit(now)]
@@ -251,7 +278,7 @@ class OuterRound:
         log = self._failure_log(event.attempt, event.reason)
         if self.phase is Phase.REPAIRING:
             self._hosts.repair_failed(event.suspects)
-            effects = self._enter(Phase.RETRYING, now)
+            effects = self._enter(Phase.COMMITTING if self._votes.have_own else Phase.RETRYING, now)
             self.next_deadline = now + pause_seconds(self._num_repairs_failed)
             self._num_repairs_failed += 1
             return [log, *effects]
@@ -293,7 +320,8 @@ class OuterRound:
         if self.phase is Phase.COMMITTING:
             self._hosts.rest_is_over()
             self.next_deadline = now + RESEND_SECONDS
-            return [*self._send_all(self._votes.own), *self._seek_commit(now)]
+            again = self._send_all(self._votes.own) if self._votes.have_own else []
+            return [*again, *self._seek_commit(now)]
         if self.phase is Phase.AVERAGING:
             return self._query_members(now) if self._attempts.current.overdue_at is None else self._seek_commit(now)
         if self.phase is Phase.RETRYING:
@@ -315,8 +343,10 @@ class OuterRound:
 
     def report(self) -> InstanceReport:
         """This host's statement about the round, once it is done. Work that is not in the average does not count."""
-        assert self.is_done and self.applied is not None and self.average is not None
-        result = self.result if self.is_averaged else None
+        assert self.is_done and self.applied is not None
+        result = self.result if self.is_averaged or self.is_void else None
+        present = self._present if self.is_void else self._averaged_hosts
+        has_statistics = self.is_averaged and not self.is_void and not self.is_carried
         return InstanceReport(
             instance=self.instance,
             samples=result.samples if result else 0,
@@ -327,22 +357,27 @@ class OuterRound:
             train_seconds=result.seconds if result else 0.0,
             loss=within_scalars(result.loss) if result else None,
             heldout_loss=self.heldout_loss,
-            contributors=bits_of(self._averaged_hosts, [share.peer for share in self.instance_plan.hosts]),
-            pseudo_gradient=self.average.statistics if result else None,
+            contributors=bits_of(present, [share.peer for share in self.instance_plan.hosts]),
+            is_void=self.is_void,
+            pseudo_gradient=self.average.statistics if self.average is not None and has_statistics else None,
             half_batch=result.half_batch if result else None,
             digest=self.applied.digest,
             state_digest=self.applied.state_digest,
         )
 
+    @property
+    def _present(self) -> tuple[PeerId, ...]:
+        """Of a void round: the hosts that were there. A late one was not, whatever it thinks of itself."""
+        return tuple(peer for peer in self._hosts.present if peer != self.me or self.is_contributor)
+
     def totals(self) -> Totals:
         """The round's addition to the peer's totals, once it is done."""
-        report = self.report()
-        assert self.average is not None
+        report, average = self.report(), self.average
         return Totals(
             samples=report.samples,
             tokens=report.tokens,
-            bytes_sent=self.average.bytes_sent,
-            bytes_received=self.average.bytes_received,
+            bytes_sent=average.bytes_sent if average is not None else 0,
+            bytes_received=average.bytes_received if average is not None else 0,
         )
 
     # --- attempts ----------------------------------------------------------------------------------------------------
@@ -387,6 +422,8 @@ class OuterRound:
             self.next_deadline = now + TAKEOVER_SECONDS
             if not self._attempts.is_leader:
                 return []
+        if not is_majority(len(self._hosts.remaining), len(self.contributors)):
+            return self._vote(now, attempt=0, contributors=(), digest=NO_AVERAGE)
         self._attempts.begin_next()
         start = self._attempts.message()
         without = tuple(peer for peer in self.contributors if peer not in start.members)
@@ -409,7 +446,7 @@ class OuterRound:
     def _failure_received(self, sender: PeerId, message: AttemptFailed, now: float) -> list[Effect]:
         view = self._hosts[sender]
         view.has_declined = view.has_declined or sender in message.suspects
-        if self._votes.have_own:
+        if self._votes.have_own or self._is_past:
             return [*self._answer(sender), *self._seek_commit(now)]
         view.failed_attempt = max(view.failed_attempt, message.attempt)
         self._hosts.accuse(sender, message.suspects)
@@ -420,7 +457,7 @@ class OuterRound:
         return []
 
     def _start_received(self, sender: PeerId, message: AttemptStart, now: float) -> list[Effect]:
-        if self._votes.have_own:
+        if self._votes.have_own or self._is_past:
             return self._answer(sender)
         if not self._attempts.is_news(sender, message):
             return []
@@ -454,82 +491,121 @@ class OuterRound:
 
     def _digest_received(self, sender: PeerId, message: AverageDigest, now: float) -> list[Effect]:
         distinct = set(message.contributors)
-        if not distinct or len(distinct) < len(message.contributors) or not distinct.issubset(self.contributors):
+        if len(distinct) < len(message.contributors) or not distinct.issubset(self.contributors):
             return []
-        self._votes.received(sender, message)
-        effects = [*self._end_lost_attempt(now), *self._seek_commit(now), *self._relay_vote(sender)]
-        is_past = self.phase in (Phase.APPLYING, Phase.EVALUATING, Phase.DONE)
-        if is_past and not message.is_answer:
+        effects: list[Effect] = [self._equivocation_log(peer) for peer in self._votes.received(sender, message)]
+        for voter in self._votes.voters:
+            self._hosts[voter].has_voted = True
+        effects += [*self._stand_by_vote(now), *self._end_lost_attempt(now), *self._seek_commit(now), *self._relay_vote(sender)]
+        if self._is_past and not message.is_answer:
             effects += self._answer(sender)  # it may have missed this host's vote, which is not sent again by itself
         return effects
 
+    def _stand_by_vote(self, now: float) -> list[Effect]:
+        """This host voted before it was restarted, as others prove: it makes no other average."""
+        if not self._votes.have_own or not self.is_contributor or self.phase not in (Phase.AVERAGING, Phase.RETRYING):
+            return []
+        effects = [*self.abandon(), *self._enter(Phase.COMMITTING, now)]
+        self.next_deadline = now + RESEND_SECONDS
+        return effects
+
+    @property
+    def _is_past(self) -> bool:
+        return self.phase in (Phase.APPLYING, Phase.EVALUATING, Phase.DONE)
+
     def _answer(self, receiver: PeerId) -> list[Effect]:
-        return [Send(peer=receiver, message=replace(self._votes.own, is_answer=True))] if self._votes.have_own else []
+        answer = self._votes.answer(self._held if self._is_past and not self.is_void else None)
+        return [Send(peer=receiver, message=answer)] if answer is not None else []
 
     def _relay_vote(self, voter: PeerId) -> list[Effect]:
         others = self._votes.to_relay(voter)
         return [effect for share in self.instance_plan.hosts if share.peer in others for effect in self._answer(share.peer)]
 
     def _seek_commit(self, now: float) -> list[Effect]:
-        """Apply this host's average if a majority holds it; fetch the one to have if it is another."""
-        tally = self._votes.tally(self._hosts.absent)
-        choice = self._choice(tally)
-        if choice is None:
+        """Apply this host's average if a majority voted for it; fetch the one to have if it is another; end the round without
+        an outer step where no average can get a majority."""
+        if self.phase not in (Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING):
             return []
-        if self.phase is Phase.COMMITTING and choice == choice_of(self._votes.own):
-            is_tie_over = now - self._phase_since >= self._tie_seconds
-            return self._apply(now) if choice == tally.majority or is_tie_over else []
-        if self.phase is Phase.AVERAGING and choice[0] == self._attempts.current.number:
-            attempt = self._attempts.current
-            if attempt.overdue_at is None:  # the rest of a running attempt costs less than a repair: wait as long again
-                attempt.overdue_at = self.next_deadline = now + max(RESEND_SECONDS, now - self._phase_since)
-            if now < attempt.overdue_at:
-                return []
+        absent = self._hosts.absent
+        tally = self._votes.tally(absent if self.is_contributor else {*absent, self.me})
+        choice = tally.majority
+        if choice is None and self._is_void_for_sure(tally, now):
+            return self._carry_over(now)
+        if choice is None:
+            return self._end_overdue_attempt(now)
+        if self.phase is Phase.COMMITTING and self.average is not None and choice == self._held:
+            return self._apply(now)
+        if self.phase is Phase.AVERAGING and choice[0] == self._attempts.current.number and not self._is_overdue(now):
+            return []
         resting = self._hosts.resting_donors
-        donors = tuple(peer for peer in self._votes.donors(tally, choice) if peer not in resting)
+        donors = tuple(peer for peer in self._votes.donors(choice) if peer not in resting)
         if donors:
-            return self._repair(tally.votes[donors[0]], donors, now)
+            return self._repair(choice, donors, now)
         self.next_deadline = now + max(RESEND_SECONDS, pause_seconds(self._num_repairs_failed))
         return []
 
-    def _choice(self, tally: CommitTally) -> Choice | None:
-        """The average to have, if there is one by now."""
-        match self.phase:
-            case Phase.COMMITTING:
-                return tally.choice_of_holder()
-            case Phase.AVERAGING:
-                return tally.choice_of_member(self._attempts.others)
-            case Phase.RETRYING:
-                is_alone = self._hosts.remaining == (self.me,)
-                return tally.choice_of_waiting(is_alone=is_alone, failed_donors=self._hosts.failed_donors)
-            case _:
-                return None
+    def _is_overdue(self, now: float) -> bool:
+        """Whether the attempt under way has had its time since a majority, or all other members, have its average: as long
+        again as it took until then, for its rest costs less than a repair."""
+        attempt = self._attempts.current
+        if attempt.overdue_at is None:
+            attempt.overdue_at = self.next_deadline = now + max(RESEND_SECONDS, now - self._phase_since)
+        return now >= attempt.overdue_at
+
+    def _end_overdue_attempt(self, now: float) -> list[Effect]:
+        """All other members have the average and this host does not get it."""
+        others = self._attempts.others
+        if self.phase is not Phase.AVERAGING or not others or any(self._votes.vote_of(peer) is None for peer in others):
+            return []
+        return self._give_up("the others have ended it", (), now) if self._is_overdue(now) else []
+
+    @property
+    def _held(self) -> Choice | None:
+        """The average that lies here."""
+        held = self.average
+        return (held.attempt, held.digest, held.contributors) if held is not None else None
+
+    def _is_void_for_sure(self, tally: CommitTally, now: float) -> bool:
+        """No average can get a majority, as far as this host knows; or it has waited for the others' votes long enough. A host
+        that only receives hears all that live first: they may know more."""
+        if not self.is_contributor:
+            return bool(tally.votes) and not tally.num_open and tally.is_hopeless
+        timeout = self._adaptive_timeout.timeout_seconds(expected_seconds=self._plan.expected_seconds)
+        is_over = self.phase is Phase.COMMITTING and now - self._phase_since >= COMMIT_TIMEOUTS * timeout
+        return tally.is_hopeless or is_over
 
     def _apply(self, now: float) -> list[Effect]:
         self.next_deadline = None
         return [*self._enter(Phase.APPLYING, now), ApplyOuter(instance=self.instance, round=self.round)]
 
-    def _repair(self, vote: AverageDigest, donors: tuple[PeerId, ...], now: float) -> list[Effect]:
+    def _carry_over(self, now: float) -> list[Effect]:
+        """The round is void. A host that has not voted says so, for those that will ask."""
+        effects: list[Effect] = list(self.abandon())
+        self.is_void, self.next_deadline = True, None
+        if self.is_contributor and not self._votes.have_own:
+            self._votes.cast(
+                AverageDigest(instance=self.instance, round=self.round, attempt=0, contributors=(), digest=NO_AVERAGE)
+            )
+            effects += self._send_all(self._votes.own)
+        log = telemetry.RoundVoid(round=self.round, instance=self.instance, voters=self._votes.voters)
+        return [*effects, log, *self._enter(Phase.APPLYING, now), CarryOver(instance=self.instance, round=self.round)]
+
+    def _repair(self, choice: Choice, donors: tuple[PeerId, ...], now: float) -> list[Effect]:
+        attempt, digest, contributors = choice
         effects = [*self.abandon(), *self._enter(Phase.REPAIRING, now)]
         self.next_deadline = None
-        self._repaired = vote.attempt
+        self._repaired = attempt
         repair = RepairAverage(
             instance=self.instance,
             round=self.round,
-            attempt=vote.attempt,
-            key=self._attempts.key(vote.attempt, vote.contributors),
-            digest=vote.digest,
-            contributors=vote.contributors,
+            attempt=attempt,
+            key=self._attempts.key(attempt, contributors),
+            digest=digest,
+            contributors=contributors,
             from_peers=donors,
             timeout_seconds=max(REPAIR_SECONDS, self._adaptive_timeout.timeout_seconds(expected_seconds=0.0)),
         )
         return [*effects, repair]
-
-    @property
-    def _tie_seconds(self) -> float:
-        """After so long in a tie those that hold the other average have applied it, on the other side of a partition, and will
-        not change. Both are applied then; plans name the state that counts."""
-        return self._adaptive_timeout.timeout_seconds(expected_seconds=0.0)
 
     # --- small things ------------------------------------------------------------------------------------------------
 
@@ -544,6 +620,10 @@ class OuterRound:
         self.seconds[self.phase.value] = self.seconds.get(self.phase.value, 0.0) + now - self._phase_since
         self.phase, self._phase_since = phase, now
         return [self._phase_log()]
+
+    def _equivocation_log(self, peer: PeerId) -> telemetry.Warning:
+        message = f"{peer} signed two votes about one average of instance {self.instance} in round {self.round}; none counts"
+        return telemetry.Warning(key=f"votes of {peer}", message=message, active=True)
 
     def _failure_log(self, attempt: int, reason: str) -> telemetry.AverageFailed:
         return telemetry.AverageFailed(round=self.round, instance=self.instance, attempt=attempt, reason=reason)
@@ -569,6 +649,7 @@ def round_line(outer: OuterRound) -> telemetry.Round:
         tokens=report.tokens,
         hosts=named_by(report.contributors, plan),
         is_ahead=outer.is_ahead,
+        is_void=outer.is_void,
         digest=report.digest,
         seconds={phase: round(seconds, 6) for phase, seconds in outer.seconds.items()},
         bytes_sent=totals.bytes_sent,

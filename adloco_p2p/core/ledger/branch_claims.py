@@ -1,7 +1,7 @@
 """Which claims about the state of a losing branch are credible."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
@@ -43,11 +43,22 @@ def accepted_claims(history: History, reports: Sequence[Report]) -> tuple[Pendin
     pending = {item.branch_state.key for item in parent.branches}
     claims: dict[InstanceId, list[tuple[PeerId, BranchState]]] = {}
     for report in sorted(reports, key=lambda report: report.peer):
-        for branch_state in report.branches:
-            if branch_state.key not in pending and _is_credible(history, report.peer, branch_state):
-                claims.setdefault(branch_state.key, []).append((report.peer, branch_state))
+        for branch_state in _of_one_branch(history, report, pending):
+            claims.setdefault(branch_state.key, []).append((report.peer, branch_state))
     chosen = [_chosen(history, claims[key]) for key in sorted(claims)]
     return tuple(chosen[: MAX_BRANCHES - len(pending)])
+
+
+def _of_one_branch(history: History, report: Report, pending: Collection[InstanceId]) -> list[BranchState]:
+    """The credible new claims of a report: of the branch of the first one only. A peer was on one side of a fork, and a liar
+    could invent as many branches as a report holds."""
+    branches = sorted(report.branches, key=lambda branch_state: branch_state.key)
+    credible: list[BranchState] = []
+    for branch_state in branches:
+        is_other = bool(credible) and branch_state.branch != credible[0].branch
+        if branch_state.key not in pending and not is_other and _is_credible(history, report.peer, branch_state):
+            credible.append(branch_state)
+    return credible
 
 
 def _is_credible(history: History, claimant: PeerId, branch_state: BranchState) -> bool:

@@ -1,12 +1,19 @@
-"""Two histories that met: the other one is collected, entry by checked entry, until it outranks our own."""
+"""Two histories that met: the other one is collected, entry by checked entry, until it outranks our own.
+
+Which of two histories counts is decided where they part, by the electors of the last plan that both have: they were there
+before any of the two sides could invent members, reports or samples. Only where that is a tie do the samples count that each
+history proves.
+"""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import check_entry
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.electorate import electorate, is_majority
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
-from adloco_p2p.core.model.types import Decide, Digest
+from adloco_p2p.core.model.types import Decide, Digest, PeerId, RoundPlan
 
 MAX_COLLECTED_BYTES = 256 << 20
 """Of another history, as encoded; it lies in memory until it outranks our own. A longer one is dropped."""
@@ -25,6 +32,11 @@ class CandidateChain:
     def tip(self) -> Sequence[Digest]:
         """The end of what was collected, if anything was."""
         return self._ledger.digests[-1:] if self._ledger is not None else ()
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """What was collected, from the first plan on."""
+        return self._ledger
 
     def forget(self) -> None:
         self._ledger = None
@@ -47,9 +59,52 @@ class CandidateChain:
         return bool(check_entry(entry, ledger=ledger, decide=self._decide, verify=self._verify))
 
 
+def _last_common(own: Ledger, other: Ledger) -> int:
+    """The position of the last plan that both have."""
+    return sum(ours == theirs for ours, theirs in zip(own.digests, other.digests, strict=False)) - 1
+
+
+def verdict(own: Ledger, other: Ledger) -> Literal["own", "other", "tie"]:
+    """Which history the electors of the last common plan prefer; a tie where one history continues the other. No entry that is
+    added later changes this."""
+    common = _last_common(own, other)
+    if common + 1 >= min(len(own.digests), len(other.digests)):
+        return "tie"
+    ours, theirs, parent = own.entry(common + 1), other.entry(common + 1), own.plan(common)
+    twice = _voters(ours) & _voters(theirs)
+    kept, kept_there = (_proven_electors(entry, parent, without=twice) for entry in (ours, theirs))
+    if kept == kept_there:
+        return "tie"
+    return "own" if kept > kept_there else "other"
+
+
+def outranks(other: Ledger, own: Ledger) -> bool:
+    """The electors prefer it, or are undecided and it proves more samples, then has more rounds, then the larger digest."""
+    decided = verdict(own, other)
+    return decided == "other" or (decided == "tie" and other.head.rank > own.head.rank)
+
+
+def _voters(entry: LedgerEntry) -> frozenset[PeerId]:
+    return frozenset(cast.peer for cast in entry.certificate.votes if not cast.abstains)
+
+
+def _proven_electors(entry: LedgerEntry, parent: RoundPlan, *, without: frozenset[PeerId]) -> tuple[bool, int]:
+    """How many electors of the parent stand behind an entry, and first whether they are a majority of all of them.
+
+    Those that were not absent in it, as far as the votes prove that they were asked: a certificate has the votes of more than
+    half of them. Peers of one side may hold different votes for one entry, so the votes alone would let two sides of equal size
+    each prefer its own history for ever. `without`: they voted for both entries and count for neither.
+    """
+    full = electorate(parent)
+    left_out = {*entry.certificate.absent, *entry.value.departed, *without}
+    votes = len([peer for peer in full if peer in _voters(entry) and peer not in without])
+    proven = max(0, min(len([peer for peer in full if peer not in left_out]), 2 * votes - 1))
+    return is_majority(proven, len(full)), proven
+
+
 def switch_between(own: Ledger, other: Ledger) -> Reorg:
     """The reorg from one chain to the other: what it drops and adds."""
-    common = sum(ours == theirs for ours, theirs in zip(own.digests, other.digests, strict=False)) - 1
+    common = _last_common(own, other)
     return Reorg(
         fork=own.plan(common),
         lost=own.after(own.digests[common], len(own.digests)),

@@ -157,6 +157,8 @@ class AverageFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OuterApplied:
+    """The outer step is done, or the round is over without one."""
+
     instance: InstanceId
     round: int
     digest: Digest
@@ -389,6 +391,16 @@ class ApplyOuter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CarryOver:
+    """The round is void: no outer step. Local parameters stay as they are, and the next pseudo-gradient spans this round, too.
+    Answered by `OuterApplied` with the digests of the unchanged state."""
+
+    instance: InstanceId
+    round: int
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
     """Held-out loss of the outer parameters after `round`."""
 
@@ -455,7 +467,7 @@ class Stop:
     """Work on the device is given up; what is to be saved is saved all the same."""
 
 
-DeviceJob = Transition | RunInner | ApplyOuter | Evaluate | Probe
+DeviceJob = Transition | RunInner | ApplyOuter | CarryOver | Evaluate | Probe
 """Jobs whose end comes back as a `DeviceEnd`, with their epoch."""
 
 Effect = (
@@ -470,6 +482,7 @@ Effect = (
     | CancelAverage
     | RepairAverage
     | ApplyOuter
+    | CarryOver
     | Evaluate
     | SaveInstance
     | Probe

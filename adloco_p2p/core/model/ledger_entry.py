@@ -202,7 +202,8 @@ class Head:
 
     @property
     def rank(self) -> tuple[int, int, str]:
-        """Of two histories the higher rank wins: more proven samples, then more rounds, then the digest."""
+        """Of two histories between which the electors are undecided the higher rank wins: more proven samples, then more
+        rounds, then the digest (`core/ledger/fork_choice.py`)."""
         return self.samples, self.round, self.digest
 
 

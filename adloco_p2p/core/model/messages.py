@@ -211,19 +211,33 @@ Message = Heartbeat | Ping | Leave | SlotMessage | PullEntries | Entries
 Members = Annotated[tuple[PeerId, ...], MaxLen(MAX_HOSTS)]
 
 
+NO_AVERAGE = Digest("0" * 64)
+"""In place of an average's digest in a void vote."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AverageDigest:
-    """'I hold a complete average.' The sender's one vote of this round."""
+    """'I took part in this average and hold it.' The sender's one vote of this round. A void vote has no contributors: the
+    sender holds none, and can get none. Without a signature the sender holds what others made, and passes their votes on."""
 
     instance: InstanceId
     round: Count
     attempt: Count
     contributors: Members
     digest: HexDigest
+    signature: Signature = ""
     is_answer: bool = False
     """Said because the receiver showed that it does not know it; asks for nothing itself."""
-    relayed_for: Members = ()
-    """Contributors in client mode whose commit votes for the same digest the sender relays."""
+    backers: Annotated[tuple[tuple[PeerId, Signature], ...], MaxLen(MAX_HOSTS)] = ()
+    """Votes of others for the same average, that the sender passes on."""
+
+    @property
+    def is_void(self) -> bool:
+        return not self.contributors
+
+    def payload(self, plan: Digest, voter: PeerId) -> bytes:
+        """What the voter signs; `plan` is that of the round."""
+        return payload("average", voter, plan, self.round, self.instance, self.attempt, self.contributors, self.digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

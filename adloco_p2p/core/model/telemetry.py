@@ -275,6 +275,8 @@ class Round(Log):
     bytes_received: int
     is_ahead: bool = False
     """Its inner steps did not wait for the end of the round before."""
+    is_void: bool = False
+    """There was no outer step."""
     digest: Digest | None = None
     """Of the outer parameters after the round."""
 
@@ -294,6 +296,16 @@ class AverageRetried(Log):
     attempt: int
     without: tuple[PeerId, ...]
     """Contributors of the attempt before that this one leaves out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundVoid(Log):
+    """No average of an instance got a majority: the round ends without an outer step, and its work goes into the next one."""
+
+    round: int
+    instance: InstanceId
+    voters: tuple[PeerId, ...]
+    """Hosts whose commit votes are known here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,7 +102,8 @@ class InstanceReport:
 
     instance: InstanceId
     samples: Count
-    """n_m: samples whose gradient entered the pseudo-gradient; 0 for a host that only received."""
+    """n_m: samples whose gradient entered the pseudo-gradient; 0 for a host that only received, or whose pseudo-gradient is not
+    in the average."""
     tokens: Count
     """Predicted tokens."""
     inner_steps: Count
@@ -116,7 +117,10 @@ class InstanceReport:
     heldout_loss: NonNegative | None
     """Held-out loss of the outer parameters after the round, nats per predicted token; none where not evaluated."""
     contributors: HostBits
-    """The hosts whose pseudo-gradients are in the committed average; see `core/model/report_form.py`."""
+    """The hosts whose pseudo-gradients are in the committed average, in a void round those that were there, as far as the
+    sender knows; see `core/model/report_form.py`."""
+    is_void: bool = False
+    """No average got a majority: there was no outer step, and the next pseudo-gradient spans this round, too."""
     pseudo_gradient: PseudoGradientStatistics | None
     half_batch: HalfBatchStatistics | None
     digest: HexDigest

@@ -25,6 +25,12 @@ class Agreement(Protocol):
 
     def tick(self, now: float) -> list[Outcome]: ...
 
+    def sign(self, payload: bytes) -> str:
+        """In this peer's name."""
+
+    def verify(self, peer: PeerId, payload: bytes, signature: str) -> bool:
+        """Whether the peer signed it."""
+
     def leave(self, now: float) -> list[Outcome]:
         """Leave the roster: the others wait for this peer no longer. It may go on following what they agree on."""
 

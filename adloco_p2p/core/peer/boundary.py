@@ -85,12 +85,14 @@ class Boundary:
             effects.append(fork_line(fork, plan.round))
         for merge in plan.merges:
             if merge.target in mine:
-                self._state.instance(merge.target).boundary = event.round
+                merged = self._state.instance(merge.target)
+                merged.boundary, merged.is_carried = event.round, False
             effects.append(merge_line(merge, plan.round))
         self._state.opening, self._state.opened = None, event.round
         self._branches.merged(plan, mine)
         for instance in sorted(instance for instance in self._state.held if instance not in mine):
-            self._state.instance(instance).boundary = None
+            dropped = self._state.instance(instance)
+            dropped.boundary, dropped.is_carried = None, False
             effects.append(DropInstance(instance=instance))
         if plan.is_last:
             effects += self._state.stamped(Evaluate(instance=instance, round=plan.round) for instance in mine)

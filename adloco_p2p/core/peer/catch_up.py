@@ -1,5 +1,7 @@
 """How a peer that was away, or on another history, comes back to the round that the others compute now."""
 
+from collections.abc import Collection
+
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import DiscardRound, Effect, Evaluated, OuterApplied
@@ -84,15 +86,18 @@ class CatchingUp:
         is_overdue = self._waiting is not None and now >= self._waiting[2] + self._patience_seconds
         return is_overdue or any(self._fetching.has_failed(instance) for instance in self._lacking())
 
-    def _fast_forward(self, boundary: int) -> list[Effect]:
-        """Give up what is under way and go on at the boundary, with state from others."""
+    def _fast_forward(self, boundary: int, *, agreeing: Collection[InstanceId] = ()) -> list[Effect]:
+        """Give up what is under way and go on at the boundary, with state from others; of the instances in `agreeing` with
+        the own state, if it is at this boundary and no outer step is under way."""
+        boundaries = self._boundaries()
+        keeping = [i for i in agreeing if self._state.held.get(i) == boundaries.get(i) == boundary and not self._state.opening]
         effects: list[Effect] = []
         for key, outer in sorted(self._state.rounds.items()):
             if not outer.is_done:
                 effects += [*outer.abandon(), DiscardRound(instance=key[1])]
         effects += [DiscardRound(instance=instance) for instance in self._fetching.under_way]
         effects.append(telemetry.FastForwarded(from_round=self._state.opened + 1, to_round=boundary))
-        self._state.move_to(boundary)
+        self._state.move_to(boundary, keeping=keeping)
         self._waiting = None
         return effects
 
@@ -127,20 +132,26 @@ class CatchingUp:
         return state
 
     def check_own_state(self, plan: RoundPlan) -> list[Effect]:
-        """Plans name the state that most hosts reported. A peer with another one fetches theirs."""
+        """Plans name the state that a majority of the hosts reported; where none has one, all reports decide. A peer with
+        another state fetches theirs, and keeps what agrees: after a fork two hosts may each hold what the other one lacks."""
         number = plan.round - 2
         own = self._state.own_reports.get(number)
         if own is None or number <= self._state.skipped or self._book.digests.get(number) != own.plan:
             return []
-        agreed = {item.instance: item.state_digest for item in plan.instances}
-        for item in own.instances:
-            if agreed.get(item.instance) not in (None, item.state_digest):
-                message = (
-                    f"the state of instance {item.instance} after round {number} differs from the others'; fetching theirs"
-                )
-                log = telemetry.Warning(key=f"state {item.instance}", message=message, active=True)
-                return [log, *self._fast_forward(max(plan.round - 1, self._state.opened))]
-        return []
+        agreed = {
+            item.instance: item.state_digest or self._book.reported_state(item.instance, number, self._state.gone)
+            for item in plan.instances
+        }
+        states = {item.instance: item.state_digest for item in own.instances}
+        differing = [i for i, state in states.items() if agreed.get(i) not in (None, state)]
+        effects: list[Effect] = []
+        for instance in differing:
+            message = f"the state of instance {instance} after round {number} differs from the others'; fetching theirs"
+            effects.append(telemetry.Warning(key=f"state {instance}", message=message, active=True))
+        if differing:
+            agreeing = [instance for instance, state in states.items() if agreed.get(instance) == state]
+            effects += self._fast_forward(max(plan.round - 1, self._state.opened), agreeing=agreeing)
+        return effects
 
     @property
     def _patience_seconds(self) -> float:

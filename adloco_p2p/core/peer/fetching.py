@@ -150,7 +150,7 @@ class Fetching:
         item.fetch = None
         if event.instance >= FIRST_BRANCH_ID:
             return [_fetch_ended(event.instance), *self._branches.fetched(event.instance)]
-        item.boundary, item.is_stale = event.round, False
+        item.boundary, item.is_stale, item.is_carried = event.round, False, False
         return [_fetch_ended(event.instance)]
 
     def failed(self, event: FetchFailed, now: float) -> list[Effect]:

@@ -25,6 +25,8 @@ class HostedInstance:
     fetch: Fetch | None = None
     no_donor_since: float | None = None
     """The state is needed since then, and no other peer is known to have it."""
+    is_carried: bool = False
+    """Its local parameters hold the inner steps of rounds that were void; the next pseudo-gradient spans them."""
     is_stale: bool = False
     """The device holds a state of an earlier boundary: the last resort where no other peer has any."""
     is_lost: bool = False

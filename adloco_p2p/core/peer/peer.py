@@ -335,6 +335,9 @@ class Peer:
             plan_digest=self._book.digests[plan.round],
             instance=instance,
             adaptive_timeout=self._adaptive_timeout,
+            sign=self._agreement.sign,
+            verify=self._agreement.verify,
+            is_carried=self._state.instance(instance).is_carried,
             is_late=is_over and self._book.has_company(plan, instance, self._state.gone),
         )
         self._state.rounds[key] = outer
@@ -345,7 +348,10 @@ class Peer:
         """One instance ended its round: count it and write it down. What ran ahead of it goes on."""
         self._checkpoints.count(outer)
         effects = [round_line(outer), *self._arrive(outer.instance, outer.round + 1, now)]
+        self._state.instance(outer.instance).is_carried = outer.is_void
         following = self._state.rounds.get((outer.round + 1, outer.instance))
+        if following is not None:
+            following.is_carried = outer.is_void
         if following is not None and following.phase is Phase.TRAINED:
             effects += self._state.stamped(following.hand_over(now, self._state.gone))
         return effects

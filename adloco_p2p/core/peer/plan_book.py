@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan
 
 PLANS_KEPT = 8
@@ -102,13 +103,35 @@ class PlanBook:
         reporters, states = self._reporters.get(boundary - 1, {}), self._states.get((boundary - 1, instance), {})
         return any(peer != self.me and peer not in gone and (peer in states or peer not in reporters) for peer in hosts)
 
+    def reported_state(self, instance: InstanceId, number: int, gone: Collection[PeerId]) -> Digest | None:
+        """The state after a round by the reports that came: that of more than half of the planned hosts that live.
+
+        Where all of them have reported and there is no such state, the one of most hosts counts, of equally many the one whose
+        first host joined the run first: two hosts whose states differ would differ for ever, and an id can be made, a date
+        not. Hosts take it, plans never name it.
+        """
+        plan, states = self.plans.get(number), self._states.get((number, instance), {})
+        hosts = [share for item in (plan.instances if plan else ()) if item.instance == instance for share in item.hosts]
+        planned = [share.peer for share in hosts if share.samples > 0]
+        planned = [peer for peer in planned if peer not in gone] or planned
+        if plan is None or not planned:
+            return None
+        joined = {roster_entry.peer: (roster_entry.joined_round, roster_entry.peer) for roster_entry in plan.roster}
+        groups: dict[Digest, list[PeerId]] = {}
+        for peer in sorted(planned, key=joined.__getitem__):
+            if peer in states:
+                groups.setdefault(states[peer], []).append(peer)
+        first = max(groups, key=lambda digest: len(groups[digest]), default=None)  # of equally many the first group
+        if first is None or not (is_majority(len(groups[first]), len(planned)) or all(peer in states for peer in planned)):
+            return None
+        return first
+
     def known_state(
         self, instance: InstanceId, boundary: int, gone: Collection[PeerId]
     ) -> tuple[Digest | None, tuple[PeerId, ...]]:
-        """Root of the instance's state at a boundary, from the agreed plan or most reports, and the peers that have it."""
+        """Root of the instance's state at a boundary, from the agreed plan or the reports, and the peers that have it."""
         states = self._states.get((boundary - 1, instance), {})
-        named = sorted(states.values())
-        digest = max(sorted(set(named)), key=named.count) if named else None
+        digest = self.reported_state(instance, boundary - 1, gone)
         hosts: list[PeerId] = []
         for number in (boundary - 1, boundary, boundary + 1):
             plan = self.plans.get(number)

@@ -3,7 +3,7 @@
 The parts of a `Peer` share it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -90,9 +90,10 @@ class PeerState:
         self.instances = {instance: item for instance, item in self.instances.items() if item != HostedInstance()}
 
     def cut(self, *, at: int) -> None:
-        """Another history counts from this round on. What was declined stays so: hosts that were told do not wait."""
+        """Another history counts from this round on. What was declined in the one that lost means nothing in it."""
         self.book.cut(at=at)
         self._keep(lambda number: number < at)
+        self.declined = _kept(self.declined, lambda number: number < at)
 
     def _keep(self, is_kept: Callable[[int], bool]) -> None:
         self.rounds = _kept(self.rounds, is_kept)
@@ -100,16 +101,20 @@ class PeerState:
         self.verdicts = _kept(self.verdicts, is_kept)
         self.untrained = _kept(self.untrained, is_kept)
 
-    def move_to(self, boundary: int) -> None:
-        """Go on at the boundary without any state. Nothing that is under way here counts any more, and rounds from there on
-        that were done with the state that is given up are done again."""
+    def move_to(self, boundary: int, *, keeping: Collection[InstanceId] = ()) -> None:
+        """Go on at the boundary without any state but that of the instances in `keeping`, which is at this boundary: nothing
+        that is under way here counts any more. A round in which this peer has voted is not averaged a second time."""
         self.epoch += 1
         if self.opening is not None:
             opening = self.book.plans[self.opening]
             self.branches.merged(opening, self.book.mine(opening))
-        self.rounds = {key: outer for key, outer in self.rounds.items() if outer.is_done and outer.round < boundary}
-        for item in self.instances.values():
-            item.give_up()
+        again = {key: None for key, outer in self.rounds.items() if key[0] >= boundary and outer.has_voted}
+        self.declined = {**self.declined, **again}
+        self.rounds = {key: outer for key, outer in self.rounds.items() if outer.is_done and key[0] < boundary}
+        for instance, item in self.instances.items():
+            item.is_carried = False
+            if instance not in keeping:
+                item.give_up()
         self.probing, self.opening, self.final_loss = {}, None, None
         self.opened = self.skipped = boundary - 1
 

@@ -7,7 +7,7 @@ state that may not come, and what is ordered can be done. All of it is a pure fu
 
 Bounds on claims of strangers: only peers with a seat when the histories parted are accepted; one state per branch and instance,
 that of the most claimants; of one peer one branch, and another only of a fork that is later than the first one's merge; the
-claimed samples count at most as many as the winners', so that a branch state alone weighs at most one half.
+claimed samples count at most as many as the winners', and all that are merged at once weigh at most a quarter.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,6 +26,9 @@ from adloco_p2p.core.model.types import (
     normalized,
     shortened,
 )
+
+LARGEST_SHARE = 0.25
+"""All branch states that are merged into an instance at once weigh at most so much: nobody saw their side train."""
 
 # --- settling --------------------------------------------------------------------------------------------------------
 
@@ -104,8 +107,10 @@ def _why_drop(item: PendingBranch, round: int, *, is_last: bool) -> str:
 def _merge_of(target: InstanceId, items: Sequence[PendingBranch]) -> Merge:
     """The target and all its ripe branch states in one merge, weighted by samples since the forks."""
     won = max(item.won_samples for item in items)
-    amounts = [float(won), *(float(min(item.branch_state.samples, won)) for item in items)]
-    weights = normalized(amounts, survivor=0)
+    lost = [float(min(item.branch_state.samples, won)) for item in items]
+    share = sum(lost) / (sum(lost) + won) if won else 0.0
+    scale = 1.0 if share <= LARGEST_SHARE else LARGEST_SHARE * won / ((1.0 - LARGEST_SHARE) * sum(lost))
+    weights = normalized([float(won), *(amount * scale for amount in lost)], survivor=0)
     parts = [f"{_told(item)}: weight {weight:.2f}" for item, weight in zip(items, weights[1:], strict=True)]
     return Merge(
         sources=(target, *(item.branch_state.key for item in items)),

@@ -27,17 +27,30 @@ def backoff_rounds(missed_averages: int) -> int:
 
 
 def update_miss_counts(
-    hosts: Sequence[HostShare], claims: Mapping[PeerId, InstanceReport], *, round: int, next_round: int
+    hosts: Sequence[HostShare],
+    claims: Mapping[PeerId, InstanceReport],
+    *,
+    joined: Mapping[PeerId, int],
+    round: int,
+    next_round: int,
 ) -> tuple[HostShare, ...]:
-    """The shares, updated by the reports of `round`, for the plan of `next_round`.
+    """The shares, updated by the reports of `round`, for the plan of `next_round`. `joined`: when each got its seat.
 
     A host is in the average, or missed it, where more than half of the reports agree on that; otherwise nothing is known.
-    A host without work in that round keeps its count.
+    A host without work in that round keeps its count. Where a round was void and the hosts contradict each other, two that
+    cannot reach each other would make all rounds void: then the one that joined last missed it.
     """
+    had_work = {
+        share.peer: _num_naming(share.place_before, claims)
+        for share in hosts
+        if share.works_from <= round and share.place_before is not None
+    }
+    if claims and all(claim.is_void for claim in claims.values()):
+        contested = [peer for peer, num_naming in had_work.items() if 2 * num_naming == len(claims)]
+        if contested:
+            had_work[max(contested, key=lambda peer: (joined.get(peer, next_round), peer))] = 0
     return tuple(
-        share
-        if share.works_from > round or share.place_before is None
-        else _update_miss_count(share, _num_naming(share.place_before, claims), len(claims), next_round)
+        _update_miss_count(share, had_work[share.peer], len(claims), next_round) if share.peer in had_work else share
         for share in hosts
     )
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from statistics import median
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.electorate import DEPARTS_AFTER, silent_rounds
+from adloco_p2p.core.model.electorate import DEPARTS_AFTER, is_majority, silent_rounds
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.run_progress import end_after, progress_at, samples_after, steps_within
 from adloco_p2p.core.model.types import (
@@ -267,8 +267,6 @@ def _carried(
         rules=rules.batch,
         untestable=is_untestable(claims) and not is_futile,
     )
-    named = Counter(claim.state_digest for claim in claims.values())
-    digest = min(named, key=lambda digest: (-named[digest], digest)) if named else None
     is_orphaned = previous.round > 0 and not claims and all(share.peer in received for share in plan.hosts)
     moved = replace(
         plan,
@@ -279,11 +277,26 @@ def _carried(
         inner_steps_before=plan.inner_steps_before + previous.inner_steps,
         shrink_streak=shrink_streak,
         history=history,
-        state_digest=digest,
-        hosts=update_miss_counts(plan.hosts, claims, round=previous.round - 1, next_round=previous.round + 1),
+        state_digest=_agreed_state(plan, previous, claims, places),
+        hosts=update_miss_counts(
+            plan.hosts,
+            claims,
+            joined={roster_entry.peer: roster_entry.joined_round for roster_entry in previous.roster},
+            round=previous.round - 1,
+            next_round=previous.round + 1,
+        ),
     )
     hosts = tuple(share.peer for share in plan.hosts)
     return InstanceDraft(plan=moved, holders=hosts, ready=hosts)
+
+
+def _agreed_state(plan: InstancePlan, previous: RoundPlan, claims: Claims, places: Mapping[PeerId, int]) -> Digest | None:
+    """The state that more than half of the hosts report that had work in the reported round, reported or not; None where there
+    is no such state, so that no few hosts, and no tie, make the others fetch theirs."""
+    round = previous.round - 1
+    planned = [share.peer for share in plan.hosts if share.peer in places and share.works_from <= round]
+    named = Counter(claims[peer].state_digest for peer in planned if peer in claims)
+    return next((digest for digest, count in sorted(named.items()) if is_majority(count, len(planned))), None)
 
 
 def _forked(drafts: list[InstanceDraft], round: int, end: int, rules: Rules) -> tuple[list[InstanceDraft], tuple[Fork, ...]]:

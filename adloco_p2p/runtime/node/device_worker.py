@@ -17,6 +17,7 @@ from typing import SupportsFloat
 
 from adloco_p2p.core.model.events import (
     ApplyOuter,
+    CarryOver,
     DiscardRound,
     DropInstance,
     Evaluate,
@@ -42,6 +43,7 @@ from adloco_p2p.runtime.node.ports import AveragedVector, CheckpointStore, Engin
 DeviceEffect = (
     RunInner
     | ApplyOuter
+    | CarryOver
     | Transition
     | DropInstance
     | DiscardRound
@@ -173,6 +175,8 @@ class DeviceWorker:
                 return self._run_inner(effect)
             case ApplyOuter():
                 return self._apply_outer(effect, self._take_average(effect))
+            case CarryOver():
+                return self._carry_over(effect)
             case Transition():
                 return self._transition(effect)
             case DropInstance(instance=instance):
@@ -210,6 +214,15 @@ class DeviceWorker:
     def _apply_outer(self, effect: ApplyOuter, averaged: AveragedVector) -> Event:
         instance, number = effect.instance, effect.round
         self._engine.apply_outer(instance, averaged.vector, round=number, residual=averaged.residual)
+        digest, state_digest = self._engine.digests(instance)
+        self._states.offer(instance, number + 1, state_digest, self._engine.state(instance))
+        return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest, epoch=effect.epoch)
+
+    def _carry_over(self, effect: CarryOver) -> Event:
+        """Nothing is lost: what was to be averaged goes into the next pseudo-gradient."""
+        instance, number = effect.instance, effect.round
+        self._drop_averages(instance, before=number + 1)
+        self._engine.carry_over(instance, self._pseudo_gradients.pop((instance, number), None), round=number)
         digest, state_digest = self._engine.digests(instance)
         self._states.offer(instance, number + 1, state_digest, self._engine.state(instance))
         return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest, epoch=effect.epoch)
@@ -309,7 +322,11 @@ def _ends_round_before(job: DeviceEffect, running: RunInner) -> bool:
     """Whether the job belongs to the outer step that `running` did not wait for. Whatever else comes, waits its turn, and what
     was asked for after it, too."""
     match job:
-        case ApplyOuter(instance=instance, round=number) | Evaluate(instance=instance, round=number):
+        case (
+            ApplyOuter(instance=instance, round=number)
+            | CarryOver(instance=instance, round=number)
+            | Evaluate(instance=instance, round=number)
+        ):
             return instance == running.plan.instance and number < running.round
         case SaveInstance(instance=instance, round=boundary):
             return instance == running.plan.instance and boundary <= running.round

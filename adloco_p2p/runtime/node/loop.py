@@ -17,6 +17,7 @@ from adloco_p2p.core.model.events import (
     AverageFinished,
     Broadcast,
     CancelAverage,
+    CarryOver,
     Command,
     Commanded,
     DiscardRound,
@@ -216,6 +217,7 @@ class Node:
             case (
                 RunInner()
                 | ApplyOuter()
+                | CarryOver()
                 | Transition()
                 | DropInstance()
                 | DiscardRound()

@@ -30,6 +30,9 @@ class Engine(Protocol):
     def pseudo_gradient(self, instance: InstanceId) -> Vector:
         """Of the last `run_inner`: what is to be averaged; a buffer that stays valid until the round's `apply_outer`."""
 
+    def carry_over(self, instance: InstanceId, pseudo_gradient: Vector | None, *, round: int) -> None:
+        """The round is void: no outer step; the next pseudo-gradient spans it."""
+
     def apply_outer(self, instance: InstanceId, averaged: Vector, *, round: int, residual: Vector | None) -> None:
         """The local parameters follow, unless the inner steps of the next round have begun. The residual joins the next
         pseudo-gradient."""

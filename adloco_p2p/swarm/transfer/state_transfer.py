@@ -74,7 +74,8 @@ class StateServer:
         instance were offered, or `withdraw`, and until the downloads that then run have ended. Costs nothing until asked for.
         """
         offers = self._offers.setdefault(instance, {})
-        offers.pop(round, None)
+        for other in [other for other, offer in offers.items() if other == round or offer.root == root]:
+            del offers[other]  # after a void round the state is the same
         offers[round] = _Offer(root, outer, momentum)
         for older in list(offers)[:-MAX_OFFERED_ROUNDS]:  # by age: after a change of history rounds begin lower again
             del offers[older]

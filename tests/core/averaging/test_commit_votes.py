@@ -1,65 +1,83 @@
-"""Which average counts, by hand."""
+"""Which average is committed, by hand."""
+
+from dataclasses import replace
 
 from adloco_p2p.core.averaging.commit_votes import CommitVotes, choice_of
 from adloco_p2p.core.model.messages import AverageDigest
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
+from adloco_p2p.sim.identities import sign, verify
 
 A, B, C, D = (PeerId(name) for name in "ABCD")
+PLAN = Digest("5" * 64)
 
 
-def vote(digest: str, *contributors: PeerId, relayed_for: tuple[PeerId, ...] = ()) -> AverageDigest:
-    return AverageDigest(
-        instance=0, round=3, attempt=0, contributors=contributors, digest=Digest(digest * 32), relayed_for=relayed_for
-    )
+def vote(voter: PeerId, digest: str, *contributors: PeerId, backers: tuple[PeerId, ...] = ()) -> AverageDigest:
+    unsigned = AverageDigest(instance=InstanceId(0), round=3, attempt=0, contributors=contributors, digest=Digest(digest * 64))
+    signed = {peer: sign(peer, unsigned.payload(PLAN, peer)) for peer in (voter, *backers)}
+    return replace(unsigned, signature=signed[voter], backers=tuple((peer, signed[peer]) for peer in backers))
 
 
 def votes_of(me: PeerId, *clients: PeerId) -> CommitVotes:
-    return CommitVotes(me=me, contributors=(A, B, C, D), clients=clients)
+    return CommitVotes(
+        me=me,
+        plan_digest=PLAN,
+        contributors=(A, B, C, D),
+        clients=clients,
+        sign=lambda payload: sign(me, payload),
+        verify=verify,
+    )
 
 
-def test_a_majority_is_of_those_that_could_vote() -> None:
-    votes, large = votes_of(A), vote("1", A, B, C, D)
-    votes.cast(large)
-    votes.received(B, large)
-    assert votes.tally(()).majority is None  # two of four
-    assert votes.tally((D,)).majority == choice_of(large)  # two of three
-    assert votes.tally((A, B)).holders(choice_of(large)) == [A]  # this host is never absent to itself
+def test_a_majority_is_of_the_planned_voters_whoever_is_gone() -> None:
+    votes = votes_of(A)
+    votes.cast(vote(A, "1", A, B, C, D))
+    votes.received(B, vote(B, "1", A, B, C, D))
+    for absent in ((), (D,), (C, D), (B, C, D)):
+        assert votes.tally(absent).majority is None, "two of four"
+    assert not votes.tally((D,)).is_hopeless and votes.tally((C, D)).is_hopeless
+    votes.received(C, vote(C, "1", A, B, C, D))
+    assert votes.tally((B, C, D)).majority == choice_of(vote(A, "1", A, B, C, D)), "votes of the dead count"
 
 
-def test_the_average_of_most_hosts_comes_first() -> None:
-    votes, small, large = votes_of(A), vote("1", A, B), vote("2", B, C, D)
-    votes.cast(small)
-    votes.received(B, small)
-    votes.received(C, large)
-    votes.received(D, large)
+def test_a_majority_names_the_same_attempt_contributors_and_digest() -> None:
+    votes = votes_of(A)
+    votes.cast(vote(A, "1", A, B, C, D))
+    votes.received(B, vote(B, "1", A, B, C))
+    votes.received(C, vote(C, "1", A, B, C))
     tally = votes.tally(())
-    assert tally.is_complete and tally.majority is None
-    assert tally.ranking == [choice_of(large), choice_of(small)]
+    assert tally.majority is None and not tally.is_hopeless
+    votes.received(D, vote(D, "2", B, C, D))
+    assert votes.tally(()).is_hopeless
 
 
-def test_few_hold_an_average_of_few() -> None:
-    votes, own = votes_of(A), vote("1", A)
-    votes.cast(own)
-    assert not votes.tally(()).is_of_half(choice_of(own))
-    assert votes.tally((C, D)).is_of_half(choice_of(own))
+def test_a_vote_is_of_a_host_that_took_part() -> None:
+    votes = votes_of(A)
+    votes.received(B, vote(B, "1", C, D))
+    assert votes.voters == ()
 
 
-def test_a_host_in_client_mode_counts_the_relayed_vote_of_another_one() -> None:
-    relaying = vote("1", A, B, C, D, relayed_for=(D,))
-    client, listening = votes_of(C, C, D), votes_of(B, C, D)
-    for votes in (client, listening):
-        votes.received(A, relaying)
-    assert set(client.tally(()).votes) == {A, D}
-    assert set(listening.tally(()).votes) == {A}
-    assert client.direct_vote_of(D) is None  # it cannot be asked for the average
-
-
-def test_a_host_that_has_voted_relays_the_same_vote_of_hosts_in_client_mode() -> None:
-    votes, same, other = votes_of(A, C, D), vote("1", A, B, C, D), vote("2", D)
-    votes.received(C, same)
-    assert not votes.to_relay(C)  # not yet: this host holds nothing
-    votes.cast(same)
-    votes.received(D, other)
-    assert votes.own.relayed_for == (C,)
+def test_a_host_passes_on_the_equal_votes_of_hosts_in_client_mode() -> None:
+    votes = votes_of(A, C, D)
+    votes.received(C, vote(C, "1", A, B, C, D))
+    votes.received(B, vote(B, "1", A, B, C, D))
+    assert not votes.to_relay(C), "not yet: this host holds nothing"
+    votes.cast(vote(A, "1", A, B, C, D))
+    votes.received(D, vote(D, "2", D))
+    assert [peer for peer, _ in votes.own.backers] == [C]
     assert votes.to_relay(C) == {D}
     assert not votes.to_relay(D) and not votes.to_relay(B)
+    other = votes_of(D, C, D)
+    other.received(A, votes.own)
+    assert other.voters == (A, C), "each signed its own"
+    answer = votes.answer(None)
+    assert answer is not None and [peer for peer, _ in answer.backers] == [B, C]
+
+
+def test_votes_that_are_passed_on_are_taken_up_to_the_first_that_is_not_signed() -> None:
+    votes = votes_of(A)
+    message = vote(B, "1", A, B, C, D, backers=(C, D))
+    forged = replace(message, backers=((C, "00"), *message.backers))
+    votes.received(B, forged)
+    assert votes.voters == (B,)
+    votes.received(B, message)
+    assert votes.voters == (B, C, D)

@@ -108,6 +108,19 @@ def test_what_most_claim_counts_and_of_their_samples_the_fewest() -> None:
     assert (item.branch_state.round, item.branch_state.samples, item.claimants) == (two.round, 90, (peer(1), peer(2)))
 
 
+def test_of_one_report_one_branch_counts_and_all_together_weigh_a_quarter() -> None:
+    """Review B4: 63 invented branches with one and the same state outweighed the true one by 63 to 1."""
+    ledger = history(5)
+    invented = tuple(branch_state(ledger, branch=Digest(f"{number + 1:064x}"), samples=10**9) for number in range(63))
+    (first, *others) = honest_reports(ledger.reported)
+    assert len(accepted_claims(ledger, [replace(first, branches=invented), *others])) == 1
+    items = [accepted_claims(ledger, bringing(ledger, (0, claim)))[0] for claim in invented[:3]]
+    named = replace(ledger.plans[-1], branches=tuple(sorted(items, key=lambda item: item.branch_state.key)))
+    holding = [replace(report, branches=invented[:3]) for report in honest_reports(ledger.reported)]
+    (merge,) = next_plan(named, holding, ONE).merges
+    assert len(merge.sources) == 4 and sum(merge.weights[1:]) == pytest.approx(0.25)
+
+
 def test_samples_are_those_of_reports_and_at_the_end_those_of_plans() -> None:
     ledger = history(6)
     fork, entries = ledger.plans[2], ledger.entries[2:]
@@ -123,7 +136,7 @@ def merged(ledger: Ledger, item: PendingBranch, *, holders: range, round_later: 
     return next_plan(named, reports, ONE)
 
 
-@pytest.mark.parametrize(("samples", "weight"), [(100, None), (10**9, 0.5)])
+@pytest.mark.parametrize(("samples", "weight"), [(100, None), (10**9, 0.25)])
 def test_the_merge_is_ordered_once_all_hosts_hold_it_and_weighs_by_samples(samples: int, weight: float | None) -> None:
     ledger = history(5)
     (item,) = accepted_claims(ledger, bringing(ledger, (0, branch_state(ledger, samples=samples))))

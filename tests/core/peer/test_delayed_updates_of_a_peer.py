@@ -6,11 +6,22 @@ import pytest
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.outer_round import OuterRound, Phase
-from adloco_p2p.core.model.events import ApplyOuter, Average, Commanded, Effect, Evaluate, InnerResult, PeerBack, RunInner, Stop
+from adloco_p2p.core.model.events import (
+    ApplyOuter,
+    Average,
+    CarryOver,
+    Commanded,
+    Effect,
+    Evaluate,
+    InnerResult,
+    PeerBack,
+    RunInner,
+    Stop,
+)
 from adloco_p2p.core.model.messages import AttemptStart
 from adloco_p2p.core.model.rules import Rules
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
-from tests.core.averaging.test_outer_round import RULES, A, B, C
+from adloco_p2p.core.model.types import InstanceId, PeerId
+from tests.core.averaging.test_outer_round import RULES, A, B, C, outer_round
 from tests.core.averaging.test_outer_round import averaging as averaged_at_once
 from tests.core.peer.test_peer import PEER0, PEER1, PEER2, PEER3, finished, rules, same_states
 from tests.core.world import RefereedWorld, World
@@ -22,13 +33,13 @@ class Trace:
     """Inner steps and outer steps of every peer, in the order in which the device was asked for them."""
 
     def __init__(self, world: World) -> None:
-        self.asked: dict[PeerId, list[RunInner | ApplyOuter]] = {name: [] for name in world.hosts}
+        self.asked: dict[PeerId, list[RunInner | ApplyOuter | CarryOver]] = {name: [] for name in world.hosts}
         self.training_seconds = 0.0
         self.world = world
         world.on_effect = self.note
 
     def note(self, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, RunInner | ApplyOuter):
+        if isinstance(effect, RunInner | ApplyOuter | CarryOver):
             self.asked[peer].append(effect)
         if isinstance(effect, RunInner) and peer == PEER0:
             self.training_seconds += effect.share.samples / self.world.hosts[peer].speed
@@ -41,7 +52,7 @@ class Trace:
         for asked in self.asked.values():
             applied: dict[InstanceId, int] = {}
             for effect in asked:
-                if isinstance(effect, ApplyOuter):
+                if isinstance(effect, ApplyOuter | CarryOver):
                     assert effect.round > applied.get(effect.instance, -1)
                     applied[effect.instance] = effect.round
                 elif effect.is_ahead:
@@ -203,9 +214,7 @@ def test_a_peer_goes_and_comes_back_from_its_checkpoint(command: str, asked_at: 
 def trained(*peers: PeerId) -> tuple[OuterRound, InnerResult]:
     """The round of the first peer, its inner steps about to end."""
     example = averaged_at_once(*peers, adaptive_timeout=AdaptiveTimeout())
-    outer = OuterRound(
-        me=peers[0], plan=example._plan, plan_digest=Digest("7" * 64), instance=INSTANCE, adaptive_timeout=AdaptiveTimeout()
-    )
+    outer = outer_round(peers[0], example._plan, AdaptiveTimeout())
     (inner,) = [effect for effect in outer.start(0.0, progress_end=0.1, is_ahead=True) if isinstance(effect, RunInner)]
     assert inner.is_ahead
     assert example.result is not None

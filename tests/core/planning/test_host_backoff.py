@@ -18,6 +18,7 @@ from tests.core.planning.test_round_plan import ONE, honest_reports, run
 from tests.core.world import RefereedWorld, World
 
 A, B, C = peer(0), peer(1), peer(2)
+JOINED = {A: 0, B: 3, C: 0}
 
 
 def claims(contributors: Mapping[PeerId, Sequence[PeerId]]) -> dict[PeerId, InstanceReport]:
@@ -57,22 +58,22 @@ def test_backoffs_double_up_to_a_limit() -> None:
 def test_more_than_half_of_the_reports_say_who_was_left_out(
     said: Mapping[PeerId, Sequence[PeerId]], missed_averages: int
 ) -> None:
-    *_, share = update_miss_counts(shares(missed_averages=1), claims(said), round=5, next_round=7)
+    *_, share = update_miss_counts(shares(missed_averages=1), claims(said), joined=JOINED, round=5, next_round=7)
     assert (share.missed_averages, share.works_from) == (missed_averages, 0)
 
 
 def test_after_three_missed_averages_a_host_backs_off_four_rounds_and_the_others_do_not() -> None:
     said = claims({A: (A, B), B: (A, B)})
-    first, second, share = update_miss_counts(shares(missed_averages=2), said, round=5, next_round=7)
+    first, second, share = update_miss_counts(shares(missed_averages=2), said, joined=JOINED, round=5, next_round=7)
     assert (share.missed_averages, share.works_from) == (3, 11)
     assert (first.missed_averages, second.missed_averages) == (0, 0)
 
 
 def test_who_had_no_work_is_not_judged() -> None:
     said = claims({A: (A, B), B: (A, B)})
-    *_, share = update_miss_counts(shares(missed_averages=3, works_from=6), said, round=5, next_round=7)
+    *_, share = update_miss_counts(shares(missed_averages=3, works_from=6), said, joined=JOINED, round=5, next_round=7)
     assert (share.missed_averages, share.works_from) == (3, 6)
-    *_, share = update_miss_counts(shares(missed_averages=3, works_from=5), said, round=5, next_round=7)
+    *_, share = update_miss_counts(shares(missed_averages=3, works_from=5), said, joined=JOINED, round=5, next_round=7)
     assert (share.missed_averages, share.works_from) == (4, 15)
 
 

@@ -1,0 +1,146 @@
+"""What one member of several does to the others' plans: it forges histories, and leaves out reports."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from adloco_p2p.core.ledger.fork_choice import outranks, verdict
+from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.ledger.validation import check_entry
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, LedgerEntry
+from adloco_p2p.core.model.messages import Ack, Entries, Proposal
+from adloco_p2p.core.model.types import PeerId, RoundPlan, roster_of
+from tests.core.agreement.test_consensus import Swarm, decide, recall_from, said, sign, verify
+from tests.core.agreement.test_strangers import entry_of, played
+from tests.core.core_values import peer
+
+# --- fork choice -----------------------------------------------------------------------------------------------------
+
+
+def forged_history(liar: PeerId, genesis: RoundPlan, *, length: int) -> list[LedgerEntry]:
+    """Every entry is valid: in the first one all others are absent, and from then on the liar is alone."""
+    ledger = Ledger(genesis, recall=recall_from([]))
+    others = [name for name in roster_of(genesis) if name != liar]
+    for number in range(length):
+        gone = others if number == 0 else ()
+        entry = entry_of(liar, ledger, absent=gone, departed=gone)
+        assert not check_entry(entry, ledger=ledger, decide=decide, verify=verify)
+        ledger.append(entry)
+    return ledger.entries
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_a_forged_history_replaces_nothing_however_long_it_is(size: int) -> None:
+    """Review A2: a chain that leaves the first plan, and claims more rounds and samples than the honest one."""
+    swarm = played(size, rounds=3)
+    liar, victim = peer(size - 1), swarm.peers[peer(0)]
+    before = victim.ledger.head
+    forged = forged_history(liar, swarm.genesis, length=20)
+    head = replace(before, round=forged[-1].plan.round, digest=forged[-1].value.plan, samples=10**9)
+    beat = replace(swarm.peers[liar].members.heartbeat(swarm.now), head=head)
+    for _ in range(3):
+        swarm.now += 1.0
+        swarm.take(peer(0), victim.receive(liar, beat, swarm.now))
+        for part in (forged, forged[:5], forged[5:]):
+            swarm.take(peer(0), victim.receive(liar, Entries(entries=tuple(part)), swarm.now))
+    assert victim.ledger.head == before
+    assert not swarm.switched
+    assert not victim.consensus._exchange.is_collecting
+
+
+def forked(voters: Sequence[PeerId], swarm: Swarm, *, departed: Sequence[PeerId]) -> Ledger:
+    """A history whose first entry has the votes of these, and that excludes some others."""
+    ledger = Ledger(swarm.genesis, recall=recall_from([]))
+    entry = entry_of(voters[0], ledger, absent=departed, departed=departed)
+    ballot = Ballot(attempt=1, peer=voters[0])
+    votes = tuple(CastVote(peer=name, abstains=False, signature="") for name in sorted(voters))
+    certificate = Certificate(ballot=ballot, absent=tuple(sorted(departed)), votes=votes)
+    ledger.append(replace(entry, certificate=certificate))
+    return ledger
+
+
+def test_the_electors_of_the_last_common_plan_decide_before_the_samples_do() -> None:
+    swarm = Swarm(5)
+    a, b, c, d, e = (peer(index) for index in range(5))
+    most, few = forked((a, b), swarm, departed=(d, e)), forked((d, e), swarm, departed=(a, b, c))
+    few.samples[-1] = 10**9
+    assert verdict(most, few) == "own" and verdict(few, most) == "other"
+    assert outranks(most, few) and not outranks(few, most)
+
+
+def test_who_voted_for_both_sides_counts_for_neither() -> None:
+    swarm = Swarm(4)
+    a, b, c, d = (peer(index) for index in range(4))
+    left, right = forked((a, b), swarm, departed=(c, d)), forked((b, c, d), swarm, departed=(a,))
+    assert verdict(left, right) == "other", "c and d against a"
+    left, right = forked((a, b), swarm, departed=(c, d)), forked((b, c), swarm, departed=(a, d))
+    assert verdict(left, right) == "tie", "a against c"
+
+
+def test_a_tie_of_the_electors_is_decided_by_rank() -> None:
+    swarm = Swarm(4)
+    a, b, c, d = (peer(index) for index in range(4))
+    left, right = forked((a, b), swarm, departed=(c, d)), forked((c, d), swarm, departed=(a, b))
+    assert verdict(left, right) == "tie"
+    assert outranks(left, right) == (left.head.rank > right.head.rank) != outranks(right, left)
+
+
+# --- the reports of a plan -------------------------------------------------------------------------------------------
+
+
+def lone_proposal(swarm: Swarm, liar: PeerId, attempt: int) -> Proposal:
+    """Of the liar, which has no report but its own."""
+    value = swarm.peers[liar].consensus.values.make(joined=(), absent=())
+    unsigned = Proposal(ballot=Ballot(attempt=attempt, peer=liar), absent=(), value=value, signature="")
+    return replace(unsigned, signature=sign(liar, unsigned.payload))
+
+
+def acks_of(swarm: Swarm, liar: PeerId, proposal: Proposal) -> list[Ack]:
+    swarm.mail.clear()
+    for name in swarm.peers:
+        if name != liar:
+            swarm.take(name, swarm.peers[name].receive(liar, proposal, swarm.now))
+    return said(swarm, Ack)
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_a_proposer_that_leaves_out_the_others_reports_gets_no_plan(size: int) -> None:
+    """Review B1 and B2: it reports at once, begins a ballot at once, and names its own report only."""
+    swarm = played(size)
+    liar = swarm.order[-1]
+    honest = [name for name in swarm.peers if name != liar]
+    parent = swarm.peers[liar].ledger.plans[-1]
+    swarm.report(liar, 2)
+    swarm.deliver(to=tuple(swarm.peers))
+    assert len(lone_proposal(swarm, liar, 1).value.reports) == 1
+    assert not acks_of(swarm, liar, lone_proposal(swarm, liar, 1)), "a majority has not reported yet"
+    for name in honest:
+        swarm.report(name, 2)
+    swarm.mail = [(sender, to, message) for sender, to, message in swarm.mail if not isinstance(message, Proposal)]
+    swarm.deliver(to=honest)
+    swarm.now += 3.0
+    if swarm.peers[honest[0]].ledger.plans[-1] == parent:
+        assert not acks_of(swarm, liar, lone_proposal(swarm, liar, 2)), "their own reports are missing"
+    swarm.pass_time(12, among=honest)
+    newest = swarm.peers[honest[0]].ledger.entries[-1]
+    assert newest.plan.round == parent.round + 1
+    assert {signed.report.peer for signed in newest.reports} >= set(honest)
+
+
+def test_a_value_that_omits_reports_is_taken_after_eight_leases() -> None:
+    """Any plan is better than none: those that could make a better one had their time."""
+    swarm = played(3)
+    liar = swarm.order[-1]
+    name = next(name for name in swarm.peers if name != liar)
+    values = swarm.peers[name].consensus.values
+    swarm.report(liar, 2)
+    swarm.deliver(to=(liar, name))
+    proposal = lone_proposal(swarm, liar, 1)
+    digest = values.keep(proposal.value, liar)
+    lease = swarm.peers[name].members.lease_seconds
+    assert values.omits_reports(digest, swarm.now)
+    assert values.omits_reports(digest, swarm.now + 7.9 * lease)
+    assert not values.omits_reports(digest, swarm.now + 8.1 * lease)
+    assert canonical.digest_once(proposal.value) == digest
