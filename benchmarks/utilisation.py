@@ -25,7 +25,7 @@ from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import AveragingConfig
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.codecs import codec_named
-from adloco_p2p.numerics.digest import state_digest, tensor_digest
+from adloco_p2p.numerics.digest import state_digests
 from adloco_p2p.numerics.outer_optimizer import outer_step_
 from adloco_p2p.views.cost_model import round_bytes
 from benchmarks.method.clock import Link, Machine, Profile
@@ -116,15 +116,15 @@ def by_state_machines(plan: Plan, *settings: str, num_rounds: int) -> float:
 
 
 def outer_step_seconds(num_parameters: float) -> float:
-    """Processor time of what the device's thread does for an outer step, evaluation and checkpoint left out: the step, both
-    digests, and the copy that joiners are served from."""
+    """Processor time of what the device's thread does for an outer step, evaluation and checkpoint left out: the step into new
+    vectors, which joiners are served from, both digests, and the local parameters that follow."""
     torch.set_num_threads(1)
-    outer, momentum, averaged = (torch.randn(OUTER_VALUES) for _ in range(3))
+    outer, momentum, averaged, local = (torch.randn(OUTER_VALUES) for _ in range(4))
     begun = time.process_time()
+    outer, momentum = outer.clone(), momentum.clone()
     outer_step_(outer, momentum, averaged, kind="nesterov", learning_rate=0.7, momentum_factor=0.7)
-    tensor_digest(outer)
-    state_digest(outer, momentum)
-    outer.clone(), momentum.clone()
+    local.copy_(outer)
+    state_digests(outer, momentum)
     return (time.process_time() - begun) * num_parameters / OUTER_VALUES
 
 

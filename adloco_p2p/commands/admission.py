@@ -48,7 +48,8 @@ def invite(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--seats, --each: at most {MAX_ROSTER} is accepted", code="E200")
     address = _address(signer.workdir)
     if signer.run.admission.kind == "open":
-        raise ConfigError(f"this run asks for no invitation; others join with {address}", code="E201")
+        say(json.dumps({"link": address}) if arguments.json else f"{address}\n# the run is open: it asks for no invitation")
+        return 0
     seats, number = (1, arguments.each) if arguments.each is not None else (arguments.seats, 1)
     last_round = signer.round + arguments.rounds
     tokens = [Token.issue(signer.run.digest, signer.identity, seats=seats, last_round=last_round) for _ in range(number)]

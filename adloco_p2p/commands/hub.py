@@ -1,5 +1,6 @@
 """Environment of the hub's libraries, read when they are imported: how much they print, and whether they ask the hub."""
 
+import logging
 import os
 
 _QUIET = {
@@ -9,6 +10,9 @@ _QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
 }
 """No bars, and no line for every retry, which the libraries print twice: a failure is reported once, by our own error."""
+_CHATTY = ("torchao", "torch.utils._pytree")
+"""Loggers that warn while they are imported: transformers imports torchao wherever it is installed, and it warns of kernels for
+hardware that this machine does not have."""
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 
@@ -16,5 +20,7 @@ def settle(*, is_offline: bool) -> None:
     """Call before any of the libraries is imported. Settings of the user stay, except that `--offline` never asks the hub."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.ERROR)
     if is_offline:
         os.environ.update(_OFFLINE)

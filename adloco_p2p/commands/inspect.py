@@ -72,16 +72,7 @@ def plan(arguments: argparse.Namespace) -> int:
         document = {
             "samples": num_samples,
             "parameters": num_parameters,
-            "estimates": [
-                {
-                    "method": item.method,
-                    "rounds": item.rounds,
-                    "bytes_per_peer": item.bytes_per_peer,
-                    "transfer_seconds": item.transfer_seconds,
-                    "basis": item.basis,
-                }
-                for item in estimates
-            ],
+            "estimates": [asdict(item) for item in estimates],
             "memory": asdict(need),
             "happened": happened,
         }

@@ -114,13 +114,14 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
     import transformers
 
     from adloco_p2p.data.tokenizer import open_tokenizer
-    from adloco_p2p.training.adapters import merged, save_adapter
-    from adloco_p2p.training.pretrained import stored_dtype
 
     transformers.utils.logging.disable_progress_bar()
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ConfigError(f"--output {output}: exists and is not empty; name a new directory", code="E211")
     saved, model = read_saved(workdir, lambda saved: load_model(saved, saved.instance(instance)))
+    from adloco_p2p.training.adapters import merged, save_adapter  # seconds to import: a wrong directory was refused before
+    from adloco_p2p.training.pretrained import stored_dtype
+
     chosen, run = saved.instance(instance), saved.run
     tokenizer = open_tokenizer(run.tokenizer)
     with reported(output):

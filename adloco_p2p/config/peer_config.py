@@ -22,6 +22,9 @@ class PeerConfig:
     """Part of the GPU's memory that training may use."""
     memory_budget_bytes: Annotated[int, Ge(1 << 20)] = 2 << 30
     """On a CPU: bytes that one micro-batch may need for its activations and gradients."""
+    activation_checkpointing: bool = False
+    """Keep of a block's activations its input only and compute the others again: far less memory, a third more time, the same
+    gradients bit for bit."""
     max_micro_batch: PositiveInt = 1024
     """The probe never tries a larger micro-batch, in samples."""
     max_instances: PositiveInt = 8

@@ -61,6 +61,13 @@ def state_digest(outer: torch.Tensor, momentum: torch.Tensor) -> Digest:
     return blob_root(state_index(outer, momentum))
 
 
+def state_digests(outer: torch.Tensor, momentum: torch.Tensor) -> tuple[Digest, Digest]:
+    """Root of the outer parameters alone, and of the state; every byte is hashed once."""
+    chunks = [(len(chunk), chunk_digest(chunk)) for chunk in state_chunks(outer, momentum)]
+    of_outer = chunks[: -(-outer.nbytes // CHUNK_BYTES)]
+    return blob_root(blob_index(b"", of_outer)), blob_root(blob_index(b"", chunks))
+
+
 def chunk_digest(data: Buffer) -> bytes:
     return hashlib.sha256(data).digest()
 

@@ -16,6 +16,7 @@ from adloco_p2p.core.model.telemetry import Started
 from adloco_p2p.core.model.types import Capacity, PeerId
 from adloco_p2p.core.peer.peer import Cadence
 from adloco_p2p.data.feed import IndexedFeed, open_feed
+from adloco_p2p.numerics.batch import Feed
 from adloco_p2p.runtime.adapters.control_adapter import ControlAdapter
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
@@ -126,20 +127,25 @@ def open_local(
             max_instances=peer_config.max_instances,
             is_reachable=not peer_config.client_mode,
         ),
-        started=Started(
-            run=run.digest,
-            name=run.name,
-            peer=me,
-            mode=run.mode,
-            rounds=run.work.rounds,
-            samples=run.work.samples,
-            inner_steps=run.work.inner_steps,
-            parameters=engine.num_parameters,
-            device=str(engine.device),
-            micro_batch_limit=engine.micro_batch_limit,
-            unigram_entropy=feed.unigram_entropy(run.evaluation.rows) if isinstance(feed, IndexedFeed) else None,
-            resumed_round=latest.round if latest else None,
-        ),
+        started=_started(me, run, engine, feed, resumed_round=latest.round if latest else None),
+    )
+
+
+def _started(me: PeerId, run: RunConfig, engine: Hosting, feed: Feed, *, resumed_round: int | None) -> Started:
+    """The first event of a process."""
+    return Started(
+        run=run.digest,
+        name=run.name,
+        peer=me,
+        mode=run.mode,
+        rounds=run.work.rounds,
+        samples=run.work.samples,
+        inner_steps=run.work.inner_steps,
+        parameters=engine.num_parameters,
+        device=str(engine.device),
+        micro_batch_limit=engine.micro_batch_limit,
+        unigram_entropy=feed.unigram_entropy(run.evaluation.rows) if isinstance(feed, IndexedFeed) else None,
+        resumed_round=resumed_round,
     )
 
 

@@ -19,7 +19,7 @@ from adloco_p2p.core.model.events import InnerResult, RunInner
 from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict
 from adloco_p2p.errors import LocalProtocolError, StorageError
 from adloco_p2p.numerics.batch import Batch, Feed
-from adloco_p2p.numerics.digest import state_digest, tensor_digest
+from adloco_p2p.numerics.digest import state_digests
 from adloco_p2p.numerics.layout import flatten, fragment
 from adloco_p2p.numerics.outer_optimizer import outer_step_
 from adloco_p2p.numerics.reduction import weighted_average
@@ -31,7 +31,7 @@ from adloco_p2p.training.inner_optimizer import InnerOptimizer, has_shape_of, in
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.learning_rate import learning_rate_schedule
 from adloco_p2p.training.memory_need import memory_need
-from adloco_p2p.training.memory_search import search_cpu, search_cuda
+from adloco_p2p.training.memory_search import MicroBatchLimit, search_cpu, search_cuda
 from adloco_p2p.training.model import build_model, derived_seed, initial_seed
 from adloco_p2p.training.shell import ModelShell
 
@@ -49,12 +49,14 @@ class Hosting:
         self._device = configure_device(peer_config)
         module = self._build_model(InstanceId(0))
         self._shell = ModelShell(module, device=self._device, is_bfloat16=run.model.precision == "bfloat16")
+        if peer_config.activation_checkpointing:
+            self._shell.recompute_activations()
         self._instances: dict[InstanceId, Instance] = {}
         self._pseudo_gradients: dict[InstanceId, torch.Tensor] = {}
         self._residual: dict[InstanceId, torch.Tensor] = {}
         """What earlier pseudo-gradients lost on their way into an average (error feedback), [P]; checkpointed, forgotten with
         the instance."""
-        self._micro_batch_limit: int | None = None
+        self._micro_batch_limit: MicroBatchLimit | None = None
         self._heldout: Batch | None = None
 
     # --- what is hosted ----------------------------------------------------------------------------------------------
@@ -80,14 +82,15 @@ class Hosting:
 
     @property
     def micro_batch_limit(self) -> int:
-        """Largest micro-batch that the device holds, in samples; probed when first asked, smaller after an out-of-memory.
+        """Largest micro-batch that the device holds, in samples; probed when first asked, smaller after an out-of-memory
+        until many rounds went well.
 
         Raises DeviceError where one sample does not fit.
         """
         if self._micro_batch_limit is None:
             with self._own_randomness():
-                self._micro_batch_limit = self._probe()
-        return self._micro_batch_limit
+                self._micro_batch_limit = MicroBatchLimit(self._probe())
+        return self._micro_batch_limit.samples
 
     def start(self, instances: Sequence[InstanceId]) -> None:
         """Host fresh instances, as the run's seed makes them: the same on every peer."""
@@ -146,7 +149,8 @@ class Hosting:
                 on_progress=on_progress,
             )
         if result is not None:
-            self._micro_batch_limit = result.micro_batch_limit
+            assert self._micro_batch_limit is not None
+            self._micro_batch_limit.note_round(result.micro_batch_limit)
             instance.fraction = result.samples / sum(share.samples for share in effect.plan.hosts)
         return result
 
@@ -268,7 +272,7 @@ class Hosting:
     def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
         """Of the outer parameters, and of the state (outer parameters and momentum)."""
         hosted = self._get(instance)
-        return tensor_digest(hosted.outer), state_digest(hosted.outer, hosted.momentum)
+        return state_digests(hosted.outer, hosted.momentum)
 
     def state(self, instance: InstanceId) -> tuple[torch.Tensor, torch.Tensor]:
         """Outer parameters and momentum [P], which nobody writes to: what a donor serves and `adopt` takes."""

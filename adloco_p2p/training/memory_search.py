@@ -10,6 +10,29 @@ from adloco_p2p.training.inner_loop import accumulate_gradient
 from adloco_p2p.training.instance import Instance, NewOptimizer
 from adloco_p2p.training.shell import ModelShell
 
+_FIRST_PATIENCE, _MOST_PATIENCE = 4, 512
+"""Rounds without an out-of-memory before a larger micro-batch is tried again; doubled by every out-of-memory."""
+
+
+class MicroBatchLimit:
+    """The probed limit, lowered by an out-of-memory, and carefully raised again: what was short may have been another program's
+    memory, or fragments that are whole again."""
+
+    def __init__(self, probed: int) -> None:
+        self.samples = self._probed = probed
+        self._patience = _FIRST_PATIENCE
+        self._rounds = 0
+
+    def note_round(self, fitting: int) -> None:
+        """A round ended in which `fitting` samples were the limit."""
+        if fitting < self.samples:
+            self.samples, self._rounds = fitting, 0
+            self._patience = min(_MOST_PATIENCE, 2 * self._patience)
+        elif self.samples < self._probed:
+            self._rounds += 1
+            if self._rounds == self._patience:
+                self.samples, self._rounds = min(self._probed, self.samples + max(1, self.samples // 4)), 0
+
 
 def largest_fitting(fits: Callable[[int], bool], *, limit: int) -> int:
     """The largest size up to `limit` that fits, where smaller ones fit too; 0 where none does. Doubles, then bisects."""
@@ -34,7 +57,8 @@ def search_cpu(shell: ModelShell, *, sequence_length: int, vocab_size: int, budg
     not hold one sample.
     """
     shell.module.train()
-    one, two = (_step_bytes(shell, _synthetic_rows(n, sequence_length, vocab_size)) for n in (1, 2))
+    with shell.keeping_activations():  # so with activation checkpointing the limit is far below what would fit
+        one, two = (_step_bytes(shell, _synthetic_rows(n, sequence_length, vocab_size)) for n in (1, 2))
     per_sample = two - one
     assert per_sample > 0, (one, two)
     fixed = one - per_sample + shell.gradient.nbytes

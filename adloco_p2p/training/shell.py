@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 import transformers
 
+from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from adloco_p2p.numerics.grad_stats import half_products
 from adloco_p2p.numerics.layout import layout_of, trainable_parameters
@@ -22,8 +23,31 @@ class ModelShell:
         self.matrices = block_matrices(module)
         self.gradient = torch.zeros(self.layout.num_parameters, device=device)  # [P], accumulated by backward
         self._is_bfloat16 = is_bfloat16
+        self._recomputes = False
         self._bound: torch.Tensor | None = None
         self._accumulate_in_place()
+
+    @contextmanager
+    def keeping_activations(self) -> Iterator[None]:
+        """Without activation checkpointing inside, where it is on: what it recomputes cannot be counted."""
+        is_on = self._recomputes
+        if is_on:
+            self.module.activation_checkpointing_disable()
+        try:
+            yield
+        finally:
+            if is_on:
+                self.recompute_activations()
+
+    def recompute_activations(self) -> None:
+        """From now on with activation checkpointing. Raises ConfigError for a model that cannot."""
+        try:
+            self.module.activation_checkpointing_enable()
+        except ValueError as error:
+            raise ConfigError(
+                f"activation_checkpointing: {self.module.config.model_type} does not support it; leave it off", code="E209"
+            ) from error
+        self._recomputes = True
 
     def _accumulate_in_place(self) -> None:
         for parameter, (_, view) in zip(self.parameters, self.layout.views(self.gradient), strict=True):

@@ -104,7 +104,7 @@ def lines(fields: Mapping[str, Any]) -> list[str]:
         for row in fields["peers"]
     ]
     if fields["join_link"]:
-        found.append(_line("join link", fields["join_link"]))
+        found.append(_line("address", fields["join_link"]))
     found += [_line("warning", units.one_line(item["message"])) for item in fields["conditions"]]
     return found
 

@@ -205,7 +205,7 @@ def _header(status: Status, measured: Sequence[Measure], width: int) -> list[Ren
 def _so_far(status: Status, measured: Sequence[Measure], width: int) -> list[RenderableType]:
     """The other metrics of the node, as many as fit each line."""
     is_alone = bool(status.join_link) and [row.is_self for row in derived.peer_rows(status)] == [True]
-    words = ["alone; the link for others: adloco-peer status"] if is_alone else []
+    words = ["alone; links for others: adloco-peer invite"] if is_alone else []
     words += [measure.text for measure in measured if measure.text and measure.name not in HEADLINE] if status.run else []
     lines: list[str] = []
     for word in words:

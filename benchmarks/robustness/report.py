@@ -1,6 +1,6 @@
 """Tables of docs/results.md from records: what lies and rules cost, in nats of held-out loss, paired by seed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,9 @@ class Records:
     def of(self, cell: Cell) -> Sequence[Record]:
         return list(self._by_cell.get(cell, {}).values())
 
+    def all(self) -> Iterator[tuple[Cell, Record]]:
+        return ((cell, record) for cell, by_seed in self._by_cell.items() for record in by_seed.values())
+
     def difference(self, cell: Cell) -> str:
         """Final loss minus that of the honest hosts alone by the plain mean, over the seeds of both."""
         ours, theirs = ({record["seed"]: record["loss"] for record in self.of(one)} for one in (cell, cell.baseline))
@@ -58,6 +61,7 @@ def write(records: Mapping[str, Record]) -> None:
     path = DOCS / "results.md"
     text = placed(path.read_text("utf-8"), "robust-price", price_table(found))
     text = placed(text, "robust-honest", honest_table(found))
+    text = placed(text, "robust-left-out", left_out_table(found))
     for name, (cell, rules) in ATTACKED.items():
         text = placed(text, name, attack_table(found, cell, rules))
     path.write_text(text, "utf-8")
@@ -97,6 +101,24 @@ def honest_table(records: Records) -> list[str]:
                 out = sum(len(hosts) for record in some for hosts in record["left_out"])
                 if rounds:
                     lines.append(_row([f"{data}, {codec}", f"{threshold}", f"{len(rounds)}", f"{min(rounds):.2f}", f"{out}"]))
+    return lines
+
+
+def left_out_table(records: Records) -> list[str]:
+    """Whom `robust` left out under each attack: of all swarms, data and codecs together."""
+    lines = _head(["attack", "rounds", "liars left out, of", "honest hosts left out, of"])
+    for attack in ATTACKS:
+        rounds = liars = honest = all_liars = all_honest = 0
+        for cell, record in records.all():
+            if (cell.attack, cell.rule) != (attack, "robust"):
+                continue
+            num_honest, count = cell.hosts - cell.liars, len(record["left_out"])
+            rounds, all_liars, all_honest = rounds + count, all_liars + count * cell.liars, all_honest + count * num_honest
+            out = [host for hosts in record["left_out"] for host in hosts]
+            honest += sum(host < num_honest for host in out)
+            liars += sum(host >= num_honest for host in out)
+        if rounds:
+            lines.append(_row([attack, f"{rounds}", f"{liars} of {all_liars}", f"{honest} of {all_honest}"]))
     return lines
 
 

@@ -12,7 +12,7 @@ from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.training.learning_rate import learning_rate_schedule
 from benchmarks.robustness.attacks import ATTACKS, Scene
 from benchmarks.robustness.cells import GROUPS, Cell
-from benchmarks.robustness.report import ATTACKED, Records, attack_table, honest_table
+from benchmarks.robustness.report import ATTACKED, Records, attack_table, honest_table, left_out_table
 from benchmarks.robustness.training import Trainees
 from tests.training.small_run import ARCHITECTURE, ME, ONE, RUN, VOCAB_SIZE, SyntheticFeed, effect, hosting, never, silent
 
@@ -138,6 +138,14 @@ def test_a_table_by_hand() -> None:
     assert attack_table(records, cell, ("mean", "clip", "robust"))[2:] == [
         "| hidden | destroyed (1 of 2) |  | +0.020 +- 0.025 (3) |"
     ]
+
+
+def test_who_was_left_out_by_hand() -> None:
+    """Hosts 6 and 7 were, in one round of two; in the first run only 7 lies."""
+    found = Records(
+        [record(1, 2.5, liars=1, attack="zero", rule="robust"), record(1, 2.5, liars=2, attack="zero", rule="robust")]
+    )
+    assert left_out_table(found)[2:] == ["| zero | 4 | 3 of 6 | 1 of 26 |"]
 
 
 def test_who_came_near_to_being_left_out_by_hand() -> None:

@@ -19,6 +19,7 @@ from adloco_p2p.cli import main
 from adloco_p2p.commands import observe
 from adloco_p2p.core.ledger.contributions import credited, leaderboard
 from adloco_p2p.core.ledger.ledger import chain
+from adloco_p2p.core.model.telemetry import Checkpoint, Stamped, Started
 from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
 from adloco_p2p.runtime.follow_run import ledger_events_of, workdir_document
@@ -114,13 +115,18 @@ def test_a_replay_says_what_was_said(whole: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_replay_keeps_the_pace_and_leaves_out_the_nights() -> None:
-    made = [
-        {"event": name, "time": time}
-        for name, time in (("started", 0.0), ("a", 4.0), ("b", 3.0), ("started", 9e5), ("c", 900006.0))
-    ]
+    begun = Started(run="0" * 64, name="tiny", peer="Qm", mode="adloco", rounds=2, samples=None, inner_steps=1)
+    times = (
+        (begun, 0.0),
+        (Checkpoint(round=0), 4.0),
+        (Checkpoint(round=1), 3.0),
+        (begun, 9e5),
+        (Checkpoint(round=2), 900006.0),
+    )
+    made = [Stamped(time=time, event=event) for event, time in times]
     assert observe.pauses(made, speed=2.0, is_plain=True) == [0.0, 2.0, 0.0, 0.0, 3.0]
     assert observe.pauses(made, speed=None, is_plain=True) == [0.0] * 5
-    long = [{"event": "round", "time": 10.0 * second} for second in range(601)]
+    long = [Stamped(time=10.0 * second, event=Checkpoint(round=second)) for second in range(601)]
     assert sum(observe.pauses(long, speed=None, is_plain=False)) == pytest.approx(observe.REPLAY_SECONDS)
 
 

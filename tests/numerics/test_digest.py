@@ -2,9 +2,18 @@
 
 import hashlib
 
+import pytest
 import torch
 
-from adloco_p2p.numerics.digest import CHUNK_BYTES, blob_root, state_chunks, state_digest, state_index, tensor_digest
+from adloco_p2p.numerics.digest import (
+    CHUNK_BYTES,
+    blob_root,
+    state_chunks,
+    state_digest,
+    state_digests,
+    state_index,
+    tensor_digest,
+)
 
 NUM_PARAMETERS = CHUNK_BYTES // 4 * 2 + 5
 
@@ -12,6 +21,12 @@ NUM_PARAMETERS = CHUNK_BYTES // 4 * 2 + 5
 def state(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(NUM_PARAMETERS, generator=generator), torch.randn(NUM_PARAMETERS, generator=generator)
+
+
+@pytest.mark.parametrize("size", [1, 5, CHUNK_BYTES // 4, CHUNK_BYTES // 4 + 1])
+def test_both_digests_of_a_state_are_the_roots_of_its_parts(size: int) -> None:
+    outer, momentum = torch.arange(float(size)), torch.ones(size)
+    assert state_digests(outer, momentum) == (state_digest(outer, torch.zeros(0)), state_digest(outer, momentum))
 
 
 def test_tensor_digest_is_sha256_of_the_bytes() -> None:

@@ -124,7 +124,7 @@ def with_timing(**changes: float) -> Any:
 AGREEMENTS = {
     "vote twice after restart": (with_part(VotesTwiceAfterRestart), 26),
     "count messages instead of peers": (with_part(CountsMessagesInsteadOfPeers), 0),
-    "ignore a lock": (with_part(IgnoresTheLock), 20),
+    "ignore a lock": (with_part(IgnoresTheLock), 25),
     "use an old roster": (with_consensus(UsesAnOldRoster), 0),
     "reply before persisting": (with_consensus(RepliesBeforePersisting), 0),
     "accept an unsigned report": (with_consensus(AcceptsUnsignedReports), 12),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from adloco_p2p.config.run_config import ModelConfig
+from adloco_p2p.config.run_config import ModelConfig, Scalar
 from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
@@ -19,7 +19,16 @@ from adloco_p2p.training.inner_loop import STATISTICS_PERIOD, accumulate_gradien
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
 from tests.numerics.gradients import gradient_noise
-from tests.training.small_run import LENGTH, ONE, RUN, VOCAB_SIZE, effect, hosting, never, rows_of, silent, train_round
+from tests.training.small_run import LENGTH, ONE, PEER, RUN, VOCAB_SIZE, effect, hosting, never, rows_of, silent, train_round
+
+GPT2: dict[str, Scalar] = {
+    "model_type": "gpt2",
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 2,
+    "resid_pdrop": 0.1,
+    "embd_pdrop": 0.1,
+}
 
 
 @pytest.fixture
@@ -192,6 +201,40 @@ def test_divergence_is_an_error_not_a_contribution() -> None:
     peer.start([ONE])
     with pytest.raises(DeviceError, match=r"inner\.learning_rate"):
         peer.run_inner(effect(), should_stop=never, on_progress=silent)
+
+
+# --- activation checkpointing ------------------------------------------------------------------------------------------
+
+
+def saved_bytes(peer: Hosting) -> int:
+    """What autograd holds between forward and backward."""
+    saved: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        peer._shell.token_losses(rows_of("saved", 0, 4))
+    return sum(saved.values())
+
+
+@pytest.mark.parametrize("architecture", [RUN.model.architecture, GPT2], ids=["llama", "gpt2 with dropout"])
+def test_recomputed_activations_give_the_same_bits(architecture: dict[str, Scalar]) -> None:
+    run = replace(RUN, model=ModelConfig(architecture=architecture))
+    plain, sparing = hosting(run), hosting(run, peer=replace(PEER, activation_checkpointing=True))
+    calls = []
+    for peer in (plain, sparing):
+        peer.start([ONE])
+        inside = next(part for name, part in peer._shell.module.named_modules() if name.endswith(".mlp"))
+        handle = inside.register_forward_pre_hook(lambda *_: calls.append(1))
+        train_round(peer, effect(batch=4, micro=2, steps=2))
+        handle.remove()
+        calls.append(0)
+    first = calls.index(0)
+    assert sum(calls[:first]) < sum(calls[first:]), "the blocks run again in backward"
+    assert plain.digests(ONE) == sparing.digests(ONE)
+    assert saved_bytes(sparing) < saved_bytes(plain)
 
 
 # --- memory running out ------------------------------------------------------------------------------------------------

@@ -46,8 +46,8 @@ def test_codecs_and_overlap_add_to_the_host() -> None:
         return need_of(peer).host / need_of(peer).num_parameters
 
     assert host() == 16 + 8 + 8
-    assert host(codec="int8") == pytest.approx(16 + 4 + 8 + 2, abs=0.1)
-    assert host(codec="int8", feedback=0.0) == pytest.approx(16 + 8 + 2, abs=0.1)
+    assert host(codec="int8") == pytest.approx(16 + 4 + 8 + 2 + 4, abs=0.1)
+    assert host(codec="int8", feedback=0.0) == pytest.approx(16 + 8 + 2 + 4, abs=0.1)
 
 
 def vectors(peer: Hosting, held: object) -> float:

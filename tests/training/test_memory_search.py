@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from adloco_p2p.errors import DeviceError
-from adloco_p2p.training.memory_search import largest_fitting, search_cpu
+from adloco_p2p.training.memory_search import MicroBatchLimit, largest_fitting, search_cpu
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
 from tests.training.small_run import LENGTH, ONE, PEER, RUN, VOCAB_SIZE, hosting
@@ -63,3 +63,23 @@ def test_probing_does_not_touch_what_is_hosted() -> None:
     assert peer.micro_batch_limit == PEER.max_micro_batch
     assert peer.digests(ONE) == before
     assert float(peer.pseudo_gradient(ONE).abs().sum()) == 0.0
+
+
+def test_the_limit_grows_back_more_patiently_each_time() -> None:
+    limit = MicroBatchLimit(16)
+    limit.note_round(16)
+    limit.note_round(8)
+
+    def rounds_until(samples: int) -> int:
+        for count in range(1, 1000):
+            limit.note_round(limit.samples)
+            if limit.samples == samples:
+                return count
+        raise AssertionError
+
+    assert [rounds_until(samples) for samples in (10, 12, 15, 16)] == [8] * 4
+    for _ in range(100):
+        limit.note_round(16)
+    assert limit.samples == 16, "never more than was probed"
+    limit.note_round(8)
+    assert rounds_until(10) == 16

@@ -54,7 +54,7 @@ def test_a_joiner_beside_one_other_peer_is_not_alone() -> None:
     ]
     link = {"event": "listening", "time": begun["time"], "join_link": "adloco://x"}
     alone, joiner = (replay([begun, link, known]) for known in founder)
-    assert "alone; the link for others" in screen(alone, 80, 24)
+    assert "alone; links for others" in screen(alone, 80, 24)
     text = screen(joiner, 80, 24)
     assert "alone" not in text and "waiting to join: round 1 at the earliest" in text
 

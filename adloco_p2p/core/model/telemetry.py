@@ -74,6 +74,7 @@ class Started(Log):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening(Log):
     join_link: str
+    """The address of the run, never with an invitation."""
     """With which others join through this peer; empty where others cannot dial it."""
 
 

@@ -193,6 +193,15 @@ def test_an_accuser_that_names_itself_is_left_out_whatever_it_has_named_before()
     assert outer._hosts.remaining == (A, C)
 
 
+def test_a_leader_leaves_out_those_that_average_with_it_no_more_but_not_half_of_the_contributors() -> None:
+    """They would refuse each of its attempts, and another leader with such a member of its own would take turns with it."""
+    six = tuple(PeerId(name) for name in "abcdef")
+    outer = averaging(*six, adaptive_timeout=AdaptiveTimeout(), batch=12)
+    for accuser in six[1:4]:
+        outer.received(accuser, accusation(A), 14.0, ())
+    assert members_of_retry(outer, 60.0) == {(A, *six[3:])}
+
+
 def test_a_leader_ends_an_attempt_that_no_failure_was_reported_of_at_most_every_32_seconds() -> None:
     def is_begun(leader: PeerId, attempt: int, now: float) -> bool:
         start = AttemptStart(instance=INSTANCE, round=0, attempt=attempt, members=(A, B, C))

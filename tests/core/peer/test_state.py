@@ -1,5 +1,7 @@
 """What a peer keeps by round goes in one place."""
 
+from types import SimpleNamespace
+
 from adloco_p2p.core.model.types import InstanceId, ProbeVerdict
 from adloco_p2p.core.peer.hosted_instance import Fetch, HostedInstance
 from adloco_p2p.core.peer.state import PeerState
@@ -46,6 +48,13 @@ def test_a_lost_history_leaves_nothing_that_was_decided_or_done_in_it() -> None:
     for name in ("own_reports", "verdicts", "rounds", "untrained"):
         assert held_rounds(state, name) == list(range(15)), name
     assert max(state.book.plans) == 14
+
+
+def test_rounds_that_were_done_with_a_state_that_is_given_up_are_done_again() -> None:
+    state = filled(9)
+    state.rounds = {key: SimpleNamespace(is_done=key[0] != 3, round=key[0]) for key in state.rounds}  # type: ignore[misc]
+    state.move_to(7)
+    assert held_rounds(state, "rounds") == [0, 1, 2, 4, 5, 6]
 
 
 def test_moving_to_another_boundary_raises_the_epoch() -> None:
