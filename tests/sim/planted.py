@@ -29,7 +29,7 @@ def any_average(self: CommitTally) -> Choice | None:
 
 
 BUGS: dict[str, tuple[Plant, int]] = {
-    "averages are dropped with another instance's": (replaced(AverageBuffers, "forget", drops_averages_of_all), 24),
+    "averages are dropped with another instance's": (replaced(AverageBuffers, "forget", drops_averages_of_all), 49),
     "an average is applied before a majority holds it": (
         replaced(CommitTally, "majority", property(any_average)),
         3,
