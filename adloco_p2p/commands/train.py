@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adloco_p2p.commands.console import open_view, say
-from adloco_p2p.commands.trained_model import RUN_RECORD
 from adloco_p2p.config.load import load_peer, load_run
 from adloco_p2p.config.local_files import with_plain_paths
 from adloco_p2p.config.peer_config import PeerConfig
@@ -17,7 +16,7 @@ from adloco_p2p.control.endpoint import parse_listen
 from adloco_p2p.core.model.events import Stop
 
 if TYPE_CHECKING:
-    from adloco_p2p.storage.workdir import Workdir
+    from adloco_p2p.storage.workdir import EXPORT_RECORD, Workdir
 
 
 def start(arguments: argparse.Namespace) -> int:
@@ -71,7 +70,7 @@ def _identified(run: RunConfig) -> RunConfig:
     if run.model.pretrained is not None and not run.model.digest:
         from adloco_p2p.training.pretrained import parent_of, weights_digest
 
-        digest, parent = weights_digest(run.model), parent_of(run.model, RUN_RECORD)
+        digest, parent = weights_digest(run.model), parent_of(run.model, EXPORT_RECORD)
         run = replace(run, model=replace(run.model, digest=digest, parent=parent))
     if run.data.source not in ("python", "hub") and not run.data.digest:
         from adloco_p2p.data.source import files_digest

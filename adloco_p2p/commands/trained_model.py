@@ -17,7 +17,7 @@ from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.storage.checkpoint import CheckpointStore
 from adloco_p2p.storage.disk import reported
-from adloco_p2p.storage.workdir import meant_workdir, read_run
+from adloco_p2p.storage.workdir import EXPORT_RECORD, meant_workdir, read_run
 
 if TYPE_CHECKING:
     import torch
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 Read = TypeVar("Read")
 
-RUN_RECORD = "adloco_run.json"
-"""In an exported directory: the run that made it, which a run that starts from there names as its parent."""
 ADAPTER_DIRECTORY = "adapter"
 
 
@@ -136,7 +134,7 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
         tokenizer.save(output)
         record = {"run": run.digest, "name": run.name, "round": saved.round, "instance": chosen}
         (output / "README.md").write_text(model_card(workdir, run, round=saved.round, instance=chosen), encoding="utf-8")
-        (output / RUN_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        (output / EXPORT_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     others = f" (of {len(saved.instances)} unmerged instances)" if len(saved.instances) > 1 else ""
     say(f"{output}: instance {chosen}{others} after round {saved.round} of a run of {run.work.length}")
 

@@ -32,6 +32,8 @@ MAX_RUN_BYTES = 1 << 20
 
 HELPING = "running as a bootstrap: it helps peers to find each other"
 """The phase of a directory's holder that is a bootstrap."""
+EXPORT_RECORD = "adloco_run.json"
+"""In an exported directory: the run that made it, which a run that starts from there names as its parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,12 @@ import torch
 import transformers
 
 from adloco_p2p.commands.train import _identified
-from adloco_p2p.commands.trained_model import RUN_RECORD
 from adloco_p2p.config.local_files import check_sources, is_hub_id, with_plain_paths
 from adloco_p2p.config.run_config import DataConfig, ModelConfig, RunConfig, TokenizerConfig
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.data.tokenizer import ByteTokenizer, open_tokenizer
 from adloco_p2p.errors import ConfigError
-from adloco_p2p.storage.workdir import read_run
+from adloco_p2p.storage.workdir import EXPORT_RECORD, read_run
 from adloco_p2p.training.model import build_model
 from tests.e2e.processes import CONNECTED, TINY_MODEL, run, write_text
 
@@ -108,7 +107,7 @@ def test_a_run_from_the_export_of_another_names_its_parent_and_keeps_its_weights
         next(model.parameters()).add_(1)
     weights.unlink()
     model.save_pretrained(exported)
-    assert (exported / RUN_RECORD).exists()
+    assert (exported / EXPORT_RECORD).exists()
     arguments = ["start", "--set", *common, f"model.pretrained={exported}", "model.lora.rank=2"]
     ended = run([*arguments, "--workdir", tmp_path / "second", "--offline", *CONNECTED], folder=tmp_path)
     assert ended.code == 2 and "E203" in ended.errors and "model.digest: " in ended.errors, ended
