@@ -120,8 +120,9 @@ class PeerCheckers:
         shares = self._plans[plan].instance(instance).hosts
         contributors = [share.peer for share in shares if share.samples > 0]
         voters = {*self._votes.get((round, instance, average), {}), peer, *self._liars} & set(contributors)
-        is_of_this_plan = self._disturbed_at.get(peer, -1e9) < self._began_at[plan]  # a job may outlive the plan it was for
-        if is_of_this_plan and 2 * len(voters) <= len(contributors):
+        if self._disturbed_at.get(peer, -1e9) >= self._began_at[plan]:
+            return  # a job may outlive the plan it was for
+        if 2 * len(voters) <= len(contributors):
             raise Violation(f"{peer} applies an average of instance {instance} in round {round} without a majority: {voters}")
         applied = self._applied.setdefault((plan, instance), {})
         applied[peer] = average

@@ -4,7 +4,7 @@ import heapq
 
 import pytest
 
-from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
+from adloco_p2p.core.agreement.fixed_roster import UNPROVEN, FixedRosterAgreement
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import (
     ApplyOuter,
@@ -327,8 +327,8 @@ def test_a_result_that_cannot_be_fetched_is_asked_for_less_and_less_often() -> N
         attempt=0,
         contributors=(PEER0, PEER1, PEER2),
         digest=Digest("a" * 64),
-        signature="signed",
-        backers=((PEER2, "signed"),),
+        signature=UNPROVEN,
+        backers=((PEER2, UNPROVEN),),
     )
     world.deliver(PEER0, Received(sender=PEER1, message=holder), 0.6)
     with pytest.raises(AssertionError, match="not finished"):

@@ -52,7 +52,7 @@ def test_a_lost_history_leaves_nothing_that_was_decided_or_done_in_it() -> None:
 
 def test_rounds_that_were_done_with_a_state_that_is_given_up_are_done_again() -> None:
     state = filled(9)
-    state.rounds = {key: SimpleNamespace(is_done=key[0] != 3, round=key[0]) for key in state.rounds}  # type: ignore[misc]
+    state.rounds = {key: SimpleNamespace(is_done=key[0] != 3, round=key[0], has_voted=False) for key in state.rounds}  # type: ignore[misc]
     state.move_to(7)
     assert held_rounds(state, "rounds") == [0, 1, 2, 4, 5, 6]
 
