@@ -16,7 +16,7 @@ from adloco_p2p.control.endpoint import parse_listen
 from adloco_p2p.core.model.events import Stop
 
 if TYPE_CHECKING:
-    from adloco_p2p.storage.workdir import EXPORT_RECORD, Workdir
+    from adloco_p2p.storage.workdir import Workdir
 
 
 def start(arguments: argparse.Namespace) -> int:
@@ -68,6 +68,7 @@ def _identified(run: RunConfig) -> RunConfig:
 
         run = replace(run, tokenizer=replace(run.tokenizer, digest=tokenizer_digest(run.tokenizer)))
     if run.model.pretrained is not None and not run.model.digest:
+        from adloco_p2p.storage.workdir import EXPORT_RECORD
         from adloco_p2p.training.pretrained import parent_of, weights_digest
 
         digest, parent = weights_digest(run.model), parent_of(run.model, EXPORT_RECORD)

@@ -31,6 +31,7 @@ def config(tmp_path: Path) -> Path:
     (tmp_path / "talks.jsonl").write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
     document = {
         "name": "tiny-finetune",
+        "admission": {"kind": "open", "probation_rounds": 0},
         "mode": "diloco",
         "model": {"pretrained": str(tmp_path / "base"), "lora": {"rank": 2}},
         "data": {
