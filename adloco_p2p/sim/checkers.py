@@ -106,6 +106,10 @@ class Checkers:
     def left(self, peer: PeerId) -> None:
         self._gone[peer] = None
 
+    def repeated(self, report: Report) -> None:
+        """A restarted liar submits what its checkpoint holds; its lie was not in there, so it is another report."""
+        self._reports[canonical.digest_once(report)] = None
+
     def reported(self, report: Report) -> None:
         forgotten = self.healing.forgotten(report.peer, report)
         if forgotten:

@@ -73,3 +73,10 @@ def test_a_beat_that_a_restarted_peer_understood_is_no_news_later() -> None:
 def test_a_beat_that_rose_within_the_lease_forbids_to_exclude_its_owner() -> None:
     with pytest.raises(Violation, match=r"whose beat came 1\.000 s ago"):
         excluded_after_a_restart(later_beat=BEAT + 1)
+
+
+def test_a_liar_that_restarts_submits_what_its_checkpoint_holds() -> None:
+    """Its lies were not in there, so there are two reports of one round, and a plan may use either."""
+    for seed in range(12):
+        faults = Faults(liars=1.0, crashes=3, loss=0.2, faults_end_at=12.0)
+        World(seed, peers=4, rounds=6, faults=faults).run()
