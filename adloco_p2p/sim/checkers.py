@@ -64,6 +64,8 @@ class Checkers:
         self._known_entries: dict[int, LedgerEntry] = {}
         self._heads: dict[PeerId, Digest] = {}
         self._disk: dict[tuple[object, ...], None] = {}
+        self._newest_on_disk: dict[PeerId, Digest] = {}
+        """The plan of the ledger entry that a peer persisted last."""
         self._votes: dict[tuple[PeerId, Digest], Digest] = {}
         self._acks: dict[tuple[PeerId, Digest, Ballot], Digest] = {}
         self._floor: dict[tuple[PeerId, Digest], Ballot] = {}
@@ -82,17 +84,20 @@ class Checkers:
         self._booted_at: dict[PeerId, float] = {}
         self._awake_at: dict[PeerId, float] = {}
         self._gone: dict[PeerId, None] = {}
-        self._understood: dict[PeerId, list[Digest]] = {}
+        self._understood: dict[PeerId, dict[Digest, None]] = {}
         """Plans whose rosters a peer knows, in the order in which it came to know them."""
 
     # --- life and evidence -------------------------------------------------------------------------------------------
 
     def booted(self, peer: PeerId, now: float) -> None:
+        """A process begins with the ledger that is on its disk: it understands the rosters of those plans at once."""
         self.healing.booted(peer)
         self._beats[peer], self._heard_at[peer], self._own_word[peer] = {}, {}, {}
-        self._understood[peer] = [self._first]
         self._booted_at[peer] = self._awake_at[peer] = now
-        self._heads.setdefault(peer, self._first)
+        self._heads[peer] = self._newest_on_disk.get(peer, self._first)
+        self._understood[peer] = {}
+        for digest in reversed(self._history(self._heads[peer])):
+            self._understand(peer, digest)
 
     def died(self, peer: PeerId) -> None:
         self._beats.pop(peer, None)
@@ -100,6 +105,10 @@ class Checkers:
 
     def left(self, peer: PeerId) -> None:
         self._gone[peer] = None
+
+    def repeated(self, report: Report) -> None:
+        """A restarted liar submits what its checkpoint holds; its lie was not in there, so it is another report."""
+        self._reports[canonical.digest_once(report)] = None
 
     def reported(self, report: Report) -> None:
         forgotten = self.healing.forgotten(report.peer, report)
@@ -131,7 +140,7 @@ class Checkers:
                         self._hear_owner(peer, life.peer, life.incarnation * BEATS_PER_LIFE, now)
                 self._hear_owner(peer, sender, message.beat, now)
                 roster = self._plans.get(message.roster)
-                if roster is not None and message.roster in self._understood[peer][-UNDERSTOOD:]:
+                if roster is not None and message.roster in list(self._understood[peer])[-UNDERSTOOD:]:
                     for roster_entry, beat in zip(roster.roster, message.heard, strict=False):
                         if roster_entry.peer in members:
                             self._hear_of(peer, roster_entry.peer, beat, now)
@@ -182,6 +191,7 @@ class Checkers:
                 self._disk[peer, "vote", record.parent, record.value] = None
             case LedgerEntry():
                 self._check_entry(peer, record)
+                self._newest_on_disk[peer] = record.value.plan
 
     def before_send(self, peer: PeerId, message: object, now: float) -> None:
         match message:
@@ -320,7 +330,7 @@ class Checkers:
             raise Violation(f"{peer} acts on a plan of round {plan.round} that is on no disk")
         self._heads[peer] = digest
         self.healing.decided(peer, plan)
-        self._understood[peer].append(digest)
+        self._understand(peer, digest)
 
     def switched(self, peer: PeerId, switched: Reorg) -> None:
         before = self._rank(self._heads[peer]) if not switched.lost else self._rank(_end(switched.lost))
@@ -330,7 +340,19 @@ class Checkers:
             raise Violation(f"{peer} changes to a history of lower rank: {after} after {before}")
         self._heads[peer] = _end(switched.won)
         self.healing.switched(peer, switched)
-        self._understood[peer] += [canonical.digest_once(entry.plan) for entry in switched.won]
+        for entry in switched.won:
+            self._understand(peer, canonical.digest_once(entry.plan))
+
+    def _understand(self, peer: PeerId, digest: Digest) -> None:
+        self._understood[peer].pop(digest, None)
+        self._understood[peer][digest] = None
+
+    def _history(self, digest: Digest) -> list[Digest]:
+        """From this plan back to the first."""
+        found = [digest]
+        while found[-1] in self._parents:
+            found.append(self._parents[found[-1]])
+        return found
 
     def _preferred(self, switched: Reorg) -> int:
         """Of the two sides of a fork: 1 where the electors prefer the one that won, -1 the other way round, 0 for neither."""

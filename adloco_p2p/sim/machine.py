@@ -156,15 +156,21 @@ class Disk:
 class WatchedAgreement:
     """An agreement whose outcomes are marked, so that the world sees in which place among the effects they took hold."""
 
-    def __init__(self, agreement: GossipAgreement, on_submit: Callable[[Report], Report]) -> None:
+    def __init__(
+        self, agreement: GossipAgreement, on_submit: Callable[[Report], Report], on_repeat: Callable[[Report], None]
+    ) -> None:
+        """`on_repeat`: of reports that the checkpoint holds, which are submitted again."""
         self.inner = agreement
         self._on_submit = on_submit
+        self._on_repeat = on_repeat
 
     @property
     def next_deadline(self) -> float | None:
         return self.inner.next_deadline
 
     def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
+        for report in reports:
+            self._on_repeat(report)
         return _marked(self.inner.start(plans, reports, now))
 
     def submit(self, report: Report, now: float) -> list[Outcome]:
@@ -317,7 +323,9 @@ class Machine:
             draw=around.random.random,
             timing=around.timing,
         )
-        peer = around.make_peer(me=me, cadence=around.cadence, agreement=WatchedAgreement(agreement, self._submitting))
+        peer = around.make_peer(
+            me=me, cadence=around.cadence, agreement=WatchedAgreement(agreement, self._submitting, self._repeating)
+        )
         self.process = process = Process(me, peer, agreement, device, around.make_buffers())
         around.note(me, f"starts, life {self.life}")
         around.checkers.booted(me, self.clock(), self.life)
@@ -343,6 +351,10 @@ class Machine:
         self._around.checkers.reported(report)
         self._around.on_reported(self.peer, report)
         return report
+
+    def _repeating(self, report: Report) -> None:
+        if self.is_liar:
+            self._around.checkers.repeated(report)
 
     def crash(self, why: str) -> None:
         process = self.process

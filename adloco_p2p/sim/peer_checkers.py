@@ -69,6 +69,9 @@ class PeerCheckers:
     def reported(self, report: Report) -> None:
         self._agreement.reported(report)
 
+    def repeated(self, report: Report) -> None:
+        self._agreement.repeated(report)
+
     def handling(self, peer: PeerId, event: Event, now: float) -> None:
         if isinstance(event, Received):
             self._agreement.delivered(peer, event.sender, event.message, now)

@@ -1,0 +1,82 @@
+"""The checkers know what a restarted peer knows: they call a lease broken where it is, and nowhere else."""
+
+import pytest
+
+from adloco_p2p.core.model.ledger_entry import Ballot, Head
+from adloco_p2p.core.model.messages import Heartbeat, Prepare, Promise, Promised
+from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.sim.checkers import BEATS_PER_LIFE, Checkers, Violation
+from adloco_p2p.sim.faults import Faults
+from adloco_p2p.sim.healing import Healing
+from adloco_p2p.sim.identities import verify
+from adloco_p2p.sim.world import World
+
+RESTARTED_AT = 100.0
+BEAT = BEATS_PER_LIFE + 7
+
+
+def heartbeat(roster: Digest, *, beat: int) -> Heartbeat:
+    """Of a member that passes on what it knows of the last of the four."""
+    head = Head(round=2, samples=0, digest=roster)
+    return Heartbeat(beat=BEATS_PER_LIFE, roster=roster, heard=(0, 0, 0, beat), head=head, have=0)
+
+
+def excluded_after_a_restart(*, later_beat: int) -> None:
+    """The last of four peers is silent. The first one hears of its beat when it has just restarted from its journal; long after
+    that, from another member and by a newer roster, of `later_beat`; then it agrees to a ballot without the silent one."""
+    world = World(1, peers=4, rounds=4, faults=Faults(faults_end_at=0.0))
+    world.run()
+    process = next(iter(world.machines.values())).process
+    assert process is not None
+    first, second = list(process.agreement.ledger.since(1))[:2]
+    me, sender, other, silent = (roster_entry.peer for roster_entry in first.plan.roster)
+    checkers = Checkers(
+        world.genesis,
+        decide=world.decide,
+        verify=verify,
+        timing=world.timing,
+        is_gentle=False,
+        healing=Healing(world.genesis),
+    )
+    for peer in (me, sender):
+        checkers.booted(peer, 0.0)
+    for signed in second.reports:
+        checkers.reported(signed.report)
+    checkers.persisting(me, first)
+    checkers.decided(me, first.plan)
+    checkers.died(me)
+
+    checkers.booted(me, RESTARTED_AT)
+    checkers.delivered(me, sender, heartbeat(first.value.plan, beat=BEAT), RESTARTED_AT)
+    checkers.persisting(me, second)
+    checkers.decided(me, second.plan)
+    lease = world.timing.lease(4)
+    for second_of_life in range(1, int(lease)):  # it stands still at no time
+        checkers.woke(me, RESTARTED_AT + second_of_life)
+    excluded_at = RESTARTED_AT + lease
+    checkers.delivered(me, other, heartbeat(second.value.plan, beat=later_beat), excluded_at - 1.0)
+    exclude(checkers, second.value.plan, sender=sender, me=me, silent=silent, now=excluded_at)
+
+
+def exclude(checkers: Checkers, parent: Digest, *, sender: PeerId, me: PeerId, silent: PeerId, now: float) -> None:
+    ballot = Ballot(attempt=1, peer=sender)
+    for peer in (sender, me):
+        checkers.persisting(peer, Promised(parent=parent, ballot=ballot))
+    checkers.before_send(sender, Prepare(parent=parent, ballot=ballot, absent=(silent,)), now)
+    checkers.before_send(me, Promise(parent=parent, ballot=ballot, accepted=None), now)
+
+
+def test_a_beat_that_a_restarted_peer_understood_is_no_news_later() -> None:
+    excluded_after_a_restart(later_beat=BEAT)
+
+
+def test_a_beat_that_rose_within_the_lease_forbids_to_exclude_its_owner() -> None:
+    with pytest.raises(Violation, match=r"whose beat came 1\.000 s ago"):
+        excluded_after_a_restart(later_beat=BEAT + 1)
+
+
+def test_a_liar_that_restarts_submits_what_its_checkpoint_holds() -> None:
+    """Its lies were not in there, so there are two reports of one round, and a plan may use either."""
+    for seed in range(12):
+        faults = Faults(liars=1.0, crashes=3, loss=0.2, faults_end_at=12.0)
+        World(seed, peers=4, rounds=6, faults=faults).run()
