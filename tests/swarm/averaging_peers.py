@@ -5,10 +5,10 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 import torch
 from hivemind.p2p import P2P
@@ -18,6 +18,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.swarm.allreduce.averager import Averaged, Averager
 from adloco_p2p.swarm.allreduce.topology import AveragingLimits
+from adloco_p2p.swarm.transport.framed_stream import Pacing
 
 LIMITS = AveragingLimits(stall_seconds=2.0, longest_stall_seconds=4.0, connect_seconds=5.0, hello_seconds=1.0)
 
@@ -48,9 +49,19 @@ class Peer:
 class Peers:
     """A full mesh of peers. `run` drives the event loop that they live in."""
 
-    def __init__(self, num_peers: int, *, part_bytes: int = 4096, limits: AveragingLimits = LIMITS, rule: str = "mean") -> None:
+    def __init__(
+        self,
+        num_peers: int,
+        *,
+        part_bytes: int = 4096,
+        limits: AveragingLimits = LIMITS,
+        rule: str = "mean",
+        paces: Mapping[int, Pacing] = MappingProxyType({}),
+    ) -> None:
+        """`paces`: number of a peer -> what limits its streams."""
         self._num_peers = num_peers
         self._rule = rule
+        self._paces = paces
         self._part_bytes = part_bytes
         self._limits = limits
         self._runner = asyncio.Runner()
@@ -75,10 +86,16 @@ class Peers:
         asyncio.get_running_loop().set_exception_handler(note)
         self.list: list[Peer] = []
         known: list = []
-        for _ in range(self._num_peers):
+        for number in range(self._num_peers):
             p2p = await P2P.create(initial_peers=known, startup_timeout=60)
             known += await p2p.get_visible_maddrs()
-            averager = Averager(p2p, part_bytes=self._part_bytes, limits=self._limits, aggregation=self._rule)
+            averager = Averager(
+                p2p,
+                part_bytes=self._part_bytes,
+                limits=self._limits,
+                aggregation=self._rule,
+                pace=self._paces.get(number),
+            )
             await averager.start()
             self.list.append(Peer(p2p, averager))
 

@@ -144,8 +144,8 @@ def test_another_root_or_size_is_not_served_nor_is_an_old_round(tmp_path):
             with pytest.raises(StateTransferFailed, match="offers"):
                 await _fetch(joiner, root, [donor.me], (torch.zeros(5), torch.zeros(5)))
             later_root = state_digest(momentum, outer)
-            for later in (ROUND + 1, ROUND + 2):
-                server.offer(INSTANCE, later, later_root, momentum, outer)
+            server.offer(INSTANCE, ROUND + 1, later_root, momentum, outer)
+            server.offer(INSTANCE, ROUND + 2, state_digest(outer, outer), outer, outer)
             with pytest.raises(StateTransferFailed, match="not held here"):
                 await _fetch(joiner, root, [donor.me], _empty())
             await _fetch(joiner, later_root, [donor.me], _empty(), round_number=ROUND + 1)

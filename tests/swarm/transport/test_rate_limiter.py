@@ -108,13 +108,13 @@ def test_the_views_get_rates_caps_and_budget() -> None:
 @pytest.mark.parametrize("direction", ["up", "down"])
 def test_an_average_keeps_to_the_caps_of_each_peer(direction: str) -> None:
     """A cap only makes an average slower than it says, never faster: so this is no claim about the machine."""
-    size, cap = 200_000, 800_000
-    with Peers(2, part_bytes=1 << 16) as peers:
-        caps = {f"{direction}_bytes_per_second": cap}
-        peers[0].averager._pace = RateLimiter(Traffic(), **caps)
+    size, cap = 400_000, 800_000
+    caps = {f"{direction}_bytes_per_second": cap}
+    with Peers(2, part_bytes=1 << 16, paces={0: RateLimiter(Traffic(), **caps)}) as peers:
         (capped, other) = peers.average("capped", vectors_of(2, size), (1, 1))
         assert isinstance(capped, Averaged) and isinstance(other, Averaged), (capped, other)
         assert torch.equal(capped.vector, other.vector)
-        through = 4 * size * OVERHEAD - cap * PIECE_SECONDS - (256 << 10)  # what sockets hold is sent, and not read yet
+        ahead = 2 * (256 << 10)  # of each of the two streams: what sockets hold is sent, and not read yet
+        through = 4 * size * OVERHEAD - cap * PIECE_SECONDS - ahead
         assert max(capped.seconds, other.seconds) >= through / cap
     assert peers.loop_errors == []
