@@ -183,9 +183,9 @@ class Proposer:
     def locked_value(self, now: float) -> Digest | None:
         """The value of the highest ballot that a majority of promises names.
 
-        Any majority will do. Where the promises of one name no value that is wrong, cannot be had, or leaves out a member that
-        is back, that one decides: others would refuse such a value for as long as that member lives. Where those that accepted
-        it are half or more there is no such majority, and it is proposed again.
+        A value that is wrong, cannot be had, or leaves out a member that is back, is passed over where it cannot have been
+        chosen: so many have promised without having accepted it that the others are no majority. Members would refuse it for as
+        long as the one that is back lives. Where it may have been chosen it is proposed again.
         """
         accepted = {peer: promise.accepted for peer, promise in self._promises.items()}
         while True:
@@ -194,7 +194,8 @@ class Proposer:
                 return None
             others = {peer: item for peer, item in accepted.items() if item is None or item[1] != highest[1]}
             is_wanted = self._values.is_valid(highest[1]) and not self._evicts_the_living(highest[1], now)
-            if is_wanted or not self._slot.is_quorum(others, self._absent):
+            backers = [peer for peer in self._slot.counted(self._absent) if peer not in others]
+            if is_wanted or self._slot.is_quorum(backers, self._absent):
                 return highest[1]
             accepted = others
 

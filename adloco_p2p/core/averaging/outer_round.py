@@ -496,6 +496,8 @@ class OuterRound:
         effects: list[Effect] = [self._equivocation_log(peer) for peer in self._votes.received(sender, message)]
         for voter in self._votes.voters:
             self._hosts[voter].has_voted = True
+        if message.is_answer and message.is_void and not message.signature:  # its own word: it only followed the void round
+            self._hosts[sender].has_declined = True
         effects += [*self._stand_by_vote(now), *self._end_lost_attempt(now), *self._seek_commit(now), *self._relay_vote(sender)]
         if self._is_past and not message.is_answer:
             effects += self._answer(sender)  # it may have missed this host's vote, which is not sent again by itself
@@ -515,7 +517,11 @@ class OuterRound:
 
     def _answer(self, receiver: PeerId) -> list[Effect]:
         answer = self._votes.answer(self._held if self._is_past and not self.is_void else None)
-        return [Send(peer=receiver, message=answer)] if answer is not None else []
+        if answer is None:  # a void round that this host only followed: it will not vote, which others may wait for
+            answer = AverageDigest(
+                instance=self.instance, round=self.round, attempt=0, contributors=(), digest=NO_AVERAGE, is_answer=True
+            )
+        return [Send(peer=receiver, message=answer)]
 
     def _relay_vote(self, voter: PeerId) -> list[Effect]:
         others = self._votes.to_relay(voter)

@@ -218,7 +218,8 @@ NO_AVERAGE = Digest("0" * 64)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AverageDigest:
     """'I took part in this average and hold it.' The sender's one vote of this round. A void vote has no contributors: the
-    sender holds none, and can get none. Without a signature the sender holds what others made, and passes their votes on."""
+    sender holds none, and can get none. Without a signature it is no vote: the sender holds what others made, and passes their
+    votes on, or, where it is void, only followed the void round."""
 
     instance: InstanceId
     round: Count

@@ -6,7 +6,7 @@ from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import DiscardRound, Effect, Evaluated, OuterApplied
 from adloco_p2p.core.model.ledger_entry import Reorg
-from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, RoundPlan
+from adloco_p2p.core.model.types import FIRST_BRANCH_ID, ROUNDS_KEPT, InstanceId, RoundPlan
 from adloco_p2p.core.peer.fetching import Fetching
 from adloco_p2p.core.peer.saving import Checkpoints
 from adloco_p2p.core.peer.state import PeerState
@@ -69,6 +69,13 @@ class CatchingUp:
         hosted = self._state.mine_of(opened) if 0 <= opened < self._present else []
         return [instance for instance in hosted if instance not in self._state.held and instance not in self._state.lost]
 
+    def _outdated_sources(self) -> list[InstanceId]:
+        """Instances that the next transition needs here, where the others have done the round after it."""
+        following = self._book.get(self._state.opened + 1)
+        if following is None or following.round >= self._present:
+            return []
+        return [source for source in self._book.sources(following) if source < FIRST_BRANCH_ID]
+
     def _watch(self, now: float) -> None:
         """Note since when this peer has got nowhere in a round that is over for the others."""
         if not self._lacking() and not any(number < self._present for number in self._rounds_in_wait()):
@@ -84,7 +91,8 @@ class CatchingUp:
     def _is_stuck(self, now: float) -> bool:
         """It has waited too long, or the others may no longer hold a state as old as it needs."""
         is_overdue = self._waiting is not None and now >= self._waiting[2] + self._patience_seconds
-        return is_overdue or any(self._fetching.has_failed(instance) for instance in self._lacking())
+        needed = [*self._lacking(), *self._outdated_sources()]
+        return is_overdue or any(self._fetching.has_failed(instance) for instance in needed)
 
     def _fast_forward(self, boundary: int, *, agreeing: Collection[InstanceId] = ()) -> list[Effect]:
         """Give up what is under way and go on at the boundary, with state from others; of the instances in `agreeing` with

@@ -14,7 +14,7 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Broadcast, Outcome, Send
 from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, Value, Vote
-from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Proposal, Supply
+from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Promise, Proposal, Supply
 from adloco_p2p.core.model.types import Digest, PeerId
 from tests.core.agreement.test_consensus import NOW, Swarm, decide, first_plan, recall_from, said, sign, verify
 from tests.core.core_values import RUN, peer
@@ -191,6 +191,37 @@ def test_in_a_large_roster_the_proposer_collects_and_others_pass_on() -> None:
     assert way.collects_reports(NOW)
     context, slot = opened(LARGE, slot.order[REPORTERS_FIRST])
     assert not dissemination(context, slot).collects_reports(NOW)
+
+
+# --- the value that promises name ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "accepted", "num_promises", "is_repeated"),
+    [
+        (4, 1, 3, False),  # two have not accepted it: the other two are no majority of four
+        (4, 2, 4, False),
+        (4, 2, 3, True),  # the silent one may be the third that accepted it
+        (5, 1, 3, True),  # the two silent ones may have
+        (5, 2, 5, False),
+        (5, 3, 5, True),
+    ],
+)
+def test_a_value_that_evicts_the_living_is_repeated_where_it_may_have_been_chosen(
+    size: int, accepted: int, num_promises: int, is_repeated: bool
+) -> None:
+    swarm = Swarm(size)
+    name, living = swarm.order[0], swarm.order[-1]
+    proposer, values = swarm.peers[name].consensus.proposer, swarm.peers[name].consensus.values
+    value = values.make(joined=(), absent=(living,))
+    digest = values.keep(value, None)
+    older, ballot = Ballot(attempt=1, peer=name), Ballot(attempt=2, peer=name)
+    proposer._promises = {
+        peer: Promise(parent=value.parent, ballot=ballot, accepted=(older, digest) if place < accepted else None)
+        for place, peer in enumerate(swarm.order[:num_promises])
+    }
+    assert value.departed == (living,) and swarm.peers[name].members.lease_valid(living, swarm.now)
+    assert proposer.locked_value(swarm.now) == (digest if is_repeated else None)
 
 
 # --- questions, and new slots ----------------------------------------------------------------------------------------

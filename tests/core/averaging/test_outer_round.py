@@ -438,6 +438,22 @@ def test_a_late_host_hears_all_that_live_before_it_calls_a_round_void() -> None:
     assert not outer.has_voted, "it took part in nothing"
 
 
+def test_late_hosts_tell_each_other_that_they_have_no_vote_to_wait_for() -> None:
+    plan = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())._plan
+    asking, past = (outer_round(name, plan, AdaptiveTimeout(), is_late=True) for name in (A, C))
+    for outer in (asking, past):
+        outer.start(20.0, progress_end=0.1)
+        outer.received(D, vote(outer, D), 21.0, (B,))
+    question = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(A,))
+    past.received(A, question, 21.0, (B,))
+    assert has(past.tick(22.0, (B,)), CarryOver) and not past.has_voted
+    assert not has(asking.tick(22.0, (B,)), CarryOver), "C may still vote"
+    (answer,) = past.received(A, question, 22.1, (B,))
+    assert isinstance(answer, Send) and isinstance(answer.message, AverageDigest)
+    assert past.received(A, answer.message, 22.2, (B,)) == [], "an answer is not answered"
+    assert has(asking.received(C, answer.message, 22.2, (B,)), CarryOver)
+
+
 def test_the_others_average_again_without_a_host_that_voted_for_its_own_average() -> None:
     outer = averaging(B, A, C, D, adaptive_timeout=AdaptiveTimeout())
     effects = outer.received(A, vote(outer, A, A, attempt=3), 12.1, ())

@@ -15,6 +15,7 @@ from adloco_p2p.core.model.events import (
     Decided,
     Durable,
     Effect,
+    FetchFailed,
     FetchState,
     InnerFinished,
     InnerResult,
@@ -34,6 +35,7 @@ from adloco_p2p.core.model.events import (
 from adloco_p2p.core.model.ledger_entry import Ballot, Certificate, LedgerEntry, Reorg, SignedReport, Value
 from adloco_p2p.core.model.messages import AverageDigest, RunComplete
 from adloco_p2p.core.model.rules import WorkRules
+from adloco_p2p.core.model.telemetry import FastForwarded
 from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, InstanceReport, PeerId, Report, RosterChange, RoundPlan
 from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, RESEND_SECONDS, CompletionBarrier
 from adloco_p2p.core.peer.peer import Cadence, Peer
@@ -305,6 +307,27 @@ def test_the_end_of_work_for_a_lost_history_means_nothing_for_the_new_one() -> N
     )
     effects = peer.handle(Received(sender=PEER1, message=vote), 3.0)
     assert [effect.digest for effect in effects if isinstance(effect, RepairAverage)] == [hashed("average")]
+
+
+# --- late ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("newest", "boundaries"), [(4, [3]), (3, [2]), (2, [])])
+def test_a_peer_that_can_no_longer_get_what_a_transition_needs_goes_to_the_present(newest: int, boundaries: list[int]) -> None:
+    """It lacks the instance that forks before round 1. The others compute the round before the newest plan."""
+    whole = rules(rounds=30, count=2)
+    plans = [genesis(RUN, [(name, CAPACITY) for name in (PEER0, PEER1, PEER2)], whole)]
+    reports = tuple(_report(name, plans[0], "after round 0") for name in (PEER1, PEER2))
+    for number in range(newest):
+        plans.append(next_plan(plans[-1], reports if number == 1 else (), whole))
+    assert plans[1].forks
+    peer = Peer(me=PEER0, cadence=_cadence(), agreement=Scripted())
+    durable = Durable(round=1, plans=tuple(plans), held=(), reports=reports)
+    effects = peer.handle(Started(durable=durable, capacity=CAPACITY), 0.0)
+    (fetch,) = (effect for effect in effects if isinstance(effect, FetchState))
+    assert fetch.round == 1
+    effects = peer.handle(FetchFailed(instance=fetch.instance, round=1, reason="nobody has it any more"), 1.0)
+    assert [effect.to_round for effect in effects if isinstance(effect, FastForwarded)] == boundaries
 
 
 # --- repairs ---------------------------------------------------------------------------------------------------------
