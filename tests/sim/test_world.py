@@ -6,8 +6,8 @@ from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.simulate import everyday_seed, play, simulate, summary
 from adloco_p2p.sim.world import World
 
-BLOCK = 13
-EVERYDAY_BLOCKS = 5
+BLOCK = 20
+EVERYDAY_BLOCKS = 15
 HEAVY_SEEDS = 20_000
 
 
