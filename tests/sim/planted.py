@@ -40,7 +40,7 @@ BUGS: dict[str, tuple[Plant, int]] = {
     ),
     "no retry leaves out who failed": (replaced(HostViews, "remaining", property(lambda self: self._contributors)), 0),
     "a peer whose state differs keeps it": (replaced(CatchingUp, "check_own_state", lambda self, plan: []), 5),
-    "late ends of the device count": (replaced(PeerState, "is_outdated", lambda self, end: False), 22),
+    "late ends of the device count": (replaced(PeerState, "is_outdated", lambda self, end: False), 40),
     "peers leave before the others have ended": (replaced(CompletionBarrier, "is_over", lambda self, now, gone: True), 0),
 }
 """What is planted, and the everyday seed that catches it."""
