@@ -182,7 +182,7 @@ def _seeds(text: str) -> range:
 
 
 def read_journal(workdir: Path) -> tuple[RunConfig, list[object]]:
-    """The run, and the agreement's records in this peer's journal."""
+    """The run, and the agreement's records in this peer's journal. Raises ConfigError and StorageError where none are."""
     from adloco_p2p.runtime.adapters.network_journal import journal_records
     from adloco_p2p.storage.workdir import read_run
 
@@ -207,8 +207,14 @@ def read_entries(workdir: Path, *, upto: int) -> tuple[RoundPlan, list[LedgerEnt
 
 
 def read_ledger(workdir: Path) -> tuple[RunConfig, Ledger]:
-    """The run of a directory and its ledger. Raises ConfigError and StorageError where there is none yet."""
-    run, records = read_journal(workdir)
+    """The run of a directory and its ledger: of the first plan alone where the node has just begun the run, and loads its model.
+    Raises ConfigError and StorageError where the run has no ledger."""
+    from adloco_p2p.storage.workdir import MANIFEST, read_run
+
+    run = read_run(workdir)
+    records: list[object] = []
+    if run is None or (workdir / "journal.bin").exists() or not (workdir / MANIFEST).exists():
+        run, records = read_journal(workdir)
     genesis = _genesis(run)
     entries = chain(records, genesis)
     known = {entry.value.plan: entry for entry in entries}

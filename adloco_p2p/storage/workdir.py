@@ -32,6 +32,8 @@ MAX_RUN_BYTES = 1 << 20
 
 HELPING = "running as a bootstrap: it helps peers to find each other"
 """The phase of a directory's holder that is a bootstrap."""
+MANIFEST = "manifest.bin"
+"""The signed configuration of a run that was begun on the network."""
 EXPORT_RECORD = "adloco_run.json"
 """In an exported directory: the run that made it, which a run that starts from there names as its parent."""
 
@@ -127,7 +129,7 @@ class Workdir:
 
     @property
     def manifest_path(self) -> Path:
-        return self.path / "manifest.bin"
+        return self.path / MANIFEST
 
     def save_manifest(self, data: bytes) -> None:
         """Keep the signed manifest, to serve it to joiners. Raises StorageError."""
