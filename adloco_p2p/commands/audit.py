@@ -207,7 +207,7 @@ def read_entries(workdir: Path, *, upto: int) -> tuple[RoundPlan, list[LedgerEnt
 
 
 def read_ledger(workdir: Path) -> tuple[RunConfig, Ledger]:
-    """The run of a directory and its ledger: of the first plan alone where the node has just begun the run, and loads its model.
+    """The run of a directory and its ledger: the first plan alone where the node has just begun the run, and loads its model.
     Raises ConfigError and StorageError where the run has no ledger."""
     from adloco_p2p.storage.workdir import MANIFEST, read_run
 
