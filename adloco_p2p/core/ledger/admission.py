@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Decree, JoinRequest, Statement, Ticket, Value, Verify
+from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, Decree, JoinRequest, Statement, Ticket, Value, Verify
 from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan, roster_of
 
 Key = TypeVar("Key")
@@ -144,6 +144,8 @@ class Door:
         """Why the peer is not let in; empty where it is. Takes the seat of the invitation."""
         if request.peer in self._banned:
             return f"{request.peer} is banned from this run"
+        if self._parent.round > request.round + JOIN_ROUNDS:
+            return f"the request of {request.peer} is of round {request.round}, and this is round {self._parent.round}"
         if not self._parent.is_ticketed or request.peer in self._parent.signers or request.peer in self._members:
             return ""
         if request.ticket is None:

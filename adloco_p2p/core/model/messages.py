@@ -271,6 +271,8 @@ class RunComplete:
 
     is_answer: bool = False
     """An answer to the same message of the receiver; it asks for no answer itself."""
+    is_pending: bool = False
+    """Of an answer: the sender has not carried it out yet, and may need the receiver for that."""
 
 
 WireMessage = Message | AveragingMessage | RunComplete
