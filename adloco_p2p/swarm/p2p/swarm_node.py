@@ -43,6 +43,7 @@ from adloco_p2p.swarm.p2p.daemon import (
     stop_daemon,
 )
 from adloco_p2p.swarm.p2p.dht_clock import DhtClock
+from adloco_p2p.swarm.p2p.dht_storage import bound_storage
 from adloco_p2p.swarm.p2p.dialling import dial, dial_with_retries
 from adloco_p2p.swarm.p2p.hivemind_patches import TolerantReader, connect, daemon_process, reading_task, set_dht_clock
 from adloco_p2p.swarm.p2p.identity import Identity
@@ -139,6 +140,7 @@ class SwarmNode:
             dht = await DHTNode.create(
                 p2p, client_mode=config.client_mode, record_validator=TolerantReader(), wait_timeout=DHT_TIMEOUT_SECONDS
             )
+            bound_storage(dht, clock)
             host = cls(p2p=p2p, dht=dht, clock=clock, identity=identity, book=book, sockets=sockets, config=config)
             await host._join(given, others, join_timeout_seconds)
             undo.pop_all()

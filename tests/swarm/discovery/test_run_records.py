@@ -1,5 +1,6 @@
 import asyncio
 import dataclasses
+import time
 
 import pytest
 
@@ -14,7 +15,6 @@ from adloco_p2p.v1 import gossip_pb2
 from tests.swarm.swarm_hosts import started_hosts
 
 RUN, OTHER_RUN = Digest("ab" * 32), Digest("cd" * 32)
-FAR_FUTURE = 4e9
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_a_value_that_cannot_be_unpacked_ends_no_search(tmp_path):
             key_id = next(iter(reader_host.dht.protocol.storage.data))
             for subkey, raw in (("a", b"\xc1"), ("b", b"\xc4\x05xx"), ("c", b""), ("d", b"\xc7\x01\x50\x00")):
                 for node in (host.dht, reader_host.dht):
-                    assert node.protocol.storage.store_subkey(key_id, subkey, raw, FAR_FUTURE)
+                    assert node.protocol.storage.store_subkey(key_id, subkey, raw, time.time() + 600.0)
             runs = await Discovery(reader_host.dht, reader_host.identity).list_runs()
             assert [run.run for run in runs] == [RUN]
 
