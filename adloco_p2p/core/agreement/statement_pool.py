@@ -1,6 +1,6 @@
 """Signers' statements on their way into the ledger: every peer passes them on until a plan carries them."""
 
-from adloco_p2p.core.ledger.admission import in_order, statement_problem
+from adloco_p2p.core.ledger.admission import Desk, in_order
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import MAX_STATEMENTS, Statement, Verify
@@ -25,7 +25,7 @@ class StatementPool:
             return ""
         if len(self._pending) >= MAX_PENDING:
             return f"{MAX_PENDING} statements wait for a plan"
-        wrong = statement_problem(statement, parent=ledger.plans[-1], admissions=ledger.admissions, verify=self._verify)
+        wrong = Desk(parent=ledger.plans[-1], admissions=ledger.admissions, verify=self._verify).problem(statement)
         if not wrong:
             self._pending[digest] = statement
         return wrong
@@ -34,5 +34,13 @@ class StatementPool:
         """What the next plan may carry, in its order."""
         if not self._pending:
             return ()
-        self._pending = {digest: known for digest, known in self._pending.items() if not ledger.admissions.has(known)}
-        return tuple(in_order(self._pending.values())[:MAX_STATEMENTS])
+        parent = ledger.plans[-1]
+        self._pending = {
+            digest: known
+            for digest, known in self._pending.items()
+            if known.signer in parent.signers and not ledger.admissions.has(known)
+        }
+        desk = Desk(parent=parent, admissions=ledger.admissions, verify=None)
+        fit = [statement for statement in in_order(self._pending.values()) if not desk.problem(statement)]
+        fit.sort(key=lambda statement: statement.action != "resume")  # a paused run waits for nothing else
+        return tuple(in_order(fit[:MAX_STATEMENTS]))

@@ -10,9 +10,10 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from adloco_p2p.core.ledger.signers import change_problem, signers_after
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import JoinRequest, Statement, Ticket, Value, Verify
-from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan, roster_of
+from adloco_p2p.core.model.types import MAX_CHANGES, Digest, PeerId, RoundPlan, roster_of
 
 Key = TypeVar("Key")
 
@@ -94,16 +95,43 @@ def in_order(statements: Iterable[Statement]) -> list[Statement]:
     return sorted(statements, key=lambda statement: (statement.serial, canonical.digest_once(statement)))
 
 
-def statement_problem(statement: Statement, *, parent: RoundPlan, admissions: Admissions, verify: Verify) -> str:
-    """Why the statement cannot stand in the value after `parent`; empty where it can."""
-    what = f"the statement `{statement.action}` about {statement.subject}"
-    if statement.run != parent.run or statement.signer not in parent.signers:
-        return f"{what} is not by a signer of this run"
-    if statement.action == "ban" and statement.subject in parent.signers:
-        return f"{what} is about a signer"
-    if admissions.has(statement):
-        return f"{what} is in the ledger already"
-    return "" if verify(statement.signer, statement.payload, statement.signature) else f"{what} is not signed by its signer"
+class Desk:
+    """Lets statements through, one after another, as the value after `parent` would carry them. `verify`: None where the
+    signatures were checked before."""
+
+    def __init__(self, *, parent: RoundPlan, admissions: Admissions, verify: Verify | None) -> None:
+        self._run = parent.run
+        self._admissions = admissions
+        self._verify = verify
+        self._signers = parent.signers
+        self._num_changes = len(parent.course.changes)
+
+    def problem(self, statement: Statement) -> str:
+        """Why the statement cannot stand in the value; empty where it can. The next one is judged after it."""
+        about = f" about {statement.subject}" if statement.subject else ""
+        wrong = self._problem_of(statement)
+        if wrong:
+            return f"the statement `{statement.action}`{about} {wrong}"
+        self._signers = signers_after(self._signers, [statement])
+        self._num_changes += statement.action == "change"
+        return ""
+
+    def _problem_of(self, statement: Statement) -> str:
+        if statement.run != self._run or statement.signer not in self._signers:
+            return "is not by a signer of this run"
+        if statement.action == "ban" and statement.subject in self._signers:
+            return "is about a signer"
+        if (statement.action == "change") != (statement.settings is not None):
+            return "has settings that do not belong to it, or none"
+        if statement.action == "change" and self._num_changes >= MAX_CHANGES:
+            return f"is one of more than {MAX_CHANGES} changes that wait for their rounds"
+        wrong = change_problem(statement, signers=self._signers, banned=self._admissions.bans())
+        if wrong:
+            return wrong
+        if self._admissions.has(statement):
+            return "is in the ledger already"
+        is_signed = self._verify is None or self._verify(statement.signer, statement.payload, statement.signature)
+        return "" if is_signed else "is not signed by its signer"
 
 
 def newly_banned(statements: Iterable[Statement], parent: RoundPlan) -> tuple[PeerId, ...]:
@@ -130,7 +158,7 @@ class Door:
         parent: RoundPlan,
         admissions: Admissions,
         members: Container[PeerId],
-        statements: Iterable[Statement],
+        statements: Sequence[Statement],
         verify: Verify,
     ) -> None:
         self._parent = parent
@@ -139,12 +167,13 @@ class Door:
         self._taken = admissions.seats_taken()
         self._revoked = admissions.revoked()
         self._banned = {*admissions.bans(), *(s.subject for s in statements if s.action == "ban")}
+        self._signers = signers_after(parent.signers, statements)
 
     def problem(self, request: JoinRequest) -> str:
         """Why the peer is not let in; empty where it is. Takes the seat of the invitation."""
         if request.peer in self._banned:
             return f"{request.peer} is banned from this run"
-        if not self._parent.is_ticketed or request.peer in self._parent.signers or request.peer in self._members:
+        if not self._parent.is_ticketed or request.peer in self._signers or request.peer in self._members:
             return ""
         if request.ticket is None:
             return f"{request.peer} has no invitation"
@@ -155,7 +184,7 @@ class Door:
 
     def _problem_of(self, peer: PeerId, ticket: Ticket) -> str:
         invitation, round = ticket.invitation, self._parent.round + 1
-        if invitation.run != self._parent.run or invitation.signer not in self._parent.signers:
+        if invitation.run != self._parent.run or invitation.signer not in self._signers:
             return "the invitation is not by a signer of this run"
         if round > invitation.last_round:
             return f"the invitation was good until round {invitation.last_round}, and this is round {round}"
