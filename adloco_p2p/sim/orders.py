@@ -28,7 +28,7 @@ def signers_and_course(parent: RoundPlan, value: Value) -> tuple[tuple[PeerId, .
             begins = said.round if said.round > now else now
             rounds = None if said.settings.rounds is None else max(said.settings.rounds, begins + 1)
             changes.append(Change(from_round=begins, settings=replace(said.settings, rounds=rounds)))
-    if not signers:
+    if parent.signers and not signers:
         raise ValueError("no signer is left")
     if course.paused_from is not None and now >= course.paused_from:
         raise ValueError("the run is paused")

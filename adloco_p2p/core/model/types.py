@@ -23,6 +23,8 @@ MAX_SIGNERS = 16
 """Peers of a run that may invite and ban."""
 MAX_CHANGES = 16
 """Changes of settings that a plan names: those that hold, as one, and those of rounds to come."""
+MAX_FACTOR = 100.0
+"""By which signers may multiply the learning rate."""
 MAX_INSTANCES = 64
 """Live instances of a run."""
 FIRST_BRANCH_ID = 1_000_000
@@ -356,7 +358,7 @@ class Settings:
     """The run ends after so many rounds, also where it ended by samples before."""
     samples: PositiveCount | None = None
     """The run ends once its plans have given out so many samples, also where it ended by rounds before."""
-    learning_rate_factor: Annotated[float, Gt(0), Le(100)] | None = None
+    learning_rate_factor: Annotated[float, Gt(0), Le(MAX_FACTOR)] | None = None
     """Times the learning rate of the configuration's schedule."""
 
 
@@ -378,6 +380,10 @@ class Course:
     """The run ends after this round at the latest."""
     changes: Annotated[tuple[Change, ...], MaxLen(MAX_CHANGES)] = ()
     """By round. The first one holds already where its round is not after that of the plan."""
+
+
+AS_CONFIGURED = Course()
+"""Nothing was ordered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
@@ -417,7 +423,7 @@ class RoundPlan:
     """A newcomer needs an invitation of a signer."""
     former: Annotated[tuple[FormerMember, ...], MaxLen(MAX_ROSTER)] = ()
     """Sorted by peer."""
-    course: Course = Course()
+    course: Course = AS_CONFIGURED
 
     def instance(self, instance: InstanceId) -> InstancePlan:
         return next(plan for plan in self.instances if plan.instance == instance)

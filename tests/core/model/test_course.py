@@ -29,7 +29,7 @@ def plans(work: WorkRules, orders: dict[int, list[Statement]], *, limit: int = 2
 
 
 @pytest.mark.parametrize(("carried", "asked", "last_trained"), [(3, 6, 6), (3, 3, 3), (3, 1, 3), (3, 0, 3), (3, 50, 9)])
-def test_a_run_ends_after_the_round_that_a_signer_names_or_the_one_that_begins(carried: int, asked: int, last_trained: int) -> None:
+def test_a_run_ends_after_the_round_that_a_signer_names_or_the_next(carried: int, asked: int, last_trained: int) -> None:
     made = plans(WorkRules(rounds=10), {carried: [order("stop", round=asked)]})
     assert made[-1].is_last
     assert made[-1].round == last_trained + 1
