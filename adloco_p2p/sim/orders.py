@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from adloco_p2p.core.model.ledger_entry import Value
+from adloco_p2p.core.model.ledger_entry import Statement, Value
 from adloco_p2p.core.model.types import Change, Course, PeerId, RoundPlan, Settings
 
 
@@ -11,6 +11,8 @@ def signers_and_course(parent: RoundPlan, value: Value) -> tuple[tuple[PeerId, .
     signers, course, now = set(parent.signers), parent.course, value.round
     changes = list(course.changes)
     for said in value.statements:
+        if not isinstance(said, Statement):
+            continue
         if said.signer not in signers:
             raise ValueError(f"{said.signer} is no signer")
         if said.action == "add_signer":

@@ -1,4 +1,4 @@
-"""Which peers may take a seat: invitations, the seats they gave, and signers' statements, as the ledger has them. Pure.
+"""Which peers may take a seat: invitations, the seats they gave, signers' statements, and evidence. Pure.
 
 In a run that admits by tickets a newcomer shows an invitation of a signer, made out to its own name. Anybody can check it, now
 and later, with nothing but the entries before. A peer that once had a seat comes back without a ticket and uses no second seat:
@@ -10,19 +10,19 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from adloco_p2p.core.ledger.signers import change_problem, signers_after
+from adloco_p2p.core.ledger.signers import signers_after
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import JoinRequest, Statement, Ticket, Value, Verify
-from adloco_p2p.core.model.types import MAX_CHANGES, Digest, PeerId, RoundPlan, roster_of
+from adloco_p2p.core.model.ledger_entry import Decree, JoinRequest, Ticket, Value, Verify
+from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan, roster_of
 
 Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """A statement in the ledger."""
+    """A statement, or evidence, in the ledger."""
 
-    statement: Statement
+    statement: Decree
     position: int
     """Of the plan that carries it."""
 
@@ -53,10 +53,10 @@ class Admissions:
 
     @property
     def rulings(self) -> Sequence[Ruling]:
-        """Of all statements, oldest first."""
+        """Of all statements and all evidence, oldest first."""
         return tuple(self._rulings.values())
 
-    def has(self, statement: Statement) -> bool:
+    def has(self, statement: Decree) -> bool:
         return canonical.digest_once(statement) in self._rulings
 
     def seats_taken(self) -> Counter[PeerId]:
@@ -69,7 +69,7 @@ class Admissions:
         return None if seat is None else seat[0]
 
     def bans(self) -> Mapping[PeerId, Ruling]:
-        """Peers that are banned, and by which statement."""
+        """Peers that are banned, and by which statement or evidence."""
         return _in_force(self._rulings.values(), begins="ban", ends="unban")
 
     def revoked(self) -> Mapping[PeerId, Ruling]:
@@ -90,51 +90,12 @@ def _in_force(rulings: Iterable[Ruling], *, begins: str, ends: str | None) -> di
 # --- statements ------------------------------------------------------------------------------------------------------
 
 
-def in_order(statements: Iterable[Statement]) -> list[Statement]:
+def in_order(statements: Iterable[Decree]) -> list[Decree]:
     """As a value lists them."""
     return sorted(statements, key=lambda statement: (statement.serial, canonical.digest_once(statement)))
 
 
-class Desk:
-    """Lets statements through, one after another, as the value after `parent` would carry them. `verify`: None where the
-    signatures were checked before."""
-
-    def __init__(self, *, parent: RoundPlan, admissions: Admissions, verify: Verify | None) -> None:
-        self._run = parent.run
-        self._admissions = admissions
-        self._verify = verify
-        self._signers = parent.signers
-        self._num_changes = len(parent.course.changes)
-
-    def problem(self, statement: Statement) -> str:
-        """Why the statement cannot stand in the value; empty where it can. The next one is judged after it."""
-        about = f" about {statement.subject}" if statement.subject else ""
-        wrong = self._problem_of(statement)
-        if wrong:
-            return f"the statement `{statement.action}`{about} {wrong}"
-        self._signers = signers_after(self._signers, [statement])
-        self._num_changes += statement.action == "change"
-        return ""
-
-    def _problem_of(self, statement: Statement) -> str:
-        if statement.run != self._run or statement.signer not in self._signers:
-            return "is not by a signer of this run"
-        if statement.action == "ban" and statement.subject in self._signers:
-            return "is about a signer"
-        if (statement.action == "change") != (statement.settings is not None):
-            return "has settings that do not belong to it, or none"
-        if statement.action == "change" and self._num_changes >= MAX_CHANGES:
-            return f"is one of more than {MAX_CHANGES} changes that wait for their rounds"
-        wrong = change_problem(statement, signers=self._signers, banned=self._admissions.bans())
-        if wrong:
-            return wrong
-        if self._admissions.has(statement):
-            return "is in the ledger already"
-        is_signed = self._verify is None or self._verify(statement.signer, statement.payload, statement.signature)
-        return "" if is_signed else "is not signed by its signer"
-
-
-def newly_banned(statements: Iterable[Statement], parent: RoundPlan) -> tuple[PeerId, ...]:
+def newly_banned(statements: Iterable[Decree], parent: RoundPlan) -> tuple[PeerId, ...]:
     """Members that lose their seats by these statements, which are in order."""
     bans: dict[PeerId, None] = {}
     for statement in statements:
@@ -158,7 +119,7 @@ class Door:
         parent: RoundPlan,
         admissions: Admissions,
         members: Container[PeerId],
-        statements: Sequence[Statement],
+        statements: Sequence[Decree],
         verify: Verify,
     ) -> None:
         self._parent = parent

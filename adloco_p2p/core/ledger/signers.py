@@ -6,11 +6,11 @@ and so do the bans. A run always has a signer.
 
 from collections.abc import Collection, Iterable, Sequence
 
-from adloco_p2p.core.model.ledger_entry import Statement
+from adloco_p2p.core.model.ledger_entry import Decree, Statement
 from adloco_p2p.core.model.types import MAX_SIGNERS, PeerId
 
 
-def signers_after(signers: Sequence[PeerId], statements: Iterable[Statement]) -> tuple[PeerId, ...]:
+def signers_after(signers: Sequence[PeerId], statements: Iterable[Decree]) -> tuple[PeerId, ...]:
     """Sorted, with these statements, which are in order."""
     known = dict.fromkeys(signers)
     for statement in statements:

@@ -7,16 +7,17 @@ recomputes it. An order takes effect with the round that it names, or as soon as
 from collections.abc import Iterable
 from dataclasses import replace
 
-from adloco_p2p.core.model.ledger_entry import Statement
+from adloco_p2p.core.model.ledger_entry import Decree, Statement
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.types import MAX_CHANGES, Change, Course, Settings
 
 
-def course_after(course: Course, statements: Iterable[Statement], *, round: int) -> Course:
+def course_after(course: Course, statements: Iterable[Decree], *, round: int) -> Course:
     """With these statements, in order, which the plan of `round` carries. A pause begins after that round and a run ends after
     it, at the earliest: peers know of a round that it is the last one before it begins."""
     for statement in statements:
-        course = _with(course, statement, round)
+        if isinstance(statement, Statement):
+            course = _with(course, statement, round)
     return replace(course, changes=_due_as_one(course.changes, round))
 
 
