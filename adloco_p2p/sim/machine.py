@@ -56,7 +56,7 @@ from adloco_p2p.core.model.events import (
     TransitionApplied,
 )
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Vote
-from adloco_p2p.core.model.messages import Ack, Heartbeat, Message, Promise, Proposal
+from adloco_p2p.core.model.messages import Ack, AverageDigest, Heartbeat, Message, Promise, Proposal
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import Capacity, Decide, Digest, InstanceId, PeerId, Report, RoundPlan, roster_of
 from adloco_p2p.core.peer.agreement_port import Agreement
@@ -187,6 +187,12 @@ class WatchedAgreement:
 
     def verify(self, peer: PeerId, payload: bytes, signature: str) -> bool:
         return self.inner.verify(peer, payload, signature)
+
+    def keep_vote(self, plan: Digest, vote: AverageDigest) -> list[Persist]:
+        return self.inner.keep_vote(plan, vote)
+
+    def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
+        return self.inner.kept_vote(plan, instance)
 
     def leave(self, now: float) -> list[Outcome]:
         return _marked(self.inner.leave(now))
