@@ -28,6 +28,7 @@ from adloco_p2p.training.device import configure_device
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.inner_loop import OnProgress, run_inner_steps
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, has_shape_of, inner_optimizer, load_state_
+from adloco_p2p.training.input_worker import InputWorker
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.learning_rate import learning_rate_schedule
 from adloco_p2p.training.memory_need import memory_need
@@ -48,8 +49,8 @@ class Hosting:
         self._run = run
         self._peer_config = peer_config
         self._me = me
-        self._feed = feed
         self._device = configure_device(peer_config)
+        self._feed = InputWorker(feed, device=self._device)
         module = self._build_model(InstanceId(0))
         self._shell = ModelShell(module, device=self._device, is_bfloat16=run.model.precision == "bfloat16")
         if peer_config.activation_checkpointing:
@@ -134,16 +135,21 @@ class Hosting:
             self.discard(instance_id)
         instance.round = effect.round
         self._pseudo_gradients.pop(instance_id, None)
-        stream = self._feed.open(
-            instance=instance_id, peer=self._me, round=effect.round, first_sample=effect.share.first_sample
+        batches = self._feed.open(
+            instance=instance_id,
+            peer=self._me,
+            round=effect.round,
+            first_sample=effect.share.first_sample,
+            num_samples=effect.share.effective_batch,
+            num_batches=effect.share.inner_steps,
         )
         micro_batch_limit = self.micro_batch_limit  # probing draws from torch's random state, so before it is seeded
-        with self._own_randomness():
+        with self._own_randomness(), batches:
             torch.manual_seed(derived_seed(self._run.seed, "inner", instance_id, self._me, effect.round))
             result = run_inner_steps(
                 self._shell,
                 instance,
-                stream,
+                batches,
                 share=effect.share,
                 schedule=learning_rate_schedule(effect, inner=self._run.inner, initial_batch=self._run.batch.initial_batch),
                 micro_batch_limit=micro_batch_limit,

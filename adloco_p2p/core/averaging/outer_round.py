@@ -28,6 +28,7 @@ from adloco_p2p.core.averaging.attempt import RESEND_SECONDS, TAKEOVER_SECONDS, 
 from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally, CommitVotes
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.course import settings_at
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.events import (
     ApplyOuter,
@@ -236,6 +237,7 @@ class OuterRound:
             share=self.share,
             progress_start=self._plan.progress,
             progress_end=progress_end,
+            learning_rate_factor=settings_at(self._plan.course, self.round).learning_rate_factor or 1.0,
             is_ahead=is_ahead,
         )
         return [self._phase_log(), inner]

@@ -354,6 +354,8 @@ class RunInner:
     progress_start: float
     """Part of the run behind the first inner step, in [0, 1]."""
     progress_end: float
+    learning_rate_factor: float = 1.0
+    """Times the rate of the configuration's schedule."""
     is_ahead: bool = False
     """The outer step of the round before is still to come, and leaves the local parameters alone."""
     epoch: int = 0

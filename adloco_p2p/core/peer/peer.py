@@ -23,6 +23,7 @@ from math import isfinite
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.outer_round import OuterRound, Phase, round_line
+from adloco_p2p.core.model.course import work_at
 from adloco_p2p.core.model.events import (
     AverageFailed,
     AverageFinished,
@@ -349,7 +350,7 @@ class Peer:
             is_late=is_over and self._book.has_company(plan, instance, self._state.gone),
         )
         self._state.rounds[key] = outer
-        progress_end = progress_after(plan, self.cadence.work)
+        progress_end = progress_after(plan, work_at(self.cadence.work, plan.course, number))
         return self._state.stamped(outer.start(now, progress_end=progress_end, is_ahead=is_ahead))
 
     def _round_done(self, outer: OuterRound, now: float) -> list[Effect]:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from statistics import median
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.course import in_words, work_at
 from adloco_p2p.core.model.electorate import DEPARTS_AFTER, is_majority, silent_rounds
 from adloco_p2p.core.model.measurers import PAIR
 from adloco_p2p.core.model.rules import Rules
@@ -111,7 +112,12 @@ def next_plan(previous: RoundPlan, reports: Sequence[Report], rules: Rules, *, r
     is left, the run is over.
     """
     assert not previous.is_last, "the run is over"
-    change, end = roster or RosterChange(), end_after(previous, rules.work)
+    change = roster or RosterChange()
+    course, round = change.course or previous.course, previous.round + 1
+    rules = replace(rules, work=work_at(rules.work, course, round))
+    end = end_after(previous, rules.work)
+    if course.last_round is not None:
+        end = min(end, course.last_round + 1)
     plan = _planned(previous, reports, rules, change, end=end)
     steps = plan.inner_steps if plan.is_last else steps_within(plan, rules.work)
     if steps == plan.inner_steps:
@@ -149,6 +155,8 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
     reasons += branch_reasons
     reasons += [alarm for draft, alarm in carried if alarm and draft.plan.instance not in changed]
+    course = change.course or previous.course
+    reasons += [words] if (words := in_words(course, round)) else []
     return RoundPlan(
         run=previous.run,
         round=round,
@@ -166,8 +174,9 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         progress=progress_at(round, samples_after(previous), rules.work),
         samples_before=samples_after(previous),
         reason=shortened("; ".join([*reasons, why])),
-        signers=previous.signers,
+        signers=previous.signers if change.signers is None else change.signers,
         is_ticketed=previous.is_ticketed,
+        course=course,
         former=remembered(previous, {roster_entry.peer for roster_entry in roster_entries}),
     )
 
