@@ -9,6 +9,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.rules import (
     AdmissionRules,
     BatchRules,
+    GuardRules,
     InstanceRules,
     MergeRules,
     NaturalInt,
@@ -220,6 +221,7 @@ class RunConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     averaging: AveragingConfig = field(default_factory=AveragingConfig)
     admission: AdmissionRules = field(default_factory=AdmissionRules)
+    guard: GuardRules = field(default_factory=GuardRules)
 
     @property
     def rules(self) -> Rules:
@@ -231,6 +233,7 @@ class RunConfig:
             switch=self.switch,
             merge=self.merge,
             admission=self.admission,
+            guard=self.guard,
         )
 
     @property

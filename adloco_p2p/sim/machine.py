@@ -33,6 +33,7 @@ from adloco_p2p.core.model.events import (
     FetchFailed,
     FetchState,
     InnerFinished,
+    MeasureStep,
     Outcome,
     OuterApplied,
     Persist,
@@ -50,6 +51,7 @@ from adloco_p2p.core.model.events import (
     StateFetched,
     StateKept,
     StateServed,
+    StepMeasured,
     Stop,
     Ticked,
     Transition,
@@ -514,7 +516,7 @@ class Machine:
     def _on_device(self, effect: Effect, process: Process) -> None:
         """Work on the device runs in order; what ends the round before comes between inner steps that did not wait for it."""
         around, now = self._around, self._around.queue.now
-        if not isinstance(effect, ApplyOuter | CarryOver | Evaluate | SaveInstance | SaveCheckpoint):
+        if not isinstance(effect, ApplyOuter | CarryOver | MeasureStep | Evaluate | SaveInstance | SaveCheckpoint):
             process.is_ahead = False
         if isinstance(effect, DiscardRound):
             process.fetches.pop(effect.instance, None)
@@ -574,13 +576,19 @@ class Machine:
                 return self._apply_outer(instance, number, process)
             case CarryOver(instance=instance, round=number):
                 return self._carry_over(instance, number, process)
-            case Transition(forks=forks, merges=merges):
+            case MeasureStep(instance=instance, round=number):
+                before, after = device.measure_step(instance)
+                return StepMeasured(instance=instance, round=number, before=before, after=after)
+            case Transition(forks=forks, merges=merges, rewinds=rewinds):
+                missing = tuple(instance for instance, state in rewinds if not device.rewind(instance, state))
+                for instance in sorted({instance for instance, _ in rewinds} - {*missing}):
+                    process.offer(instance, effect.round)
                 device.transition(forks, merges)
                 for merge in merges:
                     for source in merge.sources:
                         if source != merge.target:
                             self._forget(source, process)
-                return TransitionApplied(round=effect.round)
+                return TransitionApplied(round=effect.round, missing=missing)
             case Probe(round=number, merge=merge):
                 return Probed(round=number, verdict=device.probe(merge))
             case Evaluate(instance=instance, round=number):

@@ -48,6 +48,7 @@ from adloco_p2p.core.model.events import (
     StateFetched,
     StateKept,
     StateServed,
+    StepMeasured,
     Ticked,
     TransitionApplied,
 )
@@ -158,7 +159,7 @@ class Peer:
                 return self._receive(event, now)
             case Ticked():
                 return self._tick(now)
-            case InnerFinished() | AverageFinished() | AverageFailed() | OuterApplied() | Evaluated():
+            case InnerFinished() | AverageFinished() | AverageFailed() | OuterApplied() | StepMeasured() | Evaluated():
                 shortages = self._reporting.trained(event) if isinstance(event, InnerFinished) else []
                 return [*shortages, *self._step(event, now)]
             case TransitionApplied():
@@ -222,7 +223,7 @@ class Peer:
         return effects + self._outcomes(self._agreement.tick(now), now)
 
     def _step(
-        self, event: InnerFinished | AverageFinished | AverageFailed | OuterApplied | Evaluated, now: float
+        self, event: InnerFinished | AverageFinished | AverageFailed | OuterApplied | StepMeasured | Evaluated, now: float
     ) -> list[Effect]:
         outer = self._state.rounds.get((event.round, event.instance))
         if outer is None:
@@ -241,6 +242,8 @@ class Peer:
                 effects = outer.average_failed(event, now, self._state.gone)
             case OuterApplied():
                 effects = outer.outer_applied(event, now, evaluate=self._evaluates(outer))
+            case StepMeasured():
+                effects = outer.step_measured(event, now)
             case Evaluated():
                 effects = outer.evaluated(event.heldout_loss, now)
         effects = self._state.stamped(effects)

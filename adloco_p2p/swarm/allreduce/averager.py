@@ -18,7 +18,8 @@ from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
 from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import AveragingError, LocalProtocolError
-from adloco_p2p.numerics.aggregation.registry import rule_named
+from adloco_p2p.numerics.aggregation.registry import STRICT, rule_named
+from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, suitable_part_bytes
 from adloco_p2p.swarm.allreduce.attempt_register import AttemptRegister
@@ -164,15 +165,16 @@ class Averager:
         shares: tuple[float, ...] | None = None,
         out: torch.Tensor | None = None,
         round: int = 0,
+        is_strict: bool = False,
     ) -> Averaged:
         """Average of the members' vectors by the aggregation rule: float32 [P], contiguous, on the CPU, untouched until this
         returns.
 
         `weights` are samples in an order that all members share; a member of weight 0 only receives. `steps` are the inner
-        steps that the plan gave each, by default equally many. `shares` is how much of the vector each member reduces; by
-        default those that contribute share it equally. A key is used once: for the others, an attempt that was given up is
-        over. The result is put in `out` where given, which is worth having: new memory is a large part of the cost. It is held
-        for repairs until results of later rounds take its place.
+        steps that the plan gave each, by default equally many. `is_strict`: by `STRICT` instead of the run's rule. `shares` is
+        how much of the vector each member reduces; by default those that contribute share it equally. A key is used once: for
+        the others, an attempt that was given up is over. The result is put in `out` where given, which is worth having: new
+        memory is a large part of the cost. It is held for repairs until results of later rounds take its place.
 
         Raises AveragingError, with suspects, when there is no result by the deadline or none can be expected any more;
         ValueError for arguments that no plan contains.
@@ -182,7 +184,7 @@ class Averager:
         averaged = torch.empty_like(vector) if out is None else out
         if not all(_is_flat(tensor) for tensor in (vector, averaged)) or averaged.shape != vector.shape:
             raise ValueError("vector and out must be float32 [P], contiguous, on the CPU")
-        spec = self._spec(key, weights, shares, steps, size=vector.numel())
+        spec = self._spec(key, weights, shares, steps, size=vector.numel(), rule=STRICT if is_strict else self._rule)
         if self._around.own_peer not in spec.members:
             raise LocalProtocolError("this peer is not a member of the average it was asked for")
         if self._attempts.is_used(key):
@@ -227,6 +229,7 @@ class Averager:
         steps: tuple[int, ...] | None,
         *,
         size: int,
+        rule: AggregationRule,
     ) -> AllReduceSpec:
         return AllReduceSpec(
             key=key,
@@ -235,7 +238,7 @@ class Averager:
             size=size,
             codec=self._codec,
             part_bytes=min(self._part_bytes, suitable_part_bytes(size * 4, len(weights))),
-            rule=self._rule,
+            rule=rule,
             steps=steps or (1,) * len(weights),
         )
 
