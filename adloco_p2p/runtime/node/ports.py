@@ -112,14 +112,15 @@ class Averaging(Protocol):
         *,
         round: int,
         key: Digest,
+        plan: Digest,
         weights: tuple[tuple[PeerId, int], ...],
         vector: Vector,
         timeout_seconds: float,
         steps: tuple[int, ...],
         shares: tuple[float, ...] = (),
     ) -> AveragedVector:
-        """`steps`: inner steps that the plan gave each member. `shares`: how much of the vector each member reduces; empty:
-        equally much. The result is held for repairs until those of later rounds are there."""
+        """`plan`: of the round. `steps`: inner steps that the plan gave each member. `shares`: how much of the vector each
+        member reduces; empty: equally much. The result is held for repairs until those of later rounds are there."""
 
     async def repair(
         self,
