@@ -13,8 +13,9 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
+from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import Received, Started, StateServed, Stop
-from adloco_p2p.core.model.ledger_entry import Ticket
+from adloco_p2p.core.model.ledger_entry import Equivocation, Ticket
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.telemetry import Listening, Refused
 from adloco_p2p.core.model.types import PeerId
@@ -39,6 +40,7 @@ from adloco_p2p.runtime.node.event_sink import CountingSink, View
 from adloco_p2p.runtime.node.loop import Node, Ports
 from adloco_p2p.runtime.services import LocalPeer, control_server, open_local, show_bandwidth
 from adloco_p2p.storage.admission_files import keep_address
+from adloco_p2p.storage.attempt_keys import AttemptKeys
 from adloco_p2p.storage.journal import Journal
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.allreduce.averager import Averager
@@ -252,6 +254,9 @@ class NetworkPeer:
             pace=pace,
             meter=traffic.averaging,
             members=members,
+            sign=self._agreement.sign,
+            verify=self._agreement.verify,
+            on_evidence=self._accuse,
         )
         self._server = StateServer(swarm_node.p2p, pace=pace, meter=traffic.state, members=members)
         self._server.on_served = lambda instance, number: self._node.post(StateServed(instance=instance, round=number))
@@ -332,12 +337,13 @@ class NetworkPeer:
     def _loop(self) -> Node:
         local = self._local
         size, out_of_reach = local.engine.num_averaged, self._maintenance.out_of_reach
+        attempts = AttemptKeys(local.workdir.attempts_path)
         return Node(
             peer=Peer(me=local.me, cadence=local.cadence, agreement=self._agreement),
             ports=Ports(
                 engine=local.engine,
                 checkpoints=local.checkpoints,
-                averaging=NetworkAveraging(self._averager, size=size, out_of_reach=out_of_reach),
+                averaging=NetworkAveraging(self._averager, size=size, out_of_reach=out_of_reach, begin=attempts.begin),
                 messenger=self._messenger,
                 states=self._states,
                 journal=self._journal,
@@ -367,6 +373,12 @@ class NetworkPeer:
         count = self._refusals.count(peer, reason, time.monotonic())
         if count:
             self._local.sink.write(Refused(peer=peer, reason=reason, count=count))
+
+    def _accuse(self, evidence: Equivocation) -> None:
+        """The averager met proof that a peer lied: it goes into the ledger, and everybody checks it there."""
+        refused = self._agreement.state(evidence)
+        what = f"{evidence.subject} {evidence.reason}" + (f"; it is not banned for it: {refused}" if refused else "")
+        self._local.sink.write(telemetry.Warning(key=f"evidence about {evidence.subject}", message=what, active=True))
 
     def _roster(self) -> list[PeerId]:
         return [entry.peer for entry in self._agreement.ledger.plans[-1].roster]
