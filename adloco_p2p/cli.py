@@ -171,6 +171,16 @@ def _training(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     _network(join)
     join.set_defaults(verb="train:join")
 
+    keep = verbs.add_parser("keep", help="hold a run's newest states and its ledger for others, and train nothing")
+    keep.add_argument(
+        "--initial-peers", nargs="+", action="extend", required=True, metavar="ADDR", help="addresses of peers, or join links"
+    )
+    _workdir(keep)
+    keep.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
+    _machine(keep)
+    _network(keep)
+    keep.set_defaults(verb="train:keep")
+
     swarm = verbs.add_parser("swarm", help="a whole swarm on this machine: real processes on loopback")
     _config(swarm)
     _workdir(swarm)

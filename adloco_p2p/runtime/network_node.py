@@ -106,9 +106,14 @@ async def join_run(*, workdir: Workdir, target: JoinTarget, config: PeerConfig, 
     workdir.enter("looking for the swarm")
     say("looking for the swarm")
     swarm_node = await SwarmNode.start(
-        workdir=workdir.path, config=config, initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses]
+        workdir=workdir.path,
+        config=config,
+        initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses],
+        may_begin_alone=_holds_ledger(workdir),
     )
     async with _ending(swarm_node):
+        if not await swarm_node.peers_connected() and _holds_ledger(workdir):
+            say("no known peer answers: going on from this directory; the others find this peer at its last address")
         discovery = Discovery(swarm_node.dht, swarm_node.identity, wall_clock=swarm_node.clock)
         workdir.enter("asking for the run")
         say("asking for the run")
@@ -137,6 +142,11 @@ async def join_run(*, workdir: Workdir, target: JoinTarget, config: PeerConfig, 
             view=view,
             say=say,
         )
+
+
+def _holds_ledger(workdir: Workdir) -> bool:
+    """Whether the peer was a member of the run: after the whole swarm was down it may be the first one to come back."""
+    return workdir.manifest_path.exists() and workdir.journal_path.exists() and workdir.journal_path.stat().st_size > 0
 
 
 def _load_manifest(workdir: Workdir) -> SignedManifest | None:

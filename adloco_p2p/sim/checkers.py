@@ -384,19 +384,20 @@ class Checkers:
 
 def _deciding(plan: RoundPlan) -> list[PeerId]:
     """The electors of the successor: founders and those that owe no report of their probation, if they reported one of the last
-    four rounds."""
+    four rounds. Of keepers none, unless there is nobody else."""
+    seats = [seat for seat in plan.roster if not seat.capacity.is_keeper] or plan.roster
     last_round = {
         roster_entry.peer: roster_entry.joined_round - 1 if roster_entry.last_report is None else roster_entry.last_report
-        for roster_entry in plan.roster
+        for roster_entry in seats
     }
-    lately = [roster_entry for roster_entry in plan.roster if plan.round - 2 - last_round[roster_entry.peer] < 4]
+    lately = [roster_entry for roster_entry in seats if plan.round - 2 - last_round[roster_entry.peer] < 4]
     old = [
         roster_entry.peer
         for roster_entry in lately
         if roster_entry.joined_round == 0 or (roster_entry.last_report is not None and roster_entry.probation == 0)
     ]
     reporting = [roster_entry.peer for roster_entry in lately if roster_entry.last_report is not None]
-    return old or reporting or [roster_entry.peer for roster_entry in plan.roster]
+    return old or reporting or [roster_entry.peer for roster_entry in seats]
 
 
 def _end(entries: Sequence[LedgerEntry]) -> Digest:

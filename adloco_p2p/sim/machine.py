@@ -272,6 +272,7 @@ class Machine:
         rate: float,
         round_seconds: float,
         is_liar: bool = False,
+        is_keeper: bool = False,
         alters: Callable[[Report], Report] | None = None,
     ) -> None:
         """`offset`, `rate`: of its clock against the world's. `alters`: what a liar makes of its own reports."""
@@ -290,6 +291,7 @@ class Machine:
         """It dies at the persistence point after so many more."""
         self.frozen_until = 0.0
         self._around = around
+        self._capacity = replace(around.capacity, is_keeper=is_keeper)
         self._offset = offset
         self._rate = rate
         self._round_seconds = round_seconds
@@ -324,7 +326,7 @@ class Machine:
             records=tuple(self.disk.journal),
             recall=self.disk.recall,
             contacts=tuple(other for other in around.machines if other != me),
-            capacity=around.capacity,
+            capacity=self._capacity,
             decide=around.decide,
             sign=lambda payload: sign(me, payload),
             verify=verify,
@@ -344,7 +346,7 @@ class Machine:
             device.start({instance: self.disk.states[durable.round, instance] for instance in durable.held})
         for instance in durable.held:
             process.offer(instance, durable.round)
-        self.feed(Started(durable=durable, capacity=around.capacity), process)
+        self.feed(Started(durable=durable, capacity=self._capacity), process)
 
     def _durable(self) -> Durable:
         """Of the checkpoint; without one the run begins anew, with fresh instances for the founders."""
