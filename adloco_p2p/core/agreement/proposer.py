@@ -19,7 +19,7 @@ from adloco_p2p.core.agreement.values import Values
 from adloco_p2p.core.ledger.validation import door_of
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import is_majority
-from adloco_p2p.core.model.ledger_entry import MAX_JOINS, Ballot, CastVote, Certificate, JoinRequest, Statement, Value
+from adloco_p2p.core.model.ledger_entry import MAX_JOINS, Ballot, CastVote, Certificate, Decree, JoinRequest, Value
 from adloco_p2p.core.model.messages import Prepare, Promise, Proposal, Refusal
 from adloco_p2p.core.model.types import MAX_ROSTER, Digest, PeerId
 
@@ -213,7 +213,7 @@ class Proposer:
         joined = islice(self._admitted(self._context.members.candidates(now), statements), room)
         return self._values.make(joined=tuple(joined), absent=self._absent, statements=statements)
 
-    def _admitted(self, requests: Iterable[JoinRequest], statements: Sequence[Statement] = ()) -> Iterator[JoinRequest]:
+    def _admitted(self, requests: Iterable[JoinRequest], statements: Sequence[Decree] = ()) -> Iterator[JoinRequest]:
         """Those that the run lets in."""
         door = door_of(self._slot.ledger, self._context.verify, statements=statements)
         return (request for request in requests if not door.problem(request))

@@ -1,4 +1,4 @@
-"""Which peers may take a seat: invitations, the seats they gave, and signers' statements, as the ledger has them. Pure.
+"""Which peers may take a seat: invitations, the seats they gave, signers' statements, and evidence. Pure.
 
 In a run that admits by tickets a newcomer shows an invitation of a signer, made out to its own name. Anybody can check it, now
 and later, with nothing but the entries before. A peer that once had a seat comes back without a ticket and uses no second seat:
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import JoinRequest, Statement, Ticket, Value, Verify
+from adloco_p2p.core.model.ledger_entry import Decree, JoinRequest, Statement, Ticket, Value, Verify
 from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan, roster_of
 
 Key = TypeVar("Key")
@@ -19,9 +19,9 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """A statement in the ledger."""
+    """A statement, or evidence, in the ledger."""
 
-    statement: Statement
+    statement: Decree
     position: int
     """Of the plan that carries it."""
 
@@ -52,10 +52,10 @@ class Admissions:
 
     @property
     def rulings(self) -> Sequence[Ruling]:
-        """Of all statements, oldest first."""
+        """Of all statements and all evidence, oldest first."""
         return tuple(self._rulings.values())
 
-    def has(self, statement: Statement) -> bool:
+    def has(self, statement: Decree) -> bool:
         return canonical.digest_once(statement) in self._rulings
 
     def seats_taken(self) -> Counter[PeerId]:
@@ -68,7 +68,7 @@ class Admissions:
         return None if seat is None else seat[0]
 
     def bans(self) -> Mapping[PeerId, Ruling]:
-        """Peers that are banned, and by which statement."""
+        """Peers that are banned, and by which statement or evidence."""
         return _in_force(self._rulings.values(), begins="ban", ends="unban")
 
     def revoked(self) -> Mapping[PeerId, Ruling]:
@@ -89,7 +89,7 @@ def _in_force(rulings: Iterable[Ruling], *, begins: str, ends: str | None) -> di
 # --- statements ------------------------------------------------------------------------------------------------------
 
 
-def in_order(statements: Iterable[Statement]) -> list[Statement]:
+def in_order(statements: Iterable[Decree]) -> list[Decree]:
     """As a value lists them."""
     return sorted(statements, key=lambda statement: (statement.serial, canonical.digest_once(statement)))
 
@@ -106,7 +106,7 @@ def statement_problem(statement: Statement, *, parent: RoundPlan, admissions: Ad
     return "" if verify(statement.signer, statement.payload, statement.signature) else f"{what} is not signed by its signer"
 
 
-def newly_banned(statements: Iterable[Statement], parent: RoundPlan) -> tuple[PeerId, ...]:
+def newly_banned(statements: Iterable[Decree], parent: RoundPlan) -> tuple[PeerId, ...]:
     """Members that lose their seats by these statements, which are in order."""
     bans: dict[PeerId, None] = {}
     for statement in statements:
@@ -130,7 +130,7 @@ class Door:
         parent: RoundPlan,
         admissions: Admissions,
         members: Container[PeerId],
-        statements: Iterable[Statement],
+        statements: Iterable[Decree],
         verify: Verify,
     ) -> None:
         self._parent = parent

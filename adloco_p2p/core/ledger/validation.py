@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Sequence
 
-from adloco_p2p.core.ledger.admission import Door, in_order, newly_banned, statement_problem
+from adloco_p2p.core.ledger.admission import Door, in_order, newly_banned
 from adloco_p2p.core.ledger.branch_claims import accepted_claims
+from adloco_p2p.core.ledger.evidence import decree_problem
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import electorate, electors, is_emergency, is_majority
-from adloco_p2p.core.model.ledger_entry import Certificate, LedgerEntry, SignedReport, Statement, Value, Verify, Vote
+from adloco_p2p.core.model.ledger_entry import Certificate, Decree, LedgerEntry, SignedReport, Value, Verify, Vote
 from adloco_p2p.core.model.report_form import usable
 from adloco_p2p.core.model.types import (
     MAX_ROSTER,
@@ -35,7 +36,7 @@ def change_of(value: Value, reports: Sequence[Report], ledger: "Ledger") -> Rost
     return RosterChange(joined=joined, departed=tuple(departed), branches=accepted_claims(ledger, reports))
 
 
-def door_of(ledger: "Ledger", verify: Verify, *, statements: Sequence[Statement] = ()) -> Door:
+def door_of(ledger: "Ledger", verify: Verify, *, statements: Sequence[Decree] = ()) -> Door:
     """Of the plan after the end of the ledger."""
     return Door(
         parent=ledger.plans[-1],
@@ -92,9 +93,7 @@ def _check_reports(value: Value, reports: Sequence[SignedReport], reported: Roun
 def _check_statements(value: Value, ledger: "Ledger", verify: Verify) -> str:
     if list(value.statements) != in_order(set(value.statements)):
         return "statements are not in order, one each"
-    parent, admissions = ledger.plans[-1], ledger.admissions
-    problems = (statement_problem(s, parent=parent, admissions=admissions, verify=verify) for s in value.statements)
-    return next(filter(None, problems), "")
+    return next(filter(None, (decree_problem(decree, ledger, verify) for decree in value.statements)), "")
 
 
 def _check_change(value: Value, ledger: "Ledger", verify: Verify) -> str:

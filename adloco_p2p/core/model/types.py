@@ -121,6 +121,9 @@ class InstanceReport:
     sender knows; see `core/model/report_form.py`."""
     is_void: bool = False
     """No average got a majority: there was no outer step, and the next pseudo-gradient spans this round, too."""
+    has_diverged: bool = False
+    """The host has no finite pseudo-gradient to give, or refused the outer step of the committed average, as all hosts do; its
+    samples are 0."""
     pseudo_gradient: PseudoGradientStatistics | None
     half_batch: HalfBatchStatistics | None
     digest: HexDigest

@@ -257,6 +257,8 @@ def _carried(
     """The instance one round later: cursors moved, statistics pooled, the batch tested."""
     sample, basis = pool_round(plan, previous.round - 1, claims, rules.batch, places=places)
     history = plan.history if sample is None else (*plan.history, sample)[-window_length(rules.batch) :]
+    num_diverged = sum(claim.has_diverged for claim in claims.values())
+    basis += f"; round {previous.round - 1} led nowhere on {num_diverged} of {len(claims)} hosts" if num_diverged else ""
     is_futile = rules.switch.policy == "never" and plan.requested_batch > plan.effective_batch
     requested, shrink_streak, why = next_request(
         requested=plan.requested_batch,
