@@ -57,6 +57,7 @@ class GossipAgreement:
         self.members = Membership(me, run=genesis.run, sign=sign, verify=verify, draw=draw, timing=timing)
         self.members.ticket = ticket
         self.consensus = Consensus(me, sign=sign, verify=verify, decide=decide, members=self.members, draw=draw)
+        self.consensus.ledger = Ledger(genesis, recall=recall)  # until `start` takes up the journal
         self.me = me
         self.sign = sign
         self.verify = verify
