@@ -215,7 +215,7 @@ def test_every_import_is_required() -> None:
     names = {"grpcio": "grpc", "protobuf": "google", "pyyaml": "yaml"}
     extras = PROJECT["project"]["optional-dependencies"]
     entries = [*PROJECT["project"]["dependencies"], *(entry for extra in extras if extra != "dev" for entry in extras[extra])]
-    required = {re.split(r"[<>=]", entry)[0] for entry in entries}
+    required = {re.split(r"[<>=[]", entry)[0] for entry in entries}
     modules = {names.get(name, name.replace("-", "_")) for name in required}
     imported = {module.partition(".")[0] for path in [*SOURCES, *sorted(GENERATED.glob("*.py"))] for module in modules_of(path)}
     assert imported - set(sys.stdlib_module_names) - {"adloco_p2p"} <= modules
