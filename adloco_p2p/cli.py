@@ -257,6 +257,12 @@ def _model(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     _instance(export)
     export.set_defaults(verb="trained_model:export")
 
+    importing = verbs.add_parser("import", help="make a directory for model.pretrained from a state dict")
+    _config(importing)
+    importing.add_argument("--weights", type=Path, required=True, metavar="FILE", help="of torch.save, or safetensors")
+    importing.add_argument("--output", type=Path, required=True, metavar="DIR", help="new or empty directory")
+    importing.set_defaults(verb="import_weights:import_weights")
+
     evaluate = verbs.add_parser("evaluate", help="held-out loss of every live instance and of their merge, or scores on tasks")
     _workdir(evaluate)
     evaluate.add_argument(

@@ -111,8 +111,7 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
     from adloco_p2p.data.tokenizer import open_tokenizer
 
     transformers.utils.logging.disable_progress_bar()
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigError(f"--output {output}: exists and is not empty; name a new directory", code="E211")
+    check_output(output)
     saved, outer = read_saved(workdir, lambda saved: saved.outer(saved.instance(instance)))
     model = load_model(saved.run, outer, saved.instance(instance))
     from adloco_p2p.training.adapters import merged, save_adapter  # seconds to import: a wrong directory was refused before
@@ -135,6 +134,12 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
         (output / EXPORT_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     others = f" (of {len(saved.instances)} unmerged instances)" if len(saved.instances) > 1 else ""
     say(f"{output}: instance {chosen}{others} after round {saved.round} of a run of {run.work.length}")
+
+
+def check_output(output: Path) -> None:
+    """Raise ConfigError for a directory that is not new or empty: nothing is overwritten."""
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError(f"--output {output}: exists and is not empty; name a new directory", code="E211")
 
 
 def end_tokens(model: "transformers.PreTrainedModel", end_of_document: int) -> int | list[int]:
