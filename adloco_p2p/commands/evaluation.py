@@ -14,7 +14,7 @@ from adloco_p2p.commands.trained_model import Saved, load_model, read_saved
 from adloco_p2p.config.run_config import DataConfig, RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.types import InstanceId, InstancePlan
-from adloco_p2p.errors import ConfigError
+from adloco_p2p.errors import ConfigError, DeviceError
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +51,8 @@ def _on_heldout(arguments: argparse.Namespace) -> int:
     for instance in saved.instances:
         engine.restore(instance, *states.pop(instance))
     losses = {instance: engine.evaluate(instance) for instance in saved.instances}
+    if diverged := [instance for instance, loss in losses.items() if not math.isfinite(loss)]:
+        raise DeviceError(f"the held-out loss of instance {diverged[0]} after round {saved.round} is not finite", code="E503")
     result: dict[str, object] = {
         "run": saved.run.digest,
         "round": saved.round,

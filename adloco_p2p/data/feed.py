@@ -96,6 +96,9 @@ class IndexedStream:
         self._next_sample += num_samples
         return self._rows.gather(rows)
 
+    def read_ahead(self, num_samples: int) -> None:
+        """Nothing: where the next round reads is its plan's, and rows that lie in memory or in a file are there at once."""
+
 
 def _check_rows(run: RunConfig, rows: IndexedRows, path: str | None) -> None:
     """Enough text for one inner step without a repeated row, and something to evaluate on."""

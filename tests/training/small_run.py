@@ -64,6 +64,9 @@ class Rows:
         self.feed.cursor[self.instance] = self.next
         return rows
 
+    def read_ahead(self, num_samples: int) -> None:
+        """Rows that are made need no reading."""
+
 
 class SyntheticFeed:
     """Every instance has its own endless order; the cursor only shows that it is saved."""
