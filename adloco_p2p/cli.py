@@ -309,13 +309,29 @@ def _model(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     _instance(export)
     export.set_defaults(verb="trained_model:export")
 
-    evaluate = verbs.add_parser("evaluate", help="held-out loss and perplexity of every live instance and of their merge")
+    importing = verbs.add_parser("import", help="make a directory for model.pretrained from a state dict")
+    _config(importing)
+    importing.add_argument("--weights", type=Path, required=True, metavar="FILE", help="of torch.save, or safetensors")
+    importing.add_argument("--output", type=Path, required=True, metavar="DIR", help="new or empty directory")
+    importing.set_defaults(verb="import_weights:import_weights")
+
+    evaluate = verbs.add_parser("evaluate", help="held-out loss of every live instance and of their merge, or scores on tasks")
     _workdir(evaluate)
     evaluate.add_argument(
         "--data", type=Path, metavar="FILE", help="text or rows of this file instead of the run's held-out ones"
     )
+    evaluate.add_argument(
+        "--tasks",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TASK",
+        help="scores of the merged model on tasks of lm-eval, instead of a loss: their names, or YAML files, whose code is run",
+    )
+    evaluate.add_argument("--limit", type=_positive, metavar="N", help="of each task the first N documents")
+    evaluate.add_argument("--chat", action="store_true", help="write the prompts of tasks by the chat template")
     _json(evaluate)
-    evaluate.set_defaults(verb="trained_model:evaluate")
+    evaluate.set_defaults(verb="evaluation:evaluate")
 
     generate = verbs.add_parser("generate", help="sample text from the model")
     _workdir(generate)
