@@ -10,8 +10,8 @@ BLOCK = 20
 EVERYDAY_BLOCKS = 15
 HEAVY_SEEDS = 20_000
 FAILED_ONCE = (795, 812, 486)
-"""Joiners waited for good, because a restarted host answered nothing about a round that it was past (the first two); the checkers
-asked for a state of a peer that was no host of it for a round."""
+"""Joiners waited for good, because a restarted host answered nothing about a round that it was past (the first two); the
+checkers asked for a state of a peer that was no host of it for a round."""
 
 
 def failures(seeds: range) -> list[str]:

@@ -60,8 +60,8 @@ def place_hosts(
     for index, draft in enumerate(drafts):
         instance, requested = draft.plan.instance, draft.plan.requested_batch
         parts = {peer: speeds[peer] * (requested / loads[peer]) for peer in trainers[instance]}
-        there = _with_keepers(hosts[instance], roster, index)
-        plan = _shared(draft.plan, _records(draft.plan, there, parts, round), parts, limits, rules)
+        place = _with_keepers(hosts[instance], roster, index)
+        plan = _shared(draft.plan, _records(draft.plan, place, parts, round), parts, limits, rules)
         place_hosts.append(plan)
         for share in plan.hosts:
             if speeds.get(share.peer, 0.0) > 0.0:
