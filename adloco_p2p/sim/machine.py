@@ -33,6 +33,7 @@ from adloco_p2p.core.model.events import (
     FetchFailed,
     FetchState,
     InnerFinished,
+    MeasureStep,
     Outcome,
     OuterApplied,
     Persist,
@@ -50,13 +51,14 @@ from adloco_p2p.core.model.events import (
     StateFetched,
     StateKept,
     StateServed,
+    StepMeasured,
     Stop,
     Ticked,
     Transition,
     TransitionApplied,
 )
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Vote
-from adloco_p2p.core.model.messages import Ack, Heartbeat, Message, Promise, Proposal
+from adloco_p2p.core.model.messages import Ack, AverageDigest, Heartbeat, Message, Promise, Proposal
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import Capacity, Decide, Digest, InstanceId, PeerId, Report, RoundPlan, roster_of
 from adloco_p2p.core.peer.agreement_port import Agreement
@@ -187,6 +189,12 @@ class WatchedAgreement:
 
     def verify(self, peer: PeerId, payload: bytes, signature: str) -> bool:
         return self.inner.verify(peer, payload, signature)
+
+    def keep_vote(self, plan: Digest, vote: AverageDigest) -> list[Persist]:
+        return self.inner.keep_vote(plan, vote)
+
+    def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
+        return self.inner.kept_vote(plan, instance)
 
     def leave(self, now: float) -> list[Outcome]:
         return _marked(self.inner.leave(now))
@@ -510,7 +518,7 @@ class Machine:
     def _on_device(self, effect: Effect, process: Process) -> None:
         """Work on the device runs in order; what ends the round before comes between inner steps that did not wait for it."""
         around, now = self._around, self._around.queue.now
-        if not isinstance(effect, ApplyOuter | CarryOver | Evaluate | SaveInstance | SaveCheckpoint):
+        if not isinstance(effect, ApplyOuter | CarryOver | MeasureStep | Evaluate | SaveInstance | SaveCheckpoint):
             process.is_ahead = False
         if isinstance(effect, DiscardRound):
             process.fetches.pop(effect.instance, None)
@@ -570,13 +578,19 @@ class Machine:
                 return self._apply_outer(instance, number, process)
             case CarryOver(instance=instance, round=number):
                 return self._carry_over(instance, number, process)
-            case Transition(forks=forks, merges=merges):
+            case MeasureStep(instance=instance, round=number):
+                before, after = device.measure_step(instance)
+                return StepMeasured(instance=instance, round=number, before=before, after=after)
+            case Transition(forks=forks, merges=merges, rewinds=rewinds):
+                missing = tuple(instance for instance, state in rewinds if not device.rewind(instance, state))
+                for instance in sorted({instance for instance, _ in rewinds} - {*missing}):
+                    process.offer(instance, effect.round)
                 device.transition(forks, merges)
                 for merge in merges:
                     for source in merge.sources:
                         if source != merge.target:
                             self._forget(source, process)
-                return TransitionApplied(round=effect.round)
+                return TransitionApplied(round=effect.round, missing=missing)
             case Probe(round=number, merge=merge):
                 return Probed(round=number, verdict=device.probe(merge))
             case Evaluate(instance=instance, round=number):

@@ -139,6 +139,7 @@ class PlanBook:
         """Root of the instance's state at a boundary, from the agreed plan or the reports, and the peers that have it."""
         states = self._states.get((boundary - 1, instance), {})
         digest = self.reported_state(instance, boundary - 1, gone)
+        rewind = self._rewind(instance, boundary)
         hosts: list[PeerId] = []
         for number in (boundary - 1, boundary, boundary + 1):
             plan = self.plans.get(number)
@@ -148,5 +149,11 @@ class PlanBook:
                     if number == boundary + 1 and item.state_digest is not None:
                         digest = item.state_digest
             hosts += [peer for peer in keepers_of(plan) if peer in states] if plan is not None else []
+        if rewind is not None:  # the reports on the boundary are of the state that the hosts go back from
+            digest, states = rewind, {}
         holders = [peer for peer in hosts if states.get(peer, digest) == digest and peer != self.me and peer not in gone]
         return digest, tuple(sorted(set(holders)))
+
+    def _rewind(self, instance: InstanceId, boundary: int) -> Digest | None:
+        plan = self.plans.get(boundary)
+        return next((item.rewind for item in plan.instances if item.instance == instance), None) if plan is not None else None
