@@ -117,6 +117,7 @@ class Attempts:
             steps=tuple(shares[peer].inner_steps for peer in attempt.members),
             timeout_seconds=self._timeout_seconds(uplinks),
             shares=reduction_shares(uplinks, reducers if any(reducers) else reachable),
+            is_strict=self._plan.round < self._plan.instance(self._instance).strict_before,
         )
 
     def _timeout_seconds(self, uplinks: Sequence[float]) -> float:

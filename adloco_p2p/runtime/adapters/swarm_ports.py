@@ -119,6 +119,7 @@ class NetworkAveraging:
         timeout_seconds: float,
         steps: tuple[int, ...],
         shares: tuple[float, ...] = (),
+        is_strict: bool = False,
     ) -> AveragedVector:
         reducers = [peer for (peer, _), share in zip(weights, shares or [1.0] * len(weights), strict=True) if share > 0]
         missing = await self._out_of_reach(reducers)
@@ -135,6 +136,7 @@ class NetworkAveraging:
             vector=vector,
             timeout_seconds=timeout_seconds,
             shares=shares or None,
+            is_strict=is_strict,
         )
 
     async def repair(

@@ -19,7 +19,8 @@ from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from adloco_p2p.core.model.ledger_entry import Equivocation, Sign, Verify
 from adloco_p2p.core.model.types import MAX_HOSTS, Digest, PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import AveragingError, LocalProtocolError
-from adloco_p2p.numerics.aggregation.registry import rule_named
+from adloco_p2p.numerics.aggregation.registry import STRICT, rule_named
+from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.allreduce.allreduce_spec import NO_PLAN, AllReduceSpec, suitable_part_bytes
 from adloco_p2p.swarm.allreduce.attempt_register import AttemptRegister
@@ -176,15 +177,16 @@ class Averager:
         out: torch.Tensor | None = None,
         plan: Digest = NO_PLAN,
         round: int = 0,
+        is_strict: bool = False,
     ) -> Averaged:
         """Average of the members' vectors by the aggregation rule: float32 [P], contiguous, on the CPU, untouched until this
         returns.
 
         `weights` are samples in an order that all members share; a member of weight 0 only receives. `steps` are the inner
         steps that the plan gave each, by default equally many. `shares` is how much of the vector each member reduces; by
-        default those that contribute share it equally. `plan` is the one of `round` that asks for it. The result is put in
-        `out` where given, which is worth having: new memory is a large part of the cost. It is held for repairs until results
-        of later rounds take its place.
+        default those that contribute share it equally. `plan` is the one of `round` that asks for it. `is_strict`: by `STRICT`
+        instead of the run's rule. The result is put in `out` where given, which is worth having: new memory is a large part of
+        the cost. It is held for repairs until results of later rounds take its place.
 
         A key is used once, also over restarts (the caller sees to that): for the others, an attempt that was given up is over,
         and two pledges under one key are evidence against this peer.
@@ -197,7 +199,8 @@ class Averager:
         averaged = torch.empty_like(vector) if out is None else out
         if not all(_is_flat(tensor) for tensor in (vector, averaged)) or averaged.shape != vector.shape:
             raise ValueError("vector and out must be float32 [P], contiguous, on the CPU")
-        spec = self._spec(key, weights, shares, steps, size=vector.numel(), plan=plan, round=round)
+        rule = STRICT if is_strict else self._rule
+        spec = self._spec(key, weights, shares, steps, size=vector.numel(), rule=rule, plan=plan, round=round)
         if self._around.own_peer not in spec.members:
             raise LocalProtocolError("this peer is not a member of the average it was asked for")
         if self._attempts.is_used(key):
@@ -244,6 +247,7 @@ class Averager:
         steps: tuple[int, ...] | None,
         *,
         size: int,
+        rule: AggregationRule,
         plan: Digest,
         round: int,
     ) -> AllReduceSpec:
@@ -254,7 +258,7 @@ class Averager:
             size=size,
             codec=self._codec,
             part_bytes=min(self._part_bytes, suitable_part_bytes(size * 4, len(weights))),
-            rule=self._rule,
+            rule=rule,
             steps=steps or (1,) * len(weights),
             plan=plan,
             round=round,
