@@ -58,7 +58,7 @@ from adloco_p2p.core.model.events import (
     TransitionApplied,
 )
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Vote
-from adloco_p2p.core.model.messages import Ack, Heartbeat, Message, Promise, Proposal
+from adloco_p2p.core.model.messages import Ack, AverageDigest, Heartbeat, Message, Promise, Proposal
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import Capacity, Decide, Digest, InstanceId, PeerId, Report, RoundPlan, roster_of
 from adloco_p2p.core.peer.agreement_port import Agreement
@@ -190,6 +190,12 @@ class WatchedAgreement:
     def verify(self, peer: PeerId, payload: bytes, signature: str) -> bool:
         return self.inner.verify(peer, payload, signature)
 
+    def keep_vote(self, plan: Digest, vote: AverageDigest) -> list[Persist]:
+        return self.inner.keep_vote(plan, vote)
+
+    def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
+        return self.inner.kept_vote(plan, instance)
+
     def leave(self, now: float) -> list[Outcome]:
         return _marked(self.inner.leave(now))
 
@@ -266,6 +272,7 @@ class Machine:
         rate: float,
         round_seconds: float,
         is_liar: bool = False,
+        is_keeper: bool = False,
         alters: Callable[[Report], Report] | None = None,
     ) -> None:
         """`offset`, `rate`: of its clock against the world's. `alters`: what a liar makes of its own reports."""
@@ -284,6 +291,7 @@ class Machine:
         """It dies at the persistence point after so many more."""
         self.frozen_until = 0.0
         self._around = around
+        self._capacity = replace(around.capacity, is_keeper=is_keeper)
         self._offset = offset
         self._rate = rate
         self._round_seconds = round_seconds
@@ -318,7 +326,7 @@ class Machine:
             records=tuple(self.disk.journal),
             recall=self.disk.recall,
             contacts=tuple(other for other in around.machines if other != me),
-            capacity=around.capacity,
+            capacity=self._capacity,
             decide=around.decide,
             sign=lambda payload: sign(me, payload),
             verify=verify,
@@ -338,7 +346,7 @@ class Machine:
             device.start({instance: self.disk.states[durable.round, instance] for instance in durable.held})
         for instance in durable.held:
             process.offer(instance, durable.round)
-        self.feed(Started(durable=durable, capacity=around.capacity), process)
+        self.feed(Started(durable=durable, capacity=self._capacity), process)
 
     def _durable(self) -> Durable:
         """Of the checkpoint; without one the run begins anew, with fresh instances for the founders."""

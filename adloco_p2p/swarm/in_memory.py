@@ -92,6 +92,7 @@ class MemoryPort:
         *,
         round: int,
         key: Digest,
+        plan: Digest,
         weights: tuple[tuple[PeerId, int], ...],
         vector: torch.Tensor,
         timeout_seconds: float,
@@ -100,7 +101,7 @@ class MemoryPort:
         is_strict: bool = False,
     ) -> MemoryAverage:
         """Wait for all members, then aggregate; all members receive the same tensor values."""
-        del round, shares  # no member reduces here, and everything is kept
+        del round, plan, shares  # no member reduces here, and everything is kept
         rendezvous = self.swarm.rendezvous.setdefault(key, _Rendezvous(weights=weights))
         assert rendezvous.weights == weights, "the key binds the members"
         members = tuple(peer for peer, _ in weights)

@@ -112,6 +112,7 @@ class Attempts:
             round=self._plan.round,
             attempt=attempt.number,
             key=self.key(attempt.number, attempt.members),
+            plan=self._plan_digest,
             weights=tuple(weights.items()),
             steps=tuple(shares[peer].inner_steps for peer in attempt.members),
             timeout_seconds=self._timeout_seconds(uplinks),

@@ -25,7 +25,7 @@ from enum import StrEnum
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.attempt import RESEND_SECONDS, TAKEOVER_SECONDS, Attempts, pause_seconds
-from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally, CommitVotes
+from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally, CommitVotes, Voter
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.course import settings_at
@@ -49,7 +49,6 @@ from adloco_p2p.core.model.events import (
     StepMeasured,
     Totals,
 )
-from adloco_p2p.core.model.ledger_entry import Sign, Verify
 from adloco_p2p.core.model.measurers import measurers
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
 from adloco_p2p.core.model.report_form import bits_of, named_by
@@ -121,8 +120,7 @@ class OuterRound:
         plan_digest: Digest,
         instance: InstanceId,
         adaptive_timeout: AdaptiveTimeout,
-        sign: Sign,
-        verify: Verify,
+        voter: Voter,
         is_late: bool = False,
         is_carried: bool = False,
     ) -> None:
@@ -159,9 +157,7 @@ class OuterRound:
         self._phase_since = 0.0
         clients = frozenset(entry.peer for entry in plan.roster if not entry.capacity.is_reachable)
         hosts = [share.peer for share in self.instance_plan.hosts]
-        self._votes = CommitVotes(
-            me=me, plan_digest=plan_digest, contributors=self.contributors, clients=clients, sign=sign, verify=verify
-        )
+        self._votes = CommitVotes(me=me, plan_digest=plan_digest, contributors=self.contributors, clients=clients, voter=voter)
         self._hosts = HostViews(me=me, hosts=hosts, contributors=self.contributors, clients=clients)
         self._attempts = Attempts(
             me=me,
@@ -263,7 +259,7 @@ class OuterRound:
         if pending is not None and self.me not in pending.members:
             effects = self._enter(Phase.RETRYING, now)
             self._wait_for_others(now)
-            return [*effects, *self._seek_commit(now)]
+            return [*effects, *self._stand_by_vote(now), *self._seek_commit(now)]
         if pending is not None:
             self._attempts.follow(pending)
         begun = self._begin_attempt(now)
@@ -293,18 +289,17 @@ class OuterRound:
         return self._vote(now, attempt=event.attempt, contributors=event.contributors, digest=event.digest)
 
     def _vote(self, now: float, *, attempt: int, contributors: tuple[PeerId, ...], digest: Digest) -> list[Effect]:
-        self._votes.cast(
-            AverageDigest(
-                instance=self.instance,
-                round=self.round,
-                attempt=attempt,
-                contributors=contributors,
-                digest=digest,
-            )
-        )
+        cast = self._cast(attempt=attempt, contributors=contributors, digest=digest)
         effects = self._enter(Phase.COMMITTING, now)
         self.next_deadline = now + RESEND_SECONDS
-        return [*effects, *self._send_all(self._votes.own), *self._seek_commit(now)]
+        return [*effects, *cast, *self._seek_commit(now)]
+
+    def _cast(self, *, attempt: int, contributors: tuple[PeerId, ...], digest: Digest) -> list[Effect]:
+        """This host's one vote of the round, written down before it is sent."""
+        vote = AverageDigest(
+            instance=self.instance, round=self.round, attempt=attempt, contributors=contributors, digest=digest
+        )
+        return [*self._votes.cast(vote), *self._send_all(self._votes.own)]
 
     def average_failed(self, event: AverageFailed, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """An attempt, or a repair, gave nothing."""
@@ -561,7 +556,7 @@ class OuterRound:
         return effects
 
     def _stand_by_vote(self, now: float) -> list[Effect]:
-        """This host voted before it was restarted, as others prove: it makes no other average."""
+        """This host voted before it was restarted, as its journal or others prove: it makes no other average."""
         if not self._votes.have_own or not self.is_contributor or self.phase not in (Phase.AVERAGING, Phase.RETRYING):
             return []
         effects = [*self.abandon(), *self._enter(Phase.COMMITTING, now)]
@@ -646,10 +641,7 @@ class OuterRound:
         effects: list[Effect] = list(self.abandon())
         self.is_void, self.next_deadline = True, None
         if self.is_contributor and not self._votes.have_own:
-            self._votes.cast(
-                AverageDigest(instance=self.instance, round=self.round, attempt=0, contributors=(), digest=NO_AVERAGE)
-            )
-            effects += self._send_all(self._votes.own)
+            effects += self._cast(attempt=0, contributors=(), digest=NO_AVERAGE)
         log = telemetry.RoundVoid(round=self.round, instance=self.instance, voters=self._votes.voters)
         return [*effects, log, *self._enter(Phase.APPLYING, now), CarryOver(instance=self.instance, round=self.round)]
 

@@ -370,6 +370,8 @@ class Average:
     attempt: int
     key: Digest
     """Digest of run, instance, round, plan, attempt and members: peers that disagree cannot meet."""
+    plan: Digest
+    """Of the round."""
     weights: tuple[tuple[PeerId, int], ...]
     """Sorted by peer; every weight is positive."""
     steps: tuple[int, ...]

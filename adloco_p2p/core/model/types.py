@@ -174,6 +174,8 @@ class Capacity:
     """Throughput of its uplink in its last averages, as the receivers saw it; 0 where nothing was measured yet."""
     is_reachable: bool = True
     """Others can open connections to it. A peer in client mode only has those that it opens itself."""
+    is_keeper: bool = False
+    """It holds the newest states and the ledger, and neither trains nor votes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -478,6 +480,11 @@ Decide = Callable[[RoundPlan, Sequence[Report], RosterChange], RoundPlan]
 """parent, reports sorted by peer, change of the roster -> the next plan."""
 REPORT_LAG = 2
 """plan(r) is made from the reports of round r - 2: it is decided while round r - 1 computes."""
+
+
+def keepers_of(plan: RoundPlan) -> frozenset[PeerId]:
+    """Members that hold states and train nothing."""
+    return frozenset(roster_entry.peer for roster_entry in plan.roster if roster_entry.capacity.is_keeper)
 
 
 def roster_of(plan: RoundPlan) -> tuple[PeerId, ...]:

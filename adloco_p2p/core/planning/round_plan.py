@@ -36,6 +36,7 @@ from adloco_p2p.core.model.types import (
     RosterChange,
     RosterEntry,
     RoundPlan,
+    keepers_of,
     shortened,
 )
 from adloco_p2p.core.planning.batch_sizing import is_untestable, next_request, pool_round, window_length
@@ -198,8 +199,9 @@ def _received(previous: RoundPlan, reports: Sequence[Report]) -> dict[PeerId, Re
 
 
 def _claims(previous: RoundPlan, received: Mapping[PeerId, Report]) -> dict[InstanceId, dict[PeerId, InstanceReport]]:
-    """The hosts' reports per instance. A fresh copy did not exist yet: the report about its source stands for it."""
-    origin = _origin(previous)
+    """The hosts' reports per instance, without those of keepers, which did nothing. A fresh copy did not exist yet: the report
+    about its source stands for it."""
+    origin, keepers = _origin(previous), keepers_of(previous)
     hosts: dict[InstanceId, dict[PeerId, None]] = {}
     for plan in previous.instances:
         hosts.setdefault(origin.get(plan.instance, plan.instance), {}).update(dict.fromkeys(s.peer for s in plan.hosts))
@@ -209,7 +211,7 @@ def _claims(previous: RoundPlan, received: Mapping[PeerId, Report]) -> dict[Inst
         claims[plan.instance] = {
             peer: item
             for peer in received
-            if peer in hosts[source]
+            if peer in hosts[source] and peer not in keepers
             for item in [next((item for item in received[peer].instances if item.instance == source), None)]
             if item is not None
         }
@@ -251,7 +253,8 @@ def _next_roster(
         for peer, roster_entry in roster_entries.items()
         if silent_rounds(roster_entry, round) < DEPARTS_AFTER
     }
-    roster_entries = staying or roster_entries
+    if any(not roster_entry.capacity.is_keeper for roster_entry in staying.values()):
+        roster_entries = staying
     for peer, capacity in sorted(dict(change.joined).items()):
         if peer not in roster_entries and len(roster_entries) < MAX_ROSTER:
             roster_entries[peer] = seated(peer, capacity, previous, rules.admission)
@@ -287,10 +290,12 @@ def _carried(
         rules=rules.batch,
         untestable=is_untestable(claims) and not is_futile,
     )
-    is_orphaned = previous.round > 0 and not claims and all(share.peer in received for share in plan.hosts)
+    kept = [item.instance for peer in keepers_of(previous) if peer in received for item in received[peer].instances]
+    is_lost = not claims and plan.instance not in kept
+    is_orphaned = previous.round > 0 and is_lost and all(share.peer in received for share in plan.hosts)
     moved = replace(
         plan,
-        orphaned_rounds=0 if claims else plan.orphaned_rounds + is_orphaned,
+        orphaned_rounds=0 if not is_lost else plan.orphaned_rounds + is_orphaned,
         requested_batch=requested,
         reason=f"{why} ({basis})",
         first_sample=plan.first_sample + sum(share.samples for share in plan.hosts),

@@ -305,6 +305,7 @@ class Node:
                 return await self._ports.averaging.average(
                     round=effect.round,
                     key=effect.key,
+                    plan=effect.plan,
                     weights=effect.weights,
                     steps=effect.steps,
                     vector=self._worker.pseudo_gradient(effect.instance, effect.round),

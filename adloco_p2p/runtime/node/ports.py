@@ -118,6 +118,7 @@ class Averaging(Protocol):
         *,
         round: int,
         key: Digest,
+        plan: Digest,
         weights: tuple[tuple[PeerId, int], ...],
         vector: Vector,
         timeout_seconds: float,
@@ -125,9 +126,9 @@ class Averaging(Protocol):
         shares: tuple[float, ...] = (),
         is_strict: bool = False,
     ) -> AveragedVector:
-        """`steps`: inner steps that the plan gave each member. `shares`: how much of the vector each member reduces; empty:
-        equally much. `is_strict`: by the stricter rule instead of the run's. The result is held for repairs until those of
-        later rounds are there."""
+        """`plan`: of the round. `steps`: inner steps that the plan gave each member. `shares`: how much of the vector each
+        member reduces; empty: equally much. `is_strict`: by the stricter rule instead of the run's. The result is held for
+        repairs until those of later rounds are there."""
 
     async def repair(
         self,
