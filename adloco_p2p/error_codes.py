@@ -165,6 +165,12 @@ ERROR_CODES = {
         "`lm-eval ls tasks` lists the names; a YAML file of your own with local data needs no network: `adloco-peer evaluate"
         " --workdir DIR --tasks FILE.yaml`.",
     ),
+    "E224": ErrorCode(
+        "the hub does not let you write there",
+        "There is no token on this machine, it may only read, or the repository belongs to somebody else.",
+        "`hf auth login` with a token that may write; or set HF_TOKEN. An export that was written already is uploaded by"
+        " `hf upload OWNER/NAME DIR`.",
+    ),
     "E218": ErrorCode(
         "the model, the tokenizer or the data are not those of the run",
         "Files of this machine, or of the hub, have another content than those that the run was started with. Both digests are"
@@ -239,6 +245,11 @@ ERROR_CODES = {
         "a message that does not belong here",
         "A peer sent a message that no honest peer of this run and version sends.",
         "Check that all peers run the same version: `pip show adloco-peer`.",
+    ),
+    "E314": ErrorCode(
+        "the hub does not take the model",
+        "The hub cannot be reached, HF_HUB_OFFLINE is set, or the upload broke off.",
+        "Check the connection. An export that was written already is uploaded by `hf upload OWNER/NAME DIR`.",
     ),
     "E350": ErrorCode(
         "no node runs in this directory",
