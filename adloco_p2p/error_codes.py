@@ -246,11 +246,6 @@ ERROR_CODES = {
         "A peer sent a message that no honest peer of this run and version sends.",
         "Check that all peers run the same version: `pip show adloco-peer`.",
     ),
-    "E314": ErrorCode(
-        "the hub does not take the model",
-        "The hub cannot be reached, HF_HUB_OFFLINE is set, or the upload broke off.",
-        "Check the connection. An export that was written already is uploaded by `hf upload OWNER/NAME DIR`.",
-    ),
     "E350": ErrorCode(
         "no node runs in this directory",
         "A verb such as `adloco-peer status` asks the node that runs in the working directory, and none does: it was never"
@@ -311,6 +306,11 @@ ERROR_CODES = {
         "another version of the protocol",
         "A peer that was reached uses another version of the protocol: the two cannot train together.",
         "`pip install --upgrade adloco-peer`, on whichever side is older.",
+    ),
+    "E330": ErrorCode(
+        "the hub does not take the model",
+        "The hub cannot be reached, HF_HUB_OFFLINE is set, or the upload broke off.",
+        "Check the connection. An export that was written already is uploaded by `hf upload OWNER/NAME DIR`.",
     ),
     # --- 4: the disk's -----------------------------------------------------------------------------------------------
     "E401": ErrorCode(

@@ -20,7 +20,7 @@ def check_push(repo: str) -> None:
     if get_token() is None:
         raise ConfigError(f"--push {repo}: there is no token of the hub on this machine", code="E224")
     if not is_hub_reachable():
-        raise SwarmError(f"--push {repo}: the hub cannot be reached, or HF_HUB_OFFLINE is set", code="E314")
+        raise SwarmError(f"--push {repo}: the hub cannot be reached, or HF_HUB_OFFLINE is set", code="E330")
 
 
 def push(directory: Path, repo: str, *, message: str) -> str:
@@ -37,6 +37,6 @@ def push(directory: Path, repo: str, *, message: str) -> str:
         reason = f"--push {repo}: {' '.join(str(error).split())[:200]}; the export lies in {directory}"
         if error.response.status_code in (401, 403):
             raise ConfigError(reason, code="E224") from error
-        raise SwarmError(reason, code="E314") from error
+        raise SwarmError(reason, code="E330") from error
     except (HTTPError, OSError) as error:  # the connection, or a file
-        raise SwarmError(f"--push {repo}: {error}; the export lies in {directory}", code="E314") from error
+        raise SwarmError(f"--push {repo}: {error}; the export lies in {directory}", code="E330") from error

@@ -150,7 +150,7 @@ def test_every_file_of_the_export_is_uploaded(trained: Path, hub: FakeHub, tmp_p
     ("environment", "code", "problem", "is_written"),
     [
         ({}, 2, "E224: --push owner/tiny: there is no token", False),
-        ({"HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "1"}, 3, "E314: --push owner/tiny: the hub cannot be reached", False),
+        ({"HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "1"}, 3, "E330: --push owner/tiny: the hub cannot be reached", False),
         ({"HF_TOKEN": "hf_of_somebody_else"}, 2, "E224: --push owner/tiny: Client error '401", True),
     ],
 )
