@@ -56,6 +56,9 @@ class OneOrder:
     def heldout(self, num_rows: int) -> Batch:
         return self._feed.heldout(num_rows)
 
+    def drawn(self, lot: str, num_rows: int) -> Batch:
+        return self._feed.drawn(lot, num_rows)
+
     def state(self, instance: InstanceId) -> dict[str, object]:  # noqa: ARG002
         return {}
 
