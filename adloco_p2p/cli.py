@@ -307,6 +307,9 @@ def _model(verbs: "argparse._SubParsersAction[_Parser]") -> None:
         help="of the written weights; else that of the pretrained ones, or float32",
     )
     _instance(export)
+    export.add_argument(
+        "--push", metavar="OWNER/NAME", help="upload it to the hub as well, into a private repository where there is none"
+    )
     export.set_defaults(verb="trained_model:export")
 
     importing = verbs.add_parser("import", help="make a directory for model.pretrained from a state dict")

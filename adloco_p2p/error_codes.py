@@ -165,6 +165,12 @@ ERROR_CODES = {
         "`lm-eval ls tasks` lists the names; a YAML file of your own with local data needs no network: `adloco-peer evaluate"
         " --workdir DIR --tasks FILE.yaml`.",
     ),
+    "E224": ErrorCode(
+        "the hub does not let you write there",
+        "There is no token on this machine, it may only read, or the repository belongs to somebody else.",
+        "`hf auth login` with a token that may write; or set HF_TOKEN. An export that was written already is uploaded by"
+        " `hf upload OWNER/NAME DIR`.",
+    ),
     "E218": ErrorCode(
         "the model, the tokenizer or the data are not those of the run",
         "Files of this machine, or of the hub, have another content than those that the run was started with. Both digests are"
@@ -300,6 +306,11 @@ ERROR_CODES = {
         "another version of the protocol",
         "A peer that was reached uses another version of the protocol: the two cannot train together.",
         "`pip install --upgrade adloco-peer`, on whichever side is older.",
+    ),
+    "E330": ErrorCode(
+        "the hub does not take the model",
+        "The hub cannot be reached, HF_HUB_OFFLINE is set, or the upload broke off.",
+        "Check the connection. An export that was written already is uploaded by `hf upload OWNER/NAME DIR`.",
     ),
     # --- 4: the disk's -----------------------------------------------------------------------------------------------
     "E401": ErrorCode(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from adloco_p2p.commands.console import say
 from adloco_p2p.commands.model_card import model_card
+from adloco_p2p.commands.push import check_push, push
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.types import InstanceId
@@ -97,8 +98,12 @@ def load_model(run: RunConfig, outer: "torch.Tensor", instance: InstanceId) -> "
 
 def export(arguments: argparse.Namespace) -> int:
     """A directory with weights, configuration and tokenizer, as `AutoModelForCausalLM` and `AutoTokenizer` load it; of a run
-    that trained adapters, merged, and the adapter alone in `adapter/`."""
+    that trained adapters, merged, and the adapter alone in `adapter/`. Uploaded only where `--push` names a place."""
+    if arguments.push is not None:
+        check_push(arguments.push)
     write_export(arguments.workdir, arguments.output, instance=arguments.instance, dtype=arguments.dtype)
+    if arguments.push is not None:
+        say(f"uploaded: {push(arguments.output, arguments.push, message='Export by adloco-peer')}")
     return 0
 
 
