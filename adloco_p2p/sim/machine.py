@@ -33,6 +33,7 @@ from adloco_p2p.core.model.events import (
     FetchFailed,
     FetchState,
     InnerFinished,
+    MeasureStep,
     Outcome,
     OuterApplied,
     Persist,
@@ -50,6 +51,7 @@ from adloco_p2p.core.model.events import (
     StateFetched,
     StateKept,
     StateServed,
+    StepMeasured,
     Stop,
     Ticked,
     Transition,
@@ -270,6 +272,7 @@ class Machine:
         rate: float,
         round_seconds: float,
         is_liar: bool = False,
+        is_keeper: bool = False,
         alters: Callable[[Report], Report] | None = None,
     ) -> None:
         """`offset`, `rate`: of its clock against the world's. `alters`: what a liar makes of its own reports."""
@@ -288,6 +291,7 @@ class Machine:
         """It dies at the persistence point after so many more."""
         self.frozen_until = 0.0
         self._around = around
+        self._capacity = replace(around.capacity, is_keeper=is_keeper)
         self._offset = offset
         self._rate = rate
         self._round_seconds = round_seconds
@@ -322,7 +326,7 @@ class Machine:
             records=tuple(self.disk.journal),
             recall=self.disk.recall,
             contacts=tuple(other for other in around.machines if other != me),
-            capacity=around.capacity,
+            capacity=self._capacity,
             decide=around.decide,
             sign=lambda payload: sign(me, payload),
             verify=verify,
@@ -342,7 +346,7 @@ class Machine:
             device.start({instance: self.disk.states[durable.round, instance] for instance in durable.held})
         for instance in durable.held:
             process.offer(instance, durable.round)
-        self.feed(Started(durable=durable, capacity=around.capacity), process)
+        self.feed(Started(durable=durable, capacity=self._capacity), process)
 
     def _durable(self) -> Durable:
         """Of the checkpoint; without one the run begins anew, with fresh instances for the founders."""
@@ -514,7 +518,7 @@ class Machine:
     def _on_device(self, effect: Effect, process: Process) -> None:
         """Work on the device runs in order; what ends the round before comes between inner steps that did not wait for it."""
         around, now = self._around, self._around.queue.now
-        if not isinstance(effect, ApplyOuter | CarryOver | Evaluate | SaveInstance | SaveCheckpoint):
+        if not isinstance(effect, ApplyOuter | CarryOver | MeasureStep | Evaluate | SaveInstance | SaveCheckpoint):
             process.is_ahead = False
         if isinstance(effect, DiscardRound):
             process.fetches.pop(effect.instance, None)
@@ -574,13 +578,19 @@ class Machine:
                 return self._apply_outer(instance, number, process)
             case CarryOver(instance=instance, round=number):
                 return self._carry_over(instance, number, process)
-            case Transition(forks=forks, merges=merges):
+            case MeasureStep(instance=instance, round=number):
+                before, after = device.measure_step(instance)
+                return StepMeasured(instance=instance, round=number, before=before, after=after)
+            case Transition(forks=forks, merges=merges, rewinds=rewinds):
+                missing = tuple(instance for instance, state in rewinds if not device.rewind(instance, state))
+                for instance in sorted({instance for instance, _ in rewinds} - {*missing}):
+                    process.offer(instance, effect.round)
                 device.transition(forks, merges)
                 for merge in merges:
                     for source in merge.sources:
                         if source != merge.target:
                             self._forget(source, process)
-                return TransitionApplied(round=effect.round)
+                return TransitionApplied(round=effect.round, missing=missing)
             case Probe(round=number, merge=merge):
                 return Probed(round=number, verdict=device.probe(merge))
             case Evaluate(instance=instance, round=number):

@@ -14,7 +14,7 @@ from adloco_p2p.views.cost_model import round_bytes
 from adloco_p2p.views.ledger_events import LedgerLine
 from adloco_p2p.views.metrics import measures
 from adloco_p2p.views.records import Decision, RoundResult
-from adloco_p2p.views.status import Status
+from adloco_p2p.views.status import ORDERS, Status
 
 MAX_POINTS = 500
 """Of one curve; of longer ones every so many rounds are shown, the last one always."""
@@ -68,6 +68,7 @@ def document(
         ],
         "peers": peers[:MAX_PEERS],
         "num_peers": len(peers),
+        "bans": [{"peer": _text(peer), "words": _text(words)} for peer, words in derived.ban_words(status).items()][:MAX_PEERS],
         "num_alive": sum(peer["state"] == "alive" for peer in peers),
         "traffic": _traffic(status, own, parameters=parameters, bytes_per_value=bytes_per_value),
         "ledger": [_line(line) for line in plans[: -MAX_LINES - 1 : -1]],
@@ -91,6 +92,7 @@ def _now(status: Status, contributions: Sequence[Contribution], own: Status | No
         "round": current,
         "samples_given": given,
         "is_finished": is_finished,
+        "orders": _text(status.warnings.get(ORDERS, "")),
         "is_last_agreed": any(plan.is_last for plan in status.plans),
         "fraction": min(1.0, fraction),
         "heldout_loss": _rounded(derived.final_heldout(status)) if status.lives else None,
@@ -185,6 +187,7 @@ def _peers(status: Status, contributions: Sequence[Contribution], states: Mappin
         found.append(
             {
                 "peer": _text(peer),
+                "role": roster_entry.role if roster_entry is not None else "",
                 "state": "left" if roster_entry is None else states.get(peer, "seated"),
                 "samples_per_second": _rounded(roster_entry.samples_per_second) if roster_entry else None,
                 "instances": list(roster_entry.instances) if roster_entry else [],

@@ -6,7 +6,9 @@ from functools import singledispatch
 from typing import TextIO
 
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.course import in_words
 from adloco_p2p.core.model.telemetry import Log, Stamped
+from adloco_p2p.core.model.types import AS_CONFIGURED
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.status import Status, apply, replay
 
@@ -111,6 +113,14 @@ def _round(event: telemetry.Round, status: Status) -> str:
 
 
 @line.register
+def _plan(event: telemetry.Plan, status: Status) -> str | None:
+    """Only where signers ordered something new."""
+    before = next((plan.course for plan in reversed(status.plans) if plan.round < event.round), AS_CONFIGURED)
+    words = in_words(event.course, event.round) or "all orders are withdrawn"
+    return None if event.course == before else _joined("signers", _at(status, event.round), words)
+
+
+@line.register
 def _merge(event: telemetry.Merge, status: Status) -> str:
     instances = f"instances {units.instances(event.sources)} -> {event.target}"
     return _joined("merge", _at(status, event.round), instances, f"weights {units.weights(event.weights)}", _why(event.reason))
@@ -165,6 +175,12 @@ def _out_of_memory(event: telemetry.OutOfMemory, _status: Status) -> str:
 @line.register
 def _member(event: telemetry.Joined | telemetry.Left | telemetry.Suspected | telemetry.Returned, _status: Status) -> str:
     return _joined("peer", units.one_line(event.peer), event.event)
+
+
+@line.register
+def _ruled(event: telemetry.Ruled, status: Status) -> str:
+    about, why = units.one_line(event.subject), _why(event.reason) if event.reason else ""
+    return _joined("ruling", *filter(None, [_at(status, event.round), event.action, about, f"by {event.by}", why]))
 
 
 @line.register

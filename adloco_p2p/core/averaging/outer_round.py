@@ -28,6 +28,7 @@ from adloco_p2p.core.averaging.attempt import RESEND_SECONDS, TAKEOVER_SECONDS, 
 from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally, CommitVotes, Voter
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.course import settings_at
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.events import (
     ApplyOuter,
@@ -40,12 +41,15 @@ from adloco_p2p.core.model.events import (
     Evaluated,
     InnerFinished,
     InnerResult,
+    MeasureStep,
     OuterApplied,
     RepairAverage,
     RunInner,
     Send,
+    StepMeasured,
     Totals,
 )
+from adloco_p2p.core.model.measurers import measurers
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
 from adloco_p2p.core.model.report_form import bits_of, named_by
 from adloco_p2p.core.model.types import (
@@ -56,6 +60,7 @@ from adloco_p2p.core.model.types import (
     InstanceReport,
     PeerId,
     RoundPlan,
+    StepLosses,
     within_scalars,
 )
 
@@ -76,6 +81,8 @@ class Phase(StrEnum):
     COMMITTING = "committing"
     REPAIRING = "repairing"
     APPLYING = "applying"
+    MEASURING = "measuring"
+    """Only on the hosts that are drawn to."""
     EVALUATING = "evaluating"
     DONE = "done"
 
@@ -87,10 +94,18 @@ STEPS: dict[Phase, frozenset[Phase]] = {
     Phase.RETRYING: frozenset({Phase.AVERAGING, Phase.COMMITTING, Phase.REPAIRING, Phase.APPLYING}),
     Phase.COMMITTING: frozenset({Phase.APPLYING, Phase.REPAIRING}),
     Phase.REPAIRING: frozenset({Phase.COMMITTING, Phase.RETRYING}),
-    Phase.APPLYING: frozenset({Phase.EVALUATING, Phase.DONE}),
+    Phase.APPLYING: frozenset({Phase.MEASURING, Phase.EVALUATING, Phase.DONE}),
+    Phase.MEASURING: frozenset({Phase.EVALUATING, Phase.DONE}),
     Phase.EVALUATING: frozenset({Phase.DONE}),
     Phase.DONE: frozenset(),
 }
+DEVICE_ENDS = {
+    Phase.TRAINING: InnerFinished,
+    Phase.APPLYING: OuterApplied,
+    Phase.MEASURING: StepMeasured,
+    Phase.EVALUATING: Evaluated,
+}
+"""Events that end the device's work for a phase."""
 
 
 class OuterRound:
@@ -124,6 +139,9 @@ class OuterRound:
         self.result: InnerResult | None = None
         self.average: AverageFinished | None = None
         self.applied: OuterApplied | None = None
+        self.step: StepLosses | None = None
+        """Where this host was drawn to measure it."""
+        self._is_evaluated = False
         self.heldout_loss: float | None = None
         self.is_void = False
         """No average got a majority: there is no outer step."""
@@ -182,7 +200,7 @@ class OuterRound:
     @property
     def device_end(self) -> type | None:
         """The event that ends the device's work for this round, if it has any now."""
-        return {Phase.TRAINING: InnerFinished, Phase.APPLYING: OuterApplied, Phase.EVALUATING: Evaluated}.get(self.phase)
+        return DEVICE_ENDS.get(self.phase)
 
     @property
     def has_diverged(self) -> bool:
@@ -215,6 +233,7 @@ class OuterRound:
             share=self.share,
             progress_start=self._plan.progress,
             progress_end=progress_end,
+            learning_rate_factor=settings_at(self._plan.course, self.round).learning_rate_factor or 1.0,
             is_ahead=is_ahead,
         )
         return [self._phase_log(), inner]
@@ -343,8 +362,26 @@ class OuterRound:
 
     def outer_applied(self, event: OuterApplied, now: float, *, evaluate: bool) -> list[Effect]:
         assert self.phase is Phase.APPLYING
-        self.applied = event
-        if evaluate:
+        self.applied, self._is_evaluated = event, evaluate
+        if self._is_drawn(event):
+            measure = MeasureStep(instance=self.instance, round=self.round, state=event.state_digest)
+            return [*self._enter(Phase.MEASURING, now), measure]
+        return self._evaluate(now)
+
+    def _is_drawn(self, event: OuterApplied) -> bool:
+        """This host measures the step: it has the state before, too."""
+        if self.is_void or event.is_refused or not self.instance_plan.measurers or not self.is_contributor:
+            return False
+        count = self.instance_plan.measurers
+        return self.me in measurers(event.state_digest, self.contributors, self._plan.roster, count=count)
+
+    def step_measured(self, event: StepMeasured, now: float) -> list[Effect]:
+        assert self.phase is Phase.MEASURING
+        self.step = StepLosses(before=within_scalars(event.before), after=within_scalars(event.after))
+        return self._evaluate(now)
+
+    def _evaluate(self, now: float) -> list[Effect]:
+        if self._is_evaluated:
             return [*self._enter(Phase.EVALUATING, now), Evaluate(instance=self.instance, round=self.round)]
         return self._enter(Phase.DONE, now)
 
@@ -373,6 +410,7 @@ class OuterRound:
             contributors=bits_of(present, [share.peer for share in self.instance_plan.hosts]),
             is_void=self.is_void,
             has_diverged=self.has_diverged,
+            step=self.step,
             pseudo_gradient=self.average.statistics if self.average is not None and has_statistics else None,
             half_batch=result.half_batch if result else None,
             digest=self.applied.digest,
@@ -527,7 +565,7 @@ class OuterRound:
 
     @property
     def _is_past(self) -> bool:
-        return self.phase in (Phase.APPLYING, Phase.EVALUATING, Phase.DONE)
+        return self.phase in (Phase.APPLYING, Phase.MEASURING, Phase.EVALUATING, Phase.DONE)
 
     def _answer(self, receiver: PeerId) -> list[Effect]:
         answer = self._votes.answer(self._held if self._is_past and not self.is_void else None)

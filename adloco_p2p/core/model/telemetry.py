@@ -6,11 +6,12 @@ event is about one peer, losses are in nats per predicted token, and a number th
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from adloco_p2p.core.model import canonical, types
+from adloco_p2p.core.model.ledger_entry import Decree, Statement
 from adloco_p2p.core.model.run_progress import planned_samples
 from adloco_p2p.core.model.types import Digest, HostShare, InstanceId, PeerId, RoundPlan
 
@@ -142,6 +143,9 @@ class RosterLine:
     samples_per_second: float
     """0 before the first report."""
     last_report: int | None
+    probation: int = 0
+    """Reports that it owes until it votes, proposes and reduces."""
+    is_keeper: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,12 +177,19 @@ class Plan(Log):
     forks: tuple[types.Fork, ...]
     merges: tuple[types.Merge, ...]
     probe: types.Merge | None
+    course: types.Course = types.AS_CONFIGURED
 
 
 def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
     told = shared(plan, Plan)
     told["roster"] = tuple(
-        RosterLine(peer=entry.peer, samples_per_second=entry.capacity.samples_per_second, last_report=entry.last_report)
+        RosterLine(
+            peer=entry.peer,
+            samples_per_second=entry.capacity.samples_per_second,
+            last_report=entry.last_report,
+            probation=entry.probation,
+            is_keeper=entry.capacity.is_keeper,
+        )
         for entry in plan.roster
     )
     told["instances"] = tuple(InstanceLine(**shared(item, InstanceLine)) for item in plan.instances)
@@ -349,6 +360,33 @@ def joined_lines(previous: RoundPlan | None, plan: RoundPlan) -> list[Joined]:
     known = previous.roster if previous is not None else plan.roster
     newcomers = {roster_entry.peer for roster_entry in plan.roster} - {roster_entry.peer for roster_entry in known}
     return [Joined(peer=peer, round=plan.round) for peer in sorted(newcomers)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruled(Log):
+    """A plan carries a statement of a signer, or evidence."""
+
+    round: int
+    action: str
+    subject: str
+    """The peer, or the key of an invitation; empty where it is about the run."""
+    by: str
+    """The signer, or `evidence`."""
+    reason: str
+
+
+def ruled_lines(decrees: Sequence[Decree], round: int) -> list[Ruled]:
+    """Of the plan of this round."""
+    return [
+        Ruled(
+            round=round,
+            action=decree.action,
+            subject=decree.subject,
+            by=decree.signer if isinstance(decree, Statement) else "evidence",
+            reason=decree.reason,
+        )
+        for decree in decrees
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

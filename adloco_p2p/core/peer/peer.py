@@ -25,6 +25,7 @@ from math import isfinite
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.commit_votes import Voter
 from adloco_p2p.core.averaging.outer_round import OuterRound, Phase, round_line
+from adloco_p2p.core.model.course import work_at
 from adloco_p2p.core.model.events import (
     AverageFailed,
     AverageFinished,
@@ -47,6 +48,7 @@ from adloco_p2p.core.model.events import (
     StateFetched,
     StateKept,
     StateServed,
+    StepMeasured,
     Ticked,
     TransitionApplied,
 )
@@ -54,7 +56,7 @@ from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, RunComplete
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.run_progress import progress_after
-from adloco_p2p.core.model.telemetry import Left, Returned
+from adloco_p2p.core.model.telemetry import Left, Returned, ruled_lines
 from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, PeerId, Report
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.boundary import Boundary
@@ -157,7 +159,7 @@ class Peer:
                 return self._receive(event, now)
             case Ticked():
                 return self._tick(now)
-            case InnerFinished() | AverageFinished() | AverageFailed() | OuterApplied() | Evaluated():
+            case InnerFinished() | AverageFinished() | AverageFailed() | OuterApplied() | StepMeasured() | Evaluated():
                 shortages = self._reporting.trained(event) if isinstance(event, InnerFinished) else []
                 return [*shortages, *self._step(event, now)]
             case TransitionApplied():
@@ -221,7 +223,7 @@ class Peer:
         return effects + self._outcomes(self._agreement.tick(now), now)
 
     def _step(
-        self, event: InnerFinished | AverageFinished | AverageFailed | OuterApplied | Evaluated, now: float
+        self, event: InnerFinished | AverageFinished | AverageFailed | OuterApplied | StepMeasured | Evaluated, now: float
     ) -> list[Effect]:
         outer = self._state.rounds.get((event.round, event.instance))
         if outer is None:
@@ -240,6 +242,8 @@ class Peer:
                 effects = outer.average_failed(event, now, self._state.gone)
             case OuterApplied():
                 effects = outer.outer_applied(event, now, evaluate=self._evaluates(outer))
+            case StepMeasured():
+                effects = outer.step_measured(event, now)
             case Evaluated():
                 effects = outer.evaluated(event.heldout_loss, now)
         effects = self._state.stamped(effects)
@@ -266,7 +270,8 @@ class Peer:
         effects: list[Effect] = []
         for outcome in outcomes:
             match outcome:
-                case Decided(plan=plan, reports=reports):
+                case Decided(plan=plan, reports=reports, decrees=decrees):
+                    effects += ruled_lines(decrees, plan.round)
                     self._state.learn(plan)
                     if self._lifecycle.is_paused:
                         self._state.forget_before(plan.round - ROUNDS_KEPT)
@@ -353,7 +358,7 @@ class Peer:
             is_late=is_over and self._book.has_company(plan, instance, self._state.gone),
         )
         self._state.rounds[key] = outer
-        progress_end = progress_after(plan, self.cadence.work)
+        progress_end = progress_after(plan, work_at(self.cadence.work, plan.course, number))
         return self._state.stamped(outer.start(now, progress_end=progress_end, is_ahead=is_ahead))
 
     def _round_done(self, outer: OuterRound, now: float) -> list[Effect]:
