@@ -38,8 +38,9 @@ from adloco_p2p.training.shell import ModelShell
 
 
 class Hosting:
-    """A peer's instances. All vectors that go in or out are fp32 on the CPU, of size P; of a round's pseudo-gradient and its
-    average, of the size R of the round's fragment, which is P unless the run has fragments."""
+    """A peer's instances. All vectors that go in or out are on the CPU, of size P; of a round's pseudo-gradient and its
+    average, of the size R of the round's fragment, which is P unless the run has fragments. They are fp32; outer parameters
+    and outer momentum are bf16 where the run keeps them so (`outer.state`)."""
 
     def __init__(self, run: RunConfig, peer_config: PeerConfig, me: PeerId, feed: Feed) -> None:
         """Builds the model. Raises ConfigError for a model or a device that cannot be had."""
@@ -57,6 +58,7 @@ class Hosting:
         self._residual: dict[InstanceId, torch.Tensor] = {}
         """What earlier pseudo-gradients lost on their way into an average (error feedback), [P]; checkpointed, forgotten with
         the instance."""
+        self._state_dtype = torch.bfloat16 if run.outer.state == "bfloat16" else torch.float32
         self._micro_batch_limit: MicroBatchLimit | None = None
         self._heldout: Batch | None = None
 
@@ -75,6 +77,11 @@ class Hosting:
     def num_parameters(self) -> int:
         """P."""
         return self._shell.layout.num_parameters
+
+    @property
+    def state_dtype(self) -> torch.dtype:
+        """Of outer parameters and outer momentum."""
+        return self._state_dtype
 
     @property
     def snapshot_bytes(self) -> int:
@@ -96,7 +103,7 @@ class Hosting:
     def start(self, instances: Sequence[InstanceId]) -> None:
         """Host fresh instances, as the run's seed makes them: the same on every peer."""
         for instance in instances:
-            self._instances[instance] = self._new(self._fresh(instance), momentum=None)
+            self._instances[instance] = self._new(self._fresh(instance).to(self._state_dtype), momentum=None)
 
     def adopt(self, instance: InstanceId, outer: torch.Tensor, momentum: torch.Tensor) -> None:
         """Host an instance whose state came from others, or replace what is here by it: zero moments, adoption warm-up.
@@ -176,10 +183,11 @@ class Hosting:
         """Begin a round from the outer parameters as they are, or from where this host's own pseudo-gradient, in place of the
         average that is under way, would bring them."""
         hosted = self._get(instance)
-        start = hosted.outer.clone()
+        start = hosted.outer.to(torch.float32, copy=True)
         weight = {"eager": hosted.fraction, "forecast": 1.0}.get(self._run.outer.overlap)
         if weight is not None:
-            self._step(start, hosted.momentum.clone(), self.pseudo_gradient(instance) * weight)
+            momentum = hosted.momentum.to(torch.float32, copy=True)
+            self._step(start, momentum, self.pseudo_gradient(instance) * weight)
         self._residual.pop(instance, None)  # it travels with the pseudo-gradient, and what is lost comes back with the average
         hosted.run_ahead(start)
 
@@ -208,8 +216,17 @@ class Hosting:
         kept, and is part of the next one, also where that is made already."""
         hosted = self._get(instance)
         part = self._fragment_of(round)
-        outer, momentum = hosted.outer.clone(), hosted.momentum.clone()
-        self._step(outer[part], momentum[part], averaged)
+        outer, momentum = hosted.new_outer()
+        if len(averaged) < self.num_parameters:
+            outer.copy_(hosted.outer)
+            momentum.copy_(hosted.momentum)
+        self._step(
+            hosted.outer[part],
+            hosted.momentum[part],
+            averaged,
+            into=(outer[part], momentum[part]),
+            rounding_seed=derived_seed(self._run.seed, "outer rounding", instance, round),
+        )
         hosted.set_outer(outer, momentum)
         if residual is not None and self._run.averaging.feedback:
             self._keep_residual(instance, part, residual, is_late=hosted.round is not None and hosted.round > round)
@@ -248,7 +265,16 @@ class Hosting:
         """The parameters that the pseudo-gradient of the current round refers to."""
         return slice(0, self.num_parameters) if hosted.round is None else self._fragment_of(hosted.round)
 
-    def _step(self, outer: torch.Tensor, momentum: torch.Tensor, averaged: torch.Tensor) -> None:
+    def _step(
+        self,
+        outer: torch.Tensor,
+        momentum: torch.Tensor,
+        averaged: torch.Tensor,
+        *,
+        into: tuple[torch.Tensor, torch.Tensor] | None = None,
+        rounding_seed: int = 0,
+    ) -> None:
+        """As `outer_step_`, by the run's rules."""
         rules = self._run.outer
         outer_step_(
             outer,
@@ -257,6 +283,8 @@ class Hosting:
             kind=rules.kind,
             learning_rate=rules.learning_rate,
             momentum_factor=rules.momentum,
+            into=into,
+            rounding_seed=rounding_seed,
         )
 
     def _keep_residual(self, instance: InstanceId, part: slice, residual: torch.Tensor, *, is_late: bool) -> None:
@@ -306,7 +334,7 @@ class Hosting:
     def probe_merge(self, merge: Merge) -> ProbeVerdict:
         """Held-out losses of the sources and of the point that the merge would give; changes nothing."""
         losses = tuple(self.evaluate(source) for source in merge.sources)
-        merged = weighted_average([self._get(source).outer for source in merge.sources], merge.weights)
+        merged = weighted_average([self._get(source).outer.float() for source in merge.sources], merge.weights)
         return ProbeVerdict(
             sources=merge.sources, target=merge.target, source_losses=losses, merged_loss=self._heldout_loss(merged)
         )
@@ -340,7 +368,9 @@ class Hosting:
         """Host an instance as a snapshot left it. Outer parameters and momentum are kept, the others copied. Raises
         StorageError for one of another model."""
         has_local = self._run.averaging.fragments > 1 or "local" in tensors
-        self._check_saved(instance, tensors, ("outer", "momentum", *(["local"] if has_local else [])))
+        self._check_saved(instance, tensors, ("outer", "momentum"), self._state_dtype)
+        if has_local:
+            self._check_saved(instance, tensors, ("local",), torch.float32)
         match meta:
             case {"optimizer_steps": int(steps), "adoption_steps": int() | None as adoption_steps, "feed": dict(feed_state)}:
                 pass
@@ -360,9 +390,11 @@ class Hosting:
             self._residual[instance] = tensors["residual"].clone()
         self._feed.restore(instance, feed_state)
 
-    def _check_saved(self, instance: InstanceId, tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> None:
+    def _check_saved(
+        self, instance: InstanceId, tensors: Mapping[str, torch.Tensor], names: Sequence[str], dtype: torch.dtype
+    ) -> None:
         for name in names:
-            if name not in tensors or tensors[name].shape != (self.num_parameters,) or tensors[name].dtype != torch.float32:
+            if name not in tensors or tensors[name].shape != (self.num_parameters,) or tensors[name].dtype != dtype:
                 raise StorageError(f"checkpoint of instance {instance}: {name} is missing or not of this model", code="E405")
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -429,11 +461,11 @@ class Hosting:
         weights = [weight for _, weight in taken]
         if all(source is target for source, _ in taken):
             return  # a merge that only ends other instances leaves the survivor as it is
-        outer = weighted_average([source.outer for source, _ in taken], weights)
+        outer = weighted_average([source.outer.float() for source, _ in taken], weights).to(self._state_dtype)
         if rules.outer_momentum == "zero":
             momentum = torch.zeros_like(target.momentum)
         else:
-            momentum = weighted_average([source.momentum for source, _ in taken], weights)
+            momentum = weighted_average([source.momentum.float() for source, _ in taken], weights).to(self._state_dtype)
         target.set_outer(outer, momentum)
         if rules.inner_state == "reset":
             target.forget_moments()

@@ -11,7 +11,8 @@ NewOptimizer = Callable[[torch.Tensor], InnerOptimizer]
 
 
 class Instance:
-    """Parameters and optimizers of one instance, as flat fp32 vectors of P elements.
+    """Parameters and optimizers of one instance, as flat vectors of P elements: fp32, and where the run says so (`outer.state`)
+    bf16 for outer parameters and momentum, with half of their bytes.
 
     | what | where | bytes |
     |---|---|---|
@@ -48,15 +49,20 @@ class Instance:
     def set_outer(self, outer: torch.Tensor, momentum: torch.Tensor) -> None:
         """Outer parameters and momentum <- these [P]."""
         for vector in (outer, momentum):
-            assert vector.dtype == torch.float32 and vector.device.type == "cpu" and vector.ndim == 1
-        assert outer.shape == momentum.shape
-        self.outer = outer.pin_memory() if self._device.type == "cuda" else outer
+            assert vector.dtype in (torch.float32, torch.bfloat16) and vector.device.type == "cpu" and vector.ndim == 1
+        assert outer.shape == momentum.shape and outer.dtype == momentum.dtype
+        self.outer = outer.pin_memory() if self._device.type == "cuda" else outer  # no copy of one that is pinned already
         self.momentum = momentum
+
+    def new_outer(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Vectors without values that the next outer parameters and momentum are written into."""
+        is_pinned = self._device.type == "cuda"
+        return torch.empty_like(self.outer, pin_memory=is_pinned), torch.empty_like(self.momentum)
 
     def _training(self) -> tuple[torch.Tensor, InnerOptimizer]:
         """What training needs, made when it is first asked for: states that are only served or merged cost no device memory."""
         if self._trained is None:
-            local = self.outer.to(self._device, copy=True)
+            local = self.outer.to(self._device, torch.float32, copy=True)
             self._trained = local, self._new_optimizer(local)
         return self._trained
 
