@@ -18,6 +18,7 @@ from typing import Any, NoReturn, assert_never
 from adloco_p2p.commands.hub import settle as settle_hub
 from adloco_p2p.core.model.events import COMMANDS, Command
 from adloco_p2p.core.model.ledger_entry import MAX_REASON
+from adloco_p2p.core.model.types import MAX_FACTOR
 from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, RemoteProtocolError, StorageError, SwarmError
 
@@ -219,6 +220,42 @@ def _admission(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     unban.add_argument("peer", metavar="PEER", help="its id, or the beginning or the end of it")
     _workdir(unban)
     unban.set_defaults(verb="admission:unban")
+    _signers(verbs)
+
+
+def _signers(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    """Verbs of a run's signers about each other and about the whole run."""
+    signers = verbs.add_parser("signers", help="the peers that may invite, ban and command; add or remove one")
+    changes = signers.add_mutually_exclusive_group()
+    changes.add_argument("--add", metavar="PEER", help="a whole peer id: its key may invite, ban and command from then on")
+    changes.add_argument("--remove", metavar="PEER", help="its id, or the beginning or the end of it")
+    _workdir(signers)
+    _json(signers)
+    signers.set_defaults(verb="signing:signers")
+
+    command = verbs.add_parser("command", help="end, pause, resume or change your run for all of its peers")
+    orders = command.add_subparsers(title="verbs", required=True, metavar="VERB")
+    command.verbs = orders.choices
+    stop = orders.add_parser("stop", help="end the run for all peers, as at its normal end")
+    stop.add_argument("--after-round", type=_natural, default=0, metavar="R", help="the last round (default: the next one)")
+    pause = orders.add_parser("pause", help="no peer trains from a round on, until you resume the run")
+    pause.add_argument("--from-round", type=_natural, default=0, metavar="R", help="(default: as soon as all can know it)")
+    resume = orders.add_parser("resume", help="go on after a pause; withdraw a pause or an end that is to come")
+    change = orders.add_parser("set", help="change the length of the run or its learning rate")
+    change.add_argument("--from-round", type=_natural, default=0, metavar="R", help="(default: as soon as all can know it)")
+    length = change.add_mutually_exclusive_group()
+    length.add_argument("--rounds", type=_positive, metavar="N", help="the run ends after N rounds in all")
+    length.add_argument("--samples", type=_positive, metavar="N", help="the run ends after N samples in all")
+    change.add_argument(
+        "--learning-rate-factor",
+        type=_factor,
+        metavar="X",
+        help="times the configured learning rate; 1: as it was",
+    )
+    for name, parser in (("stop", stop), ("pause", pause), ("resume", resume), ("set", change)):
+        parser.add_argument("--reason", type=_reason, default="", metavar="TEXT", help="everybody can read it in the ledger")
+        _workdir(parser)
+        parser.set_defaults(verb="signing:command", order=name)
 
 
 def _reason(text: str) -> str:
@@ -460,6 +497,20 @@ def _rate(text: str) -> int:
     if not 0 <= rate < 1e15:
         raise argparse.ArgumentTypeError(f"{text}: accepted are bytes per second, such as 2M, 500k or 0 for no cap")
     return int(rate)
+
+
+def _natural(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text}: a number from 0 on is accepted")
+    return value
+
+
+def _factor(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value <= MAX_FACTOR:
+        raise argparse.ArgumentTypeError(f"{text}: above 0 and at most {MAX_FACTOR:g} is accepted")
+    return value
 
 
 def _positive(text: str) -> int:

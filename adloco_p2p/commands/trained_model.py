@@ -14,7 +14,7 @@ from adloco_p2p.commands.model_card import model_card
 from adloco_p2p.config.run_config import DataConfig, RunConfig
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.types import InstanceId
-from adloco_p2p.errors import ConfigError, StorageError
+from adloco_p2p.errors import ConfigError, DeviceError, StorageError
 from adloco_p2p.storage.checkpoint import CheckpointStore
 from adloco_p2p.storage.disk import reported
 from adloco_p2p.storage.workdir import EXPORT_RECORD, meant_workdir, read_run
@@ -162,6 +162,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     for instance in saved.instances:
         engine.restore(instance, *states.pop(instance))
     losses = {instance: engine.evaluate(instance) for instance in saved.instances}
+    if diverged := [instance for instance, loss in losses.items() if not math.isfinite(loss)]:
+        raise DeviceError(f"the held-out loss of instance {diverged[0]} after round {saved.round} is not finite", code="E503")
     result: dict[str, object] = {
         "run": saved.run.digest,
         "round": saved.round,

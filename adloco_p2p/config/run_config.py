@@ -20,7 +20,7 @@ from adloco_p2p.core.model.rules import (
 )
 from adloco_p2p.core.model.types import Digest, Fraction
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 """Peers of different protocol versions do not talk; it is part of every run's digest."""
 
 Scalar = str | int | float | bool | None

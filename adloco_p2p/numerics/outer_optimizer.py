@@ -6,6 +6,9 @@ import torch
 
 from adloco_p2p.numerics.stochastic_rounding import round_into_
 
+LARGEST_PARAMETER = 1e6
+"""A model with a larger parameter has diverged: trained weights stay below a thousand, and the sums of a forward pass above
+overflow in bfloat16 and float32 alike."""
 _CHUNK = 1 << 17
 """Elements stepped at a time: the scratch stays in the processor's cache."""
 
@@ -56,6 +59,16 @@ def outer_step_(
                 x.sub_(delta)
             new_buf.copy_(old_buf)
         _store_(new_x, x, seed=rounding_seed, first=number * _CHUNK)
+
+
+def is_sound(*vectors: torch.Tensor) -> bool:
+    """Whether every value is finite and at most LARGEST_PARAMETER: parameters that training can go on from. The same answer on
+    every machine for equal bytes."""
+    for vector in vectors:
+        least, most = torch.aminmax(vector)
+        if not (float(least) >= -LARGEST_PARAMETER and float(most) <= LARGEST_PARAMETER):  # also where one is not a number
+            return False
+    return True
 
 
 def _plus_scaled_(base: torch.Tensor, other: torch.Tensor, scale: float, scratch: torch.Tensor) -> None:

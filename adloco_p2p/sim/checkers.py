@@ -22,6 +22,7 @@ from adloco_p2p.core.model.messages import Accepted, Ack, Heartbeat, Leave, Prep
 from adloco_p2p.core.model.run_progress import proven_samples
 from adloco_p2p.core.model.types import Decide, Digest, PeerId, Report, RosterChange, RoundPlan
 from adloco_p2p.sim.healing import Healing
+from adloco_p2p.sim.orders import signers_and_course
 
 BEATS_PER_LIFE = 10_000_000
 """Of such a range are the beats of one process."""
@@ -285,10 +286,16 @@ class Checkers:
         broken = self.healing.broken(entry)
         if broken:
             raise Violation(broken)
+        try:
+            signers, course = signers_and_course(parent, value)
+        except ValueError as error:
+            raise Violation(f"round {entry.plan.round}: {error}") from None
         change = RosterChange(
             joined=tuple((join.peer, join.capacity) for join in value.joined),
             departed=value.departed,
             branches=self.healing.newly_named(entry),
+            signers=signers,
+            course=course,
         )
         ordered = tuple(sorted(reports, key=lambda report: report.peer))
         if len({report.peer for report in ordered}) < len(ordered) or self._decide(parent, ordered, change) != entry.plan:

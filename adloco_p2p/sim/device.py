@@ -55,7 +55,8 @@ class Device(Protocol):
 
     def statistics(self, own: object, average: object) -> PseudoGradientStatistics: ...
 
-    def apply_outer(self, instance: InstanceId, average: object) -> None: ...
+    def apply_outer(self, instance: InstanceId, average: object) -> bool:
+        """False: nothing can go on from where the step leads, and nothing was changed."""
 
     def carry_over(self, instance: InstanceId) -> None:
         """No outer step: the next pseudo-gradient spans this round, too."""
@@ -142,9 +143,10 @@ class HashDevice:
         noise = 1e29 if self._traits.is_liar else self._random.uniform(2.0, 6.0)
         return PseudoGradientStatistics(own_sqnorm=noise, inner_product=1.0, averaged_sqnorm=1.5)
 
-    def apply_outer(self, instance: InstanceId, average: object) -> None:
+    def apply_outer(self, instance: InstanceId, average: object) -> bool:
         self._states[instance] = hashed("step", self._states[instance], average)
         self._carried.pop(instance, None)
+        return True
 
     def carry_over(self, instance: InstanceId) -> None:
         if instance in self._begun:

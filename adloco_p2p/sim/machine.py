@@ -596,10 +596,11 @@ class Machine:
         if average is None:
             raise Violation(f"{self.peer} applies the average of instance {instance} in round {number} and has none")
         self._around.checkers.applied(self.peer, instance, number, process.device.average_digest(average))
-        process.device.apply_outer(instance, average)
+        is_applied = process.device.apply_outer(instance, average)
         digest, state_digest = process.device.digests(instance)
         process.offer(instance, number + 1)
-        return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest)
+        refused = not is_applied
+        return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest, is_refused=refused)
 
     def _carry_over(self, instance: InstanceId, number: int, process: Process) -> Event:
         process.buffers.forget(instance, before=number + 1)

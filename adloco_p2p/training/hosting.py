@@ -16,12 +16,12 @@ import transformers
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import InnerResult, RunInner
-from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict
+from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict, within_scalars
 from adloco_p2p.errors import LocalProtocolError, StorageError
 from adloco_p2p.numerics.batch import Batch, Feed
 from adloco_p2p.numerics.digest import state_digests
 from adloco_p2p.numerics.layout import flatten, fragment
-from adloco_p2p.numerics.outer_optimizer import outer_step_
+from adloco_p2p.numerics.outer_optimizer import is_sound, outer_step_
 from adloco_p2p.numerics.reduction import weighted_average
 from adloco_p2p.training.adapters import draw_adapter_
 from adloco_p2p.training.device import configure_device
@@ -165,6 +165,9 @@ class Hosting:
             assert self._micro_batch_limit is not None
             self._micro_batch_limit.note_round(result.micro_batch_limit)
             instance.fraction = result.samples / sum(share.samples for share in effect.plan.hosts)
+            if result.has_diverged:  # its moments are of parameters that are given up
+                instance.has_diverged = True
+                instance.forget_moments()
         return result
 
     def _fragment_of(self, round: int) -> slice:
@@ -210,10 +213,14 @@ class Hosting:
 
     def apply_outer(
         self, instance: InstanceId, averaged: torch.Tensor, *, round: int, residual: torch.Tensor | None = None
-    ) -> None:
+    ) -> bool:
         """Step the outer parameters with the committed average [R] of the round; the local parameters follow, unless the inner
         steps of the next one have begun. `residual` [R], what the round's pseudo-gradient lost on its way into the average, is
-        kept, and is part of the next one, also where that is made already."""
+        kept, and is part of the next one, also where that is made already.
+
+        False where the step would lead to parameters that are not sound (`is_sound`): then outer parameters and momentum stay
+        as they are, on every host alike, since all have the same ones and the same average.
+        """
         hosted = self._get(instance)
         part = self._fragment_of(round)
         outer, momentum = hosted.new_outer()
@@ -227,12 +234,17 @@ class Hosting:
             into=(outer[part], momentum[part]),
             rounding_seed=derived_seed(self._run.seed, "outer rounding", instance, round),
         )
-        hosted.set_outer(outer, momentum)
-        if residual is not None and self._run.averaging.feedback:
+        is_applied = is_sound(outer[part], momentum[part])
+        if is_applied:
+            hosted.set_outer(outer, momentum)
+        else:
+            hosted.forget_moments()
+        if is_applied and residual is not None and self._run.averaging.feedback:
             self._keep_residual(instance, part, residual, is_late=hosted.round is not None and hosted.round > round)
         if hosted.round is None or hosted.round <= round:
             hosted.return_to_outer(part)
             self._pseudo_gradients.pop(instance, None)
+        return is_applied
 
     def carry_over(self, instance: InstanceId, pseudo_gradient: torch.Tensor | None, *, round: int) -> None:
         """The round is void: its outer step falls out, and the next pseudo-gradient spans it, too.
@@ -243,6 +255,10 @@ class Hosting:
         """
         hosted = self._get(instance)
         residual, feedback = self._residual.get(instance), self._run.averaging.feedback
+        if hosted.has_diverged:  # with what was carried into it, it has nothing to give
+            if hosted.round is None or hosted.round <= round:
+                hosted.return_to_outer()
+            return
         if hosted.round is None or hosted.round <= round:
             if hosted.start is not None and pseudo_gradient is not None:  # it counts from elsewhere than the outer parameters
                 hosted.local.copy_(hosted.outer - pseudo_gradient)
@@ -333,14 +349,17 @@ class Hosting:
 
     def probe_merge(self, merge: Merge) -> ProbeVerdict:
         """Held-out losses of the sources and of the point that the merge would give; changes nothing."""
-        losses = tuple(self.evaluate(source) for source in merge.sources)
+        losses = tuple(within_scalars(self.evaluate(source)) for source in merge.sources)
         merged = weighted_average([self._get(source).outer.float() for source in merge.sources], merge.weights)
         return ProbeVerdict(
-            sources=merge.sources, target=merge.target, source_losses=losses, merged_loss=self._heldout_loss(merged)
+            sources=merge.sources,
+            target=merge.target,
+            source_losses=losses,
+            merged_loss=within_scalars(self._heldout_loss(merged)),
         )
 
     def evaluate(self, instance: InstanceId) -> float:
-        """Held-out loss of the outer parameters, nats per predicted token."""
+        """Held-out loss of the outer parameters, nats per predicted token; infinite where it is not a number."""
         return self._heldout_loss(self._get(instance).outer)
 
     # --- saving ------------------------------------------------------------------------------------------------------

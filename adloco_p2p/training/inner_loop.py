@@ -3,16 +3,17 @@
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import SupportsFloat
 
 import torch
 
 from adloco_p2p.core.model.events import InnerResult
-from adloco_p2p.core.model.types import HostShare
+from adloco_p2p.core.model.types import HalfBatchStatistics, HostShare
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from adloco_p2p.numerics.grad_stats import half_batch_statistics
+from adloco_p2p.numerics.outer_optimizer import is_sound
 from adloco_p2p.training.input_worker import ReadyBatches
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.learning_rate import LearningRateSchedule
@@ -48,7 +49,7 @@ def run_inner_steps(
     Returns what was done, which after a stop is a smaller contribution but a valid one (its weight is its samples); none where
     nothing was done. The caller decides whether it counts or is discarded. The time of `should_stop` does not count as
     training.
-    Raises DeviceError where one sample does not fit, or where training has diverged.
+    Raises DeviceError where one sample does not fit.
     """
     assert share.inner_steps >= 1 and share.effective_batch >= 1, share
     clock = _TrainingClock()
@@ -75,7 +76,6 @@ def run_inner_steps(
     if steps == 0:
         return None
     loss = float(loss_sum) / max(1, tokens)  # waits for the device
-    _check_finite(loss, instance)
     return InnerResult(
         samples=steps * share.effective_batch,
         tokens=tokens,
@@ -84,9 +84,14 @@ def run_inner_steps(
         accumulation_steps=-(-share.effective_batch // micro_batch),
         loss=loss,
         seconds=clock.seconds,
-        half_batch=half_batch_statistics([(products.tolist(), halves) for products, halves in measured]),
+        half_batch=_statistics(measured) if math.isfinite(loss) else None,
         micro_batch_limit=micro_batch_limit,
+        has_diverged=not (math.isfinite(loss) and is_sound(instance.local)),
     )
+
+
+def _statistics(measured: Sequence[StepNoise]) -> HalfBatchStatistics | None:
+    return half_batch_statistics([(products.tolist(), halves) for products, halves in measured])
 
 
 class _TrainingClock:
@@ -104,12 +109,6 @@ class _TrainingClock:
         answer = should_stop()
         self._started += time.perf_counter() - asked
         return answer
-
-
-def _check_finite(loss: float, instance: Instance) -> None:
-    """Raises DeviceError where training has diverged."""
-    if not math.isfinite(loss) or not math.isfinite(float(instance.local.sum())):
-        raise DeviceError("training has diverged: loss or parameters are not finite; lower inner.learning_rate", code="E503")
 
 
 def _accumulate_what_fits(

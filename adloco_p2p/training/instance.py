@@ -43,6 +43,8 @@ class Instance:
         """Part of the last round's samples that this host trained."""
         self.round: int | None = None
         """The round whose inner steps are under way or done; none at a boundary."""
+        self.has_diverged = False
+        """The round's inner steps led nowhere: its local parameters are to return to the outer parameters, whatever comes."""
         self.adoption_steps: int | None = None
         """Inner steps since this host adopted foreign parameters; none where it never did."""
 
@@ -101,7 +103,7 @@ class Instance:
         if self._trained is not None:
             self.local[part].copy_(self.outer[part])
         self.is_at_boundary, self.start, self.round = True, None, None
-        self.is_carried = False
+        self.is_carried = self.has_diverged = False
 
     def stay_local(self) -> None:
         """The boundary after a void round: local parameters stay where they are, and the next round goes on from there."""

@@ -5,6 +5,7 @@ import json
 import time
 from dataclasses import asdict
 from functools import cache
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.data.indexing import IndexedRows
 from adloco_p2p.data.packing import TokenRows
-from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.clip import clip_factors
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
@@ -110,10 +110,8 @@ class _Swarm:
         )
         shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
         heldout = IndexedFeed(self._rows, vocab_size=self._vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
-        try:
-            return round(heldout_loss(shell, self._outer, heldout, micro_batch=64), 5)
-        except DeviceError:
-            return None
+        loss = heldout_loss(shell, self._outer, heldout, micro_batch=64)
+        return round(loss, 5) if isfinite(loss) else None
 
     def round(self, number: int) -> None:
         schedule = LearningRateSchedule(

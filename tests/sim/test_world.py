@@ -9,6 +9,8 @@ from adloco_p2p.sim.world import World
 BLOCK = 20
 EVERYDAY_BLOCKS = 15
 HEAVY_SEEDS = 20_000
+STUCK_ONCE = (795, 812)
+"""Seeds in which joiners waited for good, because a restarted host answered nothing about a round that it was past."""
 
 
 def failures(seeds: range) -> list[str]:
@@ -19,6 +21,12 @@ def failures(seeds: range) -> list[str]:
 @pytest.mark.parametrize("block", range(EVERYDAY_BLOCKS))
 def test_everyday_seeds(block: int) -> None:
     failed = failures(range(block * BLOCK, (block + 1) * BLOCK))
+    assert not failed, failed[0]
+
+
+@pytest.mark.parametrize("seed", STUCK_ONCE)
+def test_seeds_that_once_came_to_a_standstill(seed: int) -> None:
+    failed = failures(range(seed, seed + 1))
     assert not failed, failed[0]
 
 

@@ -13,7 +13,7 @@ from adloco_p2p.core.agreement.recovery import recover
 from adloco_p2p.core.ledger.ledger import Ledger, Recall
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Decided, Outcome, PeerBack, PeerGone, Persist
-from adloco_p2p.core.model.ledger_entry import Reorg, Sign, Statement, Ticket, Verify
+from adloco_p2p.core.model.ledger_entry import Decree, Reorg, Sign, Ticket, Verify
 from adloco_p2p.core.model.messages import Entries, Heartbeat, Incarnation, Leave, Ping, PullEntries, SlotMessage
 from adloco_p2p.core.model.telemetry import Log, Returned, Suspected
 from adloco_p2p.core.model.types import Capacity, Decide, PeerId, Report, RoundPlan
@@ -113,8 +113,8 @@ class GossipAgreement:
         """Become a passive member: this peer takes no part in agreeing from now on, it only follows the ledger."""
         return list(self.members.leave(now))
 
-    def state(self, statement: Statement) -> str:
-        """Pass on a signer's statement until a plan carries it. Why none will; empty where one may."""
+    def state(self, statement: Decree) -> str:
+        """Pass on a signer's statement, or evidence, until a plan carries it. Why none will; empty where one may."""
         return self.consensus.state(statement)
 
     def refusal(self) -> str:

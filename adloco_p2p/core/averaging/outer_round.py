@@ -13,6 +13,7 @@ The rules that make an outer step safe:
 - A host that was left out, or whose result was lost, fetches the committed average from one that holds it. A host that has
   voted joins no attempt; so a host that waits in an attempt queries its members now and then for their votes.
 - A pseudo-gradient that is not in the committed average is dropped, never applied as if it had been.
+- A host whose inner steps diverged has nothing to give: it casts a void vote at once, and takes the outer state again.
 - Hosts in client mode cannot reach each other; `commit_votes.py` describes how they commit. Reachable hosts lead a retry first.
 
 This file holds the phases and sends the messages. It asks `host_views.py` what is known about the others, `attempt.py` which
@@ -27,6 +28,7 @@ from adloco_p2p.core.averaging.attempt import RESEND_SECONDS, TAKEOVER_SECONDS, 
 from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally, CommitVotes
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.course import settings_at
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.events import (
     ApplyOuter,
@@ -81,8 +83,8 @@ class Phase(StrEnum):
 
 
 STEPS: dict[Phase, frozenset[Phase]] = {
-    Phase.TRAINING: frozenset({Phase.TRAINED, Phase.AVERAGING, Phase.RETRYING, Phase.REPAIRING}),
-    Phase.TRAINED: frozenset({Phase.AVERAGING, Phase.RETRYING, Phase.REPAIRING}),
+    Phase.TRAINING: frozenset({Phase.TRAINED, Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING, Phase.REPAIRING}),
+    Phase.TRAINED: frozenset({Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING, Phase.REPAIRING}),
     Phase.AVERAGING: frozenset({Phase.AVERAGING, Phase.COMMITTING, Phase.RETRYING, Phase.REPAIRING, Phase.APPLYING}),
     Phase.RETRYING: frozenset({Phase.AVERAGING, Phase.COMMITTING, Phase.REPAIRING, Phase.APPLYING}),
     Phase.COMMITTING: frozenset({Phase.APPLYING, Phase.REPAIRING}),
@@ -188,6 +190,12 @@ class OuterRound:
         return {Phase.TRAINING: InnerFinished, Phase.APPLYING: OuterApplied, Phase.EVALUATING: Evaluated}.get(self.phase)
 
     @property
+    def has_diverged(self) -> bool:
+        """The round led nowhere: this host had no finite pseudo-gradient, or the outer step with the average was refused."""
+        is_own = self.result is not None and self.result.has_diverged
+        return is_own or (self.applied is not None and self.applied.is_refused)
+
+    @property
     def is_averaged(self) -> bool:
         """This host's own pseudo-gradient is in the committed average."""
         return self.me in self._averaged_hosts
@@ -212,6 +220,7 @@ class OuterRound:
             share=self.share,
             progress_start=self._plan.progress,
             progress_end=progress_end,
+            learning_rate_factor=settings_at(self._plan.course, self.round).learning_rate_factor or 1.0,
             is_ahead=is_ahead,
         )
         return [self._phase_log(), inner]
@@ -231,6 +240,8 @@ class OuterRound:
     def hand_over(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """Have the pseudo-gradient averaged; in a retry, if its leader has started one already."""
         self._hosts.gone = gone
+        if self.result is not None and self.result.has_diverged:
+            return self._give_nothing(now)
         pending = self._attempts.pending
         if pending is not None and self.me not in pending.members:
             effects = self._enter(Phase.RETRYING, now)
@@ -240,6 +251,14 @@ class OuterRound:
             self._attempts.follow(pending)
         begun = self._begin_attempt(now)
         return [*begun, *self._stand_by_vote(now), *self._end_lost_attempt(now), *self._seek_commit(now)]
+
+    def _give_nothing(self, now: float) -> list[Effect]:
+        """There is no pseudo-gradient. The others make the average without this host, and it takes theirs, if there is one."""
+        if not self._votes.have_own:
+            return self._vote(now, attempt=0, contributors=(), digest=NO_AVERAGE)
+        effects = self._enter(Phase.COMMITTING, now)  # it voted before it was restarted
+        self.next_deadline = now + RESEND_SECONDS
+        return [*effects, *self._seek_commit(now)]
 
     def average_finished(self, event: AverageFinished, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """An attempt, or a repair, gave a complete average."""
@@ -344,9 +363,10 @@ class OuterRound:
     def report(self) -> InstanceReport:
         """This host's statement about the round, once it is done. Work that is not in the average does not count."""
         assert self.is_done and self.applied is not None
-        result = self.result if self.is_averaged or self.is_void else None
+        counts = (self.is_averaged or self.is_void) and not self.has_diverged
+        result = self.result if counts else None
         present = self._present if self.is_void else self._averaged_hosts
-        has_statistics = self.is_averaged and not self.is_void and not self.is_carried
+        has_statistics = self.is_averaged and not (self.is_void or self.is_carried or self.has_diverged)
         return InstanceReport(
             instance=self.instance,
             samples=result.samples if result else 0,
@@ -356,9 +376,10 @@ class OuterRound:
             accumulation_steps=result.accumulation_steps if result else 0,
             train_seconds=result.seconds if result else 0.0,
             loss=within_scalars(result.loss) if result else None,
-            heldout_loss=self.heldout_loss,
+            heldout_loss=within_scalars(self.heldout_loss) if self.heldout_loss is not None else None,
             contributors=bits_of(present, [share.peer for share in self.instance_plan.hosts]),
             is_void=self.is_void,
+            has_diverged=self.has_diverged,
             pseudo_gradient=self.average.statistics if self.average is not None and has_statistics else None,
             half_batch=result.half_batch if result else None,
             digest=self.applied.digest,

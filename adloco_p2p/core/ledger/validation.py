@@ -2,12 +2,15 @@
 
 from collections.abc import Collection, Sequence
 
-from adloco_p2p.core.ledger.admission import Door, in_order, newly_banned, statement_problem
+from adloco_p2p.core.ledger.admission import Door, in_order, newly_banned
 from adloco_p2p.core.ledger.branch_claims import accepted_claims
+from adloco_p2p.core.ledger.desk import Desk
 from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.ledger.signers import signers_after
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.course import course_after, is_paused_at
 from adloco_p2p.core.model.electorate import electorate, electors, is_emergency, is_majority
-from adloco_p2p.core.model.ledger_entry import Certificate, LedgerEntry, SignedReport, Statement, Value, Verify, Vote
+from adloco_p2p.core.model.ledger_entry import Certificate, Decree, LedgerEntry, SignedReport, Value, Verify, Vote
 from adloco_p2p.core.model.report_form import usable
 from adloco_p2p.core.model.types import (
     MAX_ROSTER,
@@ -31,11 +34,18 @@ def num_emergencies(genesis: RoundPlan, entries: Sequence[LedgerEntry]) -> int:
 def change_of(value: Value, reports: Sequence[Report], ledger: "Ledger") -> RosterChange:
     """The rule's input beside the reports; the ledger ends with the value's parent."""
     joined = tuple((join.peer, join.capacity) for join in value.joined)
-    departed = sorted({*value.departed, *newly_banned(value.statements, ledger.plans[-1])})
-    return RosterChange(joined=joined, departed=tuple(departed), branches=accepted_claims(ledger, reports))
+    parent = ledger.plans[-1]
+    departed = sorted({*value.departed, *newly_banned(value.statements, parent)})
+    return RosterChange(
+        joined=joined,
+        departed=tuple(departed),
+        branches=accepted_claims(ledger, reports),
+        signers=signers_after(parent.signers, value.statements),
+        course=course_after(parent.course, value.statements, round=value.round),
+    )
 
 
-def door_of(ledger: "Ledger", verify: Verify, *, statements: Sequence[Statement] = ()) -> Door:
+def door_of(ledger: "Ledger", verify: Verify, *, statements: Sequence[Decree] = ()) -> Door:
     """Of the plan after the end of the ledger."""
     return Door(
         parent=ledger.plans[-1],
@@ -92,9 +102,12 @@ def _check_reports(value: Value, reports: Sequence[SignedReport], reported: Roun
 def _check_statements(value: Value, ledger: "Ledger", verify: Verify) -> str:
     if list(value.statements) != in_order(set(value.statements)):
         return "statements are not in order, one each"
-    parent, admissions = ledger.plans[-1], ledger.admissions
-    problems = (statement_problem(s, parent=parent, admissions=admissions, verify=verify) for s in value.statements)
-    return next(filter(None, problems), "")
+    desk = Desk(ledger, verify=verify)
+    wrong = next(filter(None, map(desk.problem, value.statements)), "")
+    if wrong:
+        return wrong
+    course = course_after(ledger.plans[-1].course, value.statements, round=value.round)
+    return f"the run is paused from round {course.paused_from} on" if is_paused_at(course, value.round) else ""
 
 
 def _check_change(value: Value, ledger: "Ledger", verify: Verify) -> str:

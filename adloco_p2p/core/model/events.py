@@ -80,6 +80,8 @@ class InnerResult:
     half_batch: HalfBatchStatistics | None
     micro_batch_limit: int
     """Samples of one pass that the device holds now; smaller than before after an out-of-memory."""
+    has_diverged: bool = False
+    """The loss or a parameter is not finite, or far beyond that of any model: there is no pseudo-gradient."""
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -163,6 +165,8 @@ class OuterApplied:
     round: int
     digest: Digest
     state_digest: Digest
+    is_refused: bool = False
+    """The step would have led to parameters that are not finite, or far beyond those of any model: nothing was changed."""
     epoch: int = 0
 
 
@@ -334,6 +338,8 @@ class RunInner:
     progress_start: float
     """Part of the run behind the first inner step, in [0, 1]."""
     progress_end: float
+    learning_rate_factor: float = 1.0
+    """Times the rate of the configuration's schedule."""
     is_ahead: bool = False
     """The outer step of the round before is still to come, and leaves the local parameters alone."""
     epoch: int = 0
@@ -465,6 +471,8 @@ class Stop:
     """The run is complete; otherwise it can be resumed."""
     is_urgent: bool = False
     """Work on the device is given up; what is to be saved is saved all the same."""
+    error: str = ""
+    """Code of the error that ends the peer; empty where it ends in order."""
 
 
 DeviceJob = Transition | RunInner | ApplyOuter | CarryOver | Evaluate | Probe

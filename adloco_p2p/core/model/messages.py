@@ -15,12 +15,12 @@ from adloco_p2p.core.model.ledger_entry import (
     MAX_STATEMENTS,
     Ballot,
     Certificate,
+    Decree,
     Head,
     JoinRequest,
     LedgerEntry,
     Signature,
     SignedReport,
-    Statement,
     Value,
     Vote,
     payload,
@@ -83,8 +83,8 @@ class Heartbeat:
     leaves: Annotated[tuple[Leave, ...], MaxLen(MAX_PASSED_ON)] = ()
     lives: Annotated[tuple[Life, ...], MaxLen(MAX_PASSED_ON)] = ()
     """Of members: the sender's own first, then those that it learned lately."""
-    statements: Annotated[tuple[Statement, ...], MaxLen(MAX_STATEMENTS)] = ()
-    """Of signers, that no plan carries yet."""
+    statements: Annotated[tuple[Decree, ...], MaxLen(MAX_STATEMENTS)] = ()
+    """Of signers, and evidence, that no plan carries yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -173,6 +173,7 @@ class Plan(Log):
     forks: tuple[types.Fork, ...]
     merges: tuple[types.Merge, ...]
     probe: types.Merge | None
+    course: types.Course = types.AS_CONFIGURED
 
 
 def plan_line(plan: RoundPlan, digest: Digest) -> Plan:

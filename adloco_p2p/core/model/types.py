@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import fsum, isnan
 from typing import Annotated, Literal, NewType
 
-from annotated_types import Ge, Le, Lt, MaxLen, Predicate
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, Predicate
 
 PeerId = NewType("PeerId", str)
 InstanceId = NewType("InstanceId", int)
@@ -21,6 +21,10 @@ MAX_ROSTER = 4096
 """Peers that a plan may count."""
 MAX_SIGNERS = 16
 """Peers of a run that may invite and ban."""
+MAX_CHANGES = 16
+"""Changes of settings that a plan names: those that hold, as one, and those of rounds to come."""
+MAX_FACTOR = 100.0
+"""By which signers may multiply the learning rate."""
 MAX_INSTANCES = 64
 """Live instances of a run."""
 FIRST_BRANCH_ID = 1_000_000
@@ -121,6 +125,9 @@ class InstanceReport:
     sender knows; see `core/model/report_form.py`."""
     is_void: bool = False
     """No average got a majority: there was no outer step, and the next pseudo-gradient spans this round, too."""
+    has_diverged: bool = False
+    """The host has no finite pseudo-gradient to give, or refused the outer step of the committed average, as all hosts do; its
+    samples are 0."""
     pseudo_gradient: PseudoGradientStatistics | None
     half_batch: HalfBatchStatistics | None
     digest: HexDigest
@@ -346,6 +353,42 @@ class FormerMember:
     standing: Annotated[int, Ge(0), Le(FULL_STANDING)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of a run that its signers may change while it trains. None: as before."""
+
+    rounds: PositiveCount | None = None
+    """The run ends after so many rounds, also where it ended by samples before."""
+    samples: PositiveCount | None = None
+    """The run ends once its plans have given out so many samples, also where it ended by rounds before."""
+    learning_rate_factor: Annotated[float, Gt(0), Le(MAX_FACTOR)] | None = None
+    """Times the learning rate of the configuration's schedule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Settings that hold from the plan of a round on."""
+
+    from_round: Count
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What signers have ordered of a run beyond its configuration; see `core/ledger/course.py`."""
+
+    paused_from: Count | None = None
+    """No plan of this round or a later one before a signer resumes the run."""
+    last_round: Count | None = None
+    """The run ends after this round at the latest."""
+    changes: Annotated[tuple[Change, ...], MaxLen(MAX_CHANGES)] = ()
+    """By round. The first one holds already where its round is not after that of the plan."""
+
+
+AS_CONFIGURED = Course()
+"""Nothing was ordered."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class RoundPlan:
     """The agreed decision for one round: a value that can be printed, hashed, stored, voted on and replayed.
@@ -378,11 +421,12 @@ class RoundPlan:
     """Samples that the plans of the rounds before gave out, over all instances."""
     reason: Text = ""
     signers: Annotated[tuple[PeerId, ...], MaxLen(MAX_SIGNERS)] = ()
-    """Peers whose invitations and statements count, sorted; the author first of all. None: everybody may join."""
+    """Peers whose invitations and statements count, sorted; at first the author. None: everybody may join."""
     is_ticketed: bool = False
     """A newcomer needs an invitation of a signer."""
     former: Annotated[tuple[FormerMember, ...], MaxLen(MAX_ROSTER)] = ()
     """Sorted by peer."""
+    course: Course = AS_CONFIGURED
 
     def instance(self, instance: InstanceId) -> InstancePlan:
         return next(plan for plan in self.instances if plan.instance == instance)
@@ -390,14 +434,18 @@ class RoundPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterChange:
-    """Peers that join and depart with the next plan, and branch states accepted with it. A peer in both lists starts again as a
-    newcomer."""
+    """Peers that join and depart with the next plan, branch states accepted with it, and what signers ordered. A peer in both
+    lists starts again as a newcomer."""
 
     joined: Annotated[tuple[tuple[PeerId, Capacity], ...], MaxLen(MAX_ROSTER)] = ()
     departed: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)] = ()
     """Absent, or banned."""
     branches: Annotated[tuple[PendingBranch, ...], MaxLen(MAX_BRANCHES)] = ()
     """Accepted for the first time."""
+    signers: Annotated[tuple[PeerId, ...], MaxLen(MAX_SIGNERS)] | None = None
+    """None: those of the plan before."""
+    course: Course | None = None
+    """None: that of the plan before."""
 
 
 ROUNDS_KEPT = 2

@@ -6,6 +6,7 @@ an instance it then waits for others to fetch the state. A peer that has the fin
 
 from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
+from math import isfinite
 
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.events import (
@@ -217,6 +218,14 @@ class Lifecycle:
                 effects += self._checkpoints.save_present(boundary, now)
         return effects + self._stop(Stop(reason="left at once", is_finished=False, is_urgent=True), now)
 
+    def give_up(self, reason: str, now: float) -> list[Effect]:
+        """Training leads nowhere here. What was saved stays, and nothing more is."""
+        effects: list[Effect] = []
+        for key, outer in sorted(self._state.rounds.items()):
+            if not outer.is_done:
+                effects += [*outer.abandon(), DiscardRound(instance=key[1])]
+        return effects + self._stop(Stop(reason=reason, is_finished=False, is_urgent=True, error="E503"), now)
+
     # --- what has become possible ------------------------------------------------------------------------------------
 
     def end(self, now: float) -> list[Effect]:
@@ -293,6 +302,8 @@ class Lifecycle:
         loss, mine = self._state.final_loss, self._book.mine(plan)
         if mine and loss is None:
             return []
+        if loss is not None and not isfinite(loss):
+            return self.give_up(f"training has diverged: the held-out loss after round {plan.round} is not finite", now)
         effects: list[Effect] = [self._checkpoints.save(instance, plan.round) for instance in mine]
         effects += self._checkpoints.complete(plan.round, now, is_finished=True)
         log = telemetry.Finished(round=plan.round, heldout_loss=loss, **canonical.to_plain(self._checkpoints.totals(now)))

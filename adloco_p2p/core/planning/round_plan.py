@@ -15,6 +15,7 @@ from dataclasses import replace
 from statistics import median
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.course import in_words, work_at
 from adloco_p2p.core.model.electorate import DEPARTS_AFTER, is_majority, silent_rounds
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.run_progress import end_after, progress_at, samples_after, steps_within
@@ -108,7 +109,12 @@ def next_plan(previous: RoundPlan, reports: Sequence[Report], rules: Rules, *, r
     is left, the run is over.
     """
     assert not previous.is_last, "the run is over"
-    change, end = roster or RosterChange(), end_after(previous, rules.work)
+    change = roster or RosterChange()
+    course, round = change.course or previous.course, previous.round + 1
+    rules = replace(rules, work=work_at(rules.work, course, round))
+    end = end_after(previous, rules.work)
+    if course.last_round is not None:
+        end = min(end, course.last_round + 1)
     plan = _planned(previous, reports, rules, change, end=end)
     steps = plan.inner_steps if plan.is_last else steps_within(plan, rules.work)
     if steps == plan.inner_steps:
@@ -141,6 +147,8 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     reasons = [f"reports of {len(received)} of {len(previous.roster)} peers"] if previous.round > 0 else ["no reports yet"]
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
     reasons += branch_reasons
+    course = change.course or previous.course
+    reasons += [words] if (words := in_words(course, round)) else []
     return RoundPlan(
         run=previous.run,
         round=round,
@@ -158,8 +166,9 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         progress=progress_at(round, samples_after(previous), rules.work),
         samples_before=samples_after(previous),
         reason=shortened("; ".join([*reasons, why])),
-        signers=previous.signers,
+        signers=previous.signers if change.signers is None else change.signers,
         is_ticketed=previous.is_ticketed,
+        course=course,
         former=remembered(previous, {roster_entry.peer for roster_entry in roster_entries}),
     )
 
@@ -257,6 +266,8 @@ def _carried(
     """The instance one round later: cursors moved, statistics pooled, the batch tested."""
     sample, basis = pool_round(plan, previous.round - 1, claims, rules.batch, places=places)
     history = plan.history if sample is None else (*plan.history, sample)[-window_length(rules.batch) :]
+    num_diverged = sum(claim.has_diverged for claim in claims.values())
+    basis += f"; round {previous.round - 1} led nowhere on {num_diverged} of {len(claims)} hosts" if num_diverged else ""
     is_futile = rules.switch.policy == "never" and plan.requested_batch > plan.effective_batch
     requested, shrink_streak, why = next_request(
         requested=plan.requested_batch,

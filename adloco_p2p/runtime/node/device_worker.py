@@ -213,10 +213,17 @@ class DeviceWorker:
 
     def _apply_outer(self, effect: ApplyOuter, averaged: AveragedVector) -> Event:
         instance, number = effect.instance, effect.round
-        self._engine.apply_outer(instance, averaged.vector, round=number, residual=averaged.residual)
+        is_applied = self._engine.apply_outer(instance, averaged.vector, round=number, residual=averaged.residual)
         digest, state_digest = self._engine.digests(instance)
         self._states.offer(instance, number + 1, state_digest, self._engine.state(instance))
-        return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest, epoch=effect.epoch)
+        return OuterApplied(
+            instance=instance,
+            round=number,
+            digest=digest,
+            state_digest=state_digest,
+            is_refused=not is_applied,
+            epoch=effect.epoch,
+        )
 
     def _carry_over(self, effect: CarryOver) -> Event:
         """Nothing is lost: what was to be averaged goes into the next pseudo-gradient."""
@@ -314,7 +321,9 @@ class DeviceWorker:
         self._writes.join()  # memory holds what a checkpoint writes, or what is averaged; not both where the disk is slow
         kept = effect.round - 1 if effect.is_ahead else effect.round
         held = {key: vector for key, vector in self._pseudo_gradients.items() if key[0] != instance or key[1] >= kept}
-        self._pseudo_gradients = {**held, (instance, effect.round): self._engine.pseudo_gradient(instance)}
+        if not result.has_diverged:
+            held[instance, effect.round] = self._engine.pseudo_gradient(instance)
+        self._pseudo_gradients = held
         return InnerFinished(instance=instance, round=effect.round, result=result, epoch=effect.epoch)
 
 

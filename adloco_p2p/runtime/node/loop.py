@@ -46,7 +46,7 @@ from adloco_p2p.core.model.events import FetchFailed as FetchFailedEvent
 from adloco_p2p.core.model.telemetry import Log, StoodStill, Stopped
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.core.peer.peer import Peer
-from adloco_p2p.errors import AveragingError, StateTransferFailed
+from adloco_p2p.errors import AveragingError, DeviceError, StateTransferFailed
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
 from adloco_p2p.runtime.node.ports import (
     AveragedVector,
@@ -157,6 +157,8 @@ class Node:
                         self._worker.interrupt()
                     await asyncio.to_thread(self._worker.stop, timeout_seconds=WORKER_STOP_SECONDS)
                     self._raise_worker_failure()
+                    if stop.error:
+                        raise DeviceError(stop.reason, code=stop.error)
                     return stop
                 event = await self._next_event()
         finally:

@@ -34,9 +34,9 @@ class Engine(Protocol):
     def carry_over(self, instance: InstanceId, pseudo_gradient: Vector | None, *, round: int) -> None:
         """The round is void: no outer step; the next pseudo-gradient spans it."""
 
-    def apply_outer(self, instance: InstanceId, averaged: Vector, *, round: int, residual: Vector | None) -> None:
+    def apply_outer(self, instance: InstanceId, averaged: Vector, *, round: int, residual: Vector | None) -> bool:
         """The local parameters follow, unless the inner steps of the next round have begun. The residual joins the next
-        pseudo-gradient."""
+        pseudo-gradient. False: the step leads to parameters that nothing can go on from, and nothing was changed."""
 
     def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
         """Of the outer parameters; of outer parameters and momentum together."""
