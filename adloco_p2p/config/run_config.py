@@ -70,8 +70,9 @@ class ModelConfig:
         }
     )
     """Arguments of the `transformers` configuration; `vocab_size` and `max_position_embeddings` follow from the rest."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of forward and backward; trained parameters and optimizers stay float32."""
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
+    """Arithmetic of forward and backward; trained parameters and optimizers stay float32. `auto`: each machine takes bfloat16
+    where its GPU, or its processor (AMX, AVX512-BF16), has the instructions."""
     lora: LoraConfig = field(default_factory=LoraConfig)
 
 

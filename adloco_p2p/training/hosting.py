@@ -7,8 +7,10 @@ from where they began, and the outer step, when it comes, leaves the local param
 averaged in turn, only those of the round's fragment come to the boundary; the others go on, and are part of the snapshot.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import TypeVar
 
 import torch
 import transformers
@@ -17,14 +19,14 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import InnerResult, RunInner
 from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict, within_scalars
-from adloco_p2p.errors import LocalProtocolError, StorageError
+from adloco_p2p.errors import DeviceError, LocalProtocolError, StorageError
 from adloco_p2p.numerics.batch import Batch, Feed
 from adloco_p2p.numerics.digest import state_digests
 from adloco_p2p.numerics.layout import flatten, fragment
 from adloco_p2p.numerics.outer_optimizer import is_sound, outer_step_
 from adloco_p2p.numerics.reduction import weighted_average
 from adloco_p2p.training.adapters import draw_adapter_
-from adloco_p2p.training.device import configure_device
+from adloco_p2p.training.device import configure_device, is_bfloat16
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.inner_loop import OnProgress, run_inner_steps
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, has_shape_of, inner_optimizer, load_state_
@@ -35,6 +37,8 @@ from adloco_p2p.training.memory_need import memory_need
 from adloco_p2p.training.memory_search import MicroBatchLimit, search_cpu, search_cuda
 from adloco_p2p.training.model import build_model, derived_seed, initial_seed
 from adloco_p2p.training.shell import ModelShell
+
+Result = TypeVar("Result")
 
 
 class Hosting:
@@ -50,7 +54,7 @@ class Hosting:
         self._device = configure_device(peer_config)
         self._feed = InputWorker(feed, device=self._device)
         module = self._build_model(InstanceId(0))
-        self._shell = ModelShell(module, device=self._device, is_bfloat16=run.model.precision == "bfloat16")
+        self._shell = ModelShell(module, device=self._device, is_bfloat16=is_bfloat16(run.model.precision, self._device))
         if peer_config.activation_checkpointing:
             self._shell.recompute_activations()
         self._instances: dict[InstanceId, Instance] = {}
@@ -60,6 +64,8 @@ class Hosting:
         the instance."""
         self._state_dtype = torch.bfloat16 if run.outer.state == "bfloat16" else torch.float32
         self._micro_batch_limit: MicroBatchLimit | None = None
+        self._training: InstanceId | None = None
+        """The instance whose inner steps are under way."""
         self._heldout: Batch | None = None
 
     # --- what is hosted ----------------------------------------------------------------------------------------------
@@ -133,6 +139,7 @@ class Hosting:
         """
         instance_id = effect.plan.instance
         instance = self._get(instance_id)
+        self._with_room(lambda: instance.local, keep=instance_id)
         if effect.is_ahead:
             self._run_ahead(instance_id)
         elif not instance.is_at_boundary:  # a round that never got an average
@@ -148,7 +155,7 @@ class Hosting:
             num_batches=effect.share.inner_steps,
         )
         micro_batch_limit = self.micro_batch_limit  # probing draws from torch's random state, so before it is seeded
-        with self._own_randomness(), batches:
+        with self._own_randomness(), batches, self._stays_on_device(instance_id):
             torch.manual_seed(derived_seed(self._run.seed, "inner", instance_id, self._me, effect.round))
             result = run_inner_steps(
                 self._shell,
@@ -340,7 +347,7 @@ class Hosting:
         """
         for fork in forks:
             for target in fork.targets:
-                self._instances[target] = self._get(fork.source).copy()
+                self._instances[target] = self._with_room(self._get(fork.source).copy, keep=fork.source)
         for merge in merges:
             self._merge(merge)
             for source in merge.sources:
@@ -423,6 +430,37 @@ class Hosting:
             raise LocalProtocolError(f"instance {instance} is not hosted here; hosted: {self.hosted}")
         return self._instances[instance]
 
+    def _with_room(self, work: Callable[[], Result], *, keep: InstanceId | None) -> Result:
+        """What `work` gives; where the device's memory is short, while all instances but `keep`, and the one that is training,
+        wait on the host. Raises DeviceError where that is not enough."""
+        try:
+            return work()
+        except torch.OutOfMemoryError:
+            pass
+        # outside the handler, which would keep the failed attempt's tensors alive
+        for instance, hosted in self._instances.items():
+            if instance not in (keep, self._training):
+                hosted.leave_device()
+        if self._training is None:
+            self._shell.unbind()
+        self._shell.free_cache()
+        try:
+            return work()
+        except torch.OutOfMemoryError as error:
+            raise DeviceError(
+                f"memory_fraction: {self._device} does not hold one instance of {self.num_parameters} parameters and a second"
+                " set of them; raise it, or lower max_micro_batch",
+                code="E502",
+            ) from error
+
+    @contextmanager
+    def _stays_on_device(self, instance: InstanceId) -> Iterator[None]:
+        self._training = instance
+        try:
+            yield
+        finally:
+            self._training = None
+
     def _own_randomness(self) -> AbstractContextManager[None]:
         """Random draws inside leave torch's global random state as it was."""
         return torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else [])
@@ -493,4 +531,6 @@ class Hosting:
     def _heldout_loss(self, outer: torch.Tensor) -> float:
         if self._heldout is None:
             self._heldout = self._feed.heldout(self._run.evaluation.rows)
-        return heldout_loss(self._shell, outer, self._heldout, micro_batch=self.micro_batch_limit)
+        return self._with_room(
+            partial(heldout_loss, self._shell, outer, self._heldout, micro_batch=self.micro_batch_limit), keep=None
+        )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from adloco_p2p.training.inner_optimizer import InnerOptimizer, load_state_
+from adloco_p2p.training.inner_optimizer import InnerOptimizer, State, load_state_
 
 NewOptimizer = Callable[[torch.Tensor], InnerOptimizer]
 """The run's inner optimizer, with zero state, for local parameters [P]."""
@@ -31,6 +31,8 @@ class Instance:
         self._device = device
         self._new_optimizer = new_optimizer
         self._trained: tuple[torch.Tensor, InnerOptimizer] | None = None
+        self._waiting: tuple[torch.Tensor, State, int] | None = None
+        """Local parameters, and state and steps of the optimizer, on the host; see `leave_device`."""
         self.set_outer(outer, torch.zeros_like(outer) if momentum is None else momentum)
         self.is_at_boundary = True
         """Whether no round is under way: the local parameters are the outer parameters; or, where fragments are averaged in
@@ -63,10 +65,20 @@ class Instance:
 
     def _training(self) -> tuple[torch.Tensor, InnerOptimizer]:
         """What training needs, made when it is first asked for: states that are only served or merged cost no device memory."""
-        if self._trained is None:
+        if self._trained is None and self._waiting is not None:
+            parameters, state, steps = self._waiting
+            local = parameters.to(self._device, copy=True)
+            optimizer = self._new_optimizer(local)
+            load_state_(optimizer, state, steps)
+            self._trained, self._waiting = (local, optimizer), None
+        elif self._trained is None:
             local = self.outer.to(self._device, torch.float32, copy=True)
             self._trained = local, self._new_optimizer(local)
         return self._trained
+
+    @property
+    def _has_trained(self) -> bool:
+        return self._trained is not None or self._waiting is not None
 
     @property
     def local(self) -> torch.Tensor:
@@ -76,6 +88,14 @@ class Instance:
     @property
     def optimizer(self) -> InnerOptimizer:
         return self._training()[1]
+
+    def leave_device(self) -> None:
+        """Wait on the host until training asks for it again, and leave the device's memory to others. Changes no value."""
+        if self._trained is not None:
+            local, optimizer = self._trained
+            state = {name: tensor.to("cpu", copy=True) for name, tensor in optimizer.state.items()}
+            self._waiting = local.to("cpu", copy=True), state, optimizer.steps
+            self._trained = None
 
     def forget_moments(self) -> None:
         """Zero the inner optimizer's state and warm the learning rate up again: it belongs to parameters that are gone (method
@@ -100,7 +120,7 @@ class Instance:
 
     def return_to_outer(self, part: slice = slice(None)) -> None:
         """Local parameters <- outer parameters, or those of a part: the boundary between two rounds."""
-        if self._trained is not None:
+        if self._has_trained:
             self.local[part].copy_(self.outer[part])
         self.is_at_boundary, self.start, self.round = True, None, None
         self.is_carried = self.has_diverged = False
@@ -114,7 +134,7 @@ class Instance:
         """A fork: equal in everything; neither changes what is the other's. Taken at a boundary."""
         assert self.is_at_boundary
         twin = Instance(self.outer, momentum=self.momentum, device=self._device, new_optimizer=self._new_optimizer)
-        if self._trained is not None:
+        if self._has_trained:
             load_state_(twin.optimizer, self.optimizer.state, self.optimizer.steps)
         twin.adoption_steps = self.adoption_steps
         return twin

@@ -104,6 +104,12 @@ class ModelShell:
         for parameter, (_, view) in zip(self.parameters, self.layout.views(flat), strict=True):
             parameter.data = view
 
+    def unbind(self) -> None:
+        """Hold no instance's vector any more; `bind` comes before the next use."""
+        self._bound = None
+        for parameter in self.parameters:
+            parameter.data = torch.empty(0, device=self.device)
+
     @contextmanager
     def evaluating(self, flat: torch.Tensor) -> Iterator[None]:
         """Compute with a vector [P] on its device without training, then be again what the shell was before."""
