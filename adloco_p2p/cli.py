@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, assert_never
 
+from adloco_p2p.commands.console import Steps
 from adloco_p2p.commands.hub import settle as settle_hub
 from adloco_p2p.core.model.events import COMMANDS, Command
 from adloco_p2p.core.model.ledger_entry import MAX_REASON
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     arguments = _parser().parse_args(words)
     arguments.command_line = shlex.join(["adloco-peer", *words])
+    arguments.steps = Steps(sys.stdout)
     handler = logging.StreamHandler()
     handler.setFormatter(_WithFields("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -156,6 +158,7 @@ def _training(verbs: "argparse._SubParsersAction[_Parser]") -> None:
         help="make the run known through these peers, such as a bootstrap",
     )
     start.add_argument("--offline", action="store_true", help="no network: others cannot join")
+    _of_swarm(start)
     _machine(start)
     _network(start)
     start.set_defaults(verb="train:start")
@@ -166,16 +169,28 @@ def _training(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     )
     _workdir(join)
     join.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
+    _of_swarm(join)
     join.add_argument("--max-instances", type=_positive, metavar="K", help="host at most so many instances")
     _machine(join)
     _network(join)
     join.set_defaults(verb="train:join")
+
+    keep = verbs.add_parser("keep", help="hold a run's newest states and its ledger for others, and train nothing")
+    keep.add_argument(
+        "--initial-peers", nargs="+", action="extend", required=True, metavar="ADDR", help="addresses of peers, or join links"
+    )
+    _workdir(keep)
+    keep.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
+    _machine(keep)
+    _network(keep)
+    keep.set_defaults(verb="train:keep")
 
     swarm = verbs.add_parser("swarm", help="a whole swarm on this machine: real processes on loopback")
     _config(swarm)
     _workdir(swarm)
     swarm.add_argument("--peers", type=_positive, required=True, metavar="N", help="how many peers")
     swarm.add_argument("--rounds", type=_positive, metavar="R", help="outer rounds of the run")
+    swarm.add_argument("--no-wait", action="store_true", help="begin with the first peer; the others join a run under way")
     swarm.add_argument("--export", type=Path, metavar="DIR", help="write the model there at the end")
     swarm.add_argument(
         "--peer-set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change a setting of every peer"
@@ -294,13 +309,29 @@ def _model(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     _instance(export)
     export.set_defaults(verb="trained_model:export")
 
-    evaluate = verbs.add_parser("evaluate", help="held-out loss and perplexity of every live instance and of their merge")
+    importing = verbs.add_parser("import", help="make a directory for model.pretrained from a state dict")
+    _config(importing)
+    importing.add_argument("--weights", type=Path, required=True, metavar="FILE", help="of torch.save, or safetensors")
+    importing.add_argument("--output", type=Path, required=True, metavar="DIR", help="new or empty directory")
+    importing.set_defaults(verb="import_weights:import_weights")
+
+    evaluate = verbs.add_parser("evaluate", help="held-out loss of every live instance and of their merge, or scores on tasks")
     _workdir(evaluate)
     evaluate.add_argument(
         "--data", type=Path, metavar="FILE", help="text or rows of this file instead of the run's held-out ones"
     )
+    evaluate.add_argument(
+        "--tasks",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TASK",
+        help="scores of the merged model on tasks of lm-eval, instead of a loss: their names, or YAML files, whose code is run",
+    )
+    evaluate.add_argument("--limit", type=_positive, metavar="N", help="of each task the first N documents")
+    evaluate.add_argument("--chat", action="store_true", help="write the prompts of tasks by the chat template")
     _json(evaluate)
-    evaluate.set_defaults(verb="trained_model:evaluate")
+    evaluate.set_defaults(verb="evaluation:evaluate")
 
     generate = verbs.add_parser("generate", help="sample text from the model")
     _workdir(generate)
@@ -465,6 +496,12 @@ def _workdir(parser: argparse.ArgumentParser) -> None:
 def _machine(parser: argparse.ArgumentParser) -> None:
     _settings_of_machine(parser)
     parser.add_argument("--plain", action="store_true", help="one line per round instead of the live view")
+
+
+def _of_swarm(parser: argparse.ArgumentParser) -> None:
+    """What `swarm` gives to its peers."""
+    parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--gather", action="store_true", help=argparse.SUPPRESS)
 
 
 def _network(parser: argparse.ArgumentParser) -> None:

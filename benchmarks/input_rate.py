@@ -57,6 +57,9 @@ class InMemory:
     def heldout(self, num_rows: int) -> Batch:
         return self.take(num_rows)
 
+    def drawn(self, lot: str, num_rows: int) -> Batch:  # noqa: ARG002
+        return self.take(num_rows)
+
     def state(self, instance: InstanceId) -> dict[str, object]:  # noqa: ARG002
         return {}
 

@@ -74,6 +74,7 @@ def members(arguments: argparse.Namespace) -> int:
                 "joined_round": seat.joined_round,
                 "last_report": seat.last_report,
                 "probation": seat.probation,
+                "is_keeper": seat.capacity.is_keeper,
                 "standing": seat.standing / FULL_STANDING,
                 "invited_by": admissions.invited_by(seat.peer),
             }
@@ -110,6 +111,7 @@ def members(arguments: argparse.Namespace) -> int:
 def _seat_words(seat: RosterEntry, plan: RoundPlan, ledger: Ledger) -> Sequence[str]:
     words = [seat.peer, f"since round {seat.joined_round}"]
     words += ["signer"] if seat.peer in plan.signers else []
+    words += ["keeper"] if seat.capacity.is_keeper else []
     words += [f"on probation for {seat.probation} more reports"] if seat.probation else []
     words += [f"weight {seat.standing / FULL_STANDING:.2f}"] if seat.standing < FULL_STANDING else []
     by = ledger.admissions.invited_by(seat.peer)

@@ -105,6 +105,10 @@ class StreamedFeed:
             self._heldout_rows, self._heldout_wanted = self._read_heldout(num_rows), num_rows
         return _batch(self._heldout_rows[:num_rows], self._data, self._tokenizer)
 
+    def drawn(self, lot: str, num_rows: int) -> Batch:  # noqa: ARG002
+        """Held-out rows, always the same ones: a stream cannot go back to any other."""
+        return self.heldout(num_rows)
+
     def state(self, instance: InstanceId) -> dict[str, object]:
         """Behind the last row taken. Holds the rest of the last document as tokens."""
         if instance in self._streams:

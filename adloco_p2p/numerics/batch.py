@@ -77,6 +77,10 @@ class Feed(Protocol):
     def heldout(self, num_rows: int) -> Batch:
         """The first `num_rows` rows of the fixed held-out set, equal on every peer; fewer where the set is smaller."""
 
+    def drawn(self, lot: str, num_rows: int) -> Batch:
+        """Rows that the text `lot` draws, equal on every peer: training rows where all can be read, else held-out ones; fewer
+        where there are fewer."""
+
     def state(self, instance: InstanceId) -> dict[str, object]:
         """Where this host reads, behind the last row taken, as JSON-able values that nobody writes to; empty where
         `first_sample` determines it."""

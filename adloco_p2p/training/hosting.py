@@ -38,6 +38,8 @@ from adloco_p2p.training.memory_search import MicroBatchLimit, search_cpu, searc
 from adloco_p2p.training.model import build_model, derived_seed, initial_seed
 from adloco_p2p.training.shell import ModelShell
 
+GUARD_ROWS = 32
+"""Rows on which an outer step is measured, before and after it."""
 Result = TypeVar("Result")
 
 
@@ -243,6 +245,8 @@ class Hosting:
         )
         is_applied = is_sound(outer[part], momentum[part])
         if is_applied:
+            if self._run.guard.enabled:
+                hosted.keep_present()
             hosted.set_outer(outer, momentum)
         else:
             hosted.forget_moments()
@@ -283,6 +287,32 @@ class Hosting:
             if residual is not None:
                 following.sub_(residual, alpha=feedback)
         self._residual.pop(instance, None)
+
+    def measure_step(self, instance: InstanceId, state: Digest) -> tuple[float, float]:
+        """Loss before and after the last outer step, nats per predicted token, on rows that `state`, the digest of what it led
+        to, draws: no contributor knew them before it was bound."""
+        hosted = self._get(instance)
+        rows = self._feed.drawn(state, GUARD_ROWS)
+        micro_batch = self.micro_batch_limit
+        before, after = (
+            heldout_loss(self._shell, outer, rows, micro_batch=micro_batch) for outer in (hosted.kept[-1][0], hosted.outer)
+        )
+        return before, after
+
+    def rewind(self, instance: InstanceId, state: Digest) -> bool:
+        """Go back to the kept state with this digest, with zero moments and adoption warm-up: what they learned since, they
+        learned elsewhere. False where there is none; then nothing is changed."""
+        hosted = self._get(instance)
+        found = next((kept for kept in (*hosted.kept, hosted.state) if state_digests(*kept)[1] == state), None)
+        if found is None:
+            return False
+        hosted.set_outer(*found)
+        hosted.kept.clear()
+        hosted.forget_moments()
+        hosted.return_to_outer()
+        self._pseudo_gradients.pop(instance, None)
+        self._residual.pop(instance, None)
+        return True
 
     def _part(self, hosted: Instance) -> slice:
         """The parameters that the pseudo-gradient of the current round refers to."""
@@ -333,8 +363,7 @@ class Hosting:
 
     def state(self, instance: InstanceId) -> tuple[torch.Tensor, torch.Tensor]:
         """Outer parameters and momentum [P], which nobody writes to: what a donor serves and `adopt` takes."""
-        hosted = self._get(instance)
-        return hosted.outer, hosted.momentum
+        return self._get(instance).state
 
     # --- forks and merges --------------------------------------------------------------------------------------------
 

@@ -93,6 +93,9 @@ class InputWorker:
     def heldout(self, num_rows: int) -> Batch:
         return self._thread.submit(lambda: self._feed.heldout(num_rows)).result()
 
+    def drawn(self, lot: str, num_rows: int) -> Batch:
+        return self._thread.submit(lambda: self._feed.drawn(lot, num_rows)).result()
+
     def state(self, instance: InstanceId) -> Place:
         """Behind the last batch that the device took."""
         if instance not in self._places:

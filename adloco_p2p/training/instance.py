@@ -1,11 +1,14 @@
 """One instance on one host: what is its own while the module, the gradient and the device are shared."""
 
+from collections import deque
 from collections.abc import Callable
 
 import torch
 
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, State, load_state_
 
+STATES_KEPT = 2
+"""Outer steps that an instance can go back by: the one that an alarm is about, and the one made meanwhile."""
 NewOptimizer = Callable[[torch.Tensor], InnerOptimizer]
 """The run's inner optimizer, with zero state, for local parameters [P]."""
 
@@ -33,6 +36,8 @@ class Instance:
         self._trained: tuple[torch.Tensor, InnerOptimizer] | None = None
         self._waiting: tuple[torch.Tensor, State, int] | None = None
         """Local parameters, and state and steps of the optimizer, on the host; see `leave_device`."""
+        self.kept: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=STATES_KEPT)
+        """States before the last outer steps, oldest first."""
         self.set_outer(outer, torch.zeros_like(outer) if momentum is None else momentum)
         self.is_at_boundary = True
         """Whether no round is under way: the local parameters are the outer parameters; or, where fragments are averaged in
@@ -62,6 +67,15 @@ class Instance:
         """Vectors without values that the next outer parameters and momentum are written into."""
         is_pinned = self._device.type == "cuda"
         return torch.empty_like(self.outer, pin_memory=is_pinned), torch.empty_like(self.momentum)
+
+    @property
+    def state(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outer parameters and momentum [P]."""
+        return self.outer, self.momentum
+
+    def keep_present(self) -> None:
+        """Before an outer step: its hosts may go back to the state as it is."""
+        self.kept.append(self.state)
 
     def _training(self) -> tuple[torch.Tensor, InnerOptimizer]:
         """What training needs, made when it is first asked for: states that are only served or merged cost no device memory."""

@@ -43,6 +43,9 @@ class CursorFeed:
     def heldout(self, num_rows: int) -> Batch:
         return rows_of("heldout", 0, num_rows)
 
+    def drawn(self, lot: str, num_rows: int) -> Batch:
+        return rows_of(lot, 0, num_rows)
+
     def state(self, instance: InstanceId) -> dict[str, object]:
         return {"next": self.next}
 

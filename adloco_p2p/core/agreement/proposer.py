@@ -16,13 +16,13 @@ from adloco_p2p.core.agreement.dissemination import Dissemination
 from adloco_p2p.core.agreement.learner import Learner
 from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.agreement.values import Values
-from adloco_p2p.core.ledger.validation import door_of
+from adloco_p2p.core.ledger.validation import door_of, is_trained_after
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import course_after, is_paused_at
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.ledger_entry import MAX_JOINS, Ballot, CastVote, Certificate, Decree, JoinRequest, Value
 from adloco_p2p.core.model.messages import Prepare, Promise, Proposal, Refusal
-from adloco_p2p.core.model.types import MAX_ROSTER, Digest, PeerId
+from adloco_p2p.core.model.types import MAX_ROSTER, Digest, PeerId, keepers_of
 
 
 class Proposer:
@@ -110,8 +110,20 @@ class Proposer:
         pending = self._context.statements.pending(slot.ledger)
         return is_paused_at(course_after(slot.parent.course, pending, round=slot.round), slot.round)
 
+    def _is_trained(self, now: float) -> bool:
+        """Whether a member lives that trains, or a newcomer that does may be let in."""
+        parent, members = self._slot.parent, self._context.members
+        if not keepers_of(parent):
+            return True
+        absent = [peer for peer in self._slot.roster if members.is_absent(peer, now)]
+        if is_trained_after(parent, absent, ()):
+            return True
+        return is_trained_after(parent, absent, [request.capacity for request in self._admitted(members.candidates(now))])
+
     def _may_propose(self, now: float) -> bool:
-        """An elector may; others only where no elector is left."""
+        """An elector may; others only where no elector is left. There is nothing to propose where only keepers are."""
+        if not self._is_trained(now):
+            return False
         electorate = self._slot.electorate
         return self._context.me in electorate or all(self._context.members.is_absent(peer, now) for peer in electorate)
 
@@ -253,6 +265,8 @@ class Proposer:
         asking = sorted([members.join_request(), *members.candidates(now)], key=lambda request: request.peer)
         statements = self._context.statements.pending(self._slot.ledger)
         requests = tuple(islice(self._admitted(asking, statements), MAX_JOINS))
+        if not is_trained_after(self._slot.parent, roster, [request.capacity for request in requests]):
+            return None
         former = self._slot.ledger.members()
         me = self._context.me
         if me != next((request.peer for request in requests if request.peer in former), None):

@@ -6,10 +6,10 @@ from adloco_p2p.core.ledger.evidence import standing_problem
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import MAX_STATEMENTS, Decree, Equivocation, Verify
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.types import Digest, PeerId
 
-MAX_PENDING = 256
-"""Statements that wait for a plan. Only signers make any."""
+MAX_PENDING = 32
+"""Statements of one signer that wait for a plan: no signer takes the place of another."""
 
 
 class StatementPool:
@@ -24,8 +24,8 @@ class StatementPool:
         digest = canonical.digest_once(decree)
         if digest in self._pending or (isinstance(decree, Equivocation) and self._is_accused(decree)):
             return ""
-        if not isinstance(decree, Equivocation) and self._num_statements >= MAX_PENDING:
-            return f"{MAX_PENDING} statements wait for a plan"
+        if not isinstance(decree, Equivocation) and self._num_statements(decree.signer) >= MAX_PENDING:
+            return f"{MAX_PENDING} statements of {decree.signer} wait for a plan"
         wrong = Desk(ledger, verify=self._verify).problem(decree)
         if not wrong:
             self._pending[digest] = decree
@@ -41,9 +41,8 @@ class StatementPool:
         fit.sort(key=lambda decree: decree.action != "resume")  # a paused run waits for nothing else
         return tuple(in_order(fit[:MAX_STATEMENTS]))
 
-    @property
-    def _num_statements(self) -> int:
-        return sum(not isinstance(known, Equivocation) for known in self._pending.values())
+    def _num_statements(self, signer: PeerId) -> int:
+        return sum(not isinstance(known, Equivocation) and known.signer == signer for known in self._pending.values())
 
     def _is_accused(self, evidence: Equivocation) -> bool:
         """There is evidence about the peer already; one is enough, and bounds what waits by the seats."""

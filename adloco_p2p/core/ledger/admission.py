@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from adloco_p2p.core.ledger.signers import signers_after
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Decree, JoinRequest, Ticket, Value, Verify
+from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, Decree, JoinRequest, Ticket, Value, Verify
 from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan, roster_of
 
 Key = TypeVar("Key")
@@ -134,6 +134,8 @@ class Door:
         """Why the peer is not let in; empty where it is. Takes the seat of the invitation."""
         if request.peer in self._banned:
             return f"{request.peer} is banned from this run"
+        if self._parent.round > request.round + JOIN_ROUNDS:
+            return f"the request of {request.peer} is of round {request.round}, and this is round {self._parent.round}"
         if not self._parent.is_ticketed or request.peer in self._signers or request.peer in self._members:
             return ""
         if request.ticket is None:

@@ -1,6 +1,6 @@
 """Whether a ledger entry is valid: its reports, roster change, plan and certificate; and the check of a whole ledger."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from adloco_p2p.core.ledger.admission import Door, in_order, newly_banned
 from adloco_p2p.core.ledger.branch_claims import accepted_claims
@@ -15,6 +15,7 @@ from adloco_p2p.core.model.report_form import usable
 from adloco_p2p.core.model.types import (
     MAX_ROSTER,
     REPORT_LAG,
+    Capacity,
     Decide,
     Digest,
     PeerId,
@@ -110,6 +111,12 @@ def _check_statements(value: Value, ledger: "Ledger", verify: Verify) -> str:
     return f"the run is paused from round {course.paused_from} on" if is_paused_at(course, value.round) else ""
 
 
+def is_trained_after(parent: RoundPlan, gone: Collection[PeerId], joined: Iterable[Capacity]) -> bool:
+    """Whether a member is left that is no keeper. A run without one waits for the next newcomer."""
+    stays = any(entry.peer not in gone and not entry.capacity.is_keeper for entry in parent.roster)
+    return stays or any(not capacity.is_keeper for capacity in joined)
+
+
 def _check_change(value: Value, ledger: "Ledger", verify: Verify) -> str:
     parent = ledger.plans[-1]
     roster = roster_of(parent)
@@ -121,6 +128,8 @@ def _check_change(value: Value, ledger: "Ledger", verify: Verify) -> str:
     gone = {*value.departed, *newly_banned(value.statements, parent)}
     if not 1 <= len(roster) + len(joined) - len(gone) <= MAX_ROSTER:
         return "the roster would be empty or too large"
+    if not is_trained_after(parent, gone, [join.capacity for join in value.joined]):
+        return "no member would be left that trains"
     for join in value.joined:
         if join.run != parent.run or not verify(join.peer, join.payload, join.signature):
             return f"the join request of {join.peer} is not signed by that peer for this run"

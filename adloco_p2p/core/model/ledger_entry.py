@@ -185,15 +185,19 @@ class JoinRequest:
     capacity: Capacity
     beat: Count
     """The peer's heartbeat count; a request with a higher count replaces one with a lower."""
+    round: Count
+    """Of the newest plan that the peer knew: an old request, which anybody may have kept, gives no seat later."""
     ticket: Ticket | None = None
     """Of a newcomer, where the run asks for one."""
     signature: Signature
 
     @property
     def payload(self) -> bytes:
-        return payload("join", self.peer, self.run, self.capacity, self.beat, self.ticket)
+        return payload("join", self.peer, self.run, self.capacity, self.beat, self.round, self.ticket)
 
 
+JOIN_ROUNDS = 16
+"""A join request counts up to so many rounds after the plan that its peer knew; it is made anew with every heartbeat."""
 MAX_JOINS = 64
 """Newcomers that one plan admits."""
 

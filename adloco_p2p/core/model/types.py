@@ -21,6 +21,8 @@ MAX_ROSTER = 4096
 """Peers that a plan may count."""
 MAX_SIGNERS = 16
 """Peers of a run that may invite and ban."""
+MAX_RISES = 16
+"""Outer steps whose effect on the loss a plan remembers."""
 MAX_CHANGES = 16
 """Changes of settings that a plan names: those that hold, as one, and those of rounds to come."""
 MAX_FACTOR = 100.0
@@ -101,6 +103,14 @@ class PseudoGradientStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepLosses:
+    """What an outer step did, as a host that was drawn for it measured on rows that were drawn with it. Nats per token."""
+
+    before: NonNegative
+    after: NonNegative
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceReport:
     """The work of one host for one instance in one round."""
 
@@ -128,6 +138,8 @@ class InstanceReport:
     has_diverged: bool = False
     """The host has no finite pseudo-gradient to give, or refused the outer step of the committed average, as all hosts do; its
     samples are 0."""
+    step: StepLosses | None = None
+    """Of a host that was drawn to measure the outer step."""
     pseudo_gradient: PseudoGradientStatistics | None
     half_batch: HalfBatchStatistics | None
     digest: HexDigest
@@ -162,6 +174,8 @@ class Capacity:
     """Throughput of its uplink in its last averages, as the receivers saw it; 0 where nothing was measured yet."""
     is_reachable: bool = True
     """Others can open connections to it. A peer in client mode only has those that it opens itself."""
+    is_keeper: bool = False
+    """It holds the newest states and the ledger, and neither trains nor votes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +296,18 @@ class InstancePlan:
     """Statistics of past rounds, oldest first; at most `BatchRules.window_rounds`."""
     state_digest: HexDigest | None = None
     """State after round `round - 2`, as the reports of that round agree on it; none before the first."""
+    measurers: Annotated[int, Ge(0), Le(MAX_HOSTS)] = 0
+    """How many hosts measure the outer step after the round; 0: the run has no guard."""
+    measurers_before: Annotated[int, Ge(0), Le(MAX_HOSTS)] = 0
+    """As many as that in the plan before: reports on that one decide the next."""
+    rises: Annotated[tuple[NonNegative, ...], MaxLen(MAX_RISES)] = ()
+    """By how much the last outer steps that were accepted raised the loss, oldest first; 0 for one that did not."""
+    judged_from: Count = 0
+    """No outer step of an earlier round is gone back on."""
+    rewind: HexDigest | None = None
+    """Before the round the hosts go back to this state, the one before round `round - 2`."""
+    strict_before: Count = 0
+    """Rounds before this one are averaged by the stricter rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -454,6 +480,11 @@ Decide = Callable[[RoundPlan, Sequence[Report], RosterChange], RoundPlan]
 """parent, reports sorted by peer, change of the roster -> the next plan."""
 REPORT_LAG = 2
 """plan(r) is made from the reports of round r - 2: it is decided while round r - 1 computes."""
+
+
+def keepers_of(plan: RoundPlan) -> frozenset[PeerId]:
+    """Members that hold states and train nothing."""
+    return frozenset(roster_entry.peer for roster_entry in plan.roster if roster_entry.capacity.is_keeper)
 
 
 def roster_of(plan: RoundPlan) -> tuple[PeerId, ...]:
