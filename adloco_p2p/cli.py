@@ -15,10 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, assert_never
 
-from adloco_p2p.commands.console import Steps
+from adloco_p2p.commands.console import Steps, make_way
 from adloco_p2p.commands.hub import settle as settle_hub
-from adloco_p2p.core.model.events import COMMANDS, Command
-from adloco_p2p.core.model.ledger_entry import MAX_REASON
+from adloco_p2p.core.model.commands import COMMANDS, Command
 from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, RemoteProtocolError, StorageError, SwarmError
 
@@ -32,10 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     arguments = _parser().parse_args(words)
     arguments.command_line = shlex.join(["adloco-peer", *words])
-    arguments.steps = Steps(sys.stdout)
+    arguments.steps = _first_step(arguments)
     handler = logging.StreamHandler()
     handler.setFormatter(_WithFields("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    if arguments.verbose:
+        logging.getLogger("adloco_p2p").setLevel(logging.INFO)
     settle_hub(is_offline=vars(arguments).get("offline", False))
     module, function = arguments.verb.split(":")
     try:
@@ -58,8 +59,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         return AdlocoError.exit_code
 
 
+FIRST_STEPS = {
+    "train:start": "reading the settings",
+    "train:join": "reading the settings",
+    "train:bootstrap": "reading the settings",
+    "swarm:swarm": "reading the settings",
+    "doctor:doctor": "checking this machine",
+    "trained_model:export": "loading the model",
+    "trained_model:evaluate": "loading the model",
+    "trained_model:generate": "loading the model",
+    "inspect:report": "drawing the run",
+    "inspect:plan": "computing the need",
+    "observe:dashboard": "looking for the run",
+    "observe:leaderboard": "checking the ledger",
+    "audit:show": "reading the ledger",
+    "audit:explain": "reading the ledger",
+    "audit:simulate": "simulating",
+}
+"""What the verbs that take longer than a moment do first."""
+
+
+def _first_step(arguments: argparse.Namespace) -> Steps:
+    """Something to read before anything is imported that takes time."""
+    is_training = arguments.verb.startswith(("train:", "swarm:"))
+    steps = Steps(sys.stdout if is_training else sys.stderr, is_quiet=arguments.quiet, is_log=is_training)
+    steps.enter(FIRST_STEPS.get(arguments.verb))
+    return steps
+
+
 def _stopped() -> int:
     """Before training began, or in a verb that only reads: nothing is lost."""
+    make_way()
     print("adloco-peer: stopped", file=sys.stderr)  # noqa: T201
     return 130
 
@@ -67,6 +97,7 @@ def _stopped() -> int:
 def _tell(code: str, problems: Sequence[str], *, as_json: bool) -> None:
     """Every problem with its code, then the cause and the remedy of the code; as one JSON document on the standard output
     where a machine reads it."""
+    make_way()
     if as_json:
         entry = ERROR_CODES[code]
         error = {"code": code, "problems": list(problems), "cause": entry.cause, "remedy": entry.remedy}
@@ -139,7 +170,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.verbs = verbs.choices
     for add in (_training, _admission, _control, _doctor, _model, _views, _planning, _support, _simulate, _config_verbs):
         add(verbs)  # in the order of the help page
+    _verbosity(parser)
     return parser
+
+
+def _verbosity(parser: _Parser) -> None:
+    """How much every verb prints."""
+    for verb in parser.verbs.values():
+        _verbosity(verb)
+    if not parser.verbs:
+        how_much = parser.add_mutually_exclusive_group()
+        how_much.add_argument("-v", "--verbose", action="store_true", help="also what usually goes without saying")
+        how_much.add_argument("-q", "--quiet", action="store_true", help="only results, warnings and errors")
 
 
 def _training(verbs: "argparse._SubParsersAction[_Parser]") -> None:
@@ -227,6 +269,8 @@ def _admission(verbs: "argparse._SubParsersAction[_Parser]") -> None:
 
 
 def _reason(text: str) -> str:
+    from adloco_p2p.core.model.ledger_entry import MAX_REASON
+
     if len(text) > MAX_REASON:
         raise argparse.ArgumentTypeError(f"at most {MAX_REASON} characters")
     return text

@@ -5,7 +5,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 
-from adloco_p2p.commands.console import say
+from adloco_p2p.commands.console import make_way, say
 from adloco_p2p.commands.train import peer_config_of
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.views.check_report import CheckResult, exit_code
@@ -23,6 +23,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say(json.dumps(document(results, exit_code=code)))
     else:
+        make_way()
         show(results)
     return code
 

@@ -15,13 +15,14 @@ from adloco_p2p.config.run_config import DataConfig, RunConfig
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.errors import ConfigError, DeviceError, StorageError
-from adloco_p2p.storage.checkpoint import CheckpointStore
 from adloco_p2p.storage.disk import reported
 from adloco_p2p.storage.workdir import EXPORT_RECORD, meant_workdir, read_run
 
 if TYPE_CHECKING:
     import torch
     import transformers
+
+    from adloco_p2p.storage.checkpoint import CheckpointStore
 
 Read = TypeVar("Read")
 
@@ -33,7 +34,7 @@ class Saved:
     """A run's last checkpoint in a working directory."""
 
     run: RunConfig
-    store: CheckpointStore
+    store: "CheckpointStore"
     round: int
     instances: tuple[InstanceId, ...]
     durable: Durable
@@ -60,6 +61,8 @@ def open_saved(workdir: Path) -> Saved:
         raise ConfigError(
             f"--workdir {workdir}: no run lies here; `adloco-peer start CONFIG --workdir {workdir}` makes one", code="E204"
         )
+    from adloco_p2p.storage.checkpoint import CheckpointStore  # torch takes seconds to import: mistakes are reported before
+
     store = CheckpointStore(directory=workdir / "checkpoints", run=run.digest, kept=2)
     latest = store.latest() if store.directory.is_dir() else None
     if latest is None or not latest.instances:

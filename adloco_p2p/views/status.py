@@ -72,6 +72,8 @@ class Status:
     stopping: str | None = None
     """Why it stops, or pauses."""
     finish: telemetry.Finished | None = None
+    downloads: Mapping[int, telemetry.StateDownload] = field(default_factory=dict)
+    """By instance: states on their way to this peer."""
     bandwidth: telemetry.Bandwidth | None = None
     """Rates and caps of now; none where nothing measures them."""
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -153,6 +155,7 @@ def _started(status: Status, event: telemetry.Started, time: float) -> Status:
         stopping=None,
         finish=None,
         bandwidth=None,
+        downloads={},
     )
 
 
@@ -351,6 +354,13 @@ def _stopped(event: telemetry.Stopped, status: Status) -> Status:
 @fold.register
 def _bandwidth(event: telemetry.Bandwidth, status: Status) -> Status:
     return replace(status, bandwidth=event)
+
+
+@fold.register
+def _state_download(event: telemetry.StateDownload, status: Status) -> Status:
+    others = {instance: known for instance, known in status.downloads.items() if instance != event.instance}
+    is_over = event.received_bytes >= event.total_bytes
+    return replace(status, downloads=others if is_over else {**others, event.instance: event})
 
 
 @fold.register

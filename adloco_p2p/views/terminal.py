@@ -211,7 +211,9 @@ def _header(status: Status, measured: Sequence[Measure], width: int) -> list[Ren
         *((words, "") for words in traffic_words(asdict(derived.bandwidth(status)))),
         (tokens, ""),
     ]
-    return [_pieces(who, width), _run_line(status, width), _pieces(rates, width)]
+    arriving = derived.download_fraction(status)
+    download = [] if arriving is None else [_bar_line("state", arriving, derived.download_words(status), width)]
+    return [_pieces(who, width), _run_line(status, width), *download, _pieces(rates, width)]
 
 
 def _so_far(status: Status, measured: Sequence[Measure], width: int) -> list[RenderableType]:
@@ -230,8 +232,11 @@ def _so_far(status: Status, measured: Sequence[Measure], width: int) -> list[Ren
 
 def _run_line(status: Status, width: int) -> RenderableType:
     fraction = derived.run_fraction(status)
-    left = derived.position(status)
-    right = f"{units.percent(fraction)}  {_ending(status)}"
+    return _bar_line(derived.position(status), fraction, f"{units.percent(fraction)}  {_ending(status)}", width)
+
+
+def _bar_line(left: str, fraction: float, right: str, width: int) -> RenderableType:
+    """A bar between two texts; without it where there is no room."""
     bar = width - len(left) - len(right) - 2 * GAP
     if bar < 8:
         return _line(f"{left}  {right}", width)

@@ -438,7 +438,20 @@ class Bandwidth(Log):
     """Quiet hours: of their caps and the user's the lower ones hold."""
 
 
-LIVE_ONLY = (Progress, Phase, Bandwidth, Listening)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateDownload(Log):
+    """The state of an instance on its way to this peer, in verified bytes."""
+
+    round: int
+    """The boundary before it."""
+    instance: InstanceId
+    received_bytes: int
+    total_bytes: int
+    bytes_per_second: float | None
+    """Since the download began."""
+
+
+LIVE_ONLY = (Progress, Phase, Bandwidth, Listening, StateDownload)
 """Events that the event file does not hold: many, and all of their content is in the event of the finished round."""
 EVENTS: Mapping[str, type[Log]] = {
     kind.event: kind for kind in [*globals().values()] if isinstance(kind, type) and issubclass(kind, Log) and kind is not Log
