@@ -41,6 +41,8 @@ class PeerRow:
     """Of the samples that the current plan gives out, in [0, 1]."""
     last_report: int | None
     instances: tuple[int, ...]
+    upload_bytes_per_second: float | None = None
+    """Of its last averages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,6 +348,7 @@ def peer_rows(status: Status) -> list[PeerRow]:
                 share=shares.get(roster_entry.peer, 0.0) if shares else None,
                 last_report=roster_entry.last_report,
                 instances=_hosted(plan, roster_entry.peer),
+                upload_bytes_per_second=roster_entry.upload_bytes_per_second or None,
             )
             for roster_entry in ordered
         ),

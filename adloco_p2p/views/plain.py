@@ -8,7 +8,7 @@ from typing import TextIO
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.telemetry import Log, Stamped
 from adloco_p2p.views import derived, units
-from adloco_p2p.views.status import Status, apply, replay
+from adloco_p2p.views.status import SLOW_PEER, Status, apply, replay
 
 _LABEL_WIDTH = 8
 """The first word of a line is padded to this, so that the rest lines up."""
@@ -28,6 +28,7 @@ class PlainView:
         self._stream = stream
         self._status = Status()
         self._joining = ""
+        self._is_slow = False
 
     def start(self) -> None:
         """Nothing to prepare; there for the sake of one way to use both views."""
@@ -45,6 +46,10 @@ class PlainView:
         if joining and joining != self._joining:
             print(_joined("joining", joining), file=self._stream, flush=True)
         self._joining = joining
+        slow = self._status.warnings.get(SLOW_PEER, "")
+        if slow and not self._is_slow:  # the seconds change with every round; one line will do
+            print(_joined("slow", units.one_line(slow)), file=self._stream, flush=True)
+        self._is_slow = bool(slow)
 
     def stop(self) -> None:
         self._stream.flush()

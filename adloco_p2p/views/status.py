@@ -14,9 +14,12 @@ from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.telemetry import InstanceLine, Log, Stamped, shared
 from adloco_p2p.views import units
 from adloco_p2p.views.records import Activity, Decision, Incident, Life, RoundResult
+from adloco_p2p.views.slow_peer import slow_peer
 
 MAX_PLANS = 4
 """Plans kept: the current one, and those decided ahead of it."""
+SLOW_PEER = "slow peer"
+"""Key of the condition that rounds wait for the uplink of a peer."""
 MAX_INCIDENTS = 50
 """Past troubles kept for the view; `counts` still counts all of them."""
 
@@ -37,6 +40,8 @@ class Status:
     parameters: int = 0
     device: str = ""
     micro_batch_limit: int = 0
+    codec: str = ""
+    """In which pseudo-gradients travel."""
     unigram_entropy: float | None = None
     """Nats per token: what a model reaches that only knows how frequent each token is."""
     earlier_seconds: float = 0.0
@@ -170,7 +175,9 @@ def _plan(plan: telemetry.Plan, status: Status) -> Status:
     on_roster = {entry.peer for entry in plan.roster}
     states = {peer: state for peer, state in status.peer_states.items() if peer in on_roster or state != "left"}
     newest = tuple(known for _, known in sorted({**others, plan.round: plan}.items()))[-MAX_PLANS:]
-    return replace(status, plans=newest, peer_states=states)
+    status = replace(status, plans=newest, peer_states=states)
+    words = slow_peer(plan, status.results.values(), codec=status.codec, me=status.peer)
+    return _warning(telemetry.Warning(key=SLOW_PEER, message=words, active=bool(words)), status)
 
 
 def _switches(before: telemetry.Plan, plan: telemetry.Plan) -> list[Decision]:

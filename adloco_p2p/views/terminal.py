@@ -335,6 +335,9 @@ _PEER_COLUMNS: tuple[_Column[PeerRow], ...] = (
     _Column(header="share", width=5, priority=4, is_right=True, cell=lambda row, _: Text(units.percent(row.share))),
     _Column(header="last report", width=11, priority=6, is_right=True, cell=lambda row, _: Text(_optional(row.last_report))),
     _Column(
+        header="up/s", width=8, priority=7, is_right=True, cell=lambda row, _: Text(units.size(row.upload_bytes_per_second))
+    ),
+    _Column(
         header="hosts instances",
         width=15,
         priority=5,

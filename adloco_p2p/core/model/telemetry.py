@@ -69,6 +69,8 @@ class Started(Log):
     unigram_entropy: float | None = None
     """What a model reaches that only knows how frequent each token is."""
     resumed_round: int | None = None
+    codec: str = ""
+    """In which pseudo-gradients travel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,8 @@ class RosterLine:
     samples_per_second: float
     """0 before the first report."""
     last_report: int | None
+    upload_bytes_per_second: float = 0.0
+    """Of its last averages; 0 where nothing was measured yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +182,12 @@ class Plan(Log):
 def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
     told = shared(plan, Plan)
     told["roster"] = tuple(
-        RosterLine(peer=entry.peer, samples_per_second=entry.capacity.samples_per_second, last_report=entry.last_report)
+        RosterLine(
+            peer=entry.peer,
+            samples_per_second=entry.capacity.samples_per_second,
+            last_report=entry.last_report,
+            upload_bytes_per_second=entry.capacity.upload_bytes_per_second,
+        )
         for entry in plan.roster
     )
     told["instances"] = tuple(InstanceLine(**shared(item, InstanceLine)) for item in plan.instances)
