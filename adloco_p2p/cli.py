@@ -6,7 +6,6 @@ Exit codes and error codes are in `error_codes.py`.
 import argparse
 import difflib
 import importlib
-import json
 import logging
 import re
 import shlex
@@ -15,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, assert_never
 
-from adloco_p2p.commands.console import Steps, make_way
+from adloco_p2p.commands.console import Steps, make_way, say_json
 from adloco_p2p.commands.hub import settle as settle_hub
 from adloco_p2p.core.model.commands import COMMANDS, Command
 from adloco_p2p.error_codes import ERROR_CODES
@@ -101,7 +100,7 @@ def _tell(code: str, problems: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         entry = ERROR_CODES[code]
         error = {"code": code, "problems": list(problems), "cause": entry.cause, "remedy": entry.remedy}
-        print(json.dumps({"error": error}))  # noqa: T201
+        say_json({"error": error})
     print(_words(code, problems), file=sys.stderr)  # noqa: T201
 
 
@@ -304,6 +303,7 @@ def _model(verbs: "argparse._SubParsersAction[_Parser]") -> None:
         help="of the written weights; else that of the pretrained ones, or float32",
     )
     _instance(export)
+    _json(export)
     export.set_defaults(verb="trained_model:export")
 
     evaluate = verbs.add_parser("evaluate", help="held-out loss and perplexity of every live instance and of their merge")
@@ -321,6 +321,7 @@ def _model(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     generate.add_argument("--temperature", type=float, default=0.7, help="0: always the most likely token")
     generate.add_argument("--seed", type=int, default=0)
     _instance(generate)
+    _json(generate)
     generate.set_defaults(verb="trained_model:generate")
 
 
@@ -329,6 +330,7 @@ def _views(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     report = verbs.add_parser("report", help="plot the run: loss, batch growth, merges, time")
     _workdir(report)
     report.add_argument("--output", type=Path, required=True, metavar="DIR")
+    _json(report)
     report.set_defaults(verb="inspect:report")
 
     dashboard = verbs.add_parser("dashboard", help="the page of a run in a browser: of others, read-only, or of this machine")
@@ -377,18 +379,23 @@ def _planning(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     explain = verbs.add_parser("explain", help="why a round was planned as it was")
     explain.add_argument("round", type=int, metavar="ROUND")
     _workdir(explain)
+    _json(explain)
     explain.set_defaults(verb="audit:explain")
 
 
 def _support(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     explain_error = verbs.add_parser("explain-error", help="cause and remedy of an error code; without one, of all of them")
     explain_error.add_argument("code", nargs="?", metavar="CODE", help="such as E302, or 302")
+    _json(explain_error)
     explain_error.set_defaults(verb="support:explain_error")
 
-    verbs.add_parser("version", help="print the version").set_defaults(verb="support:version")
+    version = verbs.add_parser("version", help="print the version")
+    _json(version)
+    version.set_defaults(verb="support:version")
 
     bundle = verbs.add_parser("bundle", help="write what helps others to understand a problem, without keys and addresses")
     _workdir(bundle)
+    _json(bundle)
     bundle.set_defaults(verb="support:bundle")
 
 

@@ -1,14 +1,15 @@
 """The one place where a verb prints: results, and the steps that lead to them."""
 
 import itertools
+import json
 import os
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from adloco_p2p.runtime.node.event_sink import View
@@ -29,6 +30,15 @@ def say(text: str) -> None:
     """One piece of text to the user, at once; above the step that is under way."""
     make_way()
     print(text, flush=True)  # noqa: T201
+
+
+OUTPUT_VERSION = 1
+"""Of the documents that `--json` prints; grows with every change that a reader would misunderstand (`docs/json.md`)."""
+
+
+def say_json(fields: Mapping[str, Any]) -> None:
+    """A result for a program: one JSON object on a line."""
+    say(json.dumps({"output_version": OUTPUT_VERSION, **fields}))
 
 
 def make_way() -> None:

@@ -178,10 +178,10 @@ def _conclude(
         f"adloco-peer report --workdir {first} --output {shlex.quote(str(arguments.workdir / 'report'))}",
     ]
     if arguments.export is not None:
-        from adloco_p2p.commands.trained_model import write_export
+        from adloco_p2p.commands.trained_model import export_words, write_export
 
         steps.enter("writing the model")
-        write_export(finished[0], arguments.export, instance=None)
+        say(export_words(write_export(finished[0], arguments.export, instance=None)))
         steps.enter(None)
         nexts.append(f"adloco-peer dashboard --workdir {first}")
     else:

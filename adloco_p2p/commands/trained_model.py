@@ -4,12 +4,12 @@ import argparse
 import glob
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from adloco_p2p.commands.console import say
+from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.commands.model_card import model_card
 from adloco_p2p.config.run_config import DataConfig, RunConfig
 from adloco_p2p.core.model.events import Durable
@@ -104,13 +104,24 @@ def load_model(saved: Saved, instance: InstanceId) -> "torch.nn.Module":
 def export(arguments: argparse.Namespace) -> int:
     """A directory with weights, configuration and tokenizer, as `AutoModelForCausalLM` and `AutoTokenizer` load it; of a run
     that trained adapters, merged, and the adapter alone in `adapter/`."""
-    write_export(arguments.workdir, arguments.output, instance=arguments.instance, dtype=arguments.dtype)
+    record = write_export(arguments.workdir, arguments.output, instance=arguments.instance, dtype=arguments.dtype)
+    if arguments.json:
+        say_json(record)
+    else:
+        say(export_words(record))
     return 0
 
 
-def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: str | None = None) -> None:
-    """Write the last checkpoint's model into a new or empty directory. `dtype` as torch names it; none: that of the pretrained
-    weights. Raises ConfigError and StorageError."""
+def export_words(record: Mapping[str, Any]) -> str:
+    number = record["instances"]
+    others = f" (of {number} unmerged instances)" if number > 1 else ""
+    what = f"instance {record['instance']}{others} after round {record['round']} of a run of {record['length']}"
+    return f"{record['output']}: {what}"
+
+
+def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: str | None = None) -> Mapping[str, Any]:
+    """Write the last checkpoint's model into a new or empty directory, and return what it is. `dtype` as torch names it; none:
+    that of the pretrained weights. Raises ConfigError and StorageError."""
     import torch
     import transformers
 
@@ -138,8 +149,7 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
         record = {"run": run.digest, "name": run.name, "round": saved.round, "instance": chosen}
         (output / "README.md").write_text(model_card(workdir, run, round=saved.round, instance=chosen), encoding="utf-8")
         (output / EXPORT_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    others = f" (of {len(saved.instances)} unmerged instances)" if len(saved.instances) > 1 else ""
-    say(f"{output}: instance {chosen}{others} after round {saved.round} of a run of {run.work.length}")
+    return {**record, "output": str(output), "instances": len(saved.instances), "length": run.work.length}
 
 
 def end_tokens(model: "transformers.PreTrainedModel", end_of_document: int) -> int | list[int]:
@@ -180,7 +190,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
         verdict = engine.probe_merge(final_merge(plans, rules=saved.run.merge))
         result["merged"] = {"heldout_loss": verdict.merged_loss, "perplexity": math.exp(verdict.merged_loss)}
     if arguments.json:
-        say(json.dumps(result))
+        say_json(result)
         return 0
     say(f"{saved.run.name}, after round {saved.round} of a run of {saved.run.work.length}")
     lines = [(f"instance {instance}", loss) for instance, loss in losses.items()]
@@ -248,5 +258,9 @@ def generate(arguments: argparse.Namespace) -> int:
         if token in ends:
             break
         ids = torch.cat([ids, torch.tensor([[token]])], dim=1)
-    say(arguments.prompt + tokenizer.decode(ids[0, prompt.numel() :].tolist()))
+    text = tokenizer.decode(ids[0, prompt.numel() :].tolist())
+    if arguments.json:
+        say_json({"prompt": arguments.prompt, "text": text})
+    else:
+        say(arguments.prompt + text)
     return 0
