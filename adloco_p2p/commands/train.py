@@ -86,7 +86,16 @@ def _identified(run: RunConfig) -> RunConfig:
 
 def join(arguments: argparse.Namespace) -> int:
     """Find a run through its peers and take part."""
-    config = peer_config_of(arguments)
+    return _join(arguments, peer_config_of(arguments))
+
+
+def keep(arguments: argparse.Namespace) -> int:
+    """Take part as a keeper, which trains nothing: its passes over the held-out rows at the end are of one row each."""
+    arguments.peer_set = [*arguments.peer_set, "keeper=true", "max_micro_batch=1"]
+    return _join(arguments, peer_config_of(arguments))
+
+
+def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
     with closing(_open_workdir(arguments, config)) as workdir:
         workdir.keep_to(is_offline=False)
         from adloco_p2p.runtime.network_node import join_run

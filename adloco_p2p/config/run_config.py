@@ -9,6 +9,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.rules import (
     AdmissionRules,
     BatchRules,
+    GuardRules,
     InstanceRules,
     MergeRules,
     NaturalInt,
@@ -225,6 +226,7 @@ class RunConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     averaging: AveragingConfig = field(default_factory=AveragingConfig)
     admission: AdmissionRules = field(default_factory=AdmissionRules)
+    guard: GuardRules = field(default_factory=GuardRules)
 
     @property
     def rules(self) -> Rules:
@@ -236,6 +238,7 @@ class RunConfig:
             switch=self.switch,
             merge=self.merge,
             admission=self.admission,
+            guard=self.guard,
         )
 
     @property

@@ -15,7 +15,7 @@ from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import Received, Started, StateServed, Stop
-from adloco_p2p.core.model.ledger_entry import Ticket
+from adloco_p2p.core.model.ledger_entry import Equivocation, Ticket
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.telemetry import Listening, Refused
 from adloco_p2p.core.model.types import PeerId, roster_of
@@ -40,6 +40,7 @@ from adloco_p2p.runtime.node.event_sink import CountingSink, View
 from adloco_p2p.runtime.node.loop import Node, Ports
 from adloco_p2p.runtime.services import LocalPeer, control_server, open_local, show_bandwidth
 from adloco_p2p.storage.admission_files import keep_address
+from adloco_p2p.storage.attempt_keys import AttemptKeys
 from adloco_p2p.storage.journal import Journal
 from adloco_p2p.storage.workdir import READY, Workdir
 from adloco_p2p.swarm.allreduce.averager import Averager
@@ -117,9 +118,14 @@ async def join_run(
     select_device(config)
     workdir.enter("looking for the swarm")
     swarm_node = await SwarmNode.start(
-        workdir=workdir.path, config=config, initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses]
+        workdir=workdir.path,
+        config=config,
+        initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses],
+        may_begin_alone=_holds_ledger(workdir),
     )
     async with _ending(swarm_node):
+        if not await swarm_node.peers_connected() and _holds_ledger(workdir):
+            say("no known peer answers: going on from this directory; the others find this peer at its last address")
         discovery = Discovery(swarm_node.dht, swarm_node.identity, wall_clock=swarm_node.clock)
         workdir.enter("asking for the run")
         manifest = _load_manifest(workdir)
@@ -148,6 +154,11 @@ async def join_run(
             say=say,
             should_gather=should_gather,
         )
+
+
+def _holds_ledger(workdir: Workdir) -> bool:
+    """Whether the peer was a member of the run: after the whole swarm was down it may be the first one to come back."""
+    return workdir.manifest_path.exists() and workdir.journal_path.exists() and workdir.journal_path.stat().st_size > 0
 
 
 def _load_manifest(workdir: Workdir) -> SignedManifest | None:
@@ -270,6 +281,9 @@ class NetworkPeer:
             pace=pace,
             meter=traffic.averaging,
             members=members,
+            sign=self._agreement.sign,
+            verify=self._agreement.verify,
+            on_evidence=self._accuse,
         )
         self._server = StateServer(swarm_node.p2p, pace=pace, meter=traffic.state, members=members)
         self._server.on_served = lambda instance, number: self._node.post(StateServed(instance=instance, round=number))
@@ -355,12 +369,13 @@ class NetworkPeer:
     def _loop(self) -> Node:
         local = self._local
         size, out_of_reach = local.engine.num_averaged, self._maintenance.out_of_reach
+        attempts = AttemptKeys(local.workdir.attempts_path)
         return Node(
             peer=Peer(me=local.me, cadence=local.cadence, agreement=self._agreement),
             ports=Ports(
                 engine=local.engine,
                 checkpoints=local.checkpoints,
-                averaging=NetworkAveraging(self._averager, size=size, out_of_reach=out_of_reach),
+                averaging=NetworkAveraging(self._averager, size=size, out_of_reach=out_of_reach, begin=attempts.begin),
                 messenger=self._messenger,
                 states=self._states,
                 journal=self._journal,
@@ -408,6 +423,12 @@ class NetworkPeer:
         count = self._refusals.count(peer, reason, time.monotonic())
         if count:
             self._local.sink.write(Refused(peer=peer, reason=reason, count=count))
+
+    def _accuse(self, evidence: Equivocation) -> None:
+        """The averager met proof that a peer lied: it goes into the ledger, and everybody checks it there."""
+        refused = self._agreement.state(evidence)
+        what = f"{evidence.subject} {evidence.reason}" + (f"; it is not banned for it: {refused}" if refused else "")
+        self._local.sink.write(telemetry.Warning(key=f"evidence about {evidence.subject}", message=what, active=True))
 
     def _roster(self) -> list[PeerId]:
         return [entry.peer for entry in self._agreement.ledger.plans[-1].roster]

@@ -118,6 +118,7 @@ def open_local(*, workdir: Workdir, run: RunConfig, peer_config: PeerConfig, vie
             micro_batch_limit=engine.micro_batch_limit,
             max_instances=peer_config.max_instances,
             is_reachable=not peer_config.client_mode,
+            is_keeper=peer_config.keeper,
         ),
         started=_started(me, run, engine, feed, resumed_round=latest.round if latest else None),
     )

@@ -110,7 +110,8 @@ class Averaging:
 
     def _reduce(self, attempt: _Attempt, process: "Process") -> None:
         contributions = {peer: (attempt.members[peer], member.contribution) for peer, member in sorted(attempt.joined.items())}
-        attempt.average = process.device.reduce(contributions)
+        is_strict = any(member.effect.is_strict for member in attempt.joined.values())
+        attempt.average = process.device.reduce(contributions, is_strict=is_strict)
         is_alone = len(attempt.members) == 1
         for peer, member in attempt.joined.items():
             seconds = 0.01 if is_alone else self._seconds * self._random.uniform(1.0, 2.0) + self._network.delay_seconds()

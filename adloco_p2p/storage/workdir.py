@@ -161,6 +161,10 @@ class Workdir:
         return self.path / "journal.bin"
 
     @property
+    def attempts_path(self) -> Path:
+        return self.path / "attempts.txt"
+
+    @property
     def events_path(self) -> Path:
         return self.path / "events.jsonl"
 

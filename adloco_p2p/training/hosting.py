@@ -28,12 +28,16 @@ from adloco_p2p.training.device import configure_device
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.inner_loop import OnProgress, run_inner_steps
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, has_shape_of, inner_optimizer, load_state_
+from adloco_p2p.training.input_worker import InputWorker
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.learning_rate import learning_rate_schedule
 from adloco_p2p.training.memory_need import memory_need
 from adloco_p2p.training.memory_search import MicroBatchLimit, search_cpu, search_cuda
 from adloco_p2p.training.model import build_model, derived_seed, initial_seed
 from adloco_p2p.training.shell import ModelShell
+
+GUARD_ROWS = 32
+"""Rows on which an outer step is measured, before and after it."""
 
 
 class Hosting:
@@ -45,8 +49,8 @@ class Hosting:
         self._run = run
         self._peer_config = peer_config
         self._me = me
-        self._feed = feed
         self._device = configure_device(peer_config)
+        self._feed = InputWorker(feed, device=self._device)
         module = self._build_model(InstanceId(0))
         self._shell = ModelShell(module, device=self._device, is_bfloat16=run.model.precision == "bfloat16")
         if peer_config.activation_checkpointing:
@@ -131,16 +135,21 @@ class Hosting:
             self.discard(instance_id)
         instance.round = effect.round
         self._pseudo_gradients.pop(instance_id, None)
-        stream = self._feed.open(
-            instance=instance_id, peer=self._me, round=effect.round, first_sample=effect.share.first_sample
+        batches = self._feed.open(
+            instance=instance_id,
+            peer=self._me,
+            round=effect.round,
+            first_sample=effect.share.first_sample,
+            num_samples=effect.share.effective_batch,
+            num_batches=effect.share.inner_steps,
         )
         micro_batch_limit = self.micro_batch_limit  # probing draws from torch's random state, so before it is seeded
-        with self._own_randomness():
+        with self._own_randomness(), batches:
             torch.manual_seed(derived_seed(self._run.seed, "inner", instance_id, self._me, effect.round))
             result = run_inner_steps(
                 self._shell,
                 instance,
-                stream,
+                batches,
                 share=effect.share,
                 schedule=learning_rate_schedule(effect, inner=self._run.inner, initial_batch=self._run.batch.initial_batch),
                 micro_batch_limit=micro_batch_limit,
@@ -213,6 +222,8 @@ class Hosting:
         self._step(outer[part], momentum[part], averaged)
         is_applied = is_sound(outer[part], momentum[part])
         if is_applied:
+            if self._run.guard.enabled:
+                hosted.keep_present()
             hosted.set_outer(outer, momentum)
         else:
             hosted.forget_moments()
@@ -254,6 +265,32 @@ class Hosting:
                 following.sub_(residual, alpha=feedback)
         self._residual.pop(instance, None)
 
+    def measure_step(self, instance: InstanceId, state: Digest) -> tuple[float, float]:
+        """Loss before and after the last outer step, nats per predicted token, on rows that `state`, the digest of what it led
+        to, draws: no contributor knew them before it was bound."""
+        hosted = self._get(instance)
+        rows = self._feed.drawn(state, GUARD_ROWS)
+        micro_batch = self.micro_batch_limit
+        before, after = (
+            heldout_loss(self._shell, outer, rows, micro_batch=micro_batch) for outer in (hosted.kept[-1][0], hosted.outer)
+        )
+        return before, after
+
+    def rewind(self, instance: InstanceId, state: Digest) -> bool:
+        """Go back to the kept state with this digest, with zero moments and adoption warm-up: what they learned since, they
+        learned elsewhere. False where there is none; then nothing is changed."""
+        hosted = self._get(instance)
+        found = next((kept for kept in (*hosted.kept, hosted.state) if state_digests(*kept)[1] == state), None)
+        if found is None:
+            return False
+        hosted.set_outer(*found)
+        hosted.kept.clear()
+        hosted.forget_moments()
+        hosted.return_to_outer()
+        self._pseudo_gradients.pop(instance, None)
+        self._residual.pop(instance, None)
+        return True
+
     def _part(self, hosted: Instance) -> slice:
         """The parameters that the pseudo-gradient of the current round refers to."""
         return slice(0, self.num_parameters) if hosted.round is None else self._fragment_of(hosted.round)
@@ -292,8 +329,7 @@ class Hosting:
 
     def state(self, instance: InstanceId) -> tuple[torch.Tensor, torch.Tensor]:
         """Outer parameters and momentum [P], which nobody writes to: what a donor serves and `adopt` takes."""
-        hosted = self._get(instance)
-        return hosted.outer, hosted.momentum
+        return self._get(instance).state
 
     # --- forks and merges --------------------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ _PHASE_STYLES = {
     "repairing": "yellow",
     "committing": "cyan",
     "applying": "cyan",
+    "measuring": "cyan",
     "evaluating": "cyan",
     "probing": "cyan",
     "fetching": "yellow",

@@ -108,7 +108,7 @@ def test_the_export_is_the_model(whole: Path, tmp_path: Path) -> None:
     saved = open_saved(whole)
     ids = torch.tensor([tokenizer("the outer step of a round")["input_ids"]])
     with torch.no_grad():
-        expected = load_model(saved, saved.instance(None))(input_ids=ids).logits
+        expected = load_model(saved.run, saved.outer(saved.instances[0]), saved.instances[0])(input_ids=ids).logits
         assert torch.equal(exported(input_ids=ids).logits, expected)
     assert tokenizer.decode(ids[0], skip_special_tokens=True) == "the outer step of a round"
     again = run(["export", "--workdir", whole, "--output", output], folder=tmp_path)

@@ -82,6 +82,14 @@ class FakeEngine:
         self.calls.note("apply_outer", instance)
         return True
 
+    def measure_step(self, instance: InstanceId, state: Digest) -> tuple[float, float]:
+        self.calls.note("measure_step", instance)
+        return 2.0, 1.9
+
+    def rewind(self, instance: InstanceId, state: Digest) -> bool:
+        self.calls.note("rewind", instance)
+        return True
+
     def carry_over(self, instance: InstanceId, pseudo_gradient: str | None, *, round: int) -> None:
         self.calls.note("carry_over", instance)
 

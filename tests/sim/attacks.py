@@ -141,7 +141,7 @@ class Strangers:
 
 
 def _request(port: AdversaryPort, me: PeerId, *, beat: int) -> JoinRequest:
-    unsigned = JoinRequest(peer=me, run=port.genesis.run, capacity=CAPACITY, beat=beat, signature="")
+    unsigned = JoinRequest(peer=me, run=port.genesis.run, capacity=CAPACITY, beat=beat, round=port.genesis.round, signature="")
     return replace(unsigned, signature=port.sign(me, unsigned.payload))
 
 

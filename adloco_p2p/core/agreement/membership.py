@@ -420,7 +420,13 @@ class Membership:
         """This peer's own, of this moment."""
         assert self._capacity is not None
         unsigned = JoinRequest(
-            peer=self.me, run=self._run, capacity=self._capacity, beat=self._beat, ticket=self.ticket, signature=""
+            peer=self.me,
+            run=self._run,
+            capacity=self._capacity,
+            beat=self._beat,
+            round=self.head.round if self.head is not None else 0,
+            ticket=self.ticket,
+            signature="",
         )
         return replace(unsigned, signature=self._sign(unsigned.payload))
 

@@ -1,14 +1,15 @@
 """Signers' statements, and evidence, on their way into the ledger: every peer passes them on until a plan carries them."""
 
 from adloco_p2p.core.ledger.admission import in_order
-from adloco_p2p.core.ledger.evidence import decree_problem, standing_problem
+from adloco_p2p.core.ledger.desk import Desk
+from adloco_p2p.core.ledger.evidence import standing_problem
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import MAX_STATEMENTS, Decree, Equivocation, Verify
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.types import Digest, PeerId
 
-MAX_PENDING = 256
-"""Statements that wait for a plan. Only signers make any."""
+MAX_PENDING = 32
+"""Statements of one signer that wait for a plan: no signer takes the place of another."""
 
 
 class StatementPool:
@@ -23,9 +24,9 @@ class StatementPool:
         digest = canonical.digest_once(decree)
         if digest in self._pending or (isinstance(decree, Equivocation) and self._is_accused(decree)):
             return ""
-        if not isinstance(decree, Equivocation) and self._num_statements >= MAX_PENDING:
-            return f"{MAX_PENDING} statements wait for a plan"
-        wrong = decree_problem(decree, ledger, self._verify)
+        if not isinstance(decree, Equivocation) and self._num_statements(decree.signer) >= MAX_PENDING:
+            return f"{MAX_PENDING} statements of {decree.signer} wait for a plan"
+        wrong = Desk(ledger, verify=self._verify).problem(decree)
         if not wrong:
             self._pending[digest] = decree
         return wrong
@@ -35,11 +36,13 @@ class StatementPool:
         if not self._pending:
             return ()
         self._pending = {digest: known for digest, known in self._pending.items() if not _is_over(known, ledger)}
-        return tuple(in_order(self._pending.values())[:MAX_STATEMENTS])
+        desk = Desk(ledger, verify=None)
+        fit = [decree for decree in in_order(self._pending.values()) if not desk.problem(decree)]
+        fit.sort(key=lambda decree: decree.action != "resume")  # a paused run waits for nothing else
+        return tuple(in_order(fit[:MAX_STATEMENTS]))
 
-    @property
-    def _num_statements(self) -> int:
-        return sum(not isinstance(known, Equivocation) for known in self._pending.values())
+    def _num_statements(self, signer: PeerId) -> int:
+        return sum(not isinstance(known, Equivocation) and known.signer == signer for known in self._pending.values())
 
     def _is_accused(self, evidence: Equivocation) -> bool:
         """There is evidence about the peer already; one is enough, and bounds what waits by the seats."""
@@ -50,4 +53,4 @@ def _is_over(decree: Decree, ledger: Ledger) -> bool:
     """It is in the ledger, or can get there no more."""
     if isinstance(decree, Equivocation):
         return bool(standing_problem(decree, ledger))
-    return ledger.admissions.has(decree)
+    return decree.signer not in ledger.plans[-1].signers or ledger.admissions.has(decree)

@@ -10,8 +10,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from adloco_p2p.core.ledger.signers import signers_after
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Decree, JoinRequest, Statement, Ticket, Value, Verify
+from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, Decree, JoinRequest, Ticket, Value, Verify
 from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan, roster_of
 
 Key = TypeVar("Key")
@@ -94,18 +95,6 @@ def in_order(statements: Iterable[Decree]) -> list[Decree]:
     return sorted(statements, key=lambda statement: (statement.serial, canonical.digest_once(statement)))
 
 
-def statement_problem(statement: Statement, *, parent: RoundPlan, admissions: Admissions, verify: Verify) -> str:
-    """Why the statement cannot stand in the value after `parent`; empty where it can."""
-    what = f"the statement `{statement.action}` about {statement.subject}"
-    if statement.run != parent.run or statement.signer not in parent.signers:
-        return f"{what} is not by a signer of this run"
-    if statement.action == "ban" and statement.subject in parent.signers:
-        return f"{what} is about a signer"
-    if admissions.has(statement):
-        return f"{what} is in the ledger already"
-    return "" if verify(statement.signer, statement.payload, statement.signature) else f"{what} is not signed by its signer"
-
-
 def newly_banned(statements: Iterable[Decree], parent: RoundPlan) -> tuple[PeerId, ...]:
     """Members that lose their seats by these statements, which are in order."""
     bans: dict[PeerId, None] = {}
@@ -130,7 +119,7 @@ class Door:
         parent: RoundPlan,
         admissions: Admissions,
         members: Container[PeerId],
-        statements: Iterable[Decree],
+        statements: Sequence[Decree],
         verify: Verify,
     ) -> None:
         self._parent = parent
@@ -139,12 +128,15 @@ class Door:
         self._taken = admissions.seats_taken()
         self._revoked = admissions.revoked()
         self._banned = {*admissions.bans(), *(s.subject for s in statements if s.action == "ban")}
+        self._signers = signers_after(parent.signers, statements)
 
     def problem(self, request: JoinRequest) -> str:
         """Why the peer is not let in; empty where it is. Takes the seat of the invitation."""
         if request.peer in self._banned:
             return f"{request.peer} is banned from this run"
-        if not self._parent.is_ticketed or request.peer in self._parent.signers or request.peer in self._members:
+        if self._parent.round > request.round + JOIN_ROUNDS:
+            return f"the request of {request.peer} is of round {request.round}, and this is round {self._parent.round}"
+        if not self._parent.is_ticketed or request.peer in self._signers or request.peer in self._members:
             return ""
         if request.ticket is None:
             return f"{request.peer} has no invitation"
@@ -155,7 +147,7 @@ class Door:
 
     def _problem_of(self, peer: PeerId, ticket: Ticket) -> str:
         invitation, round = ticket.invitation, self._parent.round + 1
-        if invitation.run != self._parent.run or invitation.signer not in self._parent.signers:
+        if invitation.run != self._parent.run or invitation.signer not in self._signers:
             return "the invitation is not by a signer of this run"
         if round > invitation.last_round:
             return f"the invitation was good until round {invitation.last_round}, and this is round {round}"

@@ -5,20 +5,19 @@ Only who had a seat in a late plan can be accused, and once: made-up identities 
 themselves.
 """
 
-from adloco_p2p.core.ledger.admission import statement_problem
 from adloco_p2p.core.ledger.ledger import ENTRIES_KEPT, Ledger
-from adloco_p2p.core.model.ledger_entry import Decree, Equivocation, Verify
+from adloco_p2p.core.model.ledger_entry import Equivocation, Verify
 from adloco_p2p.core.model.types import roster_of
 
 EVIDENCE_ROUNDS = ENTRIES_KEPT // 2
 """Evidence is about one of so many newest plans, which every peer has in memory."""
 
 
-def decree_problem(decree: Decree, ledger: Ledger, verify: Verify) -> str:
-    """Why the statement, or the evidence, cannot stand in the value after the end of the ledger; empty where it can."""
-    if isinstance(decree, Equivocation):
-        return standing_problem(decree, ledger) or _equivocation_problem(decree, verify)
-    return statement_problem(decree, parent=ledger.plans[-1], admissions=ledger.admissions, verify=verify)
+def evidence_problem(evidence: Equivocation, ledger: Ledger, verify: Verify | None) -> str:
+    """Why the evidence cannot stand in the value after the end of the ledger; empty where it can. `verify`: None where the
+    pledges were checked before."""
+    wrong = standing_problem(evidence, ledger)
+    return wrong if wrong or verify is None else _equivocation_problem(evidence, verify)
 
 
 def standing_problem(evidence: Equivocation, ledger: Ledger) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le, MaxLen
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import MAX_ROSTER, Capacity, Count, Digest, HexDigest, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.types import MAX_ROSTER, Capacity, Count, Digest, HexDigest, PeerId, Report, RoundPlan, Settings
 
 # --- one slot: the successor of one plan -----------------------------------------------------------------------------
 
@@ -90,23 +90,32 @@ class Ticket:
         return payload("ticket", self.invitation.run, self.invitation.key, peer)
 
 
+NOBODY = PeerId("")
+Action = Literal["ban", "unban", "revoke", "add_signer", "remove_signer", "stop", "pause", "resume", "change"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Statement:
-    """A signer's decision about a peer, or about an invitation. It takes effect with the plan that carries it."""
+    """A signer's decision about a peer, an invitation or the run. It takes effect with the plan that carries it, or later."""
 
     run: Digest
     signer: PeerId
     serial: Count
     """Tells two equal statements of a signer apart; of two in one plan the higher one is the later."""
-    action: Literal["ban", "unban", "revoke"]
-    subject: PeerId
-    """The peer; for `revoke` the key of the invitation."""
+    action: Action
+    subject: PeerId = NOBODY
+    """The peer; for `revoke` the key of the invitation; empty where it is about the run."""
+    round: Count = 0
+    """For `stop` the last round; for `pause` and `change` the first one."""
+    settings: Settings | None = None
+    """For `change`."""
     reason: Annotated[str, MaxLen(MAX_REASON)] = ""
     signature: Signature
 
     @property
     def payload(self) -> bytes:
-        return payload("statement", self.run, self.signer, self.serial, self.action, self.subject, self.reason)
+        about = (self.action, self.subject, self.round, self.settings, self.reason)
+        return payload("statement", self.run, self.signer, self.serial, *about)
 
 
 # --- evidence --------------------------------------------------------------------------------------------------------
@@ -176,15 +185,19 @@ class JoinRequest:
     capacity: Capacity
     beat: Count
     """The peer's heartbeat count; a request with a higher count replaces one with a lower."""
+    round: Count
+    """Of the newest plan that the peer knew: an old request, which anybody may have kept, gives no seat later."""
     ticket: Ticket | None = None
     """Of a newcomer, where the run asks for one."""
     signature: Signature
 
     @property
     def payload(self) -> bytes:
-        return payload("join", self.peer, self.run, self.capacity, self.beat, self.ticket)
+        return payload("join", self.peer, self.run, self.capacity, self.beat, self.round, self.ticket)
 
 
+JOIN_ROUNDS = 16
+"""A join request counts up to so many rounds after the plan that its peer knew; it is made anew with every heartbeat."""
 MAX_JOINS = 64
 """Newcomers that one plan admits."""
 

@@ -146,6 +146,9 @@ class RosterLine:
     last_report: int | None
     upload_bytes_per_second: float = 0.0
     """Of its last averages; 0 where nothing was measured yet."""
+    probation: int = 0
+    """Reports that it owes until it votes, proposes and reduces."""
+    is_keeper: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +180,7 @@ class Plan(Log):
     forks: tuple[types.Fork, ...]
     merges: tuple[types.Merge, ...]
     probe: types.Merge | None
+    course: types.Course = types.AS_CONFIGURED
 
 
 def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
@@ -187,6 +191,8 @@ def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
             samples_per_second=entry.capacity.samples_per_second,
             last_report=entry.last_report,
             upload_bytes_per_second=entry.capacity.upload_bytes_per_second,
+            probation=entry.probation,
+            is_keeper=entry.capacity.is_keeper,
         )
         for entry in plan.roster
     )

@@ -17,6 +17,7 @@ from adloco_p2p.core.model.events import (
     Outcome,
     OuterApplied,
     StateServed,
+    StepMeasured,
     Stop,
 )
 from adloco_p2p.core.model.messages import RunComplete
@@ -211,7 +212,7 @@ class Lifecycle:
         is_between = self._state.opening is not None or plan is None or bool(plan.merges)
         for key, outer in sorted(self._state.rounds.items()):
             if not outer.is_done:
-                is_between = is_between or outer.device_end in (OuterApplied, Evaluated)
+                is_between = is_between or outer.device_end in (OuterApplied, StepMeasured, Evaluated)
                 effects += [*outer.abandon(), DiscardRound(instance=key[1])]
         for boundary in range(self._state.opened + 1, min([self._state.opened, *self._state.held.values()]) - 1, -1):
             if not is_between and boundary - 1 in self._state.own_reports and self._checkpoints.newest < boundary:

@@ -19,10 +19,13 @@ one that the others agree on, fast-forwards to the present and fetches the state
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.averaging.commit_votes import Voter
 from adloco_p2p.core.averaging.outer_round import OuterRound, Phase, round_line
+from adloco_p2p.core.model.course import work_at
 from adloco_p2p.core.model.events import (
     AverageFailed,
     AverageFinished,
@@ -45,6 +48,7 @@ from adloco_p2p.core.model.events import (
     StateFetched,
     StateKept,
     StateServed,
+    StepMeasured,
     Ticked,
     TransitionApplied,
 )
@@ -99,7 +103,7 @@ class Peer:
         self._checkpoints = Checkpoints(self._state, is_on_schedule=cadence.saves, least_seconds=cadence.checkpoint_seconds)
         self._adaptive_timeout = AdaptiveTimeout()
         self._divergence = Divergence()
-        self._fetching = Fetching(self._state)
+        self._fetching = Fetching(self._state, kept_vote=agreement.kept_vote)
         self._reporting = Reporting(self._state, submit=self._submit)
         self._boundary = Boundary(self._state, fetching=self._fetching)
         self._catching_up = CatchingUp(
@@ -155,7 +159,7 @@ class Peer:
                 return self._receive(event, now)
             case Ticked():
                 return self._tick(now)
-            case InnerFinished() | AverageFinished() | AverageFailed() | OuterApplied() | Evaluated():
+            case InnerFinished() | AverageFinished() | AverageFailed() | OuterApplied() | StepMeasured() | Evaluated():
                 shortages = self._reporting.trained(event) if isinstance(event, InnerFinished) else []
                 return [*shortages, *self._step(event, now)]
             case TransitionApplied():
@@ -219,7 +223,7 @@ class Peer:
         return effects + self._outcomes(self._agreement.tick(now), now)
 
     def _step(
-        self, event: InnerFinished | AverageFinished | AverageFailed | OuterApplied | Evaluated, now: float
+        self, event: InnerFinished | AverageFinished | AverageFailed | OuterApplied | StepMeasured | Evaluated, now: float
     ) -> list[Effect]:
         outer = self._state.rounds.get((event.round, event.instance))
         if outer is None:
@@ -238,6 +242,8 @@ class Peer:
                 effects = outer.average_failed(event, now, self._state.gone)
             case OuterApplied():
                 effects = outer.outer_applied(event, now, evaluate=self._evaluates(outer))
+            case StepMeasured():
+                effects = outer.step_measured(event, now)
             case Evaluated():
                 effects = outer.evaluated(event.heldout_loss, now)
         effects = self._state.stamped(effects)
@@ -334,19 +340,24 @@ class Peer:
         if key in self._state.rounds:
             return []
         is_over = self._book.newest.round >= number + 2 or key in self._state.declined
+        digest = self._book.digests[plan.round]
         outer = OuterRound(
             me=self.me,
             plan=plan,
-            plan_digest=self._book.digests[plan.round],
+            plan_digest=digest,
             instance=instance,
             adaptive_timeout=self._adaptive_timeout,
-            sign=self._agreement.sign,
-            verify=self._agreement.verify,
+            voter=Voter(
+                sign=self._agreement.sign,
+                verify=self._agreement.verify,
+                keep=partial(self._agreement.keep_vote, digest),
+                kept=self._agreement.kept_vote(digest, instance),
+            ),
             is_carried=self._state.instance(instance).is_carried,
             is_late=is_over and self._book.has_company(plan, instance, self._state.gone),
         )
         self._state.rounds[key] = outer
-        progress_end = progress_after(plan, self.cadence.work)
+        progress_end = progress_after(plan, work_at(self.cadence.work, plan.course, number))
         return self._state.stamped(outer.start(now, progress_end=progress_end, is_ahead=is_ahead))
 
     def _round_done(self, outer: OuterRound, now: float) -> list[Effect]:

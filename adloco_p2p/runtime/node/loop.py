@@ -26,6 +26,7 @@ from adloco_p2p.core.model.events import (
     Evaluate,
     Event,
     FetchState,
+    MeasureStep,
     Persist,
     Probe,
     Received,
@@ -224,6 +225,7 @@ class Node:
                 | DropInstance()
                 | DiscardRound()
                 | Probe()
+                | MeasureStep()
                 | Evaluate()
                 | SnapshotState()
                 | ReleaseState()
@@ -303,11 +305,13 @@ class Node:
                 return await self._ports.averaging.average(
                     round=effect.round,
                     key=effect.key,
+                    plan=effect.plan,
                     weights=effect.weights,
                     steps=effect.steps,
                     vector=self._worker.pseudo_gradient(effect.instance, effect.round),
                     timeout_seconds=effect.timeout_seconds,
                     shares=effect.shares,
+                    is_strict=effect.is_strict,
                 )
             case RepairAverage():
                 return await self._ports.averaging.repair(

@@ -54,6 +54,12 @@ class Engine(Protocol):
     def discard(self, instance: InstanceId) -> None:
         """Forget unfinished inner steps, if the instance is here."""
 
+    def measure_step(self, instance: InstanceId, state: Digest) -> tuple[float, float]:
+        """The loss before and after the last outer step, on rows drawn by the state that it led to."""
+
+    def rewind(self, instance: InstanceId, state: Digest) -> bool:
+        """Go back to an earlier state. False where it is not kept."""
+
     def probe_merge(self, merge: Merge) -> ProbeVerdict: ...
 
     def evaluate(self, instance: InstanceId) -> float: ...
@@ -112,14 +118,17 @@ class Averaging(Protocol):
         *,
         round: int,
         key: Digest,
+        plan: Digest,
         weights: tuple[tuple[PeerId, int], ...],
         vector: Vector,
         timeout_seconds: float,
         steps: tuple[int, ...],
         shares: tuple[float, ...] = (),
+        is_strict: bool = False,
     ) -> AveragedVector:
-        """`steps`: inner steps that the plan gave each member. `shares`: how much of the vector each member reduces; empty:
-        equally much. The result is held for repairs until those of later rounds are there."""
+        """`plan`: of the round. `steps`: inner steps that the plan gave each member. `shares`: how much of the vector each
+        member reduces; empty: equally much. `is_strict`: by the stricter rule instead of the run's. The result is held for
+        repairs until those of later rounds are there."""
 
     async def repair(
         self,
