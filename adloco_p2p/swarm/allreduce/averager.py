@@ -396,6 +396,7 @@ class Averager:
                     payload = await stream.receive(FrameKind.PLEDGES)
                 if not is_stranger:
                     self._receipts.hear(stream.peer, hello.key, payload)
+                stream.close()  # the other end waits for that: what is on its way is lost with a stream
             case Purpose.ABORT:
                 stream.resume()
                 async with asyncio.timeout(limits.hello_seconds):
