@@ -158,6 +158,7 @@ class Averager:
             task.cancel()
         for attempt in tuple(running.values()):
             attempt.close()
+        self._receipts.stop()
         self._around.pool.close()
         self._attempts.wake()
         await self._acceptor.abort(timeout_seconds=_NOTE_SECONDS)
@@ -221,7 +222,7 @@ class Averager:
         self._attempts.end(attempt, refusal("this average has ended; its result can be fetched by its digest"))
         self._results.hold(key, result.encoded, round=round, busy=self._attempts.running)
         self._receipts.hold(attempt.spec, result.encoded.receipts)
-        self._spawn(self._receipts.show(attempt.spec, result.encoded.receipts))
+        self._receipts.show_soon(attempt.spec, result.encoded.receipts)
         self._spawn(self._serve_stragglers(attempt))
         for peer, why in result.left_out.items():
             _LOG.info("averaging.left_out round=%d peer=%s reason=%s", round, peer, why)
@@ -396,6 +397,7 @@ class Averager:
                     payload = await stream.receive(FrameKind.PLEDGES)
                 if not is_stranger:
                     self._receipts.hear(stream.peer, hello.key, payload)
+                stream.close()  # the other end waits for that: what is on its way is lost with a stream
             case Purpose.ABORT:
                 stream.resume()
                 async with asyncio.timeout(limits.hello_seconds):

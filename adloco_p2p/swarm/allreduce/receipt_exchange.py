@@ -35,6 +35,7 @@ class ReceiptExchange:
         self._random = random.Random()
         self._held: OrderedDict[Digest, tuple[Pledge, ...]] = OrderedDict()
         """By key."""
+        self._showing: set[asyncio.Task[None]] = set()
         self._told: OrderedDict[tuple[Digest, PeerId], tuple[Pledge, ...]] = OrderedDict()
 
     def hold(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
@@ -57,7 +58,23 @@ class ReceiptExchange:
         while len(self._told) > _TOLD_KEPT:
             self._told.popitem(last=False)
 
-    async def show(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
+    def show_soon(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
+        """Beside other work; nobody need wait for it."""
+        task = asyncio.get_running_loop().create_task(self._show(spec, receipts))
+        self._showing.add(task)
+        task.add_done_callback(self._showing.discard)
+
+    async def settled(self) -> None:
+        """Until all are shown, or could not be."""
+        while self._showing:
+            await asyncio.wait(self._showing)
+
+    def stop(self) -> None:
+        """Show no more."""
+        for task in tuple(self._showing):
+            task.cancel()
+
+    async def _show(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
         """Show them to one of the reducers: those can be reached."""
         others = [spec.members[reducer] for reducer in spec.reducers if spec.members[reducer] != self._own_peer]
         if not others:
