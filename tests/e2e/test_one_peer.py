@@ -283,6 +283,14 @@ def test_a_run_that_diverges_ends_with_an_error_and_a_sound_checkpoint(config: P
     assert saved.round > 0 and all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
 
 
+def test_a_run_with_the_guard_measures_its_steps_and_ends(config: Path, tmp_path: Path) -> None:
+    ended = run(["start", config, "--workdir", tmp_path / "work", "--set", "guard.enabled=true", *MACHINE], folder=tmp_path)
+    assert ended.code == 0, ended
+    plan = open_saved(tmp_path / "work").durable.plans[-1]
+    measured = [rise for item in plan.instances for rise in item.rises]
+    assert measured and not any(event["key"].startswith("guard") for event in events(tmp_path / "work", "warning"))
+
+
 def test_a_torn_checkpoint_is_passed_over(copy: Path, config: Path, whole: Path, tmp_path: Path) -> None:
     torn = copy / "checkpoints" / "round-000003" / "instance-1.safetensors"
     os.truncate(torn, torn.stat().st_size // 2)
