@@ -366,7 +366,7 @@ ERROR_CODES = {
     ),
     "E503": ErrorCode(
         "training has diverged",
-        "Loss or parameters are not finite. The last checkpoint is intact.",
+        "Four rounds in a row led to a loss or parameters that are not finite. The last checkpoint is intact.",
         "The author has to lower `inner.learning_rate` and start a new run; with faulty memory or an overclocked GPU it"
         " happens on one machine only.",
     ),

@@ -48,7 +48,7 @@ class Saved:
 
     def outer(self, instance: InstanceId) -> "torch.Tensor":
         """Outer parameters, flat float32 [P]."""
-        return self.store.load_instance(self.round, instance)[0]["outer"]
+        return self.store.load_instance(self.round, instance)[0]["outer"].float()
 
 
 def open_saved(workdir: Path) -> Saved:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from adloco_p2p.core.model.telemetry import Bandwidth, InstanceLine, Plan
+from adloco_p2p.core.model.telemetry import Bandwidth, InstanceLine, Plan, RosterLine
 from adloco_p2p.core.model.types import HostShare
 from adloco_p2p.views import units
 from adloco_p2p.views.records import Activity, Decision, RoundResult
@@ -41,6 +41,22 @@ class PeerRow:
     """Of the samples that the current plan gives out, in [0, 1]."""
     last_report: int | None
     instances: tuple[int, ...]
+    role: str = ""
+    """`keeper`, or how long its probation lasts; empty for a full member."""
+
+
+def _role(seat: RosterLine) -> str:
+    if seat.is_keeper:
+        return "keeper"
+    return f"on probation for {seat.probation} more reports" if seat.probation else ""
+
+
+def ban_words(status: Status) -> dict[str, str]:
+    """Banned peer -> when, by whom and why."""
+    return {
+        peer: f"banned in round {ban.round} by {ban.by}{f': {units.one_line(ban.reason)}' if ban.reason else ''}"
+        for peer, ban in sorted(status.bans.items())
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,6 +345,7 @@ def peer_rows(status: Status) -> list[PeerRow]:
                 share=shares.get(roster_entry.peer, 0.0) if shares else None,
                 last_report=roster_entry.last_report,
                 instances=_hosted(plan, roster_entry.peer),
+                role=_role(roster_entry),
             )
             for roster_entry in ordered
         ),

@@ -178,6 +178,12 @@ def _member(event: telemetry.Joined | telemetry.Left | telemetry.Suspected | tel
 
 
 @line.register
+def _ruled(event: telemetry.Ruled, status: Status) -> str:
+    about, why = units.one_line(event.subject), _why(event.reason) if event.reason else ""
+    return _joined("ruling", *filter(None, [_at(status, event.round), event.action, about, f"by {event.by}", why]))
+
+
+@line.register
 def _refused(event: telemetry.Refused, _status: Status) -> str:
     return _joined("refused", f"messages {event.count}", f"peer {units.one_line(event.peer)}", _why(event.reason))
 

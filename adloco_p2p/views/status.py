@@ -60,6 +60,8 @@ class Status:
     incidents: tuple[Incident, ...] = ()
     warnings: Mapping[str, str] = field(default_factory=dict)
     """Conditions that hold now: key to message."""
+    bans: Mapping[str, telemetry.Ruled] = field(default_factory=dict)
+    """Of peers that are banned now: by whom, when and why."""
     peer_states: Mapping[str, str] = field(default_factory=dict)
     """The last membership event of a peer: joined, left, suspected, returned."""
     traffic: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -318,6 +320,14 @@ def _member(event: telemetry.Joined | telemetry.Left | telemetry.Suspected | tel
     status = replace(status, peer_states={**status.peer_states, event.peer: event.event})
     is_silent = isinstance(event, telemetry.Suspected)
     return _incident(status, "silent peer", f"{event.peer} fell silent") if is_silent else status
+
+
+@fold.register
+def _ruled(event: telemetry.Ruled, status: Status) -> Status:
+    bans = {peer: ban for peer, ban in status.bans.items() if peer != event.subject or event.action not in ("ban", "unban")}
+    if event.action == "ban":
+        bans[event.subject] = event
+    return replace(status, bans=bans)
 
 
 @fold.register

@@ -7,7 +7,7 @@ before the next begins, so Persist before Send is a guarantee. Long ones are han
 from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
-from adloco_p2p.core.model.ledger_entry import Reorg
+from adloco_p2p.core.model.ledger_entry import Decree, Reorg
 from adloco_p2p.core.model.messages import JournalRecord, WireMessage
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import (
@@ -542,6 +542,8 @@ class Decided:
     plan: RoundPlan
     reports: tuple[Report, ...] = ()
     """Those it was decided from, where they are known."""
+    decrees: tuple[Decree, ...] = ()
+    """Statements of signers and evidence that the plan carries."""
 
 
 Outcome = Decided | Reorg | PeerGone | PeerBack | ReportHeard | Effect

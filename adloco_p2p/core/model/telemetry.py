@@ -6,11 +6,12 @@ event is about one peer, losses are in nats per predicted token, and a number th
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from adloco_p2p.core.model import canonical, types
+from adloco_p2p.core.model.ledger_entry import Decree, Statement
 from adloco_p2p.core.model.run_progress import planned_samples
 from adloco_p2p.core.model.types import Digest, HostShare, InstanceId, PeerId, RoundPlan
 
@@ -359,6 +360,33 @@ def joined_lines(previous: RoundPlan | None, plan: RoundPlan) -> list[Joined]:
     known = previous.roster if previous is not None else plan.roster
     newcomers = {roster_entry.peer for roster_entry in plan.roster} - {roster_entry.peer for roster_entry in known}
     return [Joined(peer=peer, round=plan.round) for peer in sorted(newcomers)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruled(Log):
+    """A plan carries a statement of a signer, or evidence."""
+
+    round: int
+    action: str
+    subject: str
+    """The peer, or the key of an invitation; empty where it is about the run."""
+    by: str
+    """The signer, or `evidence`."""
+    reason: str
+
+
+def ruled_lines(decrees: Sequence[Decree], round: int) -> list[Ruled]:
+    """Of the plan of this round."""
+    return [
+        Ruled(
+            round=round,
+            action=decree.action,
+            subject=decree.subject,
+            by=decree.signer if isinstance(decree, Statement) else "evidence",
+            reason=decree.reason,
+        )
+        for decree in decrees
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

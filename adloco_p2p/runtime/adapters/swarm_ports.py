@@ -165,10 +165,11 @@ class NetworkAveraging:
 class NetworkStates:
     """Serves the instances' own vectors, which nobody writes to: training never waits for a download, and nothing is copied."""
 
-    def __init__(self, server: StateServer, fetcher: StateFetcher, *, num_parameters: int) -> None:
+    def __init__(self, server: StateServer, fetcher: StateFetcher, *, num_parameters: int, dtype: torch.dtype) -> None:
+        """`dtype` of the states."""
         self._server = server
         self._fetcher = fetcher
-        self._num_parameters = num_parameters
+        self._num_parameters, self._dtype = num_parameters, dtype
         self._loop = asyncio.get_running_loop()
         self._partial: dict[InstanceId, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -187,8 +188,10 @@ class NetworkStates:
     async def fetch(
         self, *, instance: InstanceId, round: int, digest: Digest, from_peers: tuple[PeerId, ...]
     ) -> Sequence[torch.Tensor]:
-        size = self._num_parameters
-        outer, momentum = self._partial.setdefault(instance, (torch.zeros(size), torch.zeros(size)))
+        size, dtype = self._num_parameters, self._dtype
+        if instance not in self._partial:
+            self._partial[instance] = torch.zeros(size, dtype=dtype), torch.zeros(size, dtype=dtype)
+        outer, momentum = self._partial[instance]
         await self._fetcher.fetch(
             instance, round, digest, from_peers, outer=outer, momentum=momentum, timeout_seconds=FETCH_SECONDS
         )

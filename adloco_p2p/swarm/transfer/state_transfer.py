@@ -68,7 +68,7 @@ class StateServer:
         """Called when a peer has taken the whole state of an instance at the boundary before a round, and gone."""
 
     def offer(self, instance: InstanceId, round: int, root: Digest, outer: torch.Tensor, momentum: torch.Tensor) -> None:
-        """Serve the instance's state at the boundary before `round`, both flat fp32 [P] on the CPU.
+        """Serve the instance's state at the boundary before `round`, both flat [P] on the CPU.
 
         The tensors are kept by reference and must not be written to while they are offered: until two later rounds of the
         instance were offered, or `withdraw`, and until the downloads that then run have ended. Costs nothing until asked for.
@@ -125,7 +125,7 @@ class StateFetcher:
         momentum: torch.Tensor,
         timeout_seconds: float,
     ) -> None:
-        """Fill `outer` and `momentum` (flat fp32 [P], CPU) with the state at the boundary before `round`.
+        """Fill `outer` and `momentum` (flat [P], CPU) with the state at the boundary before `round`.
 
         Chunks that are right already are not asked for: after a failure, call again with the same tensors and perhaps other
         donors. Raises StateTransferFailed with the reasons when no donor is left or time is up; then the tensors hold anything.
