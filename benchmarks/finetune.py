@@ -112,9 +112,9 @@ def train(run: RunConfig, feed: Feed, num_hosts: int) -> Record:
     return {"before": round(before, 6), "after": round(after, 6), "num_bytes": codec.num_bytes(engine.num_parameters)}
 
 
-def key_of(run: RunConfig, num_hosts: int) -> str:
+def key_of(config: Path, settings: Sequence[str], num_hosts: int) -> str:
     """Names a cell by all that its result depends on, beside the code and the bytes of model and data: their paths count."""
-    return hashlib.sha256(json.dumps([run.digest, num_hosts]).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([config.read_text("utf-8"), list(settings), num_hosts]).encode()).hexdigest()[:16]
 
 
 def train_cells(arguments: argparse.Namespace) -> None:
@@ -124,13 +124,13 @@ def train_cells(arguments: argparse.Namespace) -> None:
     for seed, row, rate in (
         (seed, row, rate) for seed in arguments.seeds for row in arguments.rows for rate in arguments.rates
     ):
-        settings = [*ROWS[row], *arguments.set, f"inner.learning_rate={rate}", f"seed={seed}"]
-        run = load_run(arguments.config, settings).value
+        settings = [*ROWS[row], *arguments.set, f"inner.learning_rate={float(rate)}", f"seed={seed}"]
         num_hosts = 1 if row == "one" else arguments.hosts
-        run = replace(run, instances=replace(run.instances, count=arguments.hosts))  # the same order of samples
-        key = key_of(run, num_hosts)
+        key = key_of(arguments.config, settings, num_hosts)
         if key in done:
             continue
+        run = load_run(arguments.config, settings).value
+        run = replace(run, instances=replace(run.instances, count=arguments.hosts))  # the same order of samples
         print(f"{row} seed {seed} rate {rate}", flush=True)
         started = time.monotonic()
         found = train(run, open_feed(run, cache_dir=None), num_hosts)
