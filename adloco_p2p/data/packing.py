@@ -17,18 +17,11 @@ from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRows:
-    """Packed rows, in memory or mapped from a file."""
+class _IdRows:
+    """What rows of token ids have in common."""
 
     ids: TokenIds
-    """[num_rows, L]; behind `num_tokens`, padding."""
-    num_tokens: int
-    end_of_document: int | None = None
-    """The id that ends a document, where attention is to stay inside of each; none: a row is read as one text."""
-
-    def __post_init__(self) -> None:
-        num_rows, length = self.ids.shape
-        assert num_rows * length - length < self.num_tokens <= num_rows * length or self.num_tokens == num_rows == 0
+    """[num_rows, L]."""
 
     @property
     def num_rows(self) -> int:
@@ -38,6 +31,20 @@ class TokenRows:
     def length(self) -> int:
         """L."""
         return int(self.ids.shape[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRows(_IdRows):
+    """Packed rows, in memory or mapped from a file."""
+
+    num_tokens: int
+    """Behind so many, padding."""
+    end_of_document: int | None = None
+    """The id that ends a document, where attention is to stay inside of each; none: a row is read as one text."""
+
+    def __post_init__(self) -> None:
+        num_rows, length = self.ids.shape
+        assert num_rows * length - length < self.num_tokens <= num_rows * length or self.num_tokens == num_rows == 0
 
     def gather(self, rows: npt.NDArray[np.int64]) -> Batch:
         """The batch of the named rows, in that order. `rows`: [n], repeats allowed."""
@@ -49,21 +56,11 @@ class TokenRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExampleRows:
+class ExampleRows(_IdRows):
     """Rows of whole documents of which a part is learned, in memory."""
 
-    ids: TokenIds  # [num_rows, L]
     is_learned: npt.NDArray[np.bool_]  # [num_rows, L]
     is_start: npt.NDArray[np.bool_]  # [num_rows, L]: where a document begins
-
-    @property
-    def num_rows(self) -> int:
-        return int(self.ids.shape[0])
-
-    @property
-    def length(self) -> int:
-        """L."""
-        return int(self.ids.shape[1])
 
     def gather(self, rows: npt.NDArray[np.int64]) -> Batch:
         """The batch of the named rows, in that order. `rows`: [n], repeats allowed."""

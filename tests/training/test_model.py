@@ -12,7 +12,7 @@ from adloco_p2p.core.model.rules import InstanceRules
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.layout import flatten
-from adloco_p2p.training.device import configure_device, select_device
+from adloco_p2p.training.device import configure_device, is_bfloat16, select_device
 from adloco_p2p.training.model import build_model, check_size, derived_seed, initial_seed
 from tests.training.small_run import ARCHITECTURE, with_run
 
@@ -129,3 +129,12 @@ def test_determinism_is_what_the_machine_configuration_says() -> None:
     for is_deterministic in (True, False):
         configure_device(PeerConfig(device="cpu", deterministic=is_deterministic))
         assert torch.are_deterministic_algorithms_enabled() == is_deterministic
+
+
+@pytest.mark.parametrize("has_instructions", [True, False])
+def test_automatic_precision_is_what_the_processor_has(has_instructions: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_instructions)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    assert is_bfloat16("auto", cpu) == has_instructions
+    assert is_bfloat16("bfloat16", cpu) and not is_bfloat16("float32", cpu)
