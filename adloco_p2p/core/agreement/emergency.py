@@ -7,7 +7,7 @@ them. A peer that sees no sign of such an emergency does not follow it for now.
 from collections.abc import Sequence
 
 from adloco_p2p.core.agreement.slot import Context, Slot
-from adloco_p2p.core.model.electorate import is_emergency, is_majority
+from adloco_p2p.core.model.electorate import is_emergency
 from adloco_p2p.core.model.ledger_entry import Certificate
 from adloco_p2p.core.model.types import Digest, PeerId
 
@@ -35,10 +35,11 @@ class EmergencyCheck:
     ) -> bool:
         """Whether a value of this slot, with its certificate and the members that it takes off the roster, is not followed.
 
-        It leaves out a member that lives here and whose ledger does not go beyond this one. That counts while more than half
-        of the electors that live, and named their head within a lease, have no longer ledger either: they can go on without
-        the value. Where most are ahead the emergency happened while this peer was cut off, and it follows; as it does where
-        the members here had their time since `ready_at` and decided nothing.
+        It leaves out a member that lives here and whose ledger does not go beyond this one. That counts until half of the
+        electors that live have named a head beyond this ledger within a lease: before, the others can go on without the value.
+        Those that named none yet count as here, or the first word that a peer hears after its start would decide. Where half
+        are ahead the emergency happened while this peer was cut off, and it follows; as it does where the members here had
+        their time since `ready_at` and decided nothing.
         """
         members, me = self._context.members, self._context.me
         lease = members.lease_seconds
@@ -48,8 +49,7 @@ class EmergencyCheck:
         deciding = slot.counted([peer for peer in slot.roster if not members.lease_valid(peer, now)])
         heads = {peer: digest for peer, (digest, at) in self._heads.items() if now - at <= lease and peer in deciding}
         with_us = {peer for peer, digest in heads.items() if digest in slot.ledger.position}
-        num_known = len(heads)
+        num_ahead = len(heads) - len(with_us)
         if me in deciding and not members.is_passive:
             with_us.add(me)
-            num_known += 1
-        return not with_us.isdisjoint({*certificate.absent, *departed}) and is_majority(len(with_us), num_known)
+        return not with_us.isdisjoint({*certificate.absent, *departed}) and 2 * num_ahead < len(deciding)
