@@ -242,7 +242,7 @@ class Checkers:
         self._acted.setdefault(parent, {})[peer] = None
         for other in self._absent[parent, ballot]:
             self._left_out.setdefault(parent, {})[other] = None
-            if other in self._gone:
+            if other in self._gone or other in self._liars:  # nobody is judged for taking a farewell of a liar as one
                 continue
             lease = self._timing.lease(len(self._plans[parent].roster))
             heard_at = self._heard_at[peer].get(other, self._booted_at[peer])
@@ -287,7 +287,7 @@ class Checkers:
             raise Violation(broken)
         change = RosterChange(
             joined=tuple((join.peer, join.capacity) for join in value.joined),
-            departed=value.departed,
+            departed=tuple(sorted({*value.departed, *_banned(entry, parent)})),
             branches=self.healing.newly_named(entry),
         )
         ordered = tuple(sorted(reports, key=lambda report: report.peer))
@@ -392,6 +392,12 @@ def _deciding(plan: RoundPlan) -> list[PeerId]:
     ]
     reporting = [roster_entry.peer for roster_entry in lately if roster_entry.last_report is not None]
     return old or reporting or [roster_entry.peer for roster_entry in plan.roster]
+
+
+def _banned(entry: LedgerEntry, parent: RoundPlan) -> list[PeerId]:
+    """Members that lose their seats by what signers state in the entry, the last word about each."""
+    last = {statement.subject: statement.action for statement in entry.value.statements if statement.action != "revoke"}
+    return [roster_entry.peer for roster_entry in parent.roster if last.get(roster_entry.peer) == "ban"]
 
 
 def _end(entries: Sequence[LedgerEntry]) -> Digest:
