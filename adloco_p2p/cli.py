@@ -15,9 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, assert_never
 
+from adloco_p2p.commands.console import Steps
 from adloco_p2p.commands.hub import settle as settle_hub
 from adloco_p2p.core.model.events import COMMANDS, Command
 from adloco_p2p.core.model.ledger_entry import MAX_REASON
+from adloco_p2p.core.model.types import MAX_FACTOR
 from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, RemoteProtocolError, StorageError, SwarmError
 
@@ -31,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     arguments = _parser().parse_args(words)
     arguments.command_line = shlex.join(["adloco-peer", *words])
+    arguments.steps = Steps(sys.stdout)
     handler = logging.StreamHandler()
     handler.setFormatter(_WithFields("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -155,6 +158,7 @@ def _training(verbs: "argparse._SubParsersAction[_Parser]") -> None:
         help="make the run known through these peers, such as a bootstrap",
     )
     start.add_argument("--offline", action="store_true", help="no network: others cannot join")
+    _of_swarm(start)
     _machine(start)
     _network(start)
     start.set_defaults(verb="train:start")
@@ -165,16 +169,28 @@ def _training(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     )
     _workdir(join)
     join.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
+    _of_swarm(join)
     join.add_argument("--max-instances", type=_positive, metavar="K", help="host at most so many instances")
     _machine(join)
     _network(join)
     join.set_defaults(verb="train:join")
+
+    keep = verbs.add_parser("keep", help="hold a run's newest states and its ledger for others, and train nothing")
+    keep.add_argument(
+        "--initial-peers", nargs="+", action="extend", required=True, metavar="ADDR", help="addresses of peers, or join links"
+    )
+    _workdir(keep)
+    keep.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
+    _machine(keep)
+    _network(keep)
+    keep.set_defaults(verb="train:keep")
 
     swarm = verbs.add_parser("swarm", help="a whole swarm on this machine: real processes on loopback")
     _config(swarm)
     _workdir(swarm)
     swarm.add_argument("--peers", type=_positive, required=True, metavar="N", help="how many peers")
     swarm.add_argument("--rounds", type=_positive, metavar="R", help="outer rounds of the run")
+    swarm.add_argument("--no-wait", action="store_true", help="begin with the first peer; the others join a run under way")
     swarm.add_argument("--export", type=Path, metavar="DIR", help="write the model there at the end")
     swarm.add_argument(
         "--peer-set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change a setting of every peer"
@@ -219,6 +235,42 @@ def _admission(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     unban.add_argument("peer", metavar="PEER", help="its id, or the beginning or the end of it")
     _workdir(unban)
     unban.set_defaults(verb="admission:unban")
+    _signers(verbs)
+
+
+def _signers(verbs: "argparse._SubParsersAction[_Parser]") -> None:
+    """Verbs of a run's signers about each other and about the whole run."""
+    signers = verbs.add_parser("signers", help="the peers that may invite, ban and command; add or remove one")
+    changes = signers.add_mutually_exclusive_group()
+    changes.add_argument("--add", metavar="PEER", help="a whole peer id: its key may invite, ban and command from then on")
+    changes.add_argument("--remove", metavar="PEER", help="its id, or the beginning or the end of it")
+    _workdir(signers)
+    _json(signers)
+    signers.set_defaults(verb="signing:signers")
+
+    command = verbs.add_parser("command", help="end, pause, resume or change your run for all of its peers")
+    orders = command.add_subparsers(title="verbs", required=True, metavar="VERB")
+    command.verbs = orders.choices
+    stop = orders.add_parser("stop", help="end the run for all peers, as at its normal end")
+    stop.add_argument("--after-round", type=_natural, default=0, metavar="R", help="the last round (default: the next one)")
+    pause = orders.add_parser("pause", help="no peer trains from a round on, until you resume the run")
+    pause.add_argument("--from-round", type=_natural, default=0, metavar="R", help="(default: as soon as all can know it)")
+    resume = orders.add_parser("resume", help="go on after a pause; withdraw a pause or an end that is to come")
+    change = orders.add_parser("set", help="change the length of the run or its learning rate")
+    change.add_argument("--from-round", type=_natural, default=0, metavar="R", help="(default: as soon as all can know it)")
+    length = change.add_mutually_exclusive_group()
+    length.add_argument("--rounds", type=_positive, metavar="N", help="the run ends after N rounds in all")
+    length.add_argument("--samples", type=_positive, metavar="N", help="the run ends after N samples in all")
+    change.add_argument(
+        "--learning-rate-factor",
+        type=_factor,
+        metavar="X",
+        help="times the configured learning rate; 1: as it was",
+    )
+    for name, parser in (("stop", stop), ("pause", pause), ("resume", resume), ("set", change)):
+        parser.add_argument("--reason", type=_reason, default="", metavar="TEXT", help="everybody can read it in the ledger")
+        _workdir(parser)
+        parser.set_defaults(verb="signing:command", order=name)
 
 
 def _reason(text: str) -> str:
@@ -257,13 +309,29 @@ def _model(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     _instance(export)
     export.set_defaults(verb="trained_model:export")
 
-    evaluate = verbs.add_parser("evaluate", help="held-out loss and perplexity of every live instance and of their merge")
+    importing = verbs.add_parser("import", help="make a directory for model.pretrained from a state dict")
+    _config(importing)
+    importing.add_argument("--weights", type=Path, required=True, metavar="FILE", help="of torch.save, or safetensors")
+    importing.add_argument("--output", type=Path, required=True, metavar="DIR", help="new or empty directory")
+    importing.set_defaults(verb="import_weights:import_weights")
+
+    evaluate = verbs.add_parser("evaluate", help="held-out loss of every live instance and of their merge, or scores on tasks")
     _workdir(evaluate)
     evaluate.add_argument(
         "--data", type=Path, metavar="FILE", help="text or rows of this file instead of the run's held-out ones"
     )
+    evaluate.add_argument(
+        "--tasks",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TASK",
+        help="scores of the merged model on tasks of lm-eval, instead of a loss: their names, or YAML files, whose code is run",
+    )
+    evaluate.add_argument("--limit", type=_positive, metavar="N", help="of each task the first N documents")
+    evaluate.add_argument("--chat", action="store_true", help="write the prompts of tasks by the chat template")
     _json(evaluate)
-    evaluate.set_defaults(verb="trained_model:evaluate")
+    evaluate.set_defaults(verb="evaluation:evaluate")
 
     generate = verbs.add_parser("generate", help="sample text from the model")
     _workdir(generate)
@@ -430,6 +498,12 @@ def _machine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plain", action="store_true", help="one line per round instead of the live view")
 
 
+def _of_swarm(parser: argparse.ArgumentParser) -> None:
+    """What `swarm` gives to its peers."""
+    parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--gather", action="store_true", help=argparse.SUPPRESS)
+
+
 def _network(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host-maddrs", nargs="+", metavar="MADDR", help="where to listen, such as /ip4/0.0.0.0/tcp/31337")
     parser.add_argument("--announce-maddrs", nargs="+", metavar="MADDR", help="where others reach this peer, if elsewhere")
@@ -460,6 +534,20 @@ def _rate(text: str) -> int:
     if not 0 <= rate < 1e15:
         raise argparse.ArgumentTypeError(f"{text}: accepted are bytes per second, such as 2M, 500k or 0 for no cap")
     return int(rate)
+
+
+def _natural(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text}: a number from 0 on is accepted")
+    return value
+
+
+def _factor(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value <= MAX_FACTOR:
+        raise argparse.ArgumentTypeError(f"{text}: above 0 and at most {MAX_FACTOR:g} is accepted")
+    return value
 
 
 def _positive(text: str) -> int:

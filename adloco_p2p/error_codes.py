@@ -158,6 +158,13 @@ ERROR_CODES = {
         "Invitations, bans and revocations carry the signature of a signer: the author who started the run.",
         "Use the working directory in which the run was started; `adloco-peer members --workdir DIR` names the signers.",
     ),
+    "E223": ErrorCode(
+        "a task cannot be evaluated",
+        "lm-eval does not know its name, the file is not one of its tasks, or its data cannot be loaded: without a network data"
+        " of the hub must have been downloaded before.",
+        "`lm-eval ls tasks` lists the names; a YAML file of your own with local data needs no network: `adloco-peer evaluate"
+        " --workdir DIR --tasks FILE.yaml`.",
+    ),
     "E218": ErrorCode(
         "the model, the tokenizer or the data are not those of the run",
         "Files of this machine, or of the hub, have another content than those that the run was started with. Both digests are"

@@ -85,7 +85,7 @@ class Siege:
         for index in range(self.arguments.strangers):
             workdir = self.folder / f"stranger-{index}"
             command = [sys.executable, "-m", "benchmarks.stranger", "--initial-peers", *addresses, "--workdir", str(workdir)]
-            command += ["--seconds", f"{0.9 * seconds:.0f}", "--seed", str(index)]
+            command += ["--seconds", f"{0.75 * seconds:.0f}", "--seed", str(index)]
             with workdir.with_suffix(".log").open("wb") as output:
                 environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
                 self.strangers.append(
@@ -134,7 +134,7 @@ class Siege:
         say(f"rounds {max(self.seen_at, default=-1) + 1}; {60 * before:.1f} a minute before, {60 * after:.1f} after")
         say(f"held-out loss {loss:.4f}; honest processes that ended: {', '.join(self.ended) or 'none'}")
         for kind, (part, count) in averaged.items():
-            say(f"{kind}: in {part:.0%} of {count} averages, from its {SETTLING_ROUNDS}th round in plans on")
+            say(f"{kind}: in {part:.0%} of {count} averages, from its {SETTLING_ROUNDS}th round of work on")
         for number in range(len(self.strangers)):
             told = (self.folder / f"stranger-{number}.log").read_text(errors="replace").splitlines()
             say(f"stranger {number}: {'; '.join(' '.join(line.split()) for line in told[1:6]) or 'no answer'}")
@@ -186,7 +186,7 @@ class Siege:
         me = liar.identity
         seen = [event for events in self.events.values() for event in events]
         ends = [event for event in seen if not event["is_void"] and len(event["hosts"]) > 1]
-        first = min((event["round"] for event in ends if me in event["hosts"]), default=None)
+        first = min((event["round"] for event in liar.new_rounds() if event["samples"] > 0), default=None)
         if me is None or first is None:
             return 0.0, 0
         counted = [event for event in ends if event["round"] >= first + SETTLING_ROUNDS]

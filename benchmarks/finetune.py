@@ -1,14 +1,19 @@
 """Adapters averaged over hosts against one process at the same samples: held-out loss and bytes of a round.
 
-    python -m benchmarks.finetune [--config configs/finetune.yaml] [--rows one all small] [--rates 1e-3] [--seeds 42]
+python -m benchmarks.finetune run          train what the kept records and finetune.jsonl lack; stop and go on at any time
+python -m benchmarks.finetune report       the table of docs/finetune.md from both; keeps the records of both
+python -m benchmarks.finetune run --rows one all --rates 1e-3 --seeds 1          two cells of it
 
 Everything is the run's own code in one process, without a network: every host is an instance on one frozen base, and what hosts
-send is coded and averaged as the averager does. `one` is a single process with the whole batch and no outer optimizer; `all`
-is the configuration over the hosts; `small` is the preset of docs/finetune.md for slow links. `gain` is how much of the drop of
-the single process, with the same seed and its best rate, a row reaches. On SmolLM2-135M 2 to 4 minutes of one core a row.
+send is coded, averaged and carried over as the averager does. `one` is a single process with the whole batch and no outer
+optimizer; `all` is the configuration over the hosts; `small` is the preset of docs/finetune.md for slow links.
 """
 
 import argparse
+import hashlib
+import json
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,16 +25,21 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import RunInner
 from adloco_p2p.core.model.types import HostShare, InstanceId, InstancePlan, PeerId
 from adloco_p2p.data.feed import open_feed
+from adloco_p2p.numerics.aggregate import aggregate
+from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.batch import Batch, Feed, SampleStream
 from adloco_p2p.numerics.codecs import codec_named
-from adloco_p2p.numerics.reduction import weighted_average
 from adloco_p2p.training.hosting import Hosting
+from benchmarks.method.figures import Estimate, estimate
+from benchmarks.method.store import Record, append_record, pack, read_records
 
 ROWS: dict[str, list[str]] = {
     "one": ["mode=localsgd", "averaging.codec=float32"],
     "all": [],
     "small": ["model.lora.rank=4", "model.lora.freeze_a=true", "model.lora.alpha=8"],
 }
+KEPT = Path(__file__).parents[1] / "docs/results/finetune.jsonl.gz"
+"""Records of cells that were trained before; a reader's own go beside them."""
 ME = PeerId("benchmark")
 
 
@@ -45,6 +55,9 @@ class OneOrder:
 
     def heldout(self, num_rows: int) -> Batch:
         return self._feed.heldout(num_rows)
+
+    def drawn(self, lot: str, num_rows: int) -> Batch:
+        return self._feed.drawn(lot, num_rows)
 
     def state(self, instance: InstanceId) -> dict[str, object]:  # noqa: ARG002
         return {}
@@ -76,59 +89,115 @@ def work_of(run: RunConfig, host: InstanceId, number: int, num_hosts: int) -> Ru
     return RunInner(round=number, plan=plan, share=share, progress_start=start, progress_end=end)
 
 
-def train(run: RunConfig, feed: Feed, num_hosts: int, micro_batch: int) -> tuple[float, float, int]:
-    """Held-out losses before and after the run, and the bytes that a host sends in a round."""
-    engine = Hosting(run, PeerConfig(num_threads=1, max_micro_batch=micro_batch), ME, OneOrder(feed))
+def train(run: RunConfig, feed: Feed, num_hosts: int) -> Record:
+    """Held-out losses before and after the run, and the bytes that a host sends in a round, one way."""
+    assert run.work.rounds is not None
+    steps, own = run.work.inner_steps, run.batch.initial_batch // num_hosts
+    engine = Hosting(run, PeerConfig(num_threads=1, max_micro_batch=own), ME, OneOrder(feed))
     hosts = [InstanceId(number) for number in range(num_hosts)]
     engine.start(hosts)
-    codec = codec_named(run.averaging.codec)
-    before, num_bytes = engine.evaluate(hosts[0]), 0
-    assert run.work.rounds is not None
+    rule, codec = rule_named(run.averaging.aggregation), codec_named(run.averaging.codec)
+    before = engine.evaluate(hosts[0])
     for number in range(run.work.rounds):
-        sent = []
         for host in hosts:
             work = work_of(run, host, number, num_hosts)
             assert engine.run_inner(work, should_stop=lambda: False, on_progress=lambda *_: None) is not None
-            sent.append(codec.encode(engine.pseudo_gradient(host)))
-        num_bytes = len(sent[0])
-        mean = weighted_average([codec.decode(data) for data in sent], [1 / num_hosts] * num_hosts)
-        back = codec.for_mean(num_hosts)
-        mean = back.decode(back.encode(mean))
-        for host in hosts:
-            engine.apply_outer(host, mean.clone(), round=number)
+        vectors = [engine.pseudo_gradient(host) for host in hosts]
+        made = aggregate(vectors, [own * steps] * num_hosts, [steps] * num_hosts, rule=rule, codec=codec)
+        for host, residual in zip(hosts, made.residuals, strict=True):
+            engine.apply_outer(host, made.vector, round=number, residual=residual)
         print(f"    round {number} is over", flush=True)
     assert len({engine.digests(host) for host in hosts}) == 1, "hosts have drifted apart"
-    return before, engine.evaluate(hosts[0]), num_bytes
+    after = engine.evaluate(hosts[0])
+    return {"before": round(before, 6), "after": round(after, 6), "num_bytes": codec.num_bytes(engine.num_parameters)}
+
+
+def key_of(run: RunConfig, num_hosts: int) -> str:
+    """Names a cell by all that its result depends on, beside the code and the bytes of model and data: their paths count."""
+    return hashlib.sha256(json.dumps([run.digest, num_hosts]).encode()).hexdigest()[:16]
+
+
+def train_cells(arguments: argparse.Namespace) -> None:
+    """All rows of one seed before the next seed, so that an early end leaves whole tables."""
+    torch.set_num_threads(1)
+    done = {record["key"] for path in (KEPT, arguments.output) for record in read_records(path)}
+    for seed, row, rate in (
+        (seed, row, rate) for seed in arguments.seeds for row in arguments.rows for rate in arguments.rates
+    ):
+        settings = [*ROWS[row], *arguments.set, f"inner.learning_rate={rate}", f"seed={seed}"]
+        run = load_run(arguments.config, settings).value
+        num_hosts = 1 if row == "one" else arguments.hosts
+        run = replace(run, instances=replace(run.instances, count=arguments.hosts))  # the same order of samples
+        key = key_of(run, num_hosts)
+        if key in done:
+            continue
+        print(f"{row} seed {seed} rate {rate}", flush=True)
+        started = time.monotonic()
+        found = train(run, open_feed(run, cache_dir=None), num_hosts)
+        named = {"key": key, "row": row, "seed": seed, "rate": float(rate), "hosts": num_hosts, "set": arguments.set}
+        append_record(arguments.output, {**named, **found, "seconds": round(time.monotonic() - started)})
+        done.add(key)
+
+
+def best(records: Sequence[Record], row: str) -> dict[int, Record]:
+    """Of each seed the record of the rate with the lowest last loss."""
+    found: dict[int, Record] = {}
+    for record in records:
+        known = found.get(record["seed"])
+        if record["row"] == row and (known is None or record["after"] < known["after"]):
+            found[record["seed"]] = record
+    return found
+
+
+def gains(records: Sequence[Record], row: str) -> Estimate | None:
+    """How much of the single process's drop the row reaches, both at their best rate, over the seeds that both have."""
+    single, other = best(records, "one"), best(records, row)
+    drops = [_drop(other[seed]) / _drop(single[seed]) for seed in sorted(single.keys() & other.keys())]
+    return estimate(drops) if drops else None
+
+
+def _drop(record: Record) -> float:
+    return float(record["before"] - record["after"])
+
+
+def tabulate(arguments: argparse.Namespace) -> None:
+    found = {record["key"]: record for path in (KEPT, *arguments.runs) for record in read_records(path)}
+    records = sorted(found.values(), key=lambda record: (record["row"], record["seed"], record["rate"]))
+    if records:
+        pack(records, KEPT)
+    print("| row | seed | rate | held-out loss before, after | best | MB a round, one way |\n|---|---|---|---|---|---|")
+    for record in records:
+        mark = "yes" if best(records, record["row"])[record["seed"]] is record else ""
+        print(
+            f"| {record['row']} | {record['seed']} | {record['rate']:g} | {record['before']:.4f}, {record['after']:.4f} |"
+            f" {mark} | {record['num_bytes'] / 1e6:.2f} |"
+        )
+    for row in ROWS:
+        gain = gains(records, row)
+        if gain is not None and row != "one":
+            print(
+                f"\n{row}: {gain.mean:.1%} of the gain of one process"
+                + (f" +- {gain.half_width:.1%}" if gain.half_width else "")
+            )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, default=Path("configs/finetune.yaml"))
-    parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
-    parser.add_argument("--rates", nargs="+", default=["1e-3"], help="inner.learning_rate")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[42])
-    parser.add_argument("--hosts", type=int, default=4)
-    parser.add_argument("--set", nargs="*", default=[], help="as of adloco-peer start")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    for seed in args.seeds:
-        best = None
-        for row in args.rows:
-            for rate in args.rates:
-                settings = [*args.set, *ROWS[row], f"inner.learning_rate={rate}", f"seed={seed}"]
-                run = load_run(args.config, settings).value
-                run = replace(run, instances=replace(run.instances, count=args.hosts))
-                num_hosts = 1 if row == "one" else args.hosts
-                feed, micro_batch = open_feed(run, cache_dir=None), run.batch.initial_batch // args.hosts
-                before, after, num_bytes = train(run, feed, num_hosts, micro_batch)
-                if row == "one":
-                    best = min(after, best if best is not None else after)
-                gain = f"{(before - after) / (before - best):.1%}" if best is not None else "-"
-                print(
-                    f"{row:<6} seed {seed}  rate {rate}  {before:.4f} -> {after:.4f}  gain {gain:<7}"
-                    f" {num_bytes / 1e6:.2f} MB a round and way",
-                    flush=True,
-                )
+    verbs = parser.add_subparsers(required=True)
+    run = verbs.add_parser("run", help="train what the records lack")
+    run.add_argument("--config", type=Path, default=Path("configs/finetune.yaml"))
+    run.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
+    run.add_argument("--rates", nargs="+", default=["5e-4", "1e-3", "2e-3"], help="inner.learning_rate")
+    run.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    run.add_argument("--hosts", type=int, default=4)
+    run.add_argument("--set", nargs="*", default=[], help="as of adloco-peer start")
+    run.add_argument("--output", type=Path, default=Path("finetune.jsonl"))
+    run.set_defaults(act=train_cells)
+    report = verbs.add_parser("report", help="the table")
+    report.add_argument("--runs", type=Path, nargs="*", default=[Path("finetune.jsonl")], help="records beside the kept ones")
+    report.set_defaults(act=tabulate)
+    arguments = parser.parse_args()
+    arguments.act(arguments)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,13 @@ class Zeros:
         ids = torch.zeros(num_samples, LENGTH, dtype=torch.int64)
         return Batch(input_ids=ids, labels=ids)
 
+    def read_ahead(self, num_samples: int) -> None:
+        """Rows that are made need no reading."""
+
     def heldout(self, num_rows: int) -> Batch:
+        return self.take(num_rows)
+
+    def drawn(self, lot: str, num_rows: int) -> Batch:  # noqa: ARG002
         return self.take(num_rows)
 
     def state(self, instance: InstanceId) -> dict[str, object]:  # noqa: ARG002

@@ -10,7 +10,7 @@ export CI=${CI:-true} # the same random examples everywhere; pytest by itself dr
 .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0" -e ".[dev]"
 [ -x .venv-core/bin/python ] || "$python" -m venv .venv-core
 .venv-core/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-  annotated-types pydantic pyyaml pytest pytest-timeout hypothesis
+  annotated-types pydantic pyyaml pytest pytest-timeout hypothesis coverage
 
 echo "== style, types, direction of imports"
 .venv/bin/ruff check .
@@ -21,7 +21,16 @@ echo "== style, types, direction of imports"
 # One core is enough for the pure half, so the other one runs what starts no swarm; whole swarms want both.
 echo "== core and simulator, where torch is not installed, and beside them everything that starts no swarm"
 said=$(mktemp)
-.venv-core/bin/python -m pytest -p no:cacheprovider tests/core tests/sim "$@" >"$said" 2>&1 &
+pure() {
+  if [ $# -gt 0 ]; then # a choice of tests covers what it covers
+    .venv-core/bin/python -m pytest -p no:cacheprovider tests/core tests/sim "$@"
+    return
+  fi
+  .venv-core/bin/python -m coverage run -m pytest -p no:cacheprovider tests/core &&
+    .venv-core/bin/python -m coverage report &&
+    .venv-core/bin/python -m pytest -p no:cacheprovider tests/sim
+}
+pure "$@" >"$said" 2>&1 &
 pure=$!
 trap 'kill "$pure" 2>/dev/null || true; rm -f "$said"' EXIT
 .venv/bin/python -m pytest tests --ignore tests/core --ignore tests/sim --ignore tests/e2e --ignore tests/docs "$@"

@@ -15,6 +15,7 @@ import pytest
 
 from adloco_p2p.cli import EXIT_BROKEN_PIPE, _WithFields, main
 from adloco_p2p.commands import control, swarm, trained_model
+from adloco_p2p.commands.swarm_members import Member
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.errors import StorageError, SwarmError
 from adloco_p2p.runtime.adapters import signals
@@ -284,8 +285,8 @@ def test_a_bootstrap_is_healthy(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_a_peer_that_never_joined_fails_the_swarm_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def spawn(arguments: list[str], workdir: Path, threads: int) -> swarm.Member:
-        workdir.mkdir(parents=True)
+    def spawn(arguments: list[str], workdir: Path, threads: int) -> Member:
+        workdir.mkdir(parents=True, exist_ok=True)
         log = workdir / "output.log"
         if workdir.name == "peer-0":
             (workdir / "run.json").write_text("")
@@ -295,11 +296,11 @@ def test_a_peer_that_never_joined_fails_the_swarm_and_says_why(
             log.write_text("adloco-peer: E302: no peer:\n  127.0.0.1:1: refused\n  cause:  x\n  remedy: y\n")
             code = 3
         process = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"])
-        return swarm.Member(workdir=workdir, process=process, log=log)
+        return Member(workdir=workdir, process=process, log=log, lifeline=os.open(os.devnull, os.O_WRONLY))
 
-    monkeypatch.setattr(swarm, "_spawn", spawn)
+    monkeypatch.setattr(swarm, "spawn", spawn)
     monkeypatch.setattr(swarm, "is_complete", lambda workdir: workdir.name == "peer-0")
-    assert main(["swarm", "--peers", "2", "--workdir", str(tmp_path), "--plain"]) == 3
+    assert main(["swarm", "--peers", "2", "--workdir", str(tmp_path), "--plain", "--no-wait"]) == 3
     said = capsys.readouterr().out
     assert "peer-1 ended with exit code 3: adloco-peer: E302: no peer:\n  127.0.0.1:1: refused\n" in said
     assert "peer-1 never joined" in said and "cause" not in said

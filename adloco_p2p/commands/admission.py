@@ -1,49 +1,29 @@
-"""Verbs of a run's signers: invite, ban, unban; and the list of members that everybody can read."""
+"""Verbs about the peers of a run: invite, ban, unban; and the list of members that everybody can read."""
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from adloco_p2p.commands.audit import ban_fields, ban_lines, read_ledger
 from adloco_p2p.commands.console import say
-from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.commands.signing import Signer, peer_named, signer_of, state
 from adloco_p2p.core.ledger.ledger import Ledger
-from adloco_p2p.core.model.ledger_entry import Statement
-from adloco_p2p.core.model.types import FULL_STANDING, MAX_ROSTER, PeerId, RosterEntry, RoundPlan
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.course import in_words
+from adloco_p2p.core.model.types import FULL_STANDING, MAX_ROSTER, PeerId, RosterEntry, RoundPlan, roster_of
 from adloco_p2p.errors import ConfigError
-from adloco_p2p.storage.admission_files import keep_invitations, keep_statement, read_address, read_invitations, read_statements
-from adloco_p2p.storage.workdir import holder_of, read_run
+from adloco_p2p.storage.admission_files import keep_invitations, read_address, read_invitations, read_statements
 from adloco_p2p.swarm.discovery.invitation import Token
 from adloco_p2p.swarm.discovery.join_link import is_link, parse_link, with_invitation
-from adloco_p2p.swarm.p2p.identity import Identity, signature
-
-LEAST_PEER_CHARS = 6
-"""Of the beginning or the end of a peer id, as commands take it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Signer:
-    """A signer's working directory."""
-
-    workdir: Path
-    run: RunConfig
-    identity: Identity
-    ledger: Ledger
-
-    @property
-    def round(self) -> int:
-        return self.ledger.plans[-1].round
 
 
 def invite(arguments: argparse.Namespace) -> int:
     """Print links that let others in, or end an invitation."""
-    signer = _signer(arguments.workdir)
+    signer = signer_of(arguments.workdir)
     if arguments.revoke is not None:
         key = _invited_by(arguments.revoke, signer)
-        return _state(signer, "revoke", key, reason="", what=f"the invitation {key}")
+        return state(signer, "revoke", key, reason="", what=f"the invitation {key}")
     if arguments.seats > MAX_ROSTER or (arguments.each is not None and arguments.each > MAX_ROSTER):
         raise ConfigError(f"--seats, --each: at most {MAX_ROSTER} is accepted", code="E200")
     address = _address(signer.workdir)
@@ -67,19 +47,19 @@ def invite(arguments: argparse.Namespace) -> int:
 
 def ban(arguments: argparse.Namespace) -> int:
     """End a peer's seat, and keep it out."""
-    signer = _signer(arguments.workdir)
-    peer = _peer(arguments.peer, signer.ledger.members())
+    signer = signer_of(arguments.workdir)
+    peer = peer_named(arguments.peer, signer.ledger.members())
     if peer in signer.ledger.plans[-1].signers:
         raise ConfigError(f"PEER {peer}: is a signer of this run, which no ban ends", code="E200")
-    return _state(signer, "ban", peer, reason=arguments.reason, what=f"the ban of {peer}")
+    return state(signer, "ban", peer, reason=arguments.reason, what=f"the ban of {peer}")
 
 
 def unban(arguments: argparse.Namespace) -> int:
     """Let a banned peer in again."""
-    signer = _signer(arguments.workdir)
+    signer = signer_of(arguments.workdir)
     waiting = [s.subject for s in read_statements(signer.workdir).values() if s.action == "ban"]
-    peer = _peer(arguments.peer, [*signer.ledger.admissions.bans(), *waiting])
-    return _state(signer, "unban", peer, reason="", what=f"the end of the ban of {peer}")
+    peer = peer_named(arguments.peer, [*signer.ledger.admissions.bans(), *waiting])
+    return state(signer, "unban", peer, reason="", what=f"the end of the ban of {peer}")
 
 
 def members(arguments: argparse.Namespace) -> int:
@@ -94,6 +74,7 @@ def members(arguments: argparse.Namespace) -> int:
                 "joined_round": seat.joined_round,
                 "last_report": seat.last_report,
                 "probation": seat.probation,
+                "is_keeper": seat.capacity.is_keeper,
                 "standing": seat.standing / FULL_STANDING,
                 "invited_by": admissions.invited_by(seat.peer),
             }
@@ -103,6 +84,7 @@ def members(arguments: argparse.Namespace) -> int:
             "round": plan.round,
             "admission": run.admission.kind,
             "signers": plan.signers,
+            "course": canonical.to_plain(plan.course),
             "members": seats,
             "invitations": [{"key": key, "seats_taken": number} for key, number in sorted(taken.items())],
             "bans": [ban_fields(ruling) for ruling in admissions.bans().values()],
@@ -110,6 +92,10 @@ def members(arguments: argparse.Namespace) -> int:
         say(json.dumps(document))
         return 0
     say(f"round {plan.round}, admission {run.admission.kind}, {len(plan.roster)} members")
+    if ordered := in_words(plan.course, plan.round):
+        say(ordered)
+    for absent in (peer for peer in plan.signers if peer not in roster_of(plan)):
+        say(f"signer without a seat: {absent}")
     for seat in plan.roster:
         say("  " + "  ".join(_seat_words(seat, plan, ledger)))
     for key, number in sorted(taken.items()):
@@ -125,57 +111,14 @@ def members(arguments: argparse.Namespace) -> int:
 def _seat_words(seat: RosterEntry, plan: RoundPlan, ledger: Ledger) -> Sequence[str]:
     words = [seat.peer, f"since round {seat.joined_round}"]
     words += ["signer"] if seat.peer in plan.signers else []
+    words += ["keeper"] if seat.capacity.is_keeper else []
     words += [f"on probation for {seat.probation} more reports"] if seat.probation else []
     words += [f"weight {seat.standing / FULL_STANDING:.2f}"] if seat.standing < FULL_STANDING else []
     by = ledger.admissions.invited_by(seat.peer)
     return [*words, *([f"invitation {by[-8:]}"] if by is not None else [])]
 
 
-def _signer(workdir: Path) -> _Signer:
-    """Raises ConfigError where the directory is not a signer's."""
-    if read_run(workdir) is None:
-        raise ConfigError(f"--workdir {workdir}: no run lies here", code="E204")
-    run, ledger = read_ledger(workdir)
-    identity = Identity.load_or_create(workdir / "identity.key")
-    if identity.peer_id not in ledger.plans[-1].signers:
-        signers = ", ".join(ledger.plans[-1].signers)
-        raise ConfigError(f"--workdir {workdir}: belongs to {identity.peer_id}; signers are {signers}", code="E222")
-    return _Signer(workdir=workdir, run=run, identity=identity, ledger=ledger)
-
-
-def _state(signer: _Signer, action: Literal["ban", "unban", "revoke"], subject: PeerId, *, reason: str, what: str) -> int:
-    """Sign a statement, and leave it to the node of this directory."""
-    made = [ruling.statement for ruling in signer.ledger.admissions.rulings]
-    waiting = list(read_statements(signer.workdir).values())
-    unsigned = Statement(
-        run=signer.run.digest,
-        signer=signer.identity.peer_id,
-        serial=1 + max((known.serial for known in (*made, *waiting)), default=0),
-        action=action,
-        subject=subject,
-        reason=reason,
-        signature="",
-    )
-    keep_statement(signer.workdir, replace(unsigned, signature=signature(signer.identity, unsigned.payload)))
-    when = "with the next plan" if holder_of(signer.workdir) is not None else "after the node of this directory has started"
-    say(f"{what} takes effect {when}; adloco-peer members --workdir {signer.workdir} shows it then")
-    return 0
-
-
-def _peer(text: str, known: Iterable[PeerId]) -> PeerId:
-    """The one of the known peers that the text is, begins or ends. Raises ConfigError."""
-    found = sorted({peer for peer in known if peer == text or (peer.startswith(text) or peer.endswith(text))})
-    if len(text) < LEAST_PEER_CHARS or len(found) != 1:
-        listed = f"; it may be {', '.join(found[:5])}" if len(found) > 1 and len(text) >= LEAST_PEER_CHARS else ""
-        raise ConfigError(
-            f"PEER {text}: not one peer that this ledger knows; accepted is its id, or {LEAST_PEER_CHARS} characters or more of"
-            f" the beginning or the end{listed}; `adloco-peer members` lists them",
-            code="E200",
-        )
-    return found[0]
-
-
-def _invited_by(text: str, signer: _Signer) -> PeerId:
+def _invited_by(text: str, signer: Signer) -> PeerId:
     """The key of the invitation in a link, or the key itself. Raises ConfigError."""
     run = signer.run.digest
     if is_link(text):
@@ -184,7 +127,7 @@ def _invited_by(text: str, signer: _Signer) -> PeerId:
             raise ConfigError("--revoke LINK: the link holds no invitation to this run", code="E206")
         return Token.from_text(link.token, run).invitation.key
     made = [Token.from_text(token, run).invitation.key for token in read_invitations(signer.workdir)]
-    return _peer(text, [*made, *signer.ledger.admissions.seats_taken()])
+    return peer_named(text, [*made, *signer.ledger.admissions.seats_taken()])
 
 
 def _address(workdir: Path) -> str:

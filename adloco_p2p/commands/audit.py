@@ -15,7 +15,7 @@ from adloco_p2p.core.ledger.admission import Ruling
 from adloco_p2p.core.ledger.ledger import Ledger, chain, unconnected
 from adloco_p2p.core.ledger.validation import num_emergencies, verify_ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.ledger_entry import Decree, Equivocation, LedgerEntry
 from adloco_p2p.core.model.types import MAX_ROSTER, InstancePlan, Report, RoundPlan
 from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.views.units import one_line
@@ -59,8 +59,12 @@ def verify(arguments: argparse.Namespace) -> int:
     votes = sum(len(entry.certificate.votes) for entry in entries)
     reports = sum(len(entry.reports) for entry in entries)
     emergencies = num_emergencies(genesis, entries)
+    evidence = [
+        (entry.plan.round, made) for entry in entries for made in entry.value.statements if isinstance(made, Equivocation)
+    ]
     if arguments.json:
         counts = {"plans": len(entries), "votes": votes, "reports": reports, "emergency_entries": emergencies}
+        counts["bans_by_evidence"] = len(evidence)
         say(json.dumps({"run": run.digest, "is_sound": not problems, **counts, "problems": problems}))
         return EXIT_BROKEN if problems else 0
     for problem in problems:
@@ -71,11 +75,13 @@ def verify(arguments: argparse.Namespace) -> int:
         f"sound: {len(entries)} plans after the first, {votes} votes and {reports} reports, every decision recomputed,"
         f" {emergencies} emergency entries (less than half of those entitled to vote were there)"
     )
+    for round_number, made in evidence:
+        say(f"round {round_number}: evidence bans {made.subject}, which {made.reason}")
     return 0
 
 
 def bans(arguments: argparse.Namespace) -> int:
-    """The peers that are banned now: by which signer, when, and why."""
+    """The peers that are banned now: by which signer or by evidence, when, and why."""
     _, ledger = read_ledger(arguments.workdir)
     in_force = list(ledger.admissions.bans().values())
     if arguments.json:
@@ -92,14 +98,24 @@ def ban_lines(rulings: Sequence[Ruling]) -> list[str]:
     for ruling in rulings:
         made = ruling.statement
         why = f": {one_line(made.reason)}" if made.reason else ""
-        lines.append(f"banned {made.subject} in round {ruling.position} by {made.signer}{why}")
+        lines.append(f"banned {made.subject} in round {ruling.position} by {_origin(made)}{why}")
     return lines
 
 
 def ban_fields(ruling: Ruling) -> dict[str, object]:
     """For machines."""
     made = ruling.statement
-    return {"peer": made.subject, "round": ruling.position, "signer": made.signer, "reason": made.reason}
+    return {
+        "peer": made.subject,
+        "round": ruling.position,
+        "kind": "evidence" if isinstance(made, Equivocation) else "statement",
+        "signer": None if isinstance(made, Equivocation) else made.signer,
+        "reason": made.reason,
+    }
+
+
+def _origin(made: Decree) -> str:
+    return "evidence" if isinstance(made, Equivocation) else made.signer
 
 
 def explain(arguments: argparse.Namespace) -> int:

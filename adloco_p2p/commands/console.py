@@ -1,9 +1,24 @@
-"""The one place where a verb prints."""
+"""The one place where a verb prints: results, and the steps that lead to them."""
 
+import itertools
 import os
+import shutil
 import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
 
-from adloco_p2p.runtime.node.event_sink import View
+if TYPE_CHECKING:
+    from adloco_p2p.runtime.node.event_sink import View
+    from adloco_p2p.views.members import MemberRow
+
+FRAME_SECONDS = 0.1
+LEAST_SECONDS = 0.5
+"""A step that took less leaves no line behind."""
+_FRAMES = "\u280b\u2819\u2839\u2838\u283c\u2834\u2826\u2827\u2807\u280f"
+_ASCII_FRAMES = "|/-\\"
 
 
 def say(text: str) -> None:
@@ -11,13 +26,95 @@ def say(text: str) -> None:
     print(text, flush=True)  # noqa: T201
 
 
-def open_view(*, plain: bool) -> View:
-    """The live view in a terminal, one line per round elsewhere."""
-    if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+class Steps:
+    """Shows what a verb does before it has something to show: in a terminal a line that moves and counts the seconds, elsewhere
+    a plain line per step, or nothing. Imports nothing heavy, so that the first line is there at once."""
+
+    def __init__(self, stream: TextIO, *, is_quiet: bool = False, is_plain_shown: bool = True) -> None:
+        """`is_plain_shown`: whether the steps are of interest where the stream is no terminal."""
+        self._stream = stream
+        self._is_live = _is_terminal(stream) and not is_quiet
+        self._is_plain = is_plain_shown and not is_quiet and not self._is_live
+        self._frames = _FRAMES if (stream.encoding or "").lower().startswith("utf") else _ASCII_FRAMES
+        self._lock = threading.Lock()
+        self._step: str | None = None
+        self._since = 0.0
+        self._thread: threading.Thread | None = None
+
+    def enter(self, step: str | None) -> None:
+        """The step that begins now, which ends the one before; none: there is something to show from now on."""
+        if step == self._step:
+            return
+        with self._lock:
+            self._leave()
+            self._step, self._since = step, time.monotonic()
+            if step is not None and self._is_plain:
+                print(step, file=self._stream, flush=True)
+            if step is not None and self._is_live:
+                self._draw(self._frames[0])
+        if step is not None and self._is_live and self._thread is None:
+            self._thread = threading.Thread(target=self._move, name="steps", daemon=True)
+            self._thread.start()
+
+    def say(self, text: str) -> None:
+        """A result, above the step that is under way."""
+        with self._lock:
+            if self._is_live and self._step is not None:
+                self._erase()
+            say(text)
+
+    def _leave(self) -> None:
+        seconds = time.monotonic() - self._since
+        if self._is_live and self._step is not None:
+            self._erase()
+            if seconds >= LEAST_SECONDS:
+                print(self._cut(f"  {self._step}  {seconds:.1f} s"), file=self._stream, flush=True)
+
+    def _move(self) -> None:
+        for frame in itertools.cycle(self._frames):
+            time.sleep(FRAME_SECONDS)
+            with self._lock:
+                if self._step is None:
+                    self._thread = None
+                    return
+                self._draw(frame)
+
+    def _draw(self, frame: str) -> None:
+        line = self._cut(f"{frame} {self._step}  {time.monotonic() - self._since:.0f} s")
+        self._stream.write(f"\r\x1b[2K{line}")
+        self._stream.flush()
+
+    def _erase(self) -> None:
+        self._stream.write("\r\x1b[2K")
+        self._stream.flush()
+
+    @staticmethod
+    def _cut(line: str) -> str:
+        return line[: max(shutil.get_terminal_size().columns - 1, 1)]
+
+
+@contextmanager
+def step(words: str, *, is_quiet: bool = False):  # type: ignore[no-untyped-def]
+    """What a verb that prints only its result does meanwhile; on the standard error, and only in a terminal."""
+    steps = Steps(sys.stderr, is_quiet=is_quiet, is_plain_shown=False)
+    steps.enter(words)
+    try:
+        yield steps
+    finally:
+        steps.enter(None)
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def open_view(*, plain: bool, members: "Callable[[], Sequence[MemberRow]] | None" = None) -> "View":
+    """The live view in a terminal, one line per round elsewhere. `members`: the peers of a swarm on this machine."""
+    if plain or not _is_terminal(sys.stdout):
         from adloco_p2p.views.plain import PlainView
 
         return PlainView(sys.stdout)
 
     from adloco_p2p.views.terminal import TerminalView
 
-    return TerminalView()
+    return TerminalView(members=members)

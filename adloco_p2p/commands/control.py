@@ -29,12 +29,11 @@ def status(arguments: argparse.Namespace) -> int:
     """The status of the node."""
     holder = holder_of(arguments.workdir)
     if holder is not None and holder.starting is not None:
-        words = holder.starting if holder.is_helper else f"starting: {holder.starting}"
-        say(json.dumps(starting_status(holder.starting)) if arguments.json else words)
+        say(json.dumps(starting_status(holder.starting)) if arguments.json else holder.words)
         return 0
-    if holder is None and (ended := _ended(arguments.workdir)) is not None:
-        finished = {"api_version": API_VERSION, **summary(ended)}
-        say(json.dumps(finished) if arguments.json else _last_words(arguments.workdir, ended))
+    if holder is None and (status_at_end := ended(arguments.workdir)) is not None:
+        finished = {"api_version": API_VERSION, **summary(status_at_end)}
+        say(json.dumps(finished) if arguments.json else _last_words(arguments.workdir, status_at_end))
         return 0
     with _client(arguments.workdir) as client:
         fields = client.status()
@@ -42,7 +41,7 @@ def status(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _ended(workdir: Path) -> Status | None:
+def ended(workdir: Path) -> Status | None:
     """How the run of the directory ended, where it has. Raises ConfigError where the events cannot be read."""
     path = workdir / "events.jsonl"
     if read_run(workdir) is None or not path.exists():
@@ -132,7 +131,7 @@ def watch(arguments: argparse.Namespace) -> int:
     view.start()
     try:
         client, is_told = _connect(workdir, view), False
-        while (found := _follow(client, view)) != "finished":
+        while (found := follow(client, view)) != "finished":
             if found == "ended" or not is_told:  # a node that does not answer is reported once, not at every look
                 view.update(stamp(telemetry.Warning(key="control", message=ENDED, active=True)))
             is_told = True
@@ -144,7 +143,7 @@ def watch(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _follow(client: ControlClient, view: View) -> Literal["finished", "ended", "silent"]:
+def follow(client: ControlClient, view: View) -> Literal["finished", "ended", "silent"]:
     """Show the events of the node until it ends, with its run or before; report where there were none."""
     past: list[Stamped] = []
     is_past, is_finished, is_silent = True, False, True

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from adloco_p2p.commands import lifeline
 from adloco_p2p.commands.console import open_view, say
 from adloco_p2p.config.load import load_peer, load_run
 from adloco_p2p.config.local_files import with_plain_paths
@@ -39,7 +40,7 @@ def start(arguments: argparse.Namespace) -> int:
             from adloco_p2p.runtime.offline_node import train_alone
             from adloco_p2p.runtime.services import open_local
 
-            local = open_local(workdir=workdir, run=run, peer_config=config, view=open_view(plain=arguments.plain), say=say)
+            local = open_local(workdir=workdir, run=run, peer_config=config, view=open_view(plain=arguments.plain))
             try:
                 stop = asyncio.run(train_alone(local))
             finally:
@@ -54,7 +55,8 @@ def start(arguments: argparse.Namespace) -> int:
                     initial_peers=tuple(arguments.initial_peers),
                     config=config,
                     view=open_view(plain=arguments.plain),
-                    say=say,
+                    say=arguments.steps.say,
+                    should_gather=arguments.gather,
                 )
             )
     return _ended(stop, arguments)
@@ -82,7 +84,16 @@ def _identified(run: RunConfig) -> RunConfig:
 
 def join(arguments: argparse.Namespace) -> int:
     """Find a run through its peers and take part."""
-    config = peer_config_of(arguments)
+    return _join(arguments, peer_config_of(arguments))
+
+
+def keep(arguments: argparse.Namespace) -> int:
+    """Take part as a keeper, which trains nothing: its passes over the held-out rows at the end are of one row each."""
+    arguments.peer_set = [*arguments.peer_set, "keeper=true", "max_micro_batch=1"]
+    return _join(arguments, peer_config_of(arguments))
+
+
+def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
     with closing(_open_workdir(arguments, config)) as workdir:
         workdir.keep_to(is_offline=False)
         from adloco_p2p.runtime.network_node import join_run
@@ -90,7 +101,14 @@ def join(arguments: argparse.Namespace) -> int:
 
         target = JoinTarget(initial_peers=tuple(arguments.initial_peers), run=arguments.run)
         stop = asyncio.run(
-            join_run(workdir=workdir, target=target, config=config, view=open_view(plain=arguments.plain), say=say)
+            join_run(
+                workdir=workdir,
+                target=target,
+                config=config,
+                view=open_view(plain=arguments.plain),
+                say=arguments.steps.say,
+                should_gather=arguments.gather,
+            )
         )
     return _ended(stop, arguments)
 
@@ -101,19 +119,24 @@ def bootstrap(arguments: argparse.Namespace) -> int:
     with closing(_open_workdir(arguments, config)) as workdir:
         from adloco_p2p.runtime.bootstrap_node import serve
 
-        asyncio.run(serve(workdir=workdir, config=config, initial_peers=tuple(arguments.initial_peers), say=say))
+        asyncio.run(
+            serve(workdir=workdir, config=config, initial_peers=tuple(arguments.initial_peers), say=arguments.steps.say)
+        )
     return 0
 
 
 def _open_workdir(arguments: argparse.Namespace, config: PeerConfig) -> "Workdir":
     """Problems of addresses and the directory are reported here, before torch is imported, which takes seconds."""
-    from adloco_p2p.storage.workdir import Workdir
+    from adloco_p2p.storage.workdir import ENDING, Workdir
     from adloco_p2p.swarm.discovery.join_link import split_initial_peers
     from adloco_p2p.swarm.p2p.listening import check_config, wait_for_ports
 
     split_initial_peers(arguments.initial_peers)
     check_config(config)
     workdir = Workdir.open(arguments.workdir)
+    if getattr(arguments, "lifeline", None) is not None:
+        lifeline.hold(arguments.lifeline, on_end=lambda: workdir.enter(ENDING))
+    workdir.on_phase = arguments.steps.enter
     if not (config.client_mode or getattr(arguments, "offline", False)):
         wait_for_ports(config.host_maddrs)
     workdir.enter("importing libraries")

@@ -1,17 +1,16 @@
 """Verbs that use a trained model: they read the last complete checkpoint and disturb no running peer."""
 
 import argparse
-import glob
 import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from adloco_p2p.commands.console import say
 from adloco_p2p.commands.model_card import model_card
-from adloco_p2p.config.run_config import DataConfig, RunConfig
+from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.errors import ConfigError, StorageError
@@ -79,14 +78,12 @@ def read_saved(workdir: Path, read: Callable[[Saved], Read]) -> tuple[Saved, Rea
                 raise
 
 
-def load_model(saved: Saved, instance: InstanceId) -> "torch.nn.Module":
-    """The model on the CPU in fp32, with the instance's outer parameters; one with adapters has them beside its base."""
+def load_model(run: RunConfig, outer: "torch.Tensor", instance: InstanceId) -> "torch.nn.Module":
+    """The model on the CPU in fp32, with outer parameters [P] of the instance; one with adapters has them beside its base."""
     from adloco_p2p.data.tokenizer import open_tokenizer
     from adloco_p2p.numerics.layout import unflatten_
     from adloco_p2p.training.model import build_model, initial_seed
 
-    outer = saved.outer(instance)
-    run = saved.run
     exact = replace(run.model, lora=replace(run.model.lora, base_precision="float32"))  # rounds once, when it is written
     module: torch.nn.Module = build_model(
         exact,
@@ -114,9 +111,9 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
     from adloco_p2p.data.tokenizer import open_tokenizer
 
     transformers.utils.logging.disable_progress_bar()
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigError(f"--output {output}: exists and is not empty; name a new directory", code="E211")
-    saved, model = read_saved(workdir, lambda saved: load_model(saved, saved.instance(instance)))
+    check_output(output)
+    saved, outer = read_saved(workdir, lambda saved: saved.outer(saved.instance(instance)))
+    model = load_model(saved.run, outer, saved.instance(instance))
     from adloco_p2p.training.adapters import merged, save_adapter  # seconds to import: a wrong directory was refused before
     from adloco_p2p.training.pretrained import stored_dtype
 
@@ -139,80 +136,16 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
     say(f"{output}: instance {chosen}{others} after round {saved.round} of a run of {run.work.length}")
 
 
+def check_output(output: Path) -> None:
+    """Raise ConfigError for a directory that is not new or empty: nothing is overwritten."""
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError(f"--output {output}: exists and is not empty; name a new directory", code="E211")
+
+
 def end_tokens(model: "transformers.PreTrainedModel", end_of_document: int) -> int | list[int]:
     """The ids that end a text: those that a pretrained model came with, which may be several; otherwise the tokenizer's."""
     known = model.generation_config.eos_token_id if model.generation_config is not None else None
     return end_of_document if known is None else known
-
-
-def evaluate(arguments: argparse.Namespace) -> int:
-    """Held-out loss and perplexity of every live instance, and of what they would be merged to now."""
-    from adloco_p2p.config.peer_config import PeerConfig
-    from adloco_p2p.core.model.types import PeerId
-    from adloco_p2p.core.planning.merge_policy import final_merge
-    from adloco_p2p.data.feed import open_feed
-    from adloco_p2p.training.hosting import Hosting
-
-    saved, states = read_saved(
-        arguments.workdir,
-        lambda saved: {instance: saved.store.load_instance(saved.round, instance) for instance in saved.instances},
-    )
-    evaluated = saved.run if arguments.data is None else _over_file(saved.run, arguments.data)
-    engine = Hosting(saved.run, PeerConfig(), PeerId("evaluation"), open_feed(evaluated, cache_dir=arguments.workdir / "data"))
-    for instance in saved.instances:
-        engine.restore(instance, *states.pop(instance))
-    losses = {instance: engine.evaluate(instance) for instance in saved.instances}
-    result: dict[str, object] = {
-        "run": saved.run.digest,
-        "round": saved.round,
-        "instances": [
-            {"instance": instance, "heldout_loss": loss, "perplexity": math.exp(loss)} for instance, loss in losses.items()
-        ],
-        "merged": None,
-    }
-    plans = [item for item in saved.durable.plans[-1].instances if item.instance in losses]
-    if len(plans) > 1:
-        verdict = engine.probe_merge(final_merge(plans, rules=saved.run.merge))
-        result["merged"] = {"heldout_loss": verdict.merged_loss, "perplexity": math.exp(verdict.merged_loss)}
-    if arguments.json:
-        say(json.dumps(result))
-        return 0
-    say(f"{saved.run.name}, after round {saved.round} of a run of {saved.run.work.length}")
-    lines = [(f"instance {instance}", loss) for instance, loss in losses.items()]
-    if len(plans) > 1:
-        lines.append(("merged", verdict.merged_loss))
-    for name, loss in lines:
-        say(f"  {name:<12} held-out loss {loss:.4f} nats per token  perplexity {math.exp(loss):.3f}")
-    return 0
-
-
-_KINDS: dict[str, Literal["json", "text", "parquet", "arrow"]] = {
-    ".json": "json",
-    ".jsonl": "json",
-    ".txt": "text",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-}
-
-
-def _over_file(run: RunConfig, file: Path) -> RunConfig:
-    """The run with the data of one file, read by the same columns and in rows of the same length. Raises ConfigError."""
-    kind = _KINDS.get(file.suffix)
-    if kind is None or not file.is_file():
-        problem = "no such file" if kind is not None else f"only {', '.join(_KINDS)} are read"
-        raise ConfigError(f"--data {file}: {problem}; name one with the columns that the run reads", code="E207")
-    columns = {
-        name: getattr(run.data, name) for name in ("text_column", "messages_column", "prompt_column", "completion_column")
-    }
-    data = DataConfig(
-        source=kind,
-        path=glob.escape(str(file)),
-        heldout_path=glob.escape(str(file)),
-        sequence_length=run.data.sequence_length,
-        attention=run.data.attention,
-        **columns,
-    )
-    return replace(run, data=data, batch=replace(run.batch, initial_batch=1))  # a short file will do
 
 
 def generate(arguments: argparse.Namespace) -> int:
@@ -223,7 +156,8 @@ def generate(arguments: argparse.Namespace) -> int:
 
     if not 0 <= arguments.temperature < math.inf:
         raise ConfigError(f"--temperature {arguments.temperature}: a number from 0 on is accepted", code="E200")
-    saved, model = read_saved(arguments.workdir, lambda saved: load_model(saved, saved.instance(arguments.instance)))
+    saved, outer = read_saved(arguments.workdir, lambda saved: saved.outer(saved.instance(arguments.instance)))
+    model = load_model(saved.run, outer, saved.instance(arguments.instance))
     tokenizer = open_tokenizer(saved.run.tokenizer)
     room = saved.run.data.sequence_length
     prompt = torch.tensor(tokenizer.encode([arguments.prompt])[0].tolist(), dtype=torch.long)[-room:]

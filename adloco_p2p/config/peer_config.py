@@ -29,6 +29,8 @@ class PeerConfig:
     """The probe never tries a larger micro-batch, in samples."""
     max_instances: PositiveInt = 8
     """How many instances this machine may host."""
+    keeper: bool = False
+    """Hold the newest states and the ledger for others, and train nothing (`adloco-peer keep`)."""
     checkpoint_period_rounds: PositiveInt = 1
     """Save the state every so many rounds (and at the end and when stopping)."""
     checkpoint_period_seconds: Annotated[float, Ge(0)] | None = None

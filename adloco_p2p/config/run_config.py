@@ -9,6 +9,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.rules import (
     AdmissionRules,
     BatchRules,
+    GuardRules,
     InstanceRules,
     MergeRules,
     NaturalInt,
@@ -20,8 +21,10 @@ from adloco_p2p.core.model.rules import (
 )
 from adloco_p2p.core.model.types import Digest, Fraction
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 """Peers of different protocol versions do not talk; it is part of every run's digest."""
+MAX_FOUNDERS = 64
+"""Each of them can hold up the start of a run."""
 
 Scalar = str | int | float | bool | None
 Name = Annotated[str, MinLen(1), MaxLen(200)]
@@ -206,6 +209,9 @@ class RunConfig:
     protocol: Annotated[int, Ge(PROTOCOL_VERSION), Le(PROTOCOL_VERSION)] = PROTOCOL_VERSION
     author: Annotated[str, MaxLen(64)] = ""
     """The author of the run, as a PeerID. `adloco-peer start` fills it in, so that two runs of one file are two runs."""
+    founders: Annotated[tuple[Annotated[str, MinLen(1), MaxLen(64)], ...], MaxLen(MAX_FOUNDERS)] = ()
+    """Peers beside the author, as PeerIDs, that the first plan counts on: the run begins when all are there. `adloco-peer
+    swarm` fills it in."""
     seed: NaturalInt = 42
     model: ModelConfig = field(default_factory=ModelConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
@@ -220,6 +226,7 @@ class RunConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     averaging: AveragingConfig = field(default_factory=AveragingConfig)
     admission: AdmissionRules = field(default_factory=AdmissionRules)
+    guard: GuardRules = field(default_factory=GuardRules)
 
     @property
     def rules(self) -> Rules:
@@ -231,6 +238,7 @@ class RunConfig:
             switch=self.switch,
             merge=self.merge,
             admission=self.admission,
+            guard=self.guard,
         )
 
     @property

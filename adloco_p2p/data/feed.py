@@ -68,6 +68,12 @@ class IndexedFeed:
         places = np.arange(min(num_rows, heldout.num_rows), dtype=np.int64)
         return heldout.gather(permute(places, size=heldout.num_rows, keys=round_keys(self._seed, "heldout")))
 
+    def drawn(self, lot: str, num_rows: int) -> Batch:
+        """Training rows: there are so many of them that nobody can train for those that may be drawn."""
+        training = self.rows.training
+        places = np.arange(min(num_rows, training.num_rows), dtype=np.int64)
+        return training.gather(permute(places, size=training.num_rows, keys=round_keys(self._seed, "drawn", lot)))
+
     def unigram_entropy(self, num_rows: int) -> float:
         """The baseline of held-out losses over `num_rows` (`baseline.py`), from a sample of the training rows."""
         training = self.rows.training
@@ -95,6 +101,9 @@ class IndexedStream:
         rows = self._order.rows(self._instance, first_sample=self._next_sample, num_samples=num_samples)
         self._next_sample += num_samples
         return self._rows.gather(rows)
+
+    def read_ahead(self, num_samples: int) -> None:
+        """Nothing: where the next round reads is its plan's, and rows that lie in memory or in a file are there at once."""
 
 
 def _check_rows(run: RunConfig, rows: IndexedRows, path: str | None) -> None:

@@ -24,6 +24,8 @@ from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.numerics.batch import Batch
 
 WANTED_LANES = 1024
+DOCUMENTS_AT_ONCE = 16
+"""Documents that are tokenised together; those that no row needs yet are kept as tokens, in checkpoints, too."""
 MAX_STRIDE = 16
 """Reading every n-th document wastes the reading of the others, so few shards give fewer lanes than wanted."""
 
@@ -103,6 +105,10 @@ class StreamedFeed:
             self._heldout_rows, self._heldout_wanted = self._read_heldout(num_rows), num_rows
         return _batch(self._heldout_rows[:num_rows], self._data, self._tokenizer)
 
+    def drawn(self, lot: str, num_rows: int) -> Batch:  # noqa: ARG002
+        """Held-out rows, always the same ones: a stream cannot go back to any other."""
+        return self.heldout(num_rows)
+
     def state(self, instance: InstanceId) -> dict[str, object]:
         """Behind the last row taken. Holds the rest of the last document as tokens."""
         if instance in self._streams:
@@ -165,15 +171,22 @@ class StreamedRows:
 
     def take(self, num_samples: int) -> Batch:
         """The next rows. Raises ConfigError where the data hold no text to train on at all."""
+        self.read_ahead(num_samples)
         length = self._data.sequence_length
-        wanted = num_samples * length
+        taken, left = np.split(self._leftover, [num_samples * length])
+        self._leftover = left.copy()  # a view would keep the whole line alive
+        return _batch(taken.reshape(num_samples, length), self._data, self._tokenizer)
+
+    def read_ahead(self, num_samples: int) -> None:
+        """As in `SampleStream`; raises as `take`."""
+        wanted = num_samples * self._data.sequence_length
         lines, num_tokens = [self._leftover], len(self._leftover)
         while num_tokens < wanted:
-            lines += _terminated(self._tokenizer.encode([self._next_text()]), self._tokenizer)
-            num_tokens += len(lines[-1])
-        line = np.concatenate(lines)
-        self._leftover = line[wanted:].copy()  # a view would keep the whole line alive
-        return _batch(line[:wanted].reshape(num_samples, length), self._data, self._tokenizer)
+            texts = [self._next_text() for _ in range(DOCUMENTS_AT_ONCE)]
+            read = _terminated(self._tokenizer.encode(texts), self._tokenizer)
+            lines += read
+            num_tokens += sum(map(len, read))
+        self._leftover = np.concatenate(lines)
 
     def state(self) -> dict[str, object]:
         self._cursor.shard_state = self._shard.state_dict()

@@ -7,7 +7,6 @@ sums over parts that are cut differently.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from adloco_p2p.core.model.types import PseudoGradientStatistics
@@ -15,7 +14,7 @@ from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
 from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision, Gram
 from adloco_p2p.numerics.aggregation.statistics import gram_statistics
 from adloco_p2p.numerics.codecs import TensorCodec
-from adloco_p2p.numerics.reduction import combination, decoded_parts, part_statistics, statistics_of
+from adloco_p2p.numerics.reduction import decoded_parts, part_statistics, statistics_of, weighted_sum
 
 _PART = 1 << 20
 """Values: whole groups of every codec."""
@@ -46,20 +45,24 @@ def aggregate(
     contribution that is not finite or beyond what the codec holds."""
     num_hosts, size = len(vectors), vectors[0].numel()
     parts = [slice(first, min(first + _PART, size)) for first in range(0, size, _PART)]
+    encoded = [[(host, codec.encode(vector[part])) for host, vector in enumerate(vectors)] for part in parts]
     gram: Gram | None = None
     if rule.needs_gram:
-        packed = [partial_gram(_decoded(vectors, part, codec)) for part in parts]
+        packed = [
+            partial_gram(decoded_parts(codec, contributions, part.stop - part.start))
+            for part, contributions in zip(parts, encoded, strict=True)
+        ]
         gram = summed_gram(packed, num_hosts)
     decision = rule.decide(gram, weights, steps)
     result = torch.empty(size)
     residuals = tuple(torch.empty(size) if codec.needs_feedback else None for _ in vectors)
     sums: list[list[tuple[float, float, float]]] = [[] for _ in vectors]
-    for part in parts:
-        encoded = [(host, codec.encode(vector[part])) for host, vector in enumerate(vectors)]
-        mean_codec = codec.for_mean(num_hosts)
-        average = combination(codec, encoded, decision.coefficients, part.stop - part.start)
+    mean_codec = codec.for_mean(num_hosts)
+    for part, contributions in zip(parts, encoded, strict=True):
+        decoded = decoded_parts(codec, contributions, part.stop - part.start)
+        average = weighted_sum(decoded, decision.coefficients, part.stop - part.start)
         result[part] = mean_codec.decode(mean_codec.encode(average))
-        for host, transmitted in enumerate(decoded_parts(codec, encoded, part.stop - part.start)):
+        for host, transmitted in enumerate(decoded):
             values, residual = torch.from_numpy(transmitted), residuals[host]
             if residual is not None:
                 kept = values if host not in decision.left_out else 0.0
@@ -72,8 +75,3 @@ def aggregate(
         known = dict(zip(decision.kept, gram_statistics(gram, weights, decision.kept), strict=True))
         statistics = [known.get(host) for host in range(num_hosts)]
     return Aggregate(vector=result, decision=decision, statistics=tuple(statistics), residuals=residuals)
-
-
-def _decoded(vectors: Sequence[torch.Tensor], part: slice, codec: TensorCodec) -> list[np.ndarray]:
-    encoded = [(host, codec.encode(vector[part])) for host, vector in enumerate(vectors)]
-    return decoded_parts(codec, encoded, part.stop - part.start)

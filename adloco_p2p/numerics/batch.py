@@ -1,5 +1,6 @@
 """The input of the device room from the data room: rows of token ids, and where they come from."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,7 +14,7 @@ IGNORED_LABEL = -100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """`n` rows of `L` tokens, int64, on the CPU.
+    """`n` rows of `L` tokens, int64: on the CPU where they are read, on the device for an inner step.
 
     `labels` are the input ids with `IGNORED_LABEL` at padding, NOT shifted: the computation of the loss shifts, exactly once.
     Padding stands at the end of a row, so that under causal attention no token reads it.
@@ -41,16 +42,31 @@ class Batch:
         positions = None if self.positions is None else self.positions[start:stop]
         return Batch(input_ids=self.input_ids[start:stop], labels=self.labels[start:stop], positions=positions)
 
+    def pinned(self) -> "Batch":
+        """A copy in page-locked memory, which a CUDA device can fetch beside its work."""
+        return self._each(torch.Tensor.pin_memory)
+
+    def to(self, device: torch.device) -> "Batch":
+        """On a device: without waiting for the copy where the rows are pinned, without any where they are there already."""
+        return self._each(lambda rows: rows.to(device, non_blocking=True))
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
+        positions = None if self.positions is None else change(self.positions)
+        return Batch(input_ids=change(self.input_ids), labels=change(self.labels), positions=positions)
+
 
 class SampleStream(Protocol):
-    """One instance's samples on one host in one round, in order. Called from the device thread."""
+    """One instance's samples on one host in one round, in order."""
 
     def take(self, num_samples: int) -> Batch:
         """The next `num_samples` rows; never fewer. May block on reading."""
 
+    def read_ahead(self, num_samples: int) -> None:
+        """Read so many more rows already where reading takes long; nothing is taken. May block on reading."""
+
 
 class Feed(Protocol):
-    """The data of a run. Called from the device thread."""
+    """The data of a run. Called, as its streams are, from one thread at a time."""
 
     vocab_size: int
     sequence_length: int
@@ -61,8 +77,13 @@ class Feed(Protocol):
     def heldout(self, num_rows: int) -> Batch:
         """The first `num_rows` rows of the fixed held-out set, equal on every peer; fewer where the set is smaller."""
 
+    def drawn(self, lot: str, num_rows: int) -> Batch:
+        """Rows that the text `lot` draws, equal on every peer: training rows where all can be read, else held-out ones; fewer
+        where there are fewer."""
+
     def state(self, instance: InstanceId) -> dict[str, object]:
-        """Where this host reads, as JSON-able values; empty where `first_sample` determines it."""
+        """Where this host reads, behind the last row taken, as JSON-able values that nobody writes to; empty where
+        `first_sample` determines it."""
 
     def restore(self, instance: InstanceId, state: dict[str, object]) -> None:
-        """Go on where `state` was taken."""
+        """Go on where `state` was taken, with the stream that is opened next."""

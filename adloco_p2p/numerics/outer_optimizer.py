@@ -4,6 +4,9 @@ from typing import Literal
 
 import torch
 
+LARGEST_PARAMETER = 1e6
+"""A model with a larger parameter has diverged: trained weights stay below a thousand, and the sums of a forward pass above
+overflow in bfloat16 and float32 alike."""
 _CHUNK = 1 << 18
 """Elements stepped at a time: bounds the fp64 scratch, which stays in the processor's cache."""
 
@@ -38,6 +41,16 @@ def outer_step_(
                 x.copy_(_plus_scaled(x, delta, -learning_rate))
             case "average":
                 x.sub_(delta)
+
+
+def is_sound(*vectors: torch.Tensor) -> bool:
+    """Whether every value is finite and at most LARGEST_PARAMETER: parameters that training can go on from. The same answer on
+    every machine for equal bytes."""
+    for vector in vectors:
+        least, most = torch.aminmax(vector)
+        if not (float(least) >= -LARGEST_PARAMETER and float(most) <= LARGEST_PARAMETER):  # also where one is not a number
+            return False
+    return True
 
 
 def _plus_scaled(base: torch.Tensor, other: torch.Tensor, scale: float) -> torch.Tensor:

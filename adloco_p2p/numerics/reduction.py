@@ -86,17 +86,23 @@ def combination(
     Each coefficient, product and sum is rounded to float32 (no fused operation). A coefficient of 0 takes nothing. Raises
     BadPart as `decoded_parts` does.
     """
-    taken = [(item, np.float32(c)) for item, c in zip(contributions, coefficients, strict=True) if c != 0]
+    taken = [(item, coefficient) for item, coefficient in zip(contributions, coefficients, strict=True) if coefficient != 0]
     vectors = decoded_parts(codec, [item for item, _ in taken], size)
+    return weighted_sum(vectors, [coefficient for _, coefficient in taken], size)
+
+
+def weighted_sum(vectors: Sequence[np.ndarray], coefficients: Sequence[float], size: int) -> torch.Tensor:
+    """sum_i c_i v_i of decoded parts, float32 [size] each, rounded as `combination` rounds: [size] float32."""
     result = np.zeros(size, dtype=np.float32)
+    taken = [(vector, np.float32(c)) for vector, c in zip(vectors, coefficients, strict=True) if c != 0]
     if not taken:
         return torch.from_numpy(result)
-    factors = [factor for _, factor in taken]
+    (leading, leading_factor), *others = taken
     product = np.empty(_MEAN_BLOCK, dtype=np.float32)
     for first in range(0, size, _MEAN_BLOCK):
         block = result[first : first + _MEAN_BLOCK]
-        np.multiply(vectors[0][first : first + _MEAN_BLOCK], factors[0], out=block)
-        for vector, factor in zip(vectors[1:], factors[1:], strict=True):
+        np.multiply(leading[first : first + _MEAN_BLOCK], leading_factor, out=block)
+        for vector, factor in others:
             block += np.multiply(vector[first : first + _MEAN_BLOCK], factor, out=product[: len(block)])
     return torch.from_numpy(result)
 

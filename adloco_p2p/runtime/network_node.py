@@ -13,11 +13,12 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
+from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import Received, Started, StateServed, Stop
-from adloco_p2p.core.model.ledger_entry import Ticket
+from adloco_p2p.core.model.ledger_entry import Equivocation, Ticket
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.telemetry import Listening, Refused
-from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.types import PeerId, roster_of
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.adapters import signals
@@ -39,9 +40,11 @@ from adloco_p2p.runtime.node.event_sink import CountingSink, View
 from adloco_p2p.runtime.node.loop import Node, Ports
 from adloco_p2p.runtime.services import LocalPeer, control_server, open_local, show_bandwidth
 from adloco_p2p.storage.admission_files import keep_address
+from adloco_p2p.storage.attempt_keys import AttemptKeys
 from adloco_p2p.storage.journal import Journal
-from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.storage.workdir import READY, Workdir
 from adloco_p2p.swarm.allreduce.averager import Averager
+from adloco_p2p.swarm.discovery.gathering import gather
 from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_run
 from adloco_p2p.swarm.discovery.join_link import format_link, split_initial_peers, with_invitation
 from adloco_p2p.swarm.discovery.manifest import SignedManifest, fetch_manifest
@@ -70,8 +73,10 @@ async def start_run(
     config: PeerConfig,
     view: View,
     say: Callable[[str], None],
+    should_gather: bool = False,
 ) -> Stop:
-    """Be the first peer of a run, or come back to it. `initial_peers` are others that make it known, such as a bootstrap."""
+    """Be the first peer of a run, or come back to it. `initial_peers` are others that make it known, such as a bootstrap.
+    `should_gather`: wait for the other founders after a restart, too."""
     _, addresses = split_initial_peers(initial_peers)
     check_sources(run)  # what is not there is noticed before the join link is printed
     select_device(config)
@@ -93,23 +98,36 @@ async def start_run(
             config=config,
             view=view,
             say=say,
+            should_gather=should_gather,
         )
 
 
-async def join_run(*, workdir: Workdir, target: JoinTarget, config: PeerConfig, view: View, say: Callable[[str], None]) -> Stop:
-    """Find the run through any of its peers, and take part. Raises ConfigError where the user has to choose."""
+async def join_run(
+    *,
+    workdir: Workdir,
+    target: JoinTarget,
+    config: PeerConfig,
+    view: View,
+    say: Callable[[str], None],
+    should_gather: bool = False,
+) -> Stop:
+    """Find the run through any of its peers, and take part. Raises ConfigError where the user has to choose. `should_gather`:
+    see `start_run`."""
     begun = time.monotonic()
     linked, addresses = split_initial_peers(target.initial_peers)
     select_device(config)
     workdir.enter("looking for the swarm")
-    say("looking for the swarm")
     swarm_node = await SwarmNode.start(
-        workdir=workdir.path, config=config, initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses]
+        workdir=workdir.path,
+        config=config,
+        initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses],
+        may_begin_alone=_holds_ledger(workdir),
     )
     async with _ending(swarm_node):
+        if not await swarm_node.peers_connected() and _holds_ledger(workdir):
+            say("no known peer answers: going on from this directory; the others find this peer at its last address")
         discovery = Discovery(swarm_node.dht, swarm_node.identity, wall_clock=swarm_node.clock)
         workdir.enter("asking for the run")
-        say("asking for the run")
         manifest = _load_manifest(workdir)
         if manifest is None:
             run_digest = await choose_run(discovery, wanted=linked or target.run)
@@ -134,7 +152,13 @@ async def join_run(*, workdir: Workdir, target: JoinTarget, config: PeerConfig, 
             config=config,
             view=view,
             say=say,
+            should_gather=should_gather,
         )
+
+
+def _holds_ledger(workdir: Workdir) -> bool:
+    """Whether the peer was a member of the run: after the whole swarm was down it may be the first one to come back."""
+    return workdir.manifest_path.exists() and workdir.journal_path.exists() and workdir.journal_path.stat().st_size > 0
 
 
 def _load_manifest(workdir: Workdir) -> SignedManifest | None:
@@ -161,6 +185,7 @@ async def _take_part(
     config: PeerConfig,
     view: View,
     say: Callable[[str], None],
+    should_gather: bool,
 ) -> Stop:
     workdir.adopt(run)
     addresses = await swarm_node.addresses()
@@ -172,10 +197,11 @@ async def _take_part(
     if link:
         keep_address(workdir.path, link)
         _say_link(link, workdir=workdir, run=run, identity=swarm_node.identity, say=say)
-    local = await asyncio.to_thread(open_local, workdir=workdir, run=run, peer_config=config, view=view, say=say)
+    local = await asyncio.to_thread(open_local, workdir=workdir, run=run, peer_config=config, view=view)
     try:
         workdir.save_manifest(manifest.to_bytes())
-        return await _train(swarm_node, local, manifest, link, ticket=ticket, say=say)
+        should_gather = should_gather or local.durable is None
+        return await _train(swarm_node, local, manifest, link, ticket=ticket, say=say, should_gather=should_gather)
     finally:
         local.close()
 
@@ -204,13 +230,15 @@ async def _train(
     *,
     ticket: Ticket | None,
     say: Callable[[str], None],
+    should_gather: bool,
 ) -> Stop:
     """Connect to the others, then run the loop to the end."""
     local.workdir.enter("connecting to the others")
     discovery = Discovery(swarm_node.dht, swarm_node.identity, wall_clock=swarm_node.clock)
     contacts = (await connect_to_run(swarm_node, discovery, local.run.digest, should_retry=False)).connected
     with contextlib.closing(Journal.open(local.workdir.journal_path)) as journal:
-        return await NetworkPeer(swarm_node, local, discovery, manifest, contacts, journal, ticket=ticket, say=say).run(link)
+        peer = NetworkPeer(swarm_node, local, discovery, manifest, contacts, journal, ticket=ticket, say=say)
+        return await peer.run(link, should_gather=should_gather)
 
 
 class NetworkPeer:
@@ -231,6 +259,7 @@ class NetworkPeer:
         run = local.run
         self._say = say
         self._swarm_node = swarm_node
+        self._discovery = discovery
         self._local = local
         self._manifest = manifest
         self._journal = NetworkJournal(journal)
@@ -252,6 +281,9 @@ class NetworkPeer:
             pace=pace,
             meter=traffic.averaging,
             members=members,
+            sign=self._agreement.sign,
+            verify=self._agreement.verify,
+            on_evidence=self._accuse,
         )
         self._server = StateServer(swarm_node.p2p, pace=pace, meter=traffic.state, members=members)
         self._server.on_served = lambda instance, number: self._node.post(StateServed(instance=instance, round=number))
@@ -262,8 +294,9 @@ class NetworkPeer:
         self._messenger = NetworkMessenger(self._wire, roster=self._roster, fail=self._fail)
         self._node = self._loop()
 
-    async def run(self, link: str) -> Stop:
-        """Train to the end of the run, or until the user stops it. `link`: for others to join by."""
+    async def run(self, link: str, *, should_gather: bool) -> Stop:
+        """Train to the end of the run, or until the user stops it. `link`: for others to join by. `should_gather`: wait for the
+        other founders first."""
         local, node = self._local, self._node
         durable = local.durable if local.durable is not None else local.begin()
         for instance in durable.held:
@@ -278,6 +311,7 @@ class NetworkPeer:
         control = control_server(node, local, self._rate_limiter)
         metrics = MetricsEndpoint(local.peer_config, local.view)
         signals.install_for(node, asyncio.get_running_loop(), grace_seconds=local.peer_config.grace_seconds)
+        local.workdir.on_phase(None)  # from here on the view shows what happens
         local.view.start()
         try:
             local.sink.write(local.started)
@@ -287,10 +321,13 @@ class NetworkPeer:
                 for service in (self._averager, self._server, self._wire, self._reachability, control, metrics):
                     await service.start()
                     services.push_async_callback(service.stop)
-                local.workdir.enter(None)
-                with _in_background(node, [schedule.run(), *self._background()]):
-                    stop = await node.run(Started(durable=durable, capacity=local.capacity))
-                    await self._messenger.drain()
+                with _in_background(node, self._connecting()):
+                    if should_gather:
+                        await self._gather()
+                    local.workdir.enter(None)
+                    with _in_background(node, [schedule.run(), *self._background()]):
+                        stop = await node.run(Started(durable=durable, capacity=local.capacity))
+                        await self._messenger.drain()
             return stop
         finally:
             local.view.stop()
@@ -332,12 +369,13 @@ class NetworkPeer:
     def _loop(self) -> Node:
         local = self._local
         size, out_of_reach = local.engine.num_averaged, self._maintenance.out_of_reach
+        attempts = AttemptKeys(local.workdir.attempts_path)
         return Node(
             peer=Peer(me=local.me, cadence=local.cadence, agreement=self._agreement),
             ports=Ports(
                 engine=local.engine,
                 checkpoints=local.checkpoints,
-                averaging=NetworkAveraging(self._averager, size=size, out_of_reach=out_of_reach),
+                averaging=NetworkAveraging(self._averager, size=size, out_of_reach=out_of_reach, begin=attempts.begin),
                 messenger=self._messenger,
                 states=self._states,
                 journal=self._journal,
@@ -345,15 +383,33 @@ class NetworkPeer:
             ),
         )
 
+    async def _gather(self) -> None:
+        """Wait for the other founders, if the run has some and this peer is one of them."""
+        roster = roster_of(genesis_of(self._local.run))
+        others = [peer for peer in roster if peer != self._local.me]
+        if others and self._local.me in roster:
+            await gather(self._swarm_node, self._discovery, self._local.run.digest, others, tell=self._tell_missing)
+
+    def _tell_missing(self, missing: Sequence[PeerId]) -> None:
+        names = ", ".join(missing)
+        self._local.workdir.enter(f"{READY}, {len(missing)} to come")
+        words = f"the run begins when all founders are here; to come: {names}" if missing else "all founders are here"
+        self._local.sink.write(telemetry.Warning(key="founders", message=words, active=bool(missing)))
+
+    def _connecting(self) -> list[Coroutine[Any, Any, None]]:
+        """Work that other peers depend on before this one begins."""
+        return [
+            self._wire.pump(),
+            self._maintenance.announce(name=self._local.run.name, author=self._manifest.author),
+            self._maintenance.refresh_connections(),
+            self._watch_daemon(),
+        ]
+
     def _background(self) -> list[Coroutine[Any, Any, None]]:
         """Work beside the loop."""
         return [
             show_bandwidth(self._local, self._rate_limiter),
-            self._wire.pump(),
-            self._maintenance.announce(name=self._local.run.name, author=self._manifest.author),
-            self._maintenance.refresh_connections(),
             self._maintenance.compare_clocks(),
-            self._watch_daemon(),
             pass_on_statements(self._local.workdir.path, self._agreement, self._say),
             watch_admission(self._agreement),
         ]
@@ -367,6 +423,12 @@ class NetworkPeer:
         count = self._refusals.count(peer, reason, time.monotonic())
         if count:
             self._local.sink.write(Refused(peer=peer, reason=reason, count=count))
+
+    def _accuse(self, evidence: Equivocation) -> None:
+        """The averager met proof that a peer lied: it goes into the ledger, and everybody checks it there."""
+        refused = self._agreement.state(evidence)
+        what = f"{evidence.subject} {evidence.reason}" + (f"; it is not banned for it: {refused}" if refused else "")
+        self._local.sink.write(telemetry.Warning(key=f"evidence about {evidence.subject}", message=what, active=True))
 
     def _roster(self) -> list[PeerId]:
         return [entry.peer for entry in self._agreement.ledger.plans[-1].roster]

@@ -47,6 +47,7 @@ async def train_alone(local: LocalPeer) -> Stop:
     control = control_server(node, local, None)
     metrics = MetricsEndpoint(local.peer_config, local.view)
     signals.install_for(node, asyncio.get_running_loop(), grace_seconds=local.peer_config.grace_seconds)
+    local.workdir.on_phase(None)  # from here on the view shows what happens
     local.view.start()
     try:
         local.sink.write(local.started)

@@ -4,7 +4,6 @@ Nothing here decides anything about training.
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from adloco_p2p.config.peer_config import PeerConfig
@@ -13,7 +12,7 @@ from adloco_p2p.control.endpoint import parse_listen
 from adloco_p2p.control.server import ControlServer
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.telemetry import Started
-from adloco_p2p.core.model.types import Capacity, PeerId
+from adloco_p2p.core.model.types import Capacity, PeerId, roster_of
 from adloco_p2p.core.peer.peer import Cadence
 from adloco_p2p.data.feed import IndexedFeed, open_feed
 from adloco_p2p.numerics.batch import Feed
@@ -69,9 +68,9 @@ class LocalPeer:
         return self.engine.snapshot_bytes / CHECKPOINT_BYTES_PER_SECOND
 
     def begin(self) -> Durable:
-        """Begin with the genesis plan; the author of the run makes the fresh instances, others fetch theirs."""
+        """Begin with the genesis plan; the peers of its roster make the fresh instances, others fetch theirs."""
         plan = genesis_of(self.run)
-        held = tuple(item.instance for item in plan.instances) if self.me == self.run.author else ()
+        held = tuple(item.instance for item in plan.instances) if self.me in roster_of(plan) else ()
         self.engine.start(held)
         return Durable(round=0, plans=(plan,), held=held)
 
@@ -80,18 +79,11 @@ class LocalPeer:
         self.workdir.close()
 
 
-def open_local(
-    *, workdir: Workdir, run: RunConfig, peer_config: PeerConfig, view: View, say: Callable[[str], None]
-) -> LocalPeer:
+def open_local(*, workdir: Workdir, run: RunConfig, peer_config: PeerConfig, view: View) -> LocalPeer:
     """Build data, model and storage of one peer; restore the last checkpoint where there is one.
 
-    Raises ConfigError, StorageError and DeviceError. `say` prints the phases that take time.
+    Raises ConfigError, StorageError and DeviceError.
     """
-
-    def enter(phase: str) -> None:
-        workdir.enter(phase)
-        say(phase)
-
     workdir.adopt(run)
     select_device(peer_config)  # a device that is not there is noticed before the text is read
     me = Identity.load_or_create(workdir.identity_path).peer_id
@@ -99,9 +91,9 @@ def open_local(
     latest = store.latest()
     event_log = EventLog.open(workdir.events_path)
     broadcaster = EventBroadcaster(view, events_path=workdir.events_path)
-    enter("reading the text")
+    workdir.enter("reading the text")
     feed = open_feed(run, cache_dir=workdir.path / "data")
-    enter("building the model")
+    workdir.enter("building the model")
     engine = Hosting(run, peer_config, me, feed)
     if latest is not None:
         for instance in latest.instances:
@@ -126,6 +118,7 @@ def open_local(
             micro_batch_limit=engine.micro_batch_limit,
             max_instances=peer_config.max_instances,
             is_reachable=not peer_config.client_mode,
+            is_keeper=peer_config.keeper,
         ),
         started=_started(me, run, engine, feed, resumed_round=latest.round if latest else None),
     )
@@ -149,7 +142,7 @@ def _started(me: PeerId, run: RunConfig, engine: Hosting, feed: Feed, *, resumed
     )
 
 
-BANDWIDTH_SECONDS = 2.0
+BANDWIDTH_SECONDS = 0.5
 """Period of the rates in the views."""
 
 

@@ -112,7 +112,8 @@ class Averaging:
 
     def _reduce(self, attempt: _Attempt, process: "Process") -> None:
         contributions = {peer: (attempt.members[peer], member.contribution) for peer, member in sorted(attempt.joined.items())}
-        attempt.average = process.device.reduce(contributions)
+        is_strict = any(member.effect.is_strict for member in attempt.joined.values())
+        attempt.average = process.device.reduce(contributions, is_strict=is_strict)
         self.computed[process.device.average_digest(attempt.average)] = None
         is_alone = len(attempt.members) == 1
         for peer, member in attempt.joined.items():

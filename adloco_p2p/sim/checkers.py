@@ -15,18 +15,17 @@
 
 from collections.abc import Collection, Sequence
 
-from adloco_p2p.core.agreement.membership import Timing
+from adloco_p2p.core.agreement.membership import ROSTERS_KEPT, Timing
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Ballot, JoinRequest, LedgerEntry, Reorg, Verify, Vote
 from adloco_p2p.core.model.messages import Accepted, Ack, Heartbeat, Leave, Prepare, Promise, Promised, Proposal, Refusal, Voted
 from adloco_p2p.core.model.run_progress import proven_samples
 from adloco_p2p.core.model.types import Decide, Digest, PeerId, Report, RosterChange, RoundPlan
 from adloco_p2p.sim.healing import Healing
+from adloco_p2p.sim.orders import signers_and_course
 
 BEATS_PER_LIFE = 10_000_000
 """Of such a range are the beats of one process."""
-UNDERSTOOD = 4
-"""Rosters whose heartbeats every peer must understand."""
 
 
 class Violation(AssertionError):
@@ -140,7 +139,7 @@ class Checkers:
                         self._hear_owner(peer, life.peer, life.incarnation * BEATS_PER_LIFE, now)
                 self._hear_owner(peer, sender, message.beat, now)
                 roster = self._plans.get(message.roster)
-                if roster is not None and message.roster in list(self._understood[peer])[-UNDERSTOOD:]:
+                if roster is not None and message.roster in list(self._understood[peer])[-ROSTERS_KEPT:]:
                     for roster_entry, beat in zip(roster.roster, message.heard, strict=False):
                         if roster_entry.peer in members:
                             self._hear_of(peer, roster_entry.peer, beat, now)
@@ -285,10 +284,16 @@ class Checkers:
         broken = self.healing.broken(entry)
         if broken:
             raise Violation(broken)
+        try:
+            signers, course = signers_and_course(parent, value)
+        except ValueError as error:
+            raise Violation(f"round {entry.plan.round}: {error}") from None
         change = RosterChange(
             joined=tuple((join.peer, join.capacity) for join in value.joined),
             departed=tuple(sorted({*value.departed, *_banned(entry, parent)})),
             branches=self.healing.newly_named(entry),
+            signers=signers,
+            course=course,
         )
         ordered = tuple(sorted(reports, key=lambda report: report.peer))
         if len({report.peer for report in ordered}) < len(ordered) or self._decide(parent, ordered, change) != entry.plan:
@@ -379,19 +384,20 @@ class Checkers:
 
 def _deciding(plan: RoundPlan) -> list[PeerId]:
     """The electors of the successor: founders and those that owe no report of their probation, if they reported one of the last
-    four rounds."""
+    four rounds. Of keepers none, unless there is nobody else."""
+    seats = [seat for seat in plan.roster if not seat.capacity.is_keeper] or plan.roster
     last_round = {
         roster_entry.peer: roster_entry.joined_round - 1 if roster_entry.last_report is None else roster_entry.last_report
-        for roster_entry in plan.roster
+        for roster_entry in seats
     }
-    lately = [roster_entry for roster_entry in plan.roster if plan.round - 2 - last_round[roster_entry.peer] < 4]
+    lately = [roster_entry for roster_entry in seats if plan.round - 2 - last_round[roster_entry.peer] < 4]
     old = [
         roster_entry.peer
         for roster_entry in lately
         if roster_entry.joined_round == 0 or (roster_entry.last_report is not None and roster_entry.probation == 0)
     ]
     reporting = [roster_entry.peer for roster_entry in lately if roster_entry.last_report is not None]
-    return old or reporting or [roster_entry.peer for roster_entry in plan.roster]
+    return old or reporting or [roster_entry.peer for roster_entry in seats]
 
 
 def _banned(entry: LedgerEntry, parent: RoundPlan) -> list[PeerId]:

@@ -25,6 +25,8 @@ from adloco_p2p.core.model.types import (
 TOKENS_PER_SAMPLE = 31
 LOSS = 3.0
 HELDOUT_LOSS = 2.0
+STATES_KEPT = 2
+"""Outer steps that can be gone back by."""
 
 
 def hashed(*parts: object) -> Digest:
@@ -48,14 +50,21 @@ class Device(Protocol):
 
     def inner_result(self, effect: RunInner, seconds: float) -> InnerResult: ...
 
-    def reduce(self, contributions: Mapping[PeerId, tuple[int, object]]) -> object:
-        """The average: peer -> weight and pseudo-gradient."""
+    def reduce(self, contributions: Mapping[PeerId, tuple[int, object]], *, is_strict: bool) -> object:
+        """The average, by the run's rule or the stricter one: peer -> weight and pseudo-gradient."""
 
     def average_digest(self, average: object) -> Digest: ...
 
     def statistics(self, own: object, average: object) -> PseudoGradientStatistics: ...
 
-    def apply_outer(self, instance: InstanceId, average: object) -> None: ...
+    def apply_outer(self, instance: InstanceId, average: object) -> bool:
+        """False: nothing can go on from where the step leads, and nothing was changed."""
+
+    def measure_step(self, instance: InstanceId) -> tuple[float, float]:
+        """The loss before and after the last outer step."""
+
+    def rewind(self, instance: InstanceId, state: Digest) -> bool:
+        """Go back to one of the last two states. False where it is not kept."""
 
     def carry_over(self, instance: InstanceId) -> None:
         """No outer step: the next pseudo-gradient spans this round, too."""
@@ -96,6 +105,8 @@ class HashDevice:
         self._traits = traits
         self._random = random
         self._states: dict[InstanceId, Digest] = {}
+        self._kept: dict[InstanceId, list[Digest]] = {}
+        """States before the last outer steps."""
         self._begun: dict[InstanceId, Digest] = {}
         """The last pseudo-gradient of each instance, ..."""
         self._carried: dict[InstanceId, Digest] = {}
@@ -131,8 +142,8 @@ class HashDevice:
             micro_batch_limit=8,
         )
 
-    def reduce(self, contributions: Mapping[PeerId, tuple[int, object]]) -> object:
-        return hashed("average", sorted(contributions.items()))
+    def reduce(self, contributions: Mapping[PeerId, tuple[int, object]], *, is_strict: bool) -> object:
+        return hashed("strict average" if is_strict else "average", sorted(contributions.items()))
 
     def average_digest(self, average: object) -> Digest:
         return Digest(str(average))
@@ -142,9 +153,22 @@ class HashDevice:
         noise = 1e29 if self._traits.is_liar else self._random.uniform(2.0, 6.0)
         return PseudoGradientStatistics(own_sqnorm=noise, inner_product=1.0, averaged_sqnorm=1.5)
 
-    def apply_outer(self, instance: InstanceId, average: object) -> None:
+    def apply_outer(self, instance: InstanceId, average: object) -> bool:
+        self._kept[instance] = [*self._kept.get(instance, []), self._states[instance]][-STATES_KEPT:]
         self._states[instance] = hashed("step", self._states[instance], average)
         self._carried.pop(instance, None)
+        return True
+
+    def measure_step(self, instance: InstanceId) -> tuple[float, float]:
+        del instance
+        return HELDOUT_LOSS, HELDOUT_LOSS
+
+    def rewind(self, instance: InstanceId, state: Digest) -> bool:
+        if state not in (*self._kept.get(instance, []), self._states[instance]):
+            return False
+        self._states[instance] = state
+        self._carried.pop(instance, None)
+        return True
 
     def carry_over(self, instance: InstanceId) -> None:
         if instance in self._begun:

@@ -65,15 +65,16 @@ class Healing:
         self._heads[peer] = canonical.digest_once(plan)
 
     def switched(self, peer: PeerId, switched: Reorg) -> None:
-        """The states that its last report names are trained apart, if they are of the lost history and it hosts them still."""
+        """The states that its last report names are trained apart, if they are of the lost history and it has hosted them ever
+        since: a peer that is no host for a round drops the state."""
         lost, last = {entry.value.plan for entry in switched.lost}, self._last.get(peer)
         self._apart[peer] = []
         if last is not None and last.plan in lost:
-            hosted = _mine(peer, switched.lost[-1].plan)
+            since = [_mine(peer, entry.plan) for entry in switched.lost if entry.plan.round > last.round]
             self._apart[peer] = [
                 _Apart(branch=switched.lost[0].value.plan, instance=item.instance, state=item.state_digest)
                 for item in last.instances
-                if item.instance in hosted
+                if all(item.instance in hosted for hosted in since)
             ]
         self._heads[peer] = switched.won[-1].value.plan
 

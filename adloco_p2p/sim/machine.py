@@ -33,6 +33,7 @@ from adloco_p2p.core.model.events import (
     FetchFailed,
     FetchState,
     InnerFinished,
+    MeasureStep,
     Outcome,
     OuterApplied,
     Persist,
@@ -50,13 +51,14 @@ from adloco_p2p.core.model.events import (
     StateFetched,
     StateKept,
     StateServed,
+    StepMeasured,
     Stop,
     Ticked,
     Transition,
     TransitionApplied,
 )
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Vote
-from adloco_p2p.core.model.messages import Ack, Heartbeat, Message, Promise, Proposal
+from adloco_p2p.core.model.messages import Ack, AverageDigest, Heartbeat, Message, Promise, Proposal
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import Capacity, Decide, Digest, InstanceId, PeerId, Report, RoundPlan, roster_of
 from adloco_p2p.core.peer.agreement_port import Agreement
@@ -188,6 +190,12 @@ class WatchedAgreement:
     def verify(self, peer: PeerId, payload: bytes, signature: str) -> bool:
         return self.inner.verify(peer, payload, signature)
 
+    def keep_vote(self, plan: Digest, vote: AverageDigest) -> list[Persist]:
+        return self.inner.keep_vote(plan, vote)
+
+    def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
+        return self.inner.kept_vote(plan, instance)
+
     def leave(self, now: float) -> list[Outcome]:
         return _marked(self.inner.leave(now))
 
@@ -264,6 +272,7 @@ class Machine:
         rate: float,
         round_seconds: float,
         is_liar: bool = False,
+        is_keeper: bool = False,
         alters: Callable[[Report], Report] | None = None,
     ) -> None:
         """`offset`, `rate`: of its clock against the world's. `alters`: what a liar makes of its own reports."""
@@ -287,6 +296,7 @@ class Machine:
         """It dies at the persistence point after so many more."""
         self.frozen_until = 0.0
         self._around = around
+        self._capacity = replace(around.capacity, is_keeper=is_keeper)
         self._offset = offset
         self._rate = rate
         self.round_seconds = round_seconds
@@ -329,7 +339,7 @@ class Machine:
             records=tuple(self.disk.journal),
             recall=self.disk.recall,
             contacts=tuple(other for other in around.machines if other != me),
-            capacity=around.capacity,
+            capacity=self._capacity,
             decide=around.decide,
             sign=lambda payload: sign(me, payload),
             verify=verify,
@@ -349,7 +359,7 @@ class Machine:
             device.start({instance: self.disk.states[durable.round, instance] for instance in durable.held})
         for instance in durable.held:
             process.offer(instance, durable.round)
-        self.feed(Started(durable=durable, capacity=around.capacity), process)
+        self.feed(Started(durable=durable, capacity=self._capacity), process)
 
     def _durable(self) -> Durable:
         """Of the checkpoint; without one the run begins anew, with fresh instances for the founders."""
@@ -522,7 +532,7 @@ class Machine:
     def _on_device(self, effect: Effect, process: Process) -> None:
         """Work on the device runs in order; what ends the round before comes between inner steps that did not wait for it."""
         around, now = self._around, self._around.queue.now
-        if not isinstance(effect, ApplyOuter | CarryOver | Evaluate | SaveInstance | SaveCheckpoint):
+        if not isinstance(effect, ApplyOuter | CarryOver | MeasureStep | Evaluate | SaveInstance | SaveCheckpoint):
             process.is_ahead = False
         if isinstance(effect, DiscardRound):
             process.fetches.pop(effect.instance, None)
@@ -582,13 +592,19 @@ class Machine:
                 return self._apply_outer(instance, number, process)
             case CarryOver(instance=instance, round=number):
                 return self._carry_over(instance, number, process)
-            case Transition(forks=forks, merges=merges):
+            case MeasureStep(instance=instance, round=number):
+                before, after = device.measure_step(instance)
+                return StepMeasured(instance=instance, round=number, before=before, after=after)
+            case Transition(forks=forks, merges=merges, rewinds=rewinds):
+                missing = tuple(instance for instance, state in rewinds if not device.rewind(instance, state))
+                for instance in sorted({instance for instance, _ in rewinds} - {*missing}):
+                    process.offer(instance, effect.round)
                 device.transition(forks, merges)
                 for merge in merges:
                     for source in merge.sources:
                         if source != merge.target:
                             self._forget(source, process)
-                return TransitionApplied(round=effect.round)
+                return TransitionApplied(round=effect.round, missing=missing)
             case Probe(round=number, merge=merge):
                 return Probed(round=number, verdict=device.probe(merge))
             case Evaluate(instance=instance, round=number):
@@ -610,10 +626,11 @@ class Machine:
         if average is None:
             raise Violation(f"{self.peer} applies the average of instance {instance} in round {number} and has none")
         self._around.checkers.applied(self.peer, instance, number, process.device.average_digest(average))
-        process.device.apply_outer(instance, average)
+        is_applied = process.device.apply_outer(instance, average)
         digest, state_digest = process.device.digests(instance)
         process.offer(instance, number + 1)
-        return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest)
+        refused = not is_applied
+        return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest, is_refused=refused)
 
     def _carry_over(self, instance: InstanceId, number: int, process: Process) -> Event:
         process.buffers.forget(instance, before=number + 1)

@@ -1,8 +1,8 @@
 """What must hold of whole peers after every event, beside the promises about the agreement (`checkers.py`).
 
 1. `handle` never raises (checked by the machine that calls it).
-2. A host applies only what a majority of the planned contributors voted for, and all hosts the same, unless a contributor lost
-   its vote in a restart, or lies.
+2. A host applies only what a majority of the planned contributors voted for, and all hosts the same, unless a contributor
+   lies. A host casts one vote on the average of a round in all its lives, and writes it down before it sends it.
 3. An instance is averaged, applied, saved and copied only where it is (checked by the machine).
 4. No table of a peer grows beyond its bound, and the ledger verifies (checked at the end).
 5. After the last fault all that live end the run with one state (checked by the world).
@@ -10,15 +10,16 @@
 Only honest machines are judged.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import fields, is_dataclass
 
 from adloco_p2p.core.agreement.membership import MAX_KNOWN
+from adloco_p2p.core.averaging.commit_votes import Choice, choice_of
 from adloco_p2p.core.ledger.validation import verify_ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Event, Received
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
-from adloco_p2p.core.model.messages import AverageDigest, Leave
+from adloco_p2p.core.model.messages import AverageDigest, CommitVoted, Leave
 from adloco_p2p.core.model.telemetry import FastForwarded, Log, Resumed
 from adloco_p2p.core.model.types import Decide, Digest, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.sim.checkers import Checkers, Violation
@@ -43,6 +44,10 @@ class PeerCheckers:
         """Plan and instance -> the average that each host applied."""
         self._votes: dict[tuple[int, InstanceId, Digest], dict[PeerId, None]] = {}
         """Round, instance and average -> who has ever voted for it."""
+        self._cast: dict[tuple[PeerId, Digest, InstanceId], Choice] = {}
+        """Peer, plan and instance -> its vote, as written down."""
+        self._on_disk: dict[tuple[PeerId, int, InstanceId, Choice], None] = {}
+        """The same by what a message shows."""
         self.num_void = 0
         """Rounds of an instance that ended at some host without an outer step."""
         self._began_at: dict[Digest, float] = {canonical.digest_once(genesis): 0.0}
@@ -80,12 +85,23 @@ class PeerCheckers:
 
     def persisting(self, peer: PeerId, record: object) -> None:
         self._agreement.persisting(peer, record)
+        if isinstance(record, CommitVoted):
+            self._vote_kept(peer, record)
         if isinstance(record, LedgerEntry) and record.value.plan not in self._plans:
             self._plans[record.value.plan] = record.plan
             self._began_at[record.value.plan] = self._now
 
+    def _vote_kept(self, peer: PeerId, record: CommitVoted) -> None:
+        vote, choice = record.vote, choice_of(record.vote)
+        known = self._cast.setdefault((peer, record.plan, vote.instance), choice)
+        if known != choice:
+            raise Violation(f"{peer} votes twice on the average of instance {vote.instance} in round {vote.round}")
+        self._on_disk[peer, vote.round, vote.instance, choice] = None
+
     def before_send(self, peer: PeerId, message: object, now: float) -> None:
         if isinstance(message, AverageDigest):
+            if message.signature and (peer, message.round, message.instance, choice_of(message)) not in self._on_disk:
+                raise Violation(f"{peer} sends a vote on an average that is not on its disk")
             self._votes.setdefault((message.round, message.instance, message.digest), {})[peer] = None
         if isinstance(message, Leave):
             self._agreement.left(peer)
@@ -130,18 +146,13 @@ class PeerCheckers:
         applied = self._applied.setdefault((plan, instance), {})
         applied[peer] = average
         differing = [other for other, digest in applied.items() if digest != average]
-        if differing and not self._is_excused(contributors, plan):
+        if differing and not any(peer in self._liars for peer in contributors):
             told = {name: digest[:8] for name, digest in applied.items()}
             raise Violation(f"hosts of instance {instance} apply different averages in round {round}: {told}")
 
     def carried_over(self, peer: PeerId) -> None:
         """A round is void for a host."""
         self.num_void += peer not in self._liars
-
-    def _is_excused(self, contributors: Iterable[PeerId], plan: Digest) -> bool:
-        """Some contributor lost its vote in a restart or a fast-forward since the plan was made, or lies."""
-        since = self._began_at[plan]
-        return any(self._disturbed_at.get(peer, -1e9) >= since or peer in self._liars for peer in contributors)
 
     def _disturb(self, peer: PeerId) -> None:
         self._disturbed_at[peer] = self._now

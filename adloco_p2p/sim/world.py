@@ -6,7 +6,7 @@ effect as it takes place, and at the states of all at the end.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
@@ -67,6 +67,8 @@ class Parts:
     """Number of such a founder -> what it makes of its own reports before it signs them."""
     returned: Mapping[int, Callable[[PeerId, object], object]] = field(default_factory=dict)
     """Number of such a founder -> what it hands a host, as a reducer, in place of an average."""
+    keepers: frozenset[int] = frozenset()
+    """Numbers of founders that train nothing."""
 
 
 class World:
@@ -105,7 +107,9 @@ class World:
         self.decide = CachedRule(self.rules)
         names = [name_of(index) for index in range(peers)]
         signers = names[:1] if self.rules.admission.kind == "tickets" else ()
-        self.genesis = genesis(RUN, tuple((name, CAPACITY) for name in names), self.rules, signers=signers)
+        self._keepers = frozenset(names[index] for index in self.parts.keepers)
+        offers = tuple((name, replace(CAPACITY, is_keeper=name in self._keepers)) for name in names)
+        self.genesis = genesis(RUN, offers, self.rules, signers=signers)
         self.liars = {names[index]: None for index in self.parts.strategies}
         """Members that depart from the protocol: nobody judges them."""
         self.network = Network(
@@ -264,6 +268,7 @@ class World:
             rate=1.0 + random.uniform(-1e-3, 1e-3) if faults.skew_seconds else 1.0,
             round_seconds=self._round_seconds * (3.0 if random.random() < faults.slow_peers else 1.0),
             is_liar=is_liar,
+            is_keeper=peer in self._keepers,
             alters=self._lied if is_liar else None,
         )
         self.network.add(peer, tuple(self.machines))

@@ -13,6 +13,7 @@ crash.txt          how the last crash ended; it is in support-bundle.zip too (`s
 
 import fcntl
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -32,6 +33,10 @@ MAX_RUN_BYTES = 1 << 20
 
 HELPING = "running as a bootstrap: it helps peers to find each other"
 """The phase of a directory's holder that is a bootstrap."""
+READY = "ready"
+"""The phase of a founder that can train, until all founders can, begins with this."""
+ENDING = "ending, because the process that started it has ended"
+"""The phase of a peer of a swarm whose parent was killed."""
 MANIFEST = "manifest.bin"
 """The signed configuration of a run that was begun on the network."""
 EXPORT_RECORD = "adloco_run.json"
@@ -52,6 +57,13 @@ class Holder:
         """A bootstrap: it runs, and there is nothing to ask it."""
         return self.starting == HELPING
 
+    @property
+    def words(self) -> str:
+        """What the process does while it cannot be asked."""
+        if self.starting in (HELPING, ENDING):
+            return self.starting
+        return f"starting: {self.starting}"
+
 
 @dataclass(slots=True, kw_only=True)
 class Workdir:
@@ -61,6 +73,8 @@ class Workdir:
     run: RunConfig | None
     """The run whose state lies here; none in a fresh directory."""
     _lock: FileIO
+    on_phase: Callable[[str | None], None] = lambda _: None
+    """Shows the phases to the user of this process."""
 
     @classmethod
     def open(cls, path: Path) -> "Workdir":
@@ -78,6 +92,7 @@ class Workdir:
         """Let others know what the process does while it starts, before it can be asked; none: it has started."""
         with reported(self.path):
             _write_holder(self._lock, phase)
+        self.on_phase(phase)
 
     def adopt(self, run: RunConfig) -> None:
         """Bind a fresh directory to a run, for good. Raises ConfigError where it belongs to another one.
@@ -144,6 +159,10 @@ class Workdir:
     @property
     def journal_path(self) -> Path:
         return self.path / "journal.bin"
+
+    @property
+    def attempts_path(self) -> Path:
+        return self.path / "attempts.txt"
 
     @property
     def events_path(self) -> Path:

@@ -13,7 +13,7 @@ import torch
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import AveragingError, StateTransferFailed
 from adloco_p2p.numerics.aggregate import Aggregate, aggregate
-from adloco_p2p.numerics.aggregation.registry import rule_named
+from adloco_p2p.numerics.aggregation.registry import STRICT, rule_named
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.digest import tensor_digest
 from adloco_p2p.numerics.reduction import pseudo_gradient_statistics
@@ -92,14 +92,16 @@ class MemoryPort:
         *,
         round: int,
         key: Digest,
+        plan: Digest,
         weights: tuple[tuple[PeerId, int], ...],
         vector: torch.Tensor,
         timeout_seconds: float,
         steps: tuple[int, ...],
         shares: tuple[float, ...] = (),
+        is_strict: bool = False,
     ) -> MemoryAverage:
         """Wait for all members, then aggregate; all members receive the same tensor values."""
-        del round, shares  # no member reduces here, and everything is kept
+        del round, plan, shares  # no member reduces here, and everything is kept
         rendezvous = self.swarm.rendezvous.setdefault(key, _Rendezvous(weights=weights))
         assert rendezvous.weights == weights, "the key binds the members"
         members = tuple(peer for peer, _ in weights)
@@ -110,7 +112,7 @@ class MemoryPort:
                 [rendezvous.vectors[peer] for peer in members],
                 [weight for _, weight in weights],
                 steps,
-                rule=rule_named(self.swarm.aggregation),
+                rule=STRICT if is_strict else rule_named(self.swarm.aggregation),
                 codec=codec_named(self.swarm.codec),
             )
             average = rendezvous.result.vector

@@ -16,24 +16,28 @@ import transformers
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import InnerResult, RunInner
-from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict
+from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict, within_scalars
 from adloco_p2p.errors import LocalProtocolError, StorageError
 from adloco_p2p.numerics.batch import Batch, Feed
 from adloco_p2p.numerics.digest import state_digests
 from adloco_p2p.numerics.layout import flatten, fragment
-from adloco_p2p.numerics.outer_optimizer import outer_step_
+from adloco_p2p.numerics.outer_optimizer import is_sound, outer_step_
 from adloco_p2p.numerics.reduction import weighted_average
 from adloco_p2p.training.adapters import draw_adapter_
 from adloco_p2p.training.device import configure_device
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.inner_loop import OnProgress, run_inner_steps
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, has_shape_of, inner_optimizer, load_state_
+from adloco_p2p.training.input_worker import InputWorker
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.learning_rate import learning_rate_schedule
 from adloco_p2p.training.memory_need import memory_need
 from adloco_p2p.training.memory_search import MicroBatchLimit, search_cpu, search_cuda
 from adloco_p2p.training.model import build_model, derived_seed, initial_seed
 from adloco_p2p.training.shell import ModelShell
+
+GUARD_ROWS = 32
+"""Rows on which an outer step is measured, before and after it."""
 
 
 class Hosting:
@@ -45,8 +49,8 @@ class Hosting:
         self._run = run
         self._peer_config = peer_config
         self._me = me
-        self._feed = feed
         self._device = configure_device(peer_config)
+        self._feed = InputWorker(feed, device=self._device)
         module = self._build_model(InstanceId(0))
         self._shell = ModelShell(module, device=self._device, is_bfloat16=run.model.precision == "bfloat16")
         if peer_config.activation_checkpointing:
@@ -131,16 +135,21 @@ class Hosting:
             self.discard(instance_id)
         instance.round = effect.round
         self._pseudo_gradients.pop(instance_id, None)
-        stream = self._feed.open(
-            instance=instance_id, peer=self._me, round=effect.round, first_sample=effect.share.first_sample
+        batches = self._feed.open(
+            instance=instance_id,
+            peer=self._me,
+            round=effect.round,
+            first_sample=effect.share.first_sample,
+            num_samples=effect.share.effective_batch,
+            num_batches=effect.share.inner_steps,
         )
         micro_batch_limit = self.micro_batch_limit  # probing draws from torch's random state, so before it is seeded
-        with self._own_randomness():
+        with self._own_randomness(), batches:
             torch.manual_seed(derived_seed(self._run.seed, "inner", instance_id, self._me, effect.round))
             result = run_inner_steps(
                 self._shell,
                 instance,
-                stream,
+                batches,
                 share=effect.share,
                 schedule=learning_rate_schedule(effect, inner=self._run.inner, initial_batch=self._run.batch.initial_batch),
                 micro_batch_limit=micro_batch_limit,
@@ -152,6 +161,9 @@ class Hosting:
             assert self._micro_batch_limit is not None
             self._micro_batch_limit.note_round(result.micro_batch_limit)
             instance.fraction = result.samples / sum(share.samples for share in effect.plan.hosts)
+            if result.has_diverged:  # its moments are of parameters that are given up
+                instance.has_diverged = True
+                instance.forget_moments()
         return result
 
     def _fragment_of(self, round: int) -> slice:
@@ -196,20 +208,31 @@ class Hosting:
 
     def apply_outer(
         self, instance: InstanceId, averaged: torch.Tensor, *, round: int, residual: torch.Tensor | None = None
-    ) -> None:
+    ) -> bool:
         """Step the outer parameters with the committed average [R] of the round; the local parameters follow, unless the inner
         steps of the next one have begun. `residual` [R], what the round's pseudo-gradient lost on its way into the average, is
-        kept, and is part of the next one, also where that is made already."""
+        kept, and is part of the next one, also where that is made already.
+
+        False where the step would lead to parameters that are not sound (`is_sound`): then outer parameters and momentum stay
+        as they are, on every host alike, since all have the same ones and the same average.
+        """
         hosted = self._get(instance)
         part = self._fragment_of(round)
         outer, momentum = hosted.outer.clone(), hosted.momentum.clone()
         self._step(outer[part], momentum[part], averaged)
-        hosted.set_outer(outer, momentum)
-        if residual is not None and self._run.averaging.feedback:
+        is_applied = is_sound(outer[part], momentum[part])
+        if is_applied:
+            if self._run.guard.enabled:
+                hosted.keep_present()
+            hosted.set_outer(outer, momentum)
+        else:
+            hosted.forget_moments()
+        if is_applied and residual is not None and self._run.averaging.feedback:
             self._keep_residual(instance, part, residual, is_late=hosted.round is not None and hosted.round > round)
         if hosted.round is None or hosted.round <= round:
             hosted.return_to_outer(part)
             self._pseudo_gradients.pop(instance, None)
+        return is_applied
 
     def carry_over(self, instance: InstanceId, pseudo_gradient: torch.Tensor | None, *, round: int) -> None:
         """The round is void: its outer step falls out, and the next pseudo-gradient spans it, too.
@@ -220,6 +243,10 @@ class Hosting:
         """
         hosted = self._get(instance)
         residual, feedback = self._residual.get(instance), self._run.averaging.feedback
+        if hosted.has_diverged:  # with what was carried into it, it has nothing to give
+            if hosted.round is None or hosted.round <= round:
+                hosted.return_to_outer()
+            return
         if hosted.round is None or hosted.round <= round:
             if hosted.start is not None and pseudo_gradient is not None:  # it counts from elsewhere than the outer parameters
                 hosted.local.copy_(hosted.outer - pseudo_gradient)
@@ -237,6 +264,32 @@ class Hosting:
             if residual is not None:
                 following.sub_(residual, alpha=feedback)
         self._residual.pop(instance, None)
+
+    def measure_step(self, instance: InstanceId, state: Digest) -> tuple[float, float]:
+        """Loss before and after the last outer step, nats per predicted token, on rows that `state`, the digest of what it led
+        to, draws: no contributor knew them before it was bound."""
+        hosted = self._get(instance)
+        rows = self._feed.drawn(state, GUARD_ROWS)
+        micro_batch = self.micro_batch_limit
+        before, after = (
+            heldout_loss(self._shell, outer, rows, micro_batch=micro_batch) for outer in (hosted.kept[-1][0], hosted.outer)
+        )
+        return before, after
+
+    def rewind(self, instance: InstanceId, state: Digest) -> bool:
+        """Go back to the kept state with this digest, with zero moments and adoption warm-up: what they learned since, they
+        learned elsewhere. False where there is none; then nothing is changed."""
+        hosted = self._get(instance)
+        found = next((kept for kept in (*hosted.kept, hosted.state) if state_digests(*kept)[1] == state), None)
+        if found is None:
+            return False
+        hosted.set_outer(*found)
+        hosted.kept.clear()
+        hosted.forget_moments()
+        hosted.return_to_outer()
+        self._pseudo_gradients.pop(instance, None)
+        self._residual.pop(instance, None)
+        return True
 
     def _part(self, hosted: Instance) -> slice:
         """The parameters that the pseudo-gradient of the current round refers to."""
@@ -276,8 +329,7 @@ class Hosting:
 
     def state(self, instance: InstanceId) -> tuple[torch.Tensor, torch.Tensor]:
         """Outer parameters and momentum [P], which nobody writes to: what a donor serves and `adopt` takes."""
-        hosted = self._get(instance)
-        return hosted.outer, hosted.momentum
+        return self._get(instance).state
 
     # --- forks and merges --------------------------------------------------------------------------------------------
 
@@ -299,14 +351,17 @@ class Hosting:
 
     def probe_merge(self, merge: Merge) -> ProbeVerdict:
         """Held-out losses of the sources and of the point that the merge would give; changes nothing."""
-        losses = tuple(self.evaluate(source) for source in merge.sources)
+        losses = tuple(within_scalars(self.evaluate(source)) for source in merge.sources)
         merged = weighted_average([self._get(source).outer for source in merge.sources], merge.weights)
         return ProbeVerdict(
-            sources=merge.sources, target=merge.target, source_losses=losses, merged_loss=self._heldout_loss(merged)
+            sources=merge.sources,
+            target=merge.target,
+            source_losses=losses,
+            merged_loss=within_scalars(self._heldout_loss(merged)),
         )
 
     def evaluate(self, instance: InstanceId) -> float:
-        """Held-out loss of the outer parameters, nats per predicted token."""
+        """Held-out loss of the outer parameters, nats per predicted token; infinite where it is not a number."""
         return self._heldout_loss(self._get(instance).outer)
 
     # --- saving ------------------------------------------------------------------------------------------------------

@@ -3,16 +3,18 @@
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import SupportsFloat
 
 import torch
 
 from adloco_p2p.core.model.events import InnerResult
-from adloco_p2p.core.model.types import HostShare
+from adloco_p2p.core.model.types import HalfBatchStatistics, HostShare
 from adloco_p2p.errors import DeviceError
-from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch, SampleStream
+from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from adloco_p2p.numerics.grad_stats import half_batch_statistics
+from adloco_p2p.numerics.outer_optimizer import is_sound
+from adloco_p2p.training.input_worker import ReadyBatches
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.learning_rate import LearningRateSchedule
 from adloco_p2p.training.shell import ModelShell
@@ -32,7 +34,7 @@ reading it waits for the device, so a caller that throttles reads only what it s
 def run_inner_steps(
     shell: ModelShell,
     instance: Instance,
-    stream: SampleStream,
+    batches: ReadyBatches,
     *,
     share: HostShare,
     schedule: LearningRateSchedule,
@@ -47,28 +49,19 @@ def run_inner_steps(
     Returns what was done, which after a stop is a smaller contribution but a valid one (its weight is its samples); none where
     nothing was done. The caller decides whether it counts or is discarded. The time of `should_stop` does not count as
     training.
-    Raises DeviceError where one sample does not fit, or where training has diverged.
+    Raises DeviceError where one sample does not fit.
     """
     assert share.inner_steps >= 1 and share.effective_batch >= 1, share
-    started = time.perf_counter()
-    away_seconds = 0.0
-
-    def is_told_to_stop() -> bool:
-        nonlocal away_seconds
-        asked = time.perf_counter()
-        answer = should_stop()
-        away_seconds += time.perf_counter() - asked
-        return answer
-
+    clock = _TrainingClock()
     micro_batch = min(share.micro_batch_size, micro_batch_limit)
     loss_sum = torch.zeros((), dtype=torch.float64, device=shell.device)
     measured: list[StepNoise] = []
     tokens = steps = 0
     shell.bind(instance.local)
     shell.module.train()
-    # ---------------------------------------------------------------------------------------------- one inner step
-    while steps < share.inner_steps and not is_told_to_stop():
-        rows = stream.take(share.effective_batch)
+    while steps < share.inner_steps and not clock.without(should_stop):
+        batch = batches.take()
+        rows = batch.rows.to(shell.device)  # all of them at once, without waiting; the CPU does nothing more with them
         is_measured_now = is_measured and steps % STATISTICS_PERIOD == 0 and rows.num_samples >= 2
         step_loss, noise, fitting = _accumulate_what_fits(shell, rows, micro_batch=micro_batch, is_measured=is_measured_now)
         if fitting < micro_batch:
@@ -77,15 +70,12 @@ def run_inner_steps(
         torch.nn.utils.clip_grad_norm_(shell.parameters, schedule.inner.clip_norm)
         instance.inner_step(shell.gradient, schedule.learning_rate(steps, instance.adoption_steps))
         loss_sum += step_loss
-        step_tokens = rows.num_predicted_tokens
-        tokens += step_tokens
+        tokens += batch.num_predicted_tokens
         steps += 1
-        on_progress(steps, step_loss / max(1, step_tokens), step_tokens)
-    # --------------------------------------------------------------------------------------------------------------
+        on_progress(steps, step_loss / max(1, batch.num_predicted_tokens), batch.num_predicted_tokens)
     if steps == 0:
         return None
     loss = float(loss_sum) / max(1, tokens)  # waits for the device
-    _check_finite(loss, instance)
     return InnerResult(
         samples=steps * share.effective_batch,
         tokens=tokens,
@@ -93,16 +83,32 @@ def run_inner_steps(
         batch_samples=share.effective_batch,
         accumulation_steps=-(-share.effective_batch // micro_batch),
         loss=loss,
-        seconds=time.perf_counter() - started - away_seconds,
-        half_batch=half_batch_statistics([(products.tolist(), halves) for products, halves in measured]),
+        seconds=clock.seconds,
+        half_batch=_statistics(measured) if math.isfinite(loss) else None,
         micro_batch_limit=micro_batch_limit,
+        has_diverged=not (math.isfinite(loss) and is_sound(instance.local)),
     )
 
 
-def _check_finite(loss: float, instance: Instance) -> None:
-    """Raises DeviceError where training has diverged."""
-    if not math.isfinite(loss) or not math.isfinite(float(instance.local.sum())):
-        raise DeviceError("training has diverged: loss or parameters are not finite; lower inner.learning_rate", code="E503")
+def _statistics(measured: Sequence[StepNoise]) -> HalfBatchStatistics | None:
+    return half_batch_statistics([(products.tolist(), halves) for products, halves in measured])
+
+
+class _TrainingClock:
+    """Seconds since it was made, but for those spent elsewhere."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    def without(self, should_stop: Callable[[], bool]) -> bool:
+        asked = time.perf_counter()
+        answer = should_stop()
+        self._started += time.perf_counter() - asked
+        return answer
 
 
 def _accumulate_what_fits(
@@ -133,12 +139,13 @@ def accumulate_gradient(
     Gaussian noise their variance does not depend on it. Returns the sum of the token losses (fp64, on the device). Called
     again, it starts over.
     """
+    rows = rows.to(shell.device)
     num_samples = rows.num_samples
     starts = list(range(0, num_samples, micro_batch))
     if is_measured and len(starts) == 1:
         starts.append((num_samples + 1) // 2)
     predicted = (rows.labels[:, 1:] != IGNORED_LABEL).sum(dim=1, keepdim=True).clamp(min=1)  # [n, 1]
-    weights = (1.0 / (num_samples * predicted.double())).float().to(shell.device)  # [n, 1]
+    weights = (1.0 / (num_samples * predicted.double())).float()  # [n, 1]
     loss_sum = torch.zeros((), dtype=torch.float64, device=shell.device)
 
     def run(start: int, stop: int) -> None:

@@ -1,11 +1,14 @@
 """One instance on one host: what is its own while the module, the gradient and the device are shared."""
 
+from collections import deque
 from collections.abc import Callable
 
 import torch
 
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, load_state_
 
+STATES_KEPT = 2
+"""Outer steps that an instance can go back by: the one that an alarm is about, and the one made meanwhile."""
 NewOptimizer = Callable[[torch.Tensor], InnerOptimizer]
 """The run's inner optimizer, with zero state, for local parameters [P]."""
 
@@ -30,6 +33,8 @@ class Instance:
         self._device = device
         self._new_optimizer = new_optimizer
         self._trained: tuple[torch.Tensor, InnerOptimizer] | None = None
+        self.kept: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=STATES_KEPT)
+        """States before the last outer steps, oldest first."""
         self.set_outer(outer, torch.zeros_like(outer) if momentum is None else momentum)
         self.is_at_boundary = True
         """Whether no round is under way: the local parameters are the outer parameters; or, where fragments are averaged in
@@ -42,6 +47,8 @@ class Instance:
         """Part of the last round's samples that this host trained."""
         self.round: int | None = None
         """The round whose inner steps are under way or done; none at a boundary."""
+        self.has_diverged = False
+        """The round's inner steps led nowhere: its local parameters are to return to the outer parameters, whatever comes."""
         self.adoption_steps: int | None = None
         """Inner steps since this host adopted foreign parameters; none where it never did."""
 
@@ -52,6 +59,15 @@ class Instance:
         assert outer.shape == momentum.shape
         self.outer = outer.pin_memory() if self._device.type == "cuda" else outer
         self.momentum = momentum
+
+    @property
+    def state(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outer parameters and momentum [P]."""
+        return self.outer, self.momentum
+
+    def keep_present(self) -> None:
+        """Before an outer step: its hosts may go back to the state as it is."""
+        self.kept.append(self.state)
 
     def _training(self) -> tuple[torch.Tensor, InnerOptimizer]:
         """What training needs, made when it is first asked for: states that are only served or merged cost no device memory."""
@@ -95,7 +111,7 @@ class Instance:
         if self._trained is not None:
             self.local[part].copy_(self.outer[part])
         self.is_at_boundary, self.start, self.round = True, None, None
-        self.is_carried = False
+        self.is_carried = self.has_diverged = False
 
     def stay_local(self) -> None:
         """The boundary after a void round: local parameters stay where they are, and the next round goes on from there."""

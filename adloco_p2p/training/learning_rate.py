@@ -21,11 +21,13 @@ class LearningRateSchedule:
     """Part of the run behind the first inner step, and behind the round."""
     batch_ratio: float
     """Effective over initial global batch of the instance."""
+    factor: float = 1.0
+    """That signers of the run ordered."""
 
     def learning_rate(self, step: int, adoption_steps: int | None) -> float:
         """Of inner step `step` (from 0) of the round; `adoption_steps` since foreign parameters were adopted, if ever."""
         inner = self.inner
-        rate = inner.learning_rate * self._decay(step)
+        rate = self.factor * inner.learning_rate * self._decay(step)
         rate *= _warmup(self.steps_before + step, inner.warmup_steps)
         if adoption_steps is not None:
             rate *= _warmup(adoption_steps, inner.adoption_warmup_steps)
@@ -51,6 +53,7 @@ def learning_rate_schedule(effect: RunInner, *, inner: InnerConfig, initial_batc
         progress_start=effect.progress_start,
         progress_end=effect.progress_end,
         batch_ratio=effect.plan.effective_batch / initial_batch,
+        factor=effect.learning_rate_factor,
     )
 
 

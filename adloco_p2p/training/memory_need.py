@@ -5,6 +5,7 @@
 | gradient, shared by all instances | device | 4 |
 | local parameters; state of the inner optimizer, of each instance | device | 4; 8 with AdamW |
 | outer parameters and momentum at the newest two boundaries: trained, served to joiners, and saved without a copy | host | 16 |
+| with `guard.enabled`, outer parameters and momentum one boundary further back | host | 8 |
 | pseudo-gradient and average, and as encoded what other hosts send and what is kept for repairs; or, at another time, the copy of the inner optimizer's state that a checkpoint writes | host | 8 and twice the codec's; or 8 |
 | what a coarse codec lost in earlier rounds, and in the average under way; where a round began that did not wait | host | 4, 4; 4 |
 
@@ -41,7 +42,7 @@ def memory_need(run: RunConfig, layout: Layout, *, matrices: frozenset[str]) -> 
     size = layout.num_parameters
     optimizer = _optimizer_bytes(run, layout, matrices)
     averaging = 2 * _FLOAT + 2 * run.averaging.bytes_per_value * run.averaging.fragments
-    lasting = _STATES
+    lasting = _STATES + (_STATES // 2 if run.guard.enabled else 0)
     if codec_named(run.averaging.codec).needs_feedback:
         averaging += _FLOAT
         lasting += _FLOAT if run.averaging.feedback else 0

@@ -105,14 +105,14 @@ class ModelShell:
     def token_losses(self, batch: Batch) -> torch.Tensor:
         """Nats of each prediction, [n, L]; position t predicts token t + 1. Zero where there is nothing to predict: before
         padding and at the row's end."""
-        input_ids = batch.input_ids.to(self.device)
+        batch = batch.to(self.device)
         # The one shift. Moving the labels keeps the logits whole; slicing them would copy the largest tensor of all.
-        end = torch.full((batch.num_samples, 1), IGNORED_LABEL)
-        targets = torch.cat([batch.labels[:, 1:], end], dim=1).to(self.device)  # [n, L]
-        # positions that restart, and no attention mask: transformers then keeps attention inside of each document
-        positions = None if batch.positions is None else batch.positions.to(self.device)
+        end = batch.labels.new_full((batch.num_samples, 1), IGNORED_LABEL)
+        targets = torch.cat([batch.labels[:, 1:], end], dim=1)  # [n, L]
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._is_bfloat16):
-            logits = self.module(input_ids=input_ids, position_ids=positions, use_cache=False).logits  # [n, L, V]
+            # positions that restart, and no attention mask: transformers then keeps attention inside of each document
+            output = self.module(input_ids=batch.input_ids, position_ids=batch.positions, use_cache=False)
+        logits = output.logits  # [n, L, V]
         losses = torch.nn.functional.cross_entropy(
             logits.float().view(-1, logits.shape[-1]), targets.view(-1), reduction="none", ignore_index=IGNORED_LABEL
         )

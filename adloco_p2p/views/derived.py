@@ -286,7 +286,7 @@ def _instance_row(status: Status, instance: int, planned: InstanceLine | None) -
 
 
 _AFTER_TRAINING = frozenset(
-    {"trained", "averaging", "retrying", "committing", "repairing", "applying", "evaluating", "probing", "done"}
+    {"trained", "averaging", "retrying", "committing", "repairing", "applying", "measuring", "evaluating", "probing", "done"}
 )
 
 

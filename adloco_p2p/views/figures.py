@@ -25,6 +25,7 @@ PHASE_COLOURS = {
     "committing": "#56B4E9",
     "repairing": "#332288",
     "applying": "#CC79A7",
+    "measuring": "#AA4499",
     "evaluating": "#F0E442",
     "probing": "#E69F00",
     "fetching": "#D55E00",

@@ -14,7 +14,7 @@ from adloco_p2p.views.cost_model import round_bytes
 from adloco_p2p.views.ledger_events import LedgerLine
 from adloco_p2p.views.metrics import measures
 from adloco_p2p.views.records import Decision, RoundResult
-from adloco_p2p.views.status import Status
+from adloco_p2p.views.status import ORDERS, Status
 
 MAX_POINTS = 500
 """Of one curve; of longer ones every so many rounds are shown, the last one always."""
@@ -91,6 +91,7 @@ def _now(status: Status, contributions: Sequence[Contribution], own: Status | No
         "round": current,
         "samples_given": given,
         "is_finished": is_finished,
+        "orders": _text(status.warnings.get(ORDERS, "")),
         "is_last_agreed": any(plan.is_last for plan in status.plans),
         "fraction": min(1.0, fraction),
         "heldout_loss": _rounded(derived.final_heldout(status)) if status.lives else None,

@@ -6,7 +6,9 @@ from functools import singledispatch
 from typing import TextIO
 
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.course import in_words
 from adloco_p2p.core.model.telemetry import Log, Stamped
+from adloco_p2p.core.model.types import AS_CONFIGURED
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.status import Status, apply, replay
 
@@ -108,6 +110,14 @@ def _round(event: telemetry.Round, status: Status) -> str:
             _why(event.reason),
         ]
     )
+
+
+@line.register
+def _plan(event: telemetry.Plan, status: Status) -> str | None:
+    """Only where signers ordered something new."""
+    before = next((plan.course for plan in reversed(status.plans) if plan.round < event.round), AS_CONFIGURED)
+    words = in_words(event.course, event.round) or "all orders are withdrawn"
+    return None if event.course == before else _joined("signers", _at(status, event.round), words)
 
 
 @line.register

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import singledispatch
 
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.course import in_words, settings_at
 from adloco_p2p.core.model.telemetry import InstanceLine, Log, Stamped, shared
 from adloco_p2p.views import units
 from adloco_p2p.views.records import Activity, Decision, Incident, Life, RoundResult
@@ -19,6 +20,9 @@ MAX_PLANS = 4
 """Plans kept: the current one, and those decided ahead of it."""
 MAX_INCIDENTS = 50
 """Past troubles kept for the view; `counts` still counts all of them."""
+
+ORDERS = "signers"
+"""Key of the condition that names what signers of the run ordered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +171,20 @@ def _plan(plan: telemetry.Plan, status: Status) -> Status:
     on_roster = {entry.peer for entry in plan.roster}
     states = {peer: state for peer, state in status.peer_states.items() if peer in on_roster or state != "left"}
     newest = tuple(known for _, known in sorted({**others, plan.round: plan}.items()))[-MAX_PLANS:]
-    return replace(status, plans=newest, peer_states=states)
+    return _ordered(replace(status, plans=newest, peer_states=states), newest[-1])
+
+
+def _ordered(status: Status, plan: telemetry.Plan) -> Status:
+    """What signers ordered of the run, as a condition; and its length where they changed that."""
+    settings, last = settings_at(plan.course, plan.round), plan.course.last_round
+    if settings.rounds is not None or settings.samples is not None:
+        status = replace(status, rounds=settings.rounds, samples=settings.samples)
+    if last is not None and status.rounds is not None:
+        status = replace(status, rounds=min(status.rounds, last + 1))
+    warnings = {key: message for key, message in status.warnings.items() if key != ORDERS}
+    if words := in_words(plan.course, plan.round):
+        warnings[ORDERS] = words
+    return replace(status, warnings=warnings)
 
 
 def _switches(before: telemetry.Plan, plan: telemetry.Plan) -> list[Decision]:

@@ -16,12 +16,13 @@ from rich.text import Text
 from adloco_p2p.core.model.telemetry import Stamped
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.derived import InstanceRow, PeerRow
+from adloco_p2p.views.members import MemberRow
 from adloco_p2p.views.metrics import Measure, measures
 from adloco_p2p.views.records import Decision, Incident
 from adloco_p2p.views.status import Status, apply, replay
 from adloco_p2p.views.summary import traffic_words
 
-REFRESHES_PER_SECOND = 2
+REFRESHES_PER_SECOND = 3
 """A screen costs some milliseconds of processor time that training could use."""
 MAX_DECISIONS = 60
 """Newest decisions that the view offers."""
@@ -54,6 +55,7 @@ _PHASE_STYLES = {
     "repairing": "yellow",
     "committing": "cyan",
     "applying": "cyan",
+    "measuring": "cyan",
     "evaluating": "cyan",
     "probing": "cyan",
     "fetching": "yellow",
@@ -67,15 +69,15 @@ _STATE_STYLES = {"alive": "", "suspected": "yellow", "left": "dim", "joining": "
 _KIND_STYLES = {"merge": "bold", "fork": "bold", "switch": "", "probe": "dim"}
 
 
-def render(status: Status, width: int, height: int) -> RenderableType:
+def render(status: Status, width: int, height: int, members: Sequence[MemberRow] = ()) -> RenderableType:
     """Return the whole view: at most `height` lines, none wider than `width`. Columns and rows that do not fit are left
-    out, least important first."""
+    out, least important first. `members`: the peers of a swarm on this machine, which replace those that the plan names."""
     inner = max(width - 2 * MARGIN, 1)
     measured = measures(status)
     more = 0 if height < TALL else 1 if height < 2 * TALL else MAX_METRIC_LINES
     header = [*_header(status, measured, inner), *_so_far(status, measured, inner)[:more]][: max(height, 0)]
     lines = _Lines(max(height - len(header), 0))
-    body = _wide(status, inner, lines) if inner >= WIDE else _narrow(status, inner, lines)
+    body = _wide(status, inner, lines, members) if inner >= WIDE else _narrow(status, inner, lines, members)
     page = Table.grid(padding=0)
     page.add_column(width=MARGIN)
     page.add_column(width=inner)
@@ -86,8 +88,9 @@ def render(status: Status, width: int, height: int) -> RenderableType:
 class TerminalView:
     """Keeps the view on the screen up to date. Uses the terminal's second screen, and leaves the last view on the first."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        """`console`: where to draw; none: the standard output."""
+    def __init__(self, console: Console | None = None, *, members: Callable[[], Sequence[MemberRow]] | None = None) -> None:
+        """`console`: where to draw; none: the standard output. `members`: see `render`."""
+        self._members = members if members is not None else tuple
         self._console = Console() if console is None else console
         self._status = Status()
         self._live: Live | None = None
@@ -121,7 +124,7 @@ class TerminalView:
 
     def _render(self) -> RenderableType:
         width, height = self._console.size
-        return render(self._status, width, height - 1)
+        return render(self._status, width, height - 1, self._members())
 
 
 # --- the page --------------------------------------------------------------------------------------------------------
@@ -142,9 +145,10 @@ class _Lines:
         return taken
 
 
-def _narrow(status: Status, width: int, lines: _Lines) -> list[RenderableType]:
+def _narrow(status: Status, width: int, lines: _Lines, members: Sequence[MemberRow]) -> list[RenderableType]:
     """One section below the other."""
-    rows, peers = derived.instance_rows(status), derived.peer_rows(status)
+    rows = derived.instance_rows(status)
+    peers, section = _peers(status, members)
     notes, decisions = _notes(status, width), _decisions(status, width)
     wanted = [len(rows) + 2, _with_title(notes), len(peers) + 2, _with_title(decisions)]
     taken = [lines.take(want, others_want=sum(wanted[index + 1 :])) for index, want in enumerate(wanted)]
@@ -152,17 +156,18 @@ def _narrow(status: Status, width: int, lines: _Lines) -> list[RenderableType]:
     left = lines.take(_with_title(reasons), others_want=0)
     return [
         *_section(f"Instances ({len(rows)})", _INSTANCE_COLUMNS, rows, width, taken[0]),
-        *_section(f"Peers ({len(peers)})", _PEER_COLUMNS, peers, width, taken[2]),
+        *section(width, taken[2]),
         *_list("Decisions", decisions, taken[3]),
         *_list("Reasons of the batches", reasons, left),
         *_list("Warnings", notes, taken[1]),
     ]
 
 
-def _wide(status: Status, width: int, lines: _Lines) -> list[RenderableType]:
+def _wide(status: Status, width: int, lines: _Lines, members: Sequence[MemberRow]) -> list[RenderableType]:
     """Peers beside decisions."""
     right = width - PEERS_WIDTH - 2 * GAP
-    rows, peers = derived.instance_rows(status), derived.peer_rows(status)
+    rows = derived.instance_rows(status)
+    peers, section = _peers(status, members)
     notes, decisions = _notes(status, width), _decisions(status, right)
     wanted = [len(rows) + 2, _with_title(notes), max(len(peers) + 2, _with_title(decisions))]
     taken = [lines.take(want, others_want=sum(wanted[index + 1 :])) for index, want in enumerate(wanted)]
@@ -171,14 +176,22 @@ def _wide(status: Status, width: int, lines: _Lines) -> list[RenderableType]:
     pair = Table.grid(padding=0)
     for column in (PEERS_WIDTH, 2 * GAP, right):
         pair.add_column(width=column)
-    beside = _section(f"Peers ({len(peers)})", _PEER_COLUMNS, peers, PEERS_WIDTH, taken[2])
-    pair.add_row(Group(*beside), "", Group(*_list("Decisions", decisions, taken[2])))
+    pair.add_row(Group(*section(PEERS_WIDTH, taken[2])), "", Group(*_list("Decisions", decisions, taken[2])))
     return [
         *_section(f"Instances ({len(rows)})", _INSTANCE_COLUMNS, rows, width, taken[0]),
         *([pair] if taken[2] >= 3 else []),
         *_list("Reasons of the batches", reasons, left),
         *_list("Warnings", notes, taken[1]),
     ]
+
+
+def _peers(status: Status, members: Sequence[MemberRow]) -> tuple[Sequence[object], Callable[[int, int], list[RenderableType]]]:
+    """The rows of the peers, and what draws them in so many columns and lines."""
+    if members:
+        title = f"Peers of this swarm ({len(members)})"
+        return members, lambda width, num_lines: _section(title, _MEMBER_COLUMNS, members, width, num_lines)
+    peers = derived.peer_rows(status)
+    return peers, lambda width, num_lines: _section(f"Peers ({len(peers)})", _PEER_COLUMNS, peers, width, num_lines)
 
 
 def _header(status: Status, measured: Sequence[Measure], width: int) -> list[RenderableType]:
@@ -269,16 +282,22 @@ class _Column(Generic[Row]):
 
 def _steps(row: InstanceRow, width: int) -> RenderableType:
     """A bar and `12/32`; only the numbers where there is no room."""
-    if row.num_steps == 0:
-        return Text("none this round", "dim")
-    numbers = f"{row.step}/{row.num_steps}"
+    return _part(row.step, row.num_steps, width) if row.num_steps else Text("none this round", "dim")
+
+
+def _member_steps(row: MemberRow, width: int) -> RenderableType:
+    return _part(row.step, row.num_steps, width) if row.num_steps else Text("")
+
+
+def _part(done: int, total: int, width: int) -> RenderableType:
+    numbers = f"{done}/{total}"
     bar = width - len(numbers) - 1
     if bar < 4:
         return Text(numbers)
     grid = Table.grid(padding=0)
     grid.add_column(width=bar + 1)
     grid.add_column(width=len(numbers), no_wrap=True)
-    grid.add_row(_Bar(row.step / row.num_steps, bar), numbers)
+    grid.add_row(_Bar(done / total, bar), numbers)
     return grid
 
 
@@ -318,6 +337,28 @@ _PEER_COLUMNS: tuple[_Column[PeerRow], ...] = (
         is_elastic=True,
         cell=lambda row, width: Text(units.shorten(" ".join(str(instance) for instance in row.instances), width)),
     ),
+)
+
+
+_MEMBER_COLUMNS: tuple[_Column[MemberRow], ...] = (
+    _Column(header="peer", width=8, priority=0, cell=lambda row, _: Text(row.name)),
+    _Column(
+        header="phase",
+        width=20,
+        priority=1,
+        is_elastic=True,
+        cell=lambda row, width: Text(units.shorten(row.phase, width), _PHASE_STYLES.get(row.phase, "")),
+    ),
+    _Column(header="inner steps", width=15, priority=2, cell=_member_steps),
+    _Column(header="loss", width=6, priority=3, is_right=True, cell=lambda row, _: Text(units.loss(row.loss))),
+    _Column(
+        header="tokens/s", width=8, priority=4, is_right=True, cell=lambda row, _: Text(units.count(row.tokens_per_second))
+    ),
+    _Column(header="up/s", width=8, priority=5, is_right=True, cell=lambda row, _: Text(units.size(row.up_bytes_per_second))),
+    _Column(
+        header="down/s", width=8, priority=6, is_right=True, cell=lambda row, _: Text(units.size(row.down_bytes_per_second))
+    ),
+    _Column(header="id", width=10, priority=7, cell=lambda row, _: Text(units.short_peer(row.peer), "dim")),
 )
 
 

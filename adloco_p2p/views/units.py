@@ -70,6 +70,11 @@ def perplexity(nats: float | None) -> str:
     return f"{math.exp(nats):.4g}" if nats < 20 else "over 1e8"
 
 
+def plural(number: int, noun: str) -> str:
+    """`1 peer`, `2 peers`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def percent(fraction: float | None) -> str:
     return MISSING if fraction is None else f"{100 * fraction:.0f}%"
 

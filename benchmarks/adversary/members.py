@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION
+from adloco_p2p.core.ledger.validation import change_of
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Ballot, Head, JoinRequest, SignedReport, Value, Vote
 from adloco_p2p.core.model.messages import (
@@ -39,7 +40,6 @@ from adloco_p2p.core.model.types import (
     PeerId,
     ProbeVerdict,
     Report,
-    RosterChange,
 )
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.identities import sign
@@ -77,6 +77,14 @@ def _plan_of(machine: Machine, round: int) -> Digest | None:
     ledger = machine.process.agreement.ledger
     digests = ledger.digests[-len(ledger.plans) :]
     return next((digest for plan, digest in zip(ledger.plans, digests, strict=True) if plan.round == round), None)
+
+
+def _planned(machine: Machine, value: Value, reports: Sequence[Report]) -> Value:
+    """The value with the plan that follows from it by the rule."""
+    assert machine.process is not None
+    ledger = machine.process.agreement.ledger
+    plan = machine.decide(ledger.plans[-1], tuple(reports), change_of(value, reports, ledger))
+    return replace(value, plan=canonical.digest(plan))
 
 
 # --- averages --------------------------------------------------------------------------------------------------------
@@ -286,15 +294,15 @@ class ProposesAlone:
         )
         unsigned = SignedReport(report=made_up, signature="")
         signed = replace(unsigned, signature=sign(machine.peer, unsigned.payload))
-        plan = machine.decide(slot.parent, (made_up,), RosterChange())
         value = Value(
             round=slot.round,
             parent=slot.digest,
             reports=(canonical.digest(signed),),
             joined=(),
             departed=(),
-            plan=canonical.digest(plan),
+            plan=Digest(""),
         )
+        value = _planned(machine, value, (made_up,))
         ballot = Ballot(attempt=1, peer=machine.peer)
         proposal = Proposal(ballot=ballot, absent=(), value=value, signature="")
         proposal = replace(proposal, signature=sign(machine.peer, proposal.payload))
@@ -315,10 +323,8 @@ class StarvesOneHost:
             return at_once(message)
         consensus = machine.process.agreement.consensus
         reports = [signed for signed in consensus.values.reports(message.value.reports) if signed.report.peer != self.victim]
-        plan = machine.decide(consensus.slot.parent, tuple(signed.report for signed in reports), RosterChange())
-        value = replace(
-            message.value, reports=tuple(canonical.digest_once(signed) for signed in reports), plan=canonical.digest(plan)
-        )
+        value = replace(message.value, reports=tuple(canonical.digest_once(signed) for signed in reports))
+        value = _planned(machine, value, tuple(signed.report for signed in reports))
         starved = replace(message, value=value)
         return at_once(replace(starved, signature=sign(machine.peer, starved.payload)))
 
@@ -343,8 +349,7 @@ def evicts_the_living(machine: Machine, peer: PeerId, message: object) -> Sent:
     consensus = machine.process.agreement.consensus
     departed = tuple(name for name in consensus.slot.roster if name != machine.peer)[:2]
     reports = tuple(signed.report for signed in consensus.values.reports(message.value.reports))
-    plan = machine.decide(consensus.slot.parent, reports, RosterChange(departed=departed))
-    value = replace(message.value, departed=departed, plan=canonical.digest(plan))
+    value = _planned(machine, replace(message.value, departed=departed), reports)
     evicting = replace(message, value=value)
     return at_once(replace(evicting, signature=sign(machine.peer, evicting.payload)))
 
@@ -362,11 +367,7 @@ class SeatsGhosts:
         consensus = machine.process.agreement.consensus
         joined = tuple(request for request in self.requests if request.peer not in consensus.slot.roster)
         reports = tuple(signed.report for signed in consensus.values.reports(message.value.reports))
-        change = RosterChange(
-            joined=tuple((request.peer, request.capacity) for request in joined), departed=message.value.departed
-        )
-        plan = machine.decide(consensus.slot.parent, reports, change)
-        seated = replace(message, value=replace(message.value, joined=joined, plan=canonical.digest(plan)))
+        seated = replace(message, value=_planned(machine, replace(message.value, joined=joined), reports))
         return at_once(replace(seated, signature=sign(machine.peer, seated.payload)))
 
 

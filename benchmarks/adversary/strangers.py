@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION
 from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.ledger.validation import change_of
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import (
     Ballot,
@@ -37,7 +38,7 @@ from adloco_p2p.core.model.messages import (
     RunComplete,
     Supply,
 )
-from adloco_p2p.core.model.types import Decide, Digest, InstanceId, PeerId, RosterChange, RoundPlan, roster_of
+from adloco_p2p.core.model.types import Decide, Digest, InstanceId, PeerId, RoundPlan, roster_of
 from adloco_p2p.sim.adversary import AdversaryPort, stranger_names
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.synthetic_reports import CAPACITY
@@ -122,14 +123,12 @@ def lone_entry(
     parent, digest = ledger.plans[-1], ledger.digests[-1]
     absent = tuple(peer for peer in roster_of(parent) if peer != me)
     departed = absent if departs else ()
-    joined = () if me in roster_of(parent) else (join_request(me, sign, parent.run, beat=1),)
-    stolen = replace(parent, round=parent.round + 1, parent=digest, reason="taken over")
+    joined = () if me in roster_of(parent) else (join_request(me, sign, parent, beat=1),)
+    value = Value(round=parent.round + 1, parent=digest, reports=(), joined=joined, departed=departed, plan=Digest(""))
+    stolen = replace(parent, round=value.round, parent=digest, reason="taken over")
     if decide is not None:
-        change = RosterChange(joined=tuple((join.peer, join.capacity) for join in joined), departed=departed, branches=())
-        stolen = decide(parent, (), change)
-    value = Value(
-        round=stolen.round, parent=digest, reports=(), joined=joined, departed=departed, plan=canonical.digest(stolen)
-    )
+        stolen = decide(parent, (), change_of(value, (), ledger))
+    value = replace(value, plan=canonical.digest(stolen))
     vote = Vote(
         peer=me,
         parent=digest,
@@ -232,7 +231,7 @@ def meddles_with_averages(at: Aim) -> Sequence[object]:
 
 def floods_the_door(at: Aim) -> Sequence[object]:
     """Join requests of names that do not exist, which nobody signed."""
-    unsigned = join_request(at.me, _sign(at), at.plan.run, beat=1)
+    unsigned = join_request(at.me, _sign(at), at.plan, beat=1)
     joins = tuple(
         replace(unsigned, peer=PeerId(f"{at.port.random.randrange(10**9)}".ljust(52, "-")), signature="0" * 128)
         for _ in range(FORGED_JOINS)
@@ -277,7 +276,8 @@ def beat(at: Aim, *, head: Head | None = None, heard: tuple[int, ...] = (), join
 
 
 def join_request(
-    me: PeerId, sign: Callable[[bytes], str], run: Digest, *, beat: int, ticket: Ticket | None = None
+    me: PeerId, sign: Callable[[bytes], str], plan: RoundPlan, *, beat: int, ticket: Ticket | None = None
 ) -> JoinRequest:
-    unsigned = JoinRequest(peer=me, run=run, capacity=CAPACITY, beat=beat, ticket=ticket, signature="")
+    """`plan`: the newest one that is known."""
+    unsigned = JoinRequest(peer=me, run=plan.run, capacity=CAPACITY, beat=beat, round=plan.round, ticket=ticket, signature="")
     return replace(unsigned, signature=sign(unsigned.payload))

@@ -5,6 +5,7 @@ import json
 import time
 from dataclasses import asdict
 from functools import cache
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.data.indexing import IndexedRows
 from adloco_p2p.data.packing import TokenRows
-from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.clip import clip_factors
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
@@ -58,7 +58,7 @@ def run_cell(cell: Cell, seed: int) -> Record:
     """Train a cell's honest hosts, and its liars which have contributions of their own. Takes seconds on one core."""
     torch.set_num_threads(1)
     started = time.process_time()
-    swarm = _Swarm(cell, seed)
+    swarm = Swarm(cell, seed)
     for number in range(ROUNDS):
         swarm.round(number)
         if swarm.has_diverged:
@@ -74,22 +74,22 @@ def run_cell(cell: Cell, seed: int) -> Record:
     }
 
 
-class _Swarm:
+class Swarm:
     """The hosts of one instance; the last `liars` of them lie."""
 
     def __init__(self, cell: Cell, seed: int) -> None:
         more = SPARSE_SETTINGS if cell.codec == "topk2" else ()
-        self._run: RunConfig = load_run(BASE, [*SETTINGS, *more, f"seed={seed}"]).value
-        self._rows, self._vocab_size = indexed(canonical.encode(self._run.data))
+        self.run: RunConfig = load_run(BASE, [*SETTINGS, *more, f"seed={seed}"]).value
+        self.rows, self.vocab_size = indexed(canonical.encode(self.run.data))
         self._cell = cell
         self._num_honest = cell.hosts - cell.liars
         self._num_hosts = cell.hosts if cell.attack else self._num_honest
-        self._rule: AggregationRule = Robust(least_cosine=cell.least_cosine) if cell.rule == "robust" else rule_named(cell.rule)
+        self.rule: AggregationRule = Robust(least_cosine=cell.least_cosine) if cell.rule == "robust" else rule_named(cell.rule)
         self._codec = codec_named(cell.codec)
-        self._trainees = Trainees(self._run, vocab_size=self._vocab_size, num_hosts=self._num_hosts)
-        self._outer = self._trainees.start.clone()
-        self._momentum = torch.zeros_like(self._outer)
-        self._residual = torch.zeros(self._num_hosts, len(self._outer))
+        self._trainees = Trainees(self.run, vocab_size=self.vocab_size, num_hosts=self._num_hosts)
+        self.outer = self._trainees.start.clone()
+        self.momentum = torch.zeros_like(self.outer)
+        self._residual = torch.zeros(self._num_hosts, len(self.outer))
         self._generator = torch.Generator().manual_seed(seed)
         self._feeds = [self._feed(host, seed) for host in range(self._num_hosts)]
         self.left_out: list[tuple[int, ...]] = []
@@ -101,23 +101,19 @@ class _Swarm:
 
     @property
     def has_diverged(self) -> bool:
-        return not float(self._outer.abs().max()) <= DIVERGED
+        return not float(self.outer.abs().max()) <= DIVERGED
 
     def loss(self) -> float | None:
         """Held-out, of the outer parameters; none where they diverged."""
-        module = build_model(
-            self._run.model, vocab_size=self._vocab_size, sequence_length=self._run.data.sequence_length, seed=0
-        )
+        module = build_model(self.run.model, vocab_size=self.vocab_size, sequence_length=self.run.data.sequence_length, seed=0)
         shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
-        heldout = IndexedFeed(self._rows, vocab_size=self._vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
-        try:
-            return round(heldout_loss(shell, self._outer, heldout, micro_batch=64), 5)
-        except DeviceError:
-            return None
+        heldout = IndexedFeed(self.rows, vocab_size=self.vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
+        loss = heldout_loss(shell, self.outer, heldout, micro_batch=64)
+        return round(loss, 5) if isfinite(loss) else None
 
     def round(self, number: int) -> None:
         schedule = LearningRateSchedule(
-            inner=self._run.inner,
+            inner=self.run.inner,
             steps_before=number * INNER_STEPS,
             num_steps=INNER_STEPS,
             progress_start=number / ROUNDS,
@@ -125,29 +121,29 @@ class _Swarm:
             batch_ratio=1.0,
         )
         rows = [self._take(host, number) for host in range(self._num_hosts)]
-        sent = self._outer - self._trainees.inner_round(self._outer, rows, schedule)
-        sent += self._run.averaging.feedback * self._residual
+        sent = self.outer - self._trainees.inner_round(self.outer, rows, schedule)
+        sent += self.run.averaging.feedback * self._residual
         if self._cell.attack:
             scene = Scene(
                 honest=sent[: self._num_honest],
                 own=sent[self._num_honest :],
-                homewards=self._outer - self._trainees.start,
+                homewards=self.outer - self._trainees.start,
                 generator=self._generator,
             )
             sent[self._num_honest :] = ATTACKS[self._cell.attack](scene)
         if not bool(torch.isfinite(sent).all()):
-            self._outer.fill_(torch.nan)
+            self.outer.fill_(torch.nan)
             return
         ones = [1] * self._num_hosts
-        found = aggregate(list(sent), ones, [INNER_STEPS] * self._num_hosts, rule=self._rule, codec=self._codec)
+        found = aggregate(list(sent), ones, [INNER_STEPS] * self._num_hosts, rule=self.rule, codec=self._codec)
         for host, residual in enumerate(found.residuals[: self._num_honest]):
             if residual is not None:
                 self._residual[host] = residual
         self._note(found.decision, sent)
-        rules = self._run.outer
+        rules = self.run.outer
         outer_step_(
-            self._outer,
-            self._momentum,
+            self.outer,
+            self.momentum,
             found.vector,
             kind=rules.kind,
             learning_rate=rules.learning_rate,
@@ -174,12 +170,12 @@ class _Swarm:
         return stream.take(INNER_STEPS)
 
     def _feed(self, host: int, seed: int) -> IndexedFeed:
-        rows = self._rows
+        rows = self.rows
         if self._cell.data == "uneven":
-            order = _order_by_content(canonical.encode(self._run.data))
+            order = _order_by_content(canonical.encode(self.run.data))
             piece = order[host * len(order) // self._cell.hosts : (host + 1) * len(order) // self._cell.hosts]
             rows = IndexedRows(training=_picked(rows.training, piece), heldout=rows.heldout)
-        return IndexedFeed(rows, vocab_size=self._vocab_size, seed=seed)
+        return IndexedFeed(rows, vocab_size=self.vocab_size, seed=seed)
 
 
 def _picked(rows: TokenRows, places: np.ndarray) -> TokenRows:

@@ -56,6 +56,7 @@ from adloco_p2p.core.model.events import (
     Transition,
     TransitionApplied,
 )
+from adloco_p2p.core.model.messages import AverageDigest
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import (
@@ -507,7 +508,17 @@ class Referee:
                 self.world.deliver(name, Received(sender=name, message=Ruling(decided)), 0.05)
 
 
-class Refereed:
+class Forgetful:
+    """Of an agreement without a journal."""
+
+    def keep_vote(self, plan: Digest, vote: AverageDigest) -> list[Persist]:
+        return []
+
+    def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
+        return None
+
+
+class Refereed(Forgetful):
     """One peer's end of the referee."""
 
     def __init__(self, referee: Referee) -> None:

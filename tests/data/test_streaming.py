@@ -1,6 +1,8 @@
 """Streams of local files: resumable, dealt by lane, endless, and without held-out documents."""
 
+import itertools
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.data.source import is_heldout
 from adloco_p2p.data.streaming import MAX_STRIDE, Lanes, StreamedFeed
+from adloco_p2p.data.tokenizer import ByteTokenizer
 from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.numerics.batch import Batch
 from tests.data.files import DOCUMENTS, numbers, run_over
@@ -75,6 +78,17 @@ def test_state_lets_the_stream_go_on_unchanged(json_run: RunConfig) -> None:
     for _ in range(10):
         assert read(watched, 2) == read(alone, 2)
         watched.state(ONE)
+
+
+def test_reading_ahead_changes_no_row_and_is_resumable(json_run: RunConfig) -> None:
+    whole = read(opened(json_run), 24)
+    feed = opened(json_run)
+    rows = read(feed, 5)
+    feed.open(instance=ONE, peer=ANNA, round=0, first_sample=0).read_ahead(40)
+    again = opened(json_run)
+    again.restore(ONE, json.loads(json.dumps(feed.state(ONE))))
+    for other in (feed, again):
+        assert [*rows, *read(other, 19)] == whole
 
 
 def test_a_place_in_another_peers_order_is_not_used(json_run: RunConfig) -> None:
@@ -152,13 +166,16 @@ def test_a_host_reads_every_lane_once_in_an_epoch(num_shards: int) -> None:
 def test_an_epoch_shows_every_training_document_and_no_heldout_one(run: RunConfig) -> None:
     feed = opened(run)
     stream = feed.open(instance=ONE, peer=ANNA, round=0, first_sample=0)
-    rows: list[list[int]] = []
-    while feed.state(ONE)["epoch"] != 2:
-        rows += rows_of(stream.take(4))
     training = {number for number, text in enumerate(DOCUMENTS) if not is_heldout(text, 0.2)}
-    assert numbers(rows) == training
     tokens = sum(len(DOCUMENTS[number]) + 1 for number in training)
-    assert 2 * tokens <= len(rows) * 32 < 2 * tokens + 5 * 32  # each document twice, and nothing else
+    line = [token for row in rows_of(stream.take(-(-2 * tokens // 32))) for token in row][: 2 * tokens]
+    shown = [ByteTokenizer().decode(document) for document in split_at(line, ByteTokenizer.end_of_document)]
+    assert Counter(shown) == {DOCUMENTS[number]: 2 for number in training}  # each document twice, and nothing else
+
+
+def split_at(line: list[int], end: int) -> list[list[int]]:
+    ends = [-1, *(place for place, token in enumerate(line) if token == end)]
+    return [line[start + 1 : stop] for start, stop in itertools.pairwise(ends)]
 
 
 def test_heldout_rows_are_fixed_and_only_of_heldout_documents(run: RunConfig) -> None:

@@ -108,7 +108,7 @@ def test_the_export_is_the_model(whole: Path, tmp_path: Path) -> None:
     saved = open_saved(whole)
     ids = torch.tensor([tokenizer("the outer step of a round")["input_ids"]])
     with torch.no_grad():
-        expected = load_model(saved, saved.instance(None))(input_ids=ids).logits
+        expected = load_model(saved.run, saved.outer(saved.instances[0]), saved.instances[0])(input_ids=ids).logits
         assert torch.equal(exported(input_ids=ids).logits, expected)
     assert tokenizer.decode(ids[0], skip_special_tokens=True) == "the outer step of a round"
     again = run(["export", "--workdir", whole, "--output", output], folder=tmp_path)
@@ -270,6 +270,17 @@ def test_all_mistakes_are_listed_at_once(config: Path, tmp_path: Path) -> None:
 
 
 # --- damage and full disks -------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_diverges_ends_with_an_error_and_a_sound_checkpoint(config: Path, tmp_path: Path) -> None:
+    wild = ["--set", "inner.learning_rate=1e30", "--set", "inner.warmup_steps=0"]
+    ended = run(["start", config, "--workdir", tmp_path / "work", *wild, *MACHINE], folder=tmp_path)
+    assert ended.code == 5 and "E503" in ended.errors and "inner.learning_rate" in ended.errors, ended
+    warnings = [event for event in events(tmp_path / "work", "warning") if event["key"].startswith("diverged")]
+    assert warnings and all("nothing was sent" in event["message"] for event in warnings)
+    saved = open_saved(tmp_path / "work")
+    tensors, _ = saved.store.load_instance(saved.round, saved.instances[0])
+    assert saved.round > 0 and all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
 
 
 def test_a_torn_checkpoint_is_passed_over(copy: Path, config: Path, whole: Path, tmp_path: Path) -> None:

@@ -77,9 +77,18 @@ class FakeEngine:
     def pseudo_gradient(self, instance: InstanceId) -> str:
         return f"pseudo-gradient {instance}"
 
-    def apply_outer(self, instance: InstanceId, averaged: str, *, round: int, residual: None) -> None:
+    def apply_outer(self, instance: InstanceId, averaged: str, *, round: int, residual: None) -> bool:
         assert averaged == f"average of pseudo-gradient {instance}"
         self.calls.note("apply_outer", instance)
+        return True
+
+    def measure_step(self, instance: InstanceId, state: Digest) -> tuple[float, float]:
+        self.calls.note("measure_step", instance)
+        return 2.0, 1.9
+
+    def rewind(self, instance: InstanceId, state: Digest) -> bool:
+        self.calls.note("rewind", instance)
+        return True
 
     def carry_over(self, instance: InstanceId, pseudo_gradient: str | None, *, round: int) -> None:
         self.calls.note("carry_over", instance)

@@ -21,6 +21,7 @@ from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.in_memory import MemorySwarm
 from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
 from adloco_p2p.swarm.transport.gossip import GossipWire
+from tests.swarm.averaging_peers import signing
 
 SIZE = 5_000
 RUN = canonical.digest("conformance")
@@ -96,7 +97,7 @@ async def _on_network(p2p: P2P, stack: contextlib.AsyncExitStack, roster: Callab
 
     me = PeerId(p2p.peer_id.to_base58())
     wire = GossipWire(p2p, run=RUN, me=me, kinds=MESSAGE_KINDS, on_message=on_message, on_refused=lambda peer, reason: None)
-    averager = Averager(p2p, part_bytes=4096)
+    averager = Averager(p2p, part_bytes=4096, **signing(p2p))
     server = StateServer(p2p)
     for service in (wire, averager, server):
         await service.start()
@@ -105,7 +106,7 @@ async def _on_network(p2p: P2P, stack: contextlib.AsyncExitStack, roster: Callab
     stack.callback(pump.cancel)
     return Member(
         me=me,
-        averaging=NetworkAveraging(averager, size=lambda round: SIZE, out_of_reach=_nobody),
+        averaging=NetworkAveraging(averager, size=lambda round: SIZE, out_of_reach=_nobody, begin=lambda key: True),
         messenger=NetworkMessenger(wire, roster=roster, fail=_fail),
         states=NetworkStates(server, StateFetcher(p2p), num_parameters=SIZE),
         inbox=inbox,
@@ -130,7 +131,13 @@ async def average(members: list[Member], key: Digest, weights: tuple[int, ...], 
     pairs = tuple(sorted(pairs))
     tasks = [
         member.averaging.average(
-            round=0, key=key, weights=pairs, steps=(1,) * len(pairs), vector=vector(index), timeout_seconds=timeout_seconds
+            round=0,
+            key=key,
+            plan=RUN,
+            weights=pairs,
+            steps=(1,) * len(pairs),
+            vector=vector(index),
+            timeout_seconds=timeout_seconds,
         )
         for index, member in enumerate(members)
     ]
@@ -177,7 +184,7 @@ def test_a_missing_member_fails_the_attempt_for_all_and_is_named(swarm: Swarm) -
         key = canonical.digest("missing")
         tasks = [
             member.averaging.average(
-                round=0, key=key, weights=pairs, steps=(1, 1, 1), vector=vector(index), timeout_seconds=1.0
+                round=0, key=key, plan=RUN, weights=pairs, steps=(1, 1, 1), vector=vector(index), timeout_seconds=1.0
             )
             for index, member in enumerate(members[:2])
         ]

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from adloco_p2p.core.agreement.recovery import recover
+from adloco_p2p.core.agreement.recovery import COMMIT_VOTES_KEPT, recover
 from adloco_p2p.core.ledger.ledger import ENTRIES_KEPT, Ledger, chain
 from adloco_p2p.core.ledger.validation import verify_ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, LedgerEntry, Value, Vote
-from adloco_p2p.core.model.messages import Accepted, Incarnation, Promised, Voted
+from adloco_p2p.core.model.messages import NO_AVERAGE, Accepted, AverageDigest, CommitVoted, Incarnation, Promised, Voted
 from adloco_p2p.core.model.rules import Rules, WorkRules
-from adloco_p2p.core.model.types import Report, RosterChange, RoundPlan
+from adloco_p2p.core.model.types import InstanceId, Report, RosterChange, RoundPlan
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.runtime.adapters import network_journal as journal_room
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal, journal_records
@@ -25,6 +25,7 @@ RULES = Rules(work=WorkRules(rounds=10_000))
 ME = peer(0)
 GENESIS = genesis(RUN, [(ME, capacity())], RULES)
 BALLOT = Ballot(attempt=0, peer=ME)
+AVERAGE = AverageDigest(instance=InstanceId(0), round=0, attempt=0, contributors=(), digest=NO_AVERAGE)
 ROUNDS = 2 * ENTRIES_KEPT + 5
 
 
@@ -54,6 +55,7 @@ def write(journal: NetworkJournal, *, rounds: int, parent: RoundPlan = GENESIS) 
         journal.append(Promised(parent=entry.value.parent, ballot=replace(BALLOT, attempt=1)))
         journal.append(Accepted(ballot=replace(BALLOT, attempt=1), value=entry.value, reports=()))
         journal.append(Voted(parent=entry.value.parent, value=canonical.digest(entry.value)))
+        journal.append(CommitVoted(plan=canonical.digest(parent), vote=replace(AVERAGE, round=parent.round)))
         journal.append(entry)
         entries.append(entry)
         parent = entry.plan
@@ -72,7 +74,15 @@ def meaning(path: Path) -> tuple[object, ...]:
     journal = NetworkJournal(opened)
     found = recover(journal.records(), GENESIS, recall=journal.recall)
     opened.close()
-    return found.incarnation, found.ledger.digests, found.ledger.samples, found.promised, found.accepted, found.voted
+    return (
+        found.incarnation,
+        found.ledger.digests,
+        found.ledger.samples,
+        found.promised,
+        found.accepted,
+        found.voted,
+        found.commit_votes,
+    )
 
 
 def test_dropping_void_records_changes_nothing_that_counts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +103,8 @@ def test_dropping_void_records_changes_nothing_that_counts(path: Path, monkeypat
     assert void[bloated] == 2 * ROUNDS + 1
     assert void[path] <= ROUNDS + 1, "the first half at the least is gone"
     assert meaning(path) == meaning(bloated)
+    commit_votes = sum(isinstance(record, CommitVoted) for record in journal_records(path))
+    assert len(meaning(path)[-1]) == COMMIT_VOTES_KEPT < commit_votes < ROUNDS, "those of old rounds are dropped"
     votes = [record for record in journal_records(path) if isinstance(record, Voted)]
     assert len(votes) == ROUNDS + 1, "one per slot in a peer's whole life: never forgotten"
     assert verify_ledger(GENESIS, chain(journal_records(path), GENESIS), decide, verify) == []
@@ -134,7 +146,7 @@ def test_a_journal_from_before_can_be_taken_up_and_shortened(path: Path) -> None
     opened.close()
     opened = Journal.open(path)
     journal = NetworkJournal(opened)
-    assert len(list(journal.records())) == 15
+    assert len(list(journal.records())) == 18
     more = write(journal, rounds=ROUNDS, parent=entries[-1].plan)
     assert [journal.recall(entry.value.plan) for entry in (*entries, *more)] == [*entries, *more]
     opened.close()

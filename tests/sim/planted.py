@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally, choice_of
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.averaging.outer_round import OuterRound
@@ -40,6 +41,10 @@ BUGS: dict[str, tuple[Plant, int]] = {
     ),
     "no retry leaves out who failed": (replaced(HostViews, "remaining", property(lambda self: self._contributors)), 0),
     "a peer whose state differs keeps it": (replaced(CatchingUp, "check_own_state", lambda self, plan: []), 5),
+    "a host forgets in a crash how it voted on an average": (
+        replaced(GossipAgreement, "kept_vote", lambda self, plan, instance: None),
+        8,
+    ),
     "late ends of the device count": (replaced(PeerState, "is_outdated", lambda self, end: False), 40),
     "peers leave before the others have ended": (replaced(CompletionBarrier, "is_over", lambda self, now, gone: True), 0),
 }

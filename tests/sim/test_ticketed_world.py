@@ -51,7 +51,7 @@ class Gatecrashers:
 
     def _heartbeat(self, port: AdversaryPort, me: PeerId, ticket: Ticket | None) -> Heartbeat:
         beat = BEATS_PER_INCARNATION + self.num_sent
-        unsigned = JoinRequest(peer=me, run=RUN, capacity=CAPACITY, beat=beat, ticket=ticket, signature="")
+        unsigned = JoinRequest(peer=me, run=RUN, capacity=CAPACITY, beat=beat, round=0, ticket=ticket, signature="")
         ban = Statement(run=RUN, signer=AUTHOR, serial=beat, action="ban", subject=name_of(1), signature="")
         return Heartbeat(
             beat=beat,

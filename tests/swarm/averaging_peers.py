@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import signal
 import time
@@ -9,12 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
+from typing import Any
 
 import torch
 from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.utils import DispatchFailure
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import Equivocation
 from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.swarm.allreduce.averager import Averaged, Averager
 from adloco_p2p.swarm.allreduce.topology import AveragingLimits
@@ -25,6 +28,21 @@ LIMITS = AveragingLimits(stall_seconds=2.0, longest_stall_seconds=4.0, connect_s
 
 def key_of(name: str) -> Digest:
     return canonical.digest(name)
+
+
+def sign(peer: PeerId, payload: bytes) -> str:
+    """Nobody forges it here but who means to."""
+    return hashlib.sha256(peer.encode("ascii") + payload).hexdigest()
+
+
+def signing(p2p: P2P, evidence: list[Equivocation] | None = None) -> dict[str, Any]:
+    """Arguments of an averager; what it proves comes into `evidence`."""
+    me = PeerId(p2p.peer_id.to_base58())
+    return {
+        "sign": lambda payload: sign(me, payload),
+        "verify": lambda peer, payload, signature: sign(peer, payload) == signature,
+        "on_evidence": [].append if evidence is None else evidence.append,
+    }
 
 
 def vectors_of(num_peers: int, size: int, *, seed: int = 0) -> list[torch.Tensor]:
@@ -66,6 +84,8 @@ class Peers:
         self._limits = limits
         self._runner = asyncio.Runner()
         self.run = self._runner.run
+        self.evidence: list[Equivocation] = []
+        """What any of them can prove."""
         self.loop_errors: list[dict] = []
         """What reached the event loop's handler of unhandled exceptions."""
 
@@ -95,6 +115,7 @@ class Peers:
                 limits=self._limits,
                 aggregation=self._rule,
                 pace=self._paces.get(number),
+                **signing(p2p, self.evidence),
             )
             await averager.start()
             self.list.append(Peer(p2p, averager))
@@ -126,7 +147,18 @@ class Peers:
                 await averager.start()
 
         self.run(
-            exchange([Averager(peer.p2p, part_bytes=self._part_bytes, limits=self._limits, **settings) for peer in self.list])
+            exchange(
+                [
+                    Averager(
+                        peer.p2p,
+                        part_bytes=self._part_bytes,
+                        limits=self._limits,
+                        **signing(peer.p2p, self.evidence),
+                        **settings,
+                    )
+                    for peer in self.list
+                ]
+            )
         )
         try:
             yield

@@ -64,6 +64,9 @@ class Rows:
         self.feed.cursor[self.instance] = self.next
         return rows
 
+    def read_ahead(self, num_samples: int) -> None:
+        """Rows that are made need no reading."""
+
 
 class SyntheticFeed:
     """Every instance has its own endless order; the cursor only shows that it is saved."""
@@ -80,6 +83,9 @@ class SyntheticFeed:
 
     def heldout(self, num_rows: int) -> Batch:
         return rows_of("heldout", 0, num_rows)
+
+    def drawn(self, lot: str, num_rows: int) -> Batch:
+        return rows_of(lot, 0, num_rows)
 
     def state(self, instance: InstanceId) -> dict[str, object]:
         return {"next": self.cursor.get(instance, 0)}

@@ -195,12 +195,31 @@ def test_stopping_before_the_first_step_gives_nothing() -> None:
     assert float(peer.pseudo_gradient(ONE).abs().sum()) == 0.0
 
 
-def test_divergence_is_an_error_not_a_contribution() -> None:
+def test_diverged_steps_leave_the_outer_state_and_no_moments() -> None:
     wild = replace(RUN, inner=replace(RUN.inner, learning_rate=1e30, warmup_steps=0))
     peer = hosting(wild)
     peer.start([ONE])
-    with pytest.raises(DeviceError, match=r"inner\.learning_rate"):
-        peer.run_inner(effect(), should_stop=never, on_progress=silent)
+    before = peer.digests(ONE)
+    result = peer.run_inner(effect(), should_stop=never, on_progress=silent)
+    assert result is not None and result.has_diverged
+    peer.carry_over(ONE, None, round=effect().round)
+    tensors, meta = peer.snapshot(ONE)
+    assert peer.digests(ONE) == before and "local" not in tensors and meta["optimizer_steps"] == 0
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
+    assert not bool(peer.pseudo_gradient(ONE).any())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e9])
+def test_an_average_that_explodes_is_refused_and_changes_nothing(value: float) -> None:
+    peer = started()
+    before = peer.digests(ONE)
+    peer.run_inner(effect(), should_stop=never, on_progress=silent)
+    average = torch.zeros(peer.num_parameters)
+    average[3] = value
+    assert not peer.apply_outer(ONE, average, round=effect().round)
+    assert peer.digests(ONE) == before and not bool(peer.pseudo_gradient(ONE).any())
+    peer.run_inner(effect(), should_stop=never, on_progress=silent)
+    assert peer.apply_outer(ONE, peer.pseudo_gradient(ONE), round=effect().round) and peer.digests(ONE) != before
 
 
 # --- activation checkpointing ------------------------------------------------------------------------------------------

@@ -40,11 +40,11 @@ from adloco_p2p.core.ledger.validation import door_of
 from adloco_p2p.core.model.events import Decided, Outcome, Persist, Send
 from adloco_p2p.core.model.ledger_entry import (
     Certificate,
+    Decree,
     JoinRequest,
     LedgerEntry,
     Sign,
     SignedReport,
-    Statement,
     Verify,
     Vote,
 )
@@ -139,8 +139,8 @@ class Consensus:
     def tick(self, now: float) -> list[Outcome]:
         return self._flush(now)
 
-    def state(self, statement: Statement) -> str:
-        """A signer's statement, to be carried by the next plan. Why it cannot be; empty where it can."""
+    def state(self, statement: Decree) -> str:
+        """A signer's statement, or evidence, to be carried by the next plan. Why it cannot be; empty where it can."""
         return self._context.statements.note(statement, self.ledger)
 
     def _is_let_in(self, request: JoinRequest) -> bool:

@@ -6,8 +6,9 @@ alone, or several peers in one process. Peers on a network use `core/agreement/c
 
 from collections.abc import Callable, Sequence
 
-from adloco_p2p.core.model.events import Broadcast, Decided, Outcome, ReportHeard
-from adloco_p2p.core.model.types import Capacity, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.events import Broadcast, Decided, Outcome, Persist, ReportHeard
+from adloco_p2p.core.model.messages import AverageDigest
+from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, Report, RoundPlan
 
 UNPROVEN = "-"
 """Stands for a signature."""
@@ -53,6 +54,15 @@ class FixedRosterAgreement:
     def verify(self, peer: PeerId, payload: bytes, signature: str) -> bool:
         del peer, payload
         return signature == UNPROVEN
+
+    def keep_vote(self, plan: Digest, vote: AverageDigest) -> list[Persist]:
+        """There is no journal: with the one process all hosts forget."""
+        del plan, vote
+        return []
+
+    def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
+        del plan, instance
+        return None
 
     def leave(self, now: float) -> list[Outcome]:
         del now

@@ -9,14 +9,24 @@ from dataclasses import replace
 
 from adloco_p2p.core.agreement.consensus import Consensus
 from adloco_p2p.core.agreement.membership import Membership, Timing
-from adloco_p2p.core.agreement.recovery import recover
+from adloco_p2p.core.agreement.recovery import COMMIT_VOTES_KEPT, recover
 from adloco_p2p.core.ledger.ledger import Ledger, Recall
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Decided, Outcome, PeerBack, PeerGone, Persist
-from adloco_p2p.core.model.ledger_entry import Reorg, Sign, Statement, Ticket, Verify
-from adloco_p2p.core.model.messages import Entries, Heartbeat, Incarnation, Leave, Ping, PullEntries, SlotMessage
+from adloco_p2p.core.model.ledger_entry import Decree, Reorg, Sign, Ticket, Verify
+from adloco_p2p.core.model.messages import (
+    AverageDigest,
+    CommitVoted,
+    Entries,
+    Heartbeat,
+    Incarnation,
+    Leave,
+    Ping,
+    PullEntries,
+    SlotMessage,
+)
 from adloco_p2p.core.model.telemetry import Log, Returned, Suspected
-from adloco_p2p.core.model.types import Capacity, Decide, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.types import Capacity, Decide, Digest, InstanceId, PeerId, Report, RoundPlan
 
 PLANS_OF_ACCOUNT = 4
 """Newest plans of one call whose members count. A peer that is only in older ones, and not here any more, is not reported as
@@ -47,6 +57,7 @@ class GossipAgreement:
         self.members = Membership(me, run=genesis.run, sign=sign, verify=verify, draw=draw, timing=timing)
         self.members.ticket = ticket
         self.consensus = Consensus(me, sign=sign, verify=verify, decide=decide, members=self.members, draw=draw)
+        self.consensus.ledger = Ledger(genesis, recall=recall)  # until `start` takes up the journal
         self.me = me
         self.sign = sign
         self.verify = verify
@@ -58,6 +69,7 @@ class GossipAgreement:
         self._present: tuple[PeerId, ...] = ()
         self._gone: dict[PeerId, None] = {}
         self._suspects: tuple[PeerId, ...] = ()
+        self._commit_votes: dict[tuple[Digest, InstanceId], AverageDigest] = {}
 
     @property
     def ledger(self) -> Ledger:
@@ -72,6 +84,7 @@ class GossipAgreement:
         """Take up the journal. Plans of the ledger after `plans` are handed out again; own `reports` are sent again."""
         recovered = recover(self._records, self._genesis, recall=self._recall)
         self._records = ()
+        self._commit_votes = dict(recovered.commit_votes)
         incarnation = Incarnation(number=recovered.incarnation + 1)
         self.members.start(incarnation=incarnation.number, contacts=self._contacts, capacity=self._capacity, now=now)
         outcomes: list[Outcome] = [Persist(record=incarnation)]
@@ -109,12 +122,22 @@ class GossipAgreement:
     def tick(self, now: float) -> list[Outcome]:
         return self._with_changes([*self.members.tick(now), *self.consensus.tick(now)], now)
 
+    def keep_vote(self, plan: Digest, vote: AverageDigest) -> list[Persist]:
+        """Of two hosts that made different averages none may have voted for both, whatever it forgot in a crash."""
+        oldest = vote.round - COMMIT_VOTES_KEPT
+        self._commit_votes = {key: kept for key, kept in self._commit_votes.items() if kept.round >= oldest}
+        self._commit_votes[plan, vote.instance] = vote
+        return [Persist(record=CommitVoted(plan=plan, vote=vote))]
+
+    def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
+        return self._commit_votes.get((plan, instance))
+
     def leave(self, now: float) -> list[Outcome]:
         """Become a passive member: this peer takes no part in agreeing from now on, it only follows the ledger."""
         return list(self.members.leave(now))
 
-    def state(self, statement: Statement) -> str:
-        """Pass on a signer's statement until a plan carries it. Why none will; empty where one may."""
+    def state(self, statement: Decree) -> str:
+        """Pass on a signer's statement, or evidence, until a plan carries it. Why none will; empty where one may."""
         return self.consensus.state(statement)
 
     def refusal(self) -> str:

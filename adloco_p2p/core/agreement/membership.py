@@ -16,7 +16,7 @@ from math import ceil, log2
 from typing import TypeVar
 
 from adloco_p2p.core.model.events import Broadcast, Effect, Send
-from adloco_p2p.core.model.ledger_entry import Head, JoinRequest, Sign, Statement, Ticket, Verify
+from adloco_p2p.core.model.ledger_entry import Decree, Head, JoinRequest, Sign, Ticket, Verify
 from adloco_p2p.core.model.messages import MAX_PASSED_ON, Heartbeat, Leave, Life, Ping
 from adloco_p2p.core.model.types import LARGEST_COUNT, Capacity, Digest, PeerId
 
@@ -81,7 +81,7 @@ class Membership:
         self.head: Head | None = None
         """The end of the ledger, for the heartbeats; set by the consensus, as is `have`."""
         self.have = 0
-        self.statements: tuple[Statement, ...] = ()
+        self.statements: tuple[Decree, ...] = ()
         """Of signers, to be passed on; set by the consensus, too."""
         self.ticket: Ticket | None = None
         """Shown with this peer's request to join."""
@@ -420,7 +420,13 @@ class Membership:
         """This peer's own, of this moment."""
         assert self._capacity is not None
         unsigned = JoinRequest(
-            peer=self.me, run=self._run, capacity=self._capacity, beat=self._beat, ticket=self.ticket, signature=""
+            peer=self.me,
+            run=self._run,
+            capacity=self._capacity,
+            beat=self._beat,
+            round=self.head.round if self.head is not None else 0,
+            ticket=self.ticket,
+            signature="",
         )
         return replace(unsigned, signature=self._sign(unsigned.payload))
 

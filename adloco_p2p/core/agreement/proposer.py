@@ -16,12 +16,13 @@ from adloco_p2p.core.agreement.dissemination import Dissemination
 from adloco_p2p.core.agreement.learner import Learner
 from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.agreement.values import Values
-from adloco_p2p.core.ledger.validation import door_of
+from adloco_p2p.core.ledger.validation import door_of, is_trained_after
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.course import course_after, is_paused_at
 from adloco_p2p.core.model.electorate import is_majority
-from adloco_p2p.core.model.ledger_entry import MAX_JOINS, Ballot, CastVote, Certificate, JoinRequest, Statement, Value
+from adloco_p2p.core.model.ledger_entry import MAX_JOINS, Ballot, CastVote, Certificate, Decree, JoinRequest, Value
 from adloco_p2p.core.model.messages import Prepare, Promise, Proposal, Refusal
-from adloco_p2p.core.model.types import MAX_ROSTER, Digest, PeerId
+from adloco_p2p.core.model.types import MAX_ROSTER, Digest, PeerId, keepers_of
 
 
 class Proposer:
@@ -85,7 +86,7 @@ class Proposer:
     def _note_reports(self, now: float) -> None:
         """Ready is a slot when all that are waited for have reported, or those that have not had their time. The electors among
         them make the majority: others are waited for, but for no longer than `grace_seconds`."""
-        if self.ready_at is not None:
+        if self.ready_at is not None or self._is_paused():
             return
         timing, held = self._context.timing, self._values.held
         expected, deciding = self._values.expected(now)
@@ -101,8 +102,28 @@ class Proposer:
         ):
             self.ready_at = now
 
+    def _is_paused(self) -> bool:
+        """Whether signers paused the run and none resumes it, as far as this peer knows."""
+        slot = self._slot
+        if slot.parent.course.paused_from is None:
+            return False
+        pending = self._context.statements.pending(slot.ledger)
+        return is_paused_at(course_after(slot.parent.course, pending, round=slot.round), slot.round)
+
+    def _is_trained(self, now: float) -> bool:
+        """Whether a member lives that trains, or a newcomer that does may be let in."""
+        parent, members = self._slot.parent, self._context.members
+        if not keepers_of(parent):
+            return True
+        absent = [peer for peer in self._slot.roster if members.is_absent(peer, now)]
+        if is_trained_after(parent, absent, ()):
+            return True
+        return is_trained_after(parent, absent, [request.capacity for request in self._admitted(members.candidates(now))])
+
     def _may_propose(self, now: float) -> bool:
-        """An elector may; others only where no elector is left."""
+        """An elector may; others only where no elector is left. There is nothing to propose where only keepers are."""
+        if not self._is_trained(now):
+            return False
         electorate = self._slot.electorate
         return self._context.me in electorate or all(self._context.members.is_absent(peer, now) for peer in electorate)
 
@@ -213,7 +234,7 @@ class Proposer:
         joined = islice(self._admitted(self._context.members.candidates(now), statements), room)
         return self._values.make(joined=tuple(joined), absent=self._absent, statements=statements)
 
-    def _admitted(self, requests: Iterable[JoinRequest], statements: Sequence[Statement] = ()) -> Iterator[JoinRequest]:
+    def _admitted(self, requests: Iterable[JoinRequest], statements: Sequence[Decree] = ()) -> Iterator[JoinRequest]:
         """Those that the run lets in."""
         door = door_of(self._slot.ledger, self._context.verify, statements=statements)
         return (request for request in requests if not door.problem(request))
@@ -234,7 +255,7 @@ class Proposer:
         """When the whole roster has died, the first former member goes on alone and admits the others: the value that it makes
         final. A peer that never was a member has nothing to go on with, and may just not have reached any member yet."""
         members, roster = self._context.members, self._slot.roster
-        if any(not members.is_absent(peer, now) for peer in roster):
+        if self._is_paused() or any(not members.is_absent(peer, now) for peer in roster):
             self._empty_since = None
             return None
         if self._empty_since is None:
@@ -242,13 +263,16 @@ class Proposer:
         if now < self._empty_since + members.lease_seconds:  # until the join requests have got around
             return None
         asking = sorted([members.join_request(), *members.candidates(now)], key=lambda request: request.peer)
-        requests = tuple(islice(self._admitted(asking), MAX_JOINS))
+        statements = self._context.statements.pending(self._slot.ledger)
+        requests = tuple(islice(self._admitted(asking, statements), MAX_JOINS))
+        if not is_trained_after(self._slot.parent, roster, [request.capacity for request in requests]):
+            return None
         former = self._slot.ledger.members()
         me = self._context.me
         if me != next((request.peer for request in requests if request.peer in former), None):
             return None
         ballot = Ballot(attempt=1, peer=me)
-        digest = canonical.digest_once(self._values.make(joined=requests, absent=roster))
+        digest = canonical.digest_once(self._values.make(joined=requests, absent=roster, statements=statements))
         vote = self._acceptor.signed_vote(ballot, digest, roster, abstains=False)
         cast = CastVote(peer=me, abstains=False, signature=vote.signature)
         return digest, Certificate(ballot=ballot, absent=roster, votes=(cast,))

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 
 from adloco_p2p.core.ledger.ledger import Ledger, Recall
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
-from adloco_p2p.core.model.messages import Accepted, Incarnation, Promised, Voted
-from adloco_p2p.core.model.types import Digest, RoundPlan
+from adloco_p2p.core.model.messages import Accepted, AverageDigest, CommitVoted, Incarnation, Promised, Voted
+from adloco_p2p.core.model.types import Digest, InstanceId, RoundPlan
+
+COMMIT_VOTES_KEPT = 16
+"""Rounds before the newest plan whose own commit votes are kept; no host averages one that is as old."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +21,8 @@ class RecoveredState:
     accepted: Accepted | None
     voted: Voted | None
     """The last of each about the successor of the ledger's last plan."""
+    commit_votes: dict[tuple[Digest, InstanceId], AverageDigest]
+    """Plan and instance -> this peer's vote on the average of that round, for the newest rounds."""
 
 
 def recover(records: Iterable[object], genesis: RoundPlan, *, recall: Recall) -> RecoveredState:
@@ -26,6 +31,7 @@ def recover(records: Iterable[object], genesis: RoundPlan, *, recall: Recall) ->
     promised: dict[Digest, Promised] = {}
     accepted: dict[Digest, Accepted] = {}
     voted: dict[Digest, Voted] = {}
+    commit_votes: dict[tuple[Digest, InstanceId], AverageDigest] = {}
     for record in records:
         match record:
             case LedgerEntry(value=value) if value.parent in ledger.position:
@@ -43,6 +49,8 @@ def recover(records: Iterable[object], genesis: RoundPlan, *, recall: Recall) ->
                 accepted[value.parent] = record
             case Voted(parent=parent):
                 voted[parent] = record
+            case CommitVoted(plan=plan, vote=vote):
+                commit_votes[plan, vote.instance] = vote
     slot = ledger.digests[-1]
     return RecoveredState(
         incarnation=incarnation,
@@ -50,4 +58,7 @@ def recover(records: Iterable[object], genesis: RoundPlan, *, recall: Recall) ->
         promised=promised.get(slot),
         accepted=accepted.get(slot),
         voted=voted.get(slot),
+        commit_votes={
+            key: vote for key, vote in commit_votes.items() if vote.round >= ledger.plans[-1].round - COMMIT_VOTES_KEPT
+        },
     )

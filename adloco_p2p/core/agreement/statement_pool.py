@@ -1,13 +1,15 @@
-"""Signers' statements on their way into the ledger: every peer passes them on until a plan carries them."""
+"""Signers' statements, and evidence, on their way into the ledger: every peer passes them on until a plan carries them."""
 
-from adloco_p2p.core.ledger.admission import in_order, statement_problem
+from adloco_p2p.core.ledger.admission import in_order
+from adloco_p2p.core.ledger.desk import Desk
+from adloco_p2p.core.ledger.evidence import standing_problem
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import MAX_STATEMENTS, Statement, Verify
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.ledger_entry import MAX_STATEMENTS, Decree, Equivocation, Verify
+from adloco_p2p.core.model.types import Digest, PeerId
 
-MAX_PENDING = 256
-"""Statements that wait for a plan. Only signers make any."""
+MAX_PENDING = 32
+"""Statements of one signer that wait for a plan: no signer takes the place of another."""
 
 
 class StatementPool:
@@ -15,24 +17,40 @@ class StatementPool:
 
     def __init__(self, verify: Verify) -> None:
         self._verify = verify
-        self._pending: dict[Digest, Statement] = {}
+        self._pending: dict[Digest, Decree] = {}
 
-    def note(self, statement: Statement, ledger: Ledger) -> str:
-        """Keep the statement, whichever peer passed it on, until the ledger has it. Why it cannot stand there; empty where it
-        can."""
-        digest = canonical.digest_once(statement)
-        if digest in self._pending:
+    def note(self, decree: Decree, ledger: Ledger) -> str:
+        """Keep it, whichever peer passed it on, until the ledger has it. Why it cannot stand there; empty where it can."""
+        digest = canonical.digest_once(decree)
+        if digest in self._pending or (isinstance(decree, Equivocation) and self._is_accused(decree)):
             return ""
-        if len(self._pending) >= MAX_PENDING:
-            return f"{MAX_PENDING} statements wait for a plan"
-        wrong = statement_problem(statement, parent=ledger.plans[-1], admissions=ledger.admissions, verify=self._verify)
+        if not isinstance(decree, Equivocation) and self._num_statements(decree.signer) >= MAX_PENDING:
+            return f"{MAX_PENDING} statements of {decree.signer} wait for a plan"
+        wrong = Desk(ledger, verify=self._verify).problem(decree)
         if not wrong:
-            self._pending[digest] = statement
+            self._pending[digest] = decree
         return wrong
 
-    def pending(self, ledger: Ledger) -> tuple[Statement, ...]:
+    def pending(self, ledger: Ledger) -> tuple[Decree, ...]:
         """What the next plan may carry, in its order."""
         if not self._pending:
             return ()
-        self._pending = {digest: known for digest, known in self._pending.items() if not ledger.admissions.has(known)}
-        return tuple(in_order(self._pending.values())[:MAX_STATEMENTS])
+        self._pending = {digest: known for digest, known in self._pending.items() if not _is_over(known, ledger)}
+        desk = Desk(ledger, verify=None)
+        fit = [decree for decree in in_order(self._pending.values()) if not desk.problem(decree)]
+        fit.sort(key=lambda decree: decree.action != "resume")  # a paused run waits for nothing else
+        return tuple(in_order(fit[:MAX_STATEMENTS]))
+
+    def _num_statements(self, signer: PeerId) -> int:
+        return sum(not isinstance(known, Equivocation) and known.signer == signer for known in self._pending.values())
+
+    def _is_accused(self, evidence: Equivocation) -> bool:
+        """There is evidence about the peer already; one is enough, and bounds what waits by the seats."""
+        return any(isinstance(known, Equivocation) and known.subject == evidence.subject for known in self._pending.values())
+
+
+def _is_over(decree: Decree, ledger: Ledger) -> bool:
+    """It is in the ledger, or can get there no more."""
+    if isinstance(decree, Equivocation):
+        return bool(standing_problem(decree, ledger))
+    return decree.signer not in ledger.plans[-1].signers or ledger.admissions.has(decree)

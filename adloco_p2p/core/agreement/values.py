@@ -13,7 +13,7 @@ from adloco_p2p.core.ledger.validation import change_of, check_value
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.events import ReportHeard, Send
-from adloco_p2p.core.model.ledger_entry import Certificate, JoinRequest, LedgerEntry, SignedReport, Statement, Value
+from adloco_p2p.core.model.ledger_entry import Certificate, Decree, JoinRequest, LedgerEntry, SignedReport, Value
 from adloco_p2p.core.model.messages import Pull, Supply
 from adloco_p2p.core.model.report_form import usable
 from adloco_p2p.core.model.types import REPORT_LAG, Digest, PeerId, RoundPlan, roster_of
@@ -178,9 +178,7 @@ class Values:
         _, deciding = self.expected(now)
         return bool(deciding) and not is_majority(len([peer for peer in deciding if peer in reported]), len(deciding))
 
-    def make(
-        self, *, joined: Sequence[JoinRequest], absent: tuple[PeerId, ...], statements: tuple[Statement, ...] = ()
-    ) -> Value:
+    def make(self, *, joined: Sequence[JoinRequest], absent: tuple[PeerId, ...], statements: tuple[Decree, ...] = ()) -> Value:
         """The value that follows from what this peer holds now, kept as its own."""
         slot = self._slot
         value = Value(

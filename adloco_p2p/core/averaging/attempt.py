@@ -112,10 +112,12 @@ class Attempts:
             round=self._plan.round,
             attempt=attempt.number,
             key=self.key(attempt.number, attempt.members),
+            plan=self._plan_digest,
             weights=tuple(weights.items()),
             steps=tuple(shares[peer].inner_steps for peer in attempt.members),
             timeout_seconds=self._timeout_seconds(uplinks),
             shares=reduction_shares(uplinks, reducers if any(reducers) else reachable),
+            is_strict=self._plan.round < self._plan.instance(self._instance).strict_before,
         )
 
     def _timeout_seconds(self, uplinks: Sequence[float]) -> float:

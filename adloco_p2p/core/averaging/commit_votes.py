@@ -5,10 +5,11 @@ what the voter itself took part in making; an average that was fetched gives no 
 whether they live or not: there is at most one, unless a voter signs two votes, and then none of its votes counts.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from adloco_p2p.core.model.electorate import is_majority
+from adloco_p2p.core.model.events import Effect
 from adloco_p2p.core.model.ledger_entry import Sign, Verify
 from adloco_p2p.core.model.messages import AverageDigest
 from adloco_p2p.core.model.types import Digest, PeerId
@@ -48,6 +49,18 @@ class CommitTally:
         return [peer for peer, vote in self.votes.items() if choice_of(vote) == choice]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voter:
+    """How one host votes in one round: in its own name, once in all its lives."""
+
+    sign: Sign
+    verify: Verify
+    keep: Callable[[AverageDigest], Sequence[Effect]]
+    """What writes its vote down."""
+    kept: AverageDigest | None
+    """The vote that it wrote down earlier."""
+
+
 class CommitVotes:
     """One vote per contributor, of each the first that came. Hosts in client mode cannot reach each other: a host that both
     reach relays their votes."""
@@ -59,16 +72,14 @@ class CommitVotes:
         plan_digest: Digest,
         contributors: Sequence[PeerId],
         clients: Collection[PeerId],
-        sign: Sign,
-        verify: Verify,
+        voter: Voter,
     ) -> None:
         self._me = me
         self._plan_digest = plan_digest
         self._contributors = tuple(contributors)
         self._clients = frozenset(clients)
-        self._sign = sign
-        self._verify = verify
-        self._votes: dict[PeerId, AverageDigest] = {}
+        self._voter = voter
+        self._votes: dict[PeerId, AverageDigest] = {me: voter.kept} if voter.kept is not None else {}
         self._direct: dict[PeerId, None] = {}
         """Voters that sent their vote here themselves."""
         self._holders: dict[PeerId, Choice] = {}
@@ -100,9 +111,12 @@ class CommitVotes:
         same = [peer for peer in self._contributors if peer in peers and peer != self._me and peer in votes]
         return tuple((peer, votes[peer].signature) for peer in same if choice_of(votes[peer]) == choice_of(own))
 
-    def cast(self, vote: AverageDigest) -> None:
+    def cast(self, vote: AverageDigest) -> list[Effect]:
+        """Sign it. Returns what writes it down, which comes before it is sent."""
         assert not self.have_own, "one vote per round"
-        self._votes[self._me] = replace(vote, signature=self._sign(vote.payload(self._plan_digest, self._me)))
+        signed = replace(vote, signature=self._voter.sign(vote.payload(self._plan_digest, self._me)))
+        self._votes[self._me] = signed
+        return list(self._voter.keep(signed))
 
     def received(self, sender: PeerId, vote: AverageDigest) -> list[PeerId]:
         """Take the sender's vote, and those that it passes on up to the first that is not signed. Among them may be one that
@@ -117,7 +131,7 @@ class CommitVotes:
             known = self._votes.get(voter)
             if known != one:
                 is_maker = vote.is_void or voter in vote.contributors
-                if not is_maker or not self._verify(voter, one.payload(self._plan_digest, voter), signature):
+                if not is_maker or not self._voter.verify(voter, one.payload(self._plan_digest, voter), signature):
                     break
                 if known is not None and choice_of(known) != choice_of(one) and voter not in self._equivocators:
                     self._equivocators[voter] = None

@@ -13,6 +13,7 @@ The rules that make an outer step safe:
 - A host that was left out, or whose result was lost, fetches the committed average from one that holds it. A host that has
   voted joins no attempt; so a host that waits in an attempt queries its members now and then for their votes.
 - A pseudo-gradient that is not in the committed average is dropped, never applied as if it had been.
+- A host whose inner steps diverged has nothing to give: it casts a void vote at once, and takes the outer state again.
 - Hosts in client mode cannot reach each other; `commit_votes.py` describes how they commit. Reachable hosts lead a retry first.
 
 This file holds the phases and sends the messages. It asks `host_views.py` what is known about the others, `attempt.py` which
@@ -24,9 +25,10 @@ from enum import StrEnum
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.attempt import RESEND_SECONDS, TAKEOVER_SECONDS, Attempts, pause_seconds
-from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally, CommitVotes
+from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally, CommitVotes, Voter
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.course import settings_at
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.events import (
     ApplyOuter,
@@ -39,13 +41,15 @@ from adloco_p2p.core.model.events import (
     Evaluated,
     InnerFinished,
     InnerResult,
+    MeasureStep,
     OuterApplied,
     RepairAverage,
     RunInner,
     Send,
+    StepMeasured,
     Totals,
 )
-from adloco_p2p.core.model.ledger_entry import Sign, Verify
+from adloco_p2p.core.model.measurers import measurers
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
 from adloco_p2p.core.model.report_form import bits_of, named_by
 from adloco_p2p.core.model.types import (
@@ -56,6 +60,7 @@ from adloco_p2p.core.model.types import (
     InstanceReport,
     PeerId,
     RoundPlan,
+    StepLosses,
     within_scalars,
 )
 
@@ -76,21 +81,31 @@ class Phase(StrEnum):
     COMMITTING = "committing"
     REPAIRING = "repairing"
     APPLYING = "applying"
+    MEASURING = "measuring"
+    """Only on the hosts that are drawn to."""
     EVALUATING = "evaluating"
     DONE = "done"
 
 
 STEPS: dict[Phase, frozenset[Phase]] = {
-    Phase.TRAINING: frozenset({Phase.TRAINED, Phase.AVERAGING, Phase.RETRYING, Phase.REPAIRING}),
-    Phase.TRAINED: frozenset({Phase.AVERAGING, Phase.RETRYING, Phase.REPAIRING}),
+    Phase.TRAINING: frozenset({Phase.TRAINED, Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING, Phase.REPAIRING}),
+    Phase.TRAINED: frozenset({Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING, Phase.REPAIRING}),
     Phase.AVERAGING: frozenset({Phase.AVERAGING, Phase.COMMITTING, Phase.RETRYING, Phase.REPAIRING, Phase.APPLYING}),
     Phase.RETRYING: frozenset({Phase.AVERAGING, Phase.COMMITTING, Phase.REPAIRING, Phase.APPLYING}),
     Phase.COMMITTING: frozenset({Phase.APPLYING, Phase.REPAIRING}),
     Phase.REPAIRING: frozenset({Phase.COMMITTING, Phase.RETRYING}),
-    Phase.APPLYING: frozenset({Phase.EVALUATING, Phase.DONE}),
+    Phase.APPLYING: frozenset({Phase.MEASURING, Phase.EVALUATING, Phase.DONE}),
+    Phase.MEASURING: frozenset({Phase.EVALUATING, Phase.DONE}),
     Phase.EVALUATING: frozenset({Phase.DONE}),
     Phase.DONE: frozenset(),
 }
+DEVICE_ENDS = {
+    Phase.TRAINING: InnerFinished,
+    Phase.APPLYING: OuterApplied,
+    Phase.MEASURING: StepMeasured,
+    Phase.EVALUATING: Evaluated,
+}
+"""Events that end the device's work for a phase."""
 
 
 class OuterRound:
@@ -105,8 +120,7 @@ class OuterRound:
         plan_digest: Digest,
         instance: InstanceId,
         adaptive_timeout: AdaptiveTimeout,
-        sign: Sign,
-        verify: Verify,
+        voter: Voter,
         is_late: bool = False,
         is_carried: bool = False,
     ) -> None:
@@ -125,6 +139,9 @@ class OuterRound:
         self.result: InnerResult | None = None
         self.average: AverageFinished | None = None
         self.applied: OuterApplied | None = None
+        self.step: StepLosses | None = None
+        """Where this host was drawn to measure it."""
+        self._is_evaluated = False
         self.heldout_loss: float | None = None
         self.is_void = False
         """No average got a majority: there is no outer step."""
@@ -140,9 +157,7 @@ class OuterRound:
         self._phase_since = 0.0
         clients = frozenset(entry.peer for entry in plan.roster if not entry.capacity.is_reachable)
         hosts = [share.peer for share in self.instance_plan.hosts]
-        self._votes = CommitVotes(
-            me=me, plan_digest=plan_digest, contributors=self.contributors, clients=clients, sign=sign, verify=verify
-        )
+        self._votes = CommitVotes(me=me, plan_digest=plan_digest, contributors=self.contributors, clients=clients, voter=voter)
         self._hosts = HostViews(me=me, hosts=hosts, contributors=self.contributors, clients=clients)
         self._attempts = Attempts(
             me=me,
@@ -185,7 +200,13 @@ class OuterRound:
     @property
     def device_end(self) -> type | None:
         """The event that ends the device's work for this round, if it has any now."""
-        return {Phase.TRAINING: InnerFinished, Phase.APPLYING: OuterApplied, Phase.EVALUATING: Evaluated}.get(self.phase)
+        return DEVICE_ENDS.get(self.phase)
+
+    @property
+    def has_diverged(self) -> bool:
+        """The round led nowhere: this host had no finite pseudo-gradient, or the outer step with the average was refused."""
+        is_own = self.result is not None and self.result.has_diverged
+        return is_own or (self.applied is not None and self.applied.is_refused)
 
     @property
     def is_averaged(self) -> bool:
@@ -212,6 +233,7 @@ class OuterRound:
             share=self.share,
             progress_start=self._plan.progress,
             progress_end=progress_end,
+            learning_rate_factor=settings_at(self._plan.course, self.round).learning_rate_factor or 1.0,
             is_ahead=is_ahead,
         )
         return [self._phase_log(), inner]
@@ -231,15 +253,25 @@ class OuterRound:
     def hand_over(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """Have the pseudo-gradient averaged; in a retry, if its leader has started one already."""
         self._hosts.gone = gone
+        if self.result is not None and self.result.has_diverged:
+            return self._give_nothing(now)
         pending = self._attempts.pending
         if pending is not None and self.me not in pending.members:
             effects = self._enter(Phase.RETRYING, now)
             self._wait_for_others(now)
-            return [*effects, *self._seek_commit(now)]
+            return [*effects, *self._stand_by_vote(now), *self._seek_commit(now)]
         if pending is not None:
             self._attempts.follow(pending)
         begun = self._begin_attempt(now)
         return [*begun, *self._stand_by_vote(now), *self._end_lost_attempt(now), *self._seek_commit(now)]
+
+    def _give_nothing(self, now: float) -> list[Effect]:
+        """There is no pseudo-gradient. The others make the average without this host, and it takes theirs, if there is one."""
+        if not self._votes.have_own:
+            return self._vote(now, attempt=0, contributors=(), digest=NO_AVERAGE)
+        effects = self._enter(Phase.COMMITTING, now)  # it voted before it was restarted
+        self.next_deadline = now + RESEND_SECONDS
+        return [*effects, *self._seek_commit(now)]
 
     def average_finished(self, event: AverageFinished, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """An attempt, or a repair, gave a complete average."""
@@ -257,18 +289,17 @@ class OuterRound:
         return self._vote(now, attempt=event.attempt, contributors=event.contributors, digest=event.digest)
 
     def _vote(self, now: float, *, attempt: int, contributors: tuple[PeerId, ...], digest: Digest) -> list[Effect]:
-        self._votes.cast(
-            AverageDigest(
-                instance=self.instance,
-                round=self.round,
-                attempt=attempt,
-                contributors=contributors,
-                digest=digest,
-            )
-        )
+        cast = self._cast(attempt=attempt, contributors=contributors, digest=digest)
         effects = self._enter(Phase.COMMITTING, now)
         self.next_deadline = now + RESEND_SECONDS
-        return [*effects, *self._send_all(self._votes.own), *self._seek_commit(now)]
+        return [*effects, *cast, *self._seek_commit(now)]
+
+    def _cast(self, *, attempt: int, contributors: tuple[PeerId, ...], digest: Digest) -> list[Effect]:
+        """This host's one vote of the round, written down before it is sent."""
+        vote = AverageDigest(
+            instance=self.instance, round=self.round, attempt=attempt, contributors=contributors, digest=digest
+        )
+        return [*self._votes.cast(vote), *self._send_all(self._votes.own)]
 
     def average_failed(self, event: AverageFailed, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """An attempt, or a repair, gave nothing."""
@@ -331,8 +362,26 @@ class OuterRound:
 
     def outer_applied(self, event: OuterApplied, now: float, *, evaluate: bool) -> list[Effect]:
         assert self.phase is Phase.APPLYING
-        self.applied = event
-        if evaluate:
+        self.applied, self._is_evaluated = event, evaluate
+        if self._is_drawn(event):
+            measure = MeasureStep(instance=self.instance, round=self.round, state=event.state_digest)
+            return [*self._enter(Phase.MEASURING, now), measure]
+        return self._evaluate(now)
+
+    def _is_drawn(self, event: OuterApplied) -> bool:
+        """This host measures the step: it has the state before, too."""
+        if self.is_void or event.is_refused or not self.instance_plan.measurers or not self.is_contributor:
+            return False
+        count = self.instance_plan.measurers
+        return self.me in measurers(event.state_digest, self.contributors, self._plan.roster, count=count)
+
+    def step_measured(self, event: StepMeasured, now: float) -> list[Effect]:
+        assert self.phase is Phase.MEASURING
+        self.step = StepLosses(before=within_scalars(event.before), after=within_scalars(event.after))
+        return self._evaluate(now)
+
+    def _evaluate(self, now: float) -> list[Effect]:
+        if self._is_evaluated:
             return [*self._enter(Phase.EVALUATING, now), Evaluate(instance=self.instance, round=self.round)]
         return self._enter(Phase.DONE, now)
 
@@ -344,9 +393,10 @@ class OuterRound:
     def report(self) -> InstanceReport:
         """This host's statement about the round, once it is done. Work that is not in the average does not count."""
         assert self.is_done and self.applied is not None
-        result = self.result if self.is_averaged or self.is_void else None
+        counts = (self.is_averaged or self.is_void) and not self.has_diverged
+        result = self.result if counts else None
         present = self._present if self.is_void else self._averaged_hosts
-        has_statistics = self.is_averaged and not self.is_void and not self.is_carried
+        has_statistics = self.is_averaged and not (self.is_void or self.is_carried or self.has_diverged)
         return InstanceReport(
             instance=self.instance,
             samples=result.samples if result else 0,
@@ -356,9 +406,11 @@ class OuterRound:
             accumulation_steps=result.accumulation_steps if result else 0,
             train_seconds=result.seconds if result else 0.0,
             loss=within_scalars(result.loss) if result else None,
-            heldout_loss=self.heldout_loss,
+            heldout_loss=within_scalars(self.heldout_loss) if self.heldout_loss is not None else None,
             contributors=bits_of(present, [share.peer for share in self.instance_plan.hosts]),
             is_void=self.is_void,
+            has_diverged=self.has_diverged,
+            step=self.step,
             pseudo_gradient=self.average.statistics if self.average is not None and has_statistics else None,
             half_batch=result.half_batch if result else None,
             digest=self.applied.digest,
@@ -504,7 +556,7 @@ class OuterRound:
         return effects
 
     def _stand_by_vote(self, now: float) -> list[Effect]:
-        """This host voted before it was restarted, as others prove: it makes no other average."""
+        """This host voted before it was restarted, as its journal or others prove: it makes no other average."""
         if not self._votes.have_own or not self.is_contributor or self.phase not in (Phase.AVERAGING, Phase.RETRYING):
             return []
         effects = [*self.abandon(), *self._enter(Phase.COMMITTING, now)]
@@ -513,7 +565,7 @@ class OuterRound:
 
     @property
     def _is_past(self) -> bool:
-        return self.phase in (Phase.APPLYING, Phase.EVALUATING, Phase.DONE)
+        return self.phase in (Phase.APPLYING, Phase.MEASURING, Phase.EVALUATING, Phase.DONE)
 
     def _answer(self, receiver: PeerId) -> list[Effect]:
         answer = self._votes.answer(self._held if self._is_past and not self.is_void else None)
@@ -589,10 +641,7 @@ class OuterRound:
         effects: list[Effect] = list(self.abandon())
         self.is_void, self.next_deadline = True, None
         if self.is_contributor and not self._votes.have_own:
-            self._votes.cast(
-                AverageDigest(instance=self.instance, round=self.round, attempt=0, contributors=(), digest=NO_AVERAGE)
-            )
-            effects += self._send_all(self._votes.own)
+            effects += self._cast(attempt=0, contributors=(), digest=NO_AVERAGE)
         log = telemetry.RoundVoid(round=self.round, instance=self.instance, voters=self._votes.voters)
         return [*effects, log, *self._enter(Phase.APPLYING, now), CarryOver(instance=self.instance, round=self.round)]
 

@@ -1,4 +1,4 @@
-"""Which peers may take a seat: invitations, the seats they gave, and signers' statements, as the ledger has them. Pure.
+"""Which peers may take a seat: invitations, the seats they gave, signers' statements, and evidence. Pure.
 
 In a run that admits by tickets a newcomer shows an invitation of a signer, made out to its own name. Anybody can check it, now
 and later, with nothing but the entries before. A peer that once had a seat comes back without a ticket and uses no second seat:
@@ -10,8 +10,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from adloco_p2p.core.ledger.signers import signers_after
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import JoinRequest, Statement, Ticket, Value, Verify
+from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, Decree, JoinRequest, Ticket, Value, Verify
 from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan, roster_of
 
 Key = TypeVar("Key")
@@ -19,9 +20,9 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """A statement in the ledger."""
+    """A statement, or evidence, in the ledger."""
 
-    statement: Statement
+    statement: Decree
     position: int
     """Of the plan that carries it."""
 
@@ -52,10 +53,10 @@ class Admissions:
 
     @property
     def rulings(self) -> Sequence[Ruling]:
-        """Of all statements, oldest first."""
+        """Of all statements and all evidence, oldest first."""
         return tuple(self._rulings.values())
 
-    def has(self, statement: Statement) -> bool:
+    def has(self, statement: Decree) -> bool:
         return canonical.digest_once(statement) in self._rulings
 
     def seats_taken(self) -> Counter[PeerId]:
@@ -68,7 +69,7 @@ class Admissions:
         return None if seat is None else seat[0]
 
     def bans(self) -> Mapping[PeerId, Ruling]:
-        """Peers that are banned, and by which statement."""
+        """Peers that are banned, and by which statement or evidence."""
         return _in_force(self._rulings.values(), begins="ban", ends="unban")
 
     def revoked(self) -> Mapping[PeerId, Ruling]:
@@ -89,24 +90,12 @@ def _in_force(rulings: Iterable[Ruling], *, begins: str, ends: str | None) -> di
 # --- statements ------------------------------------------------------------------------------------------------------
 
 
-def in_order(statements: Iterable[Statement]) -> list[Statement]:
+def in_order(statements: Iterable[Decree]) -> list[Decree]:
     """As a value lists them."""
     return sorted(statements, key=lambda statement: (statement.serial, canonical.digest_once(statement)))
 
 
-def statement_problem(statement: Statement, *, parent: RoundPlan, admissions: Admissions, verify: Verify) -> str:
-    """Why the statement cannot stand in the value after `parent`; empty where it can."""
-    what = f"the statement `{statement.action}` about {statement.subject}"
-    if statement.run != parent.run or statement.signer not in parent.signers:
-        return f"{what} is not by a signer of this run"
-    if statement.action == "ban" and statement.subject in parent.signers:
-        return f"{what} is about a signer"
-    if admissions.has(statement):
-        return f"{what} is in the ledger already"
-    return "" if verify(statement.signer, statement.payload, statement.signature) else f"{what} is not signed by its signer"
-
-
-def newly_banned(statements: Iterable[Statement], parent: RoundPlan) -> tuple[PeerId, ...]:
+def newly_banned(statements: Iterable[Decree], parent: RoundPlan) -> tuple[PeerId, ...]:
     """Members that lose their seats by these statements, which are in order."""
     bans: dict[PeerId, None] = {}
     for statement in statements:
@@ -130,7 +119,7 @@ class Door:
         parent: RoundPlan,
         admissions: Admissions,
         members: Container[PeerId],
-        statements: Iterable[Statement],
+        statements: Sequence[Decree],
         verify: Verify,
     ) -> None:
         self._parent = parent
@@ -139,12 +128,15 @@ class Door:
         self._taken = admissions.seats_taken()
         self._revoked = admissions.revoked()
         self._banned = {*admissions.bans(), *(s.subject for s in statements if s.action == "ban")}
+        self._signers = signers_after(parent.signers, statements)
 
     def problem(self, request: JoinRequest) -> str:
         """Why the peer is not let in; empty where it is. Takes the seat of the invitation."""
         if request.peer in self._banned:
             return f"{request.peer} is banned from this run"
-        if not self._parent.is_ticketed or request.peer in self._parent.signers or request.peer in self._members:
+        if self._parent.round > request.round + JOIN_ROUNDS:
+            return f"the request of {request.peer} is of round {request.round}, and this is round {self._parent.round}"
+        if not self._parent.is_ticketed or request.peer in self._signers or request.peer in self._members:
             return ""
         if request.ticket is None:
             return f"{request.peer} has no invitation"
@@ -155,7 +147,7 @@ class Door:
 
     def _problem_of(self, peer: PeerId, ticket: Ticket) -> str:
         invitation, round = ticket.invitation, self._parent.round + 1
-        if invitation.run != self._parent.run or invitation.signer not in self._parent.signers:
+        if invitation.run != self._parent.run or invitation.signer not in self._signers:
             return "the invitation is not by a signer of this run"
         if round > invitation.last_round:
             return f"the invitation was good until round {invitation.last_round}, and this is round {round}"

@@ -1,17 +1,21 @@
 """Whether a ledger entry is valid: its reports, roster change, plan and certificate; and the check of a whole ledger."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from adloco_p2p.core.ledger.admission import Door, in_order, newly_banned, statement_problem
+from adloco_p2p.core.ledger.admission import Door, in_order, newly_banned
 from adloco_p2p.core.ledger.branch_claims import accepted_claims
+from adloco_p2p.core.ledger.desk import Desk
 from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.ledger.signers import signers_after
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.course import course_after, is_paused_at
 from adloco_p2p.core.model.electorate import electorate, electors, is_emergency, is_majority
-from adloco_p2p.core.model.ledger_entry import Certificate, LedgerEntry, SignedReport, Statement, Value, Verify, Vote
+from adloco_p2p.core.model.ledger_entry import Certificate, Decree, LedgerEntry, SignedReport, Value, Verify, Vote
 from adloco_p2p.core.model.report_form import usable
 from adloco_p2p.core.model.types import (
     MAX_ROSTER,
     REPORT_LAG,
+    Capacity,
     Decide,
     Digest,
     PeerId,
@@ -31,11 +35,18 @@ def num_emergencies(genesis: RoundPlan, entries: Sequence[LedgerEntry]) -> int:
 def change_of(value: Value, reports: Sequence[Report], ledger: "Ledger") -> RosterChange:
     """The rule's input beside the reports; the ledger ends with the value's parent."""
     joined = tuple((join.peer, join.capacity) for join in value.joined)
-    departed = sorted({*value.departed, *newly_banned(value.statements, ledger.plans[-1])})
-    return RosterChange(joined=joined, departed=tuple(departed), branches=accepted_claims(ledger, reports))
+    parent = ledger.plans[-1]
+    departed = sorted({*value.departed, *newly_banned(value.statements, parent)})
+    return RosterChange(
+        joined=joined,
+        departed=tuple(departed),
+        branches=accepted_claims(ledger, reports),
+        signers=signers_after(parent.signers, value.statements),
+        course=course_after(parent.course, value.statements, round=value.round),
+    )
 
 
-def door_of(ledger: "Ledger", verify: Verify, *, statements: Sequence[Statement] = ()) -> Door:
+def door_of(ledger: "Ledger", verify: Verify, *, statements: Sequence[Decree] = ()) -> Door:
     """Of the plan after the end of the ledger."""
     return Door(
         parent=ledger.plans[-1],
@@ -92,9 +103,18 @@ def _check_reports(value: Value, reports: Sequence[SignedReport], reported: Roun
 def _check_statements(value: Value, ledger: "Ledger", verify: Verify) -> str:
     if list(value.statements) != in_order(set(value.statements)):
         return "statements are not in order, one each"
-    parent, admissions = ledger.plans[-1], ledger.admissions
-    problems = (statement_problem(s, parent=parent, admissions=admissions, verify=verify) for s in value.statements)
-    return next(filter(None, problems), "")
+    desk = Desk(ledger, verify=verify)
+    wrong = next(filter(None, map(desk.problem, value.statements)), "")
+    if wrong:
+        return wrong
+    course = course_after(ledger.plans[-1].course, value.statements, round=value.round)
+    return f"the run is paused from round {course.paused_from} on" if is_paused_at(course, value.round) else ""
+
+
+def is_trained_after(parent: RoundPlan, gone: Collection[PeerId], joined: Iterable[Capacity]) -> bool:
+    """Whether a member is left that is no keeper. A run without one waits for the next newcomer."""
+    stays = any(entry.peer not in gone and not entry.capacity.is_keeper for entry in parent.roster)
+    return stays or any(not capacity.is_keeper for capacity in joined)
 
 
 def _check_change(value: Value, ledger: "Ledger", verify: Verify) -> str:
@@ -108,6 +128,8 @@ def _check_change(value: Value, ledger: "Ledger", verify: Verify) -> str:
     gone = {*value.departed, *newly_banned(value.statements, parent)}
     if not 1 <= len(roster) + len(joined) - len(gone) <= MAX_ROSTER:
         return "the roster would be empty or too large"
+    if not is_trained_after(parent, gone, [join.capacity for join in value.joined]):
+        return "no member would be left that trains"
     for join in value.joined:
         if join.run != parent.run or not verify(join.peer, join.payload, join.signature):
             return f"the join request of {join.peer} is not signed by that peer for this run"

@@ -24,14 +24,16 @@ def silent_rounds(roster_entry: RosterEntry, round: int) -> int:
 
 def electorate(plan: RoundPlan) -> tuple[PeerId, ...]:
     """The members that decide on the successor of the plan, sorted: founders, and those that have reported and served their
-    probation (`core/planning/standing.py`), if they report. Where there is none, those that reported lately; else all."""
-    reporting = [roster_entry for roster_entry in plan.roster if silent_rounds(roster_entry, plan.round) < SILENT_ROUNDS]
+    probation (`core/planning/standing.py`), if they report. Where there is none, those that reported lately; else all. Keepers
+    are among them only where the roster has no other member."""
+    training = [roster_entry for roster_entry in plan.roster if not roster_entry.capacity.is_keeper] or plan.roster
+    reporting = [roster_entry for roster_entry in training if silent_rounds(roster_entry, plan.round) < SILENT_ROUNDS]
     seasoned = [
         roster_entry
         for roster_entry in reporting
         if not roster_entry.joined_round or (roster_entry.last_report is not None and not roster_entry.probation)
     ]
-    chosen = seasoned or [roster_entry for roster_entry in reporting if roster_entry.last_report is not None] or plan.roster
+    chosen = seasoned or [roster_entry for roster_entry in reporting if roster_entry.last_report is not None] or training
     return tuple(roster_entry.peer for roster_entry in chosen)
 
 

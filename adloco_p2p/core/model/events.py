@@ -80,6 +80,8 @@ class InnerResult:
     half_batch: HalfBatchStatistics | None
     micro_batch_limit: int
     """Samples of one pass that the device holds now; smaller than before after an out-of-memory."""
+    has_diverged: bool = False
+    """The loss or a parameter is not finite, or far beyond that of any model: there is no pseudo-gradient."""
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -108,9 +110,11 @@ class Ticked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransitionApplied:
-    """Forks and merges before `round` are done."""
+    """Ways back, forks and merges before `round` are done."""
 
     round: int
+    missing: tuple[InstanceId, ...] = ()
+    """Instances that were to go back to a state that is not kept here."""
     epoch: int = 0
     """Of the job that ended: a peer drops ends of an earlier epoch than its own."""
 
@@ -163,6 +167,8 @@ class OuterApplied:
     round: int
     digest: Digest
     state_digest: Digest
+    is_refused: bool = False
+    """The step would have led to parameters that are not finite, or far beyond those of any model: nothing was changed."""
     epoch: int = 0
 
 
@@ -172,6 +178,16 @@ class Evaluated:
     round: int
     heldout_loss: float
     """Nats per predicted token."""
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMeasured:
+    instance: InstanceId
+    round: int
+    before: float
+    """Nats per predicted token."""
+    after: float
     epoch: int = 0
 
 
@@ -249,7 +265,7 @@ class PeerBack:
     peer: PeerId
 
 
-DeviceEnd = TransitionApplied | InnerFinished | OuterApplied | Evaluated | Probed
+DeviceEnd = TransitionApplied | InnerFinished | OuterApplied | StepMeasured | Evaluated | Probed
 """Ends of jobs that carry an epoch, a fencing token: a fast-forward or a reorg raises the peer's, and what the device was asked
 before then ends without consequence."""
 
@@ -262,6 +278,7 @@ Event = (
     | AverageFinished
     | AverageFailed
     | OuterApplied
+    | StepMeasured
     | Evaluated
     | Probed
     | StateFetched
@@ -301,11 +318,14 @@ class Persist:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """Apply forks, then merges, at the boundary before `round`. Sources that are merged away are dropped."""
+    """Go back where the guard ordered it, apply forks, then merges, at the boundary before `round`. Sources that are merged
+    away are dropped."""
 
     round: int
     forks: tuple[Fork, ...]
     merges: tuple[Merge, ...]
+    rewinds: tuple[tuple[InstanceId, Digest], ...] = ()
+    """Instances and the earlier states that they go back to."""
     epoch: int = 0
     """Of the peer when it asked; the event that ends the job repeats it."""
 
@@ -334,6 +354,8 @@ class RunInner:
     progress_start: float
     """Part of the run behind the first inner step, in [0, 1]."""
     progress_end: float
+    learning_rate_factor: float = 1.0
+    """Times the rate of the configuration's schedule."""
     is_ahead: bool = False
     """The outer step of the round before is still to come, and leaves the local parameters alone."""
     epoch: int = 0
@@ -348,6 +370,8 @@ class Average:
     attempt: int
     key: Digest
     """Digest of run, instance, round, plan, attempt and members: peers that disagree cannot meet."""
+    plan: Digest
+    """Of the round."""
     weights: tuple[tuple[PeerId, int], ...]
     """Sorted by peer; every weight is positive."""
     steps: tuple[int, ...]
@@ -355,6 +379,8 @@ class Average:
     timeout_seconds: float
     shares: tuple[float, ...] = ()
     """How much of the vector each of them reduces; empty: equally much."""
+    is_strict: bool = False
+    """By the stricter rule instead of the run's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -397,6 +423,17 @@ class CarryOver:
 
     instance: InstanceId
     round: int
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureStep:
+    """The loss before and after the outer step of `round`, on the same rows, drawn by `state`."""
+
+    instance: InstanceId
+    round: int
+    state: Digest
+    """After the step."""
     epoch: int = 0
 
 
@@ -465,9 +502,11 @@ class Stop:
     """The run is complete; otherwise it can be resumed."""
     is_urgent: bool = False
     """Work on the device is given up; what is to be saved is saved all the same."""
+    error: str = ""
+    """Code of the error that ends the peer; empty where it ends in order."""
 
 
-DeviceJob = Transition | RunInner | ApplyOuter | CarryOver | Evaluate | Probe
+DeviceJob = Transition | RunInner | ApplyOuter | CarryOver | MeasureStep | Evaluate | Probe
 """Jobs whose end comes back as a `DeviceEnd`, with their epoch."""
 
 Effect = (
@@ -483,6 +522,7 @@ Effect = (
     | RepairAverage
     | ApplyOuter
     | CarryOver
+    | MeasureStep
     | Evaluate
     | SaveInstance
     | Probe

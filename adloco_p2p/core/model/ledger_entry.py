@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le, MaxLen
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import MAX_ROSTER, Capacity, Count, Digest, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.types import MAX_ROSTER, Capacity, Count, Digest, HexDigest, PeerId, Report, RoundPlan, Settings
 
 # --- one slot: the successor of one plan -----------------------------------------------------------------------------
 
@@ -90,27 +90,88 @@ class Ticket:
         return payload("ticket", self.invitation.run, self.invitation.key, peer)
 
 
+NOBODY = PeerId("")
+Action = Literal["ban", "unban", "revoke", "add_signer", "remove_signer", "stop", "pause", "resume", "change"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class Statement:
-    """A signer's decision about a peer, or about an invitation. It takes effect with the plan that carries it."""
+    """A signer's decision about a peer, an invitation or the run. It takes effect with the plan that carries it, or later."""
 
     run: Digest
     signer: PeerId
     serial: Count
     """Tells two equal statements of a signer apart; of two in one plan the higher one is the later."""
-    action: Literal["ban", "unban", "revoke"]
-    subject: PeerId
-    """The peer; for `revoke` the key of the invitation."""
+    action: Action
+    subject: PeerId = NOBODY
+    """The peer; for `revoke` the key of the invitation; empty where it is about the run."""
+    round: Count = 0
+    """For `stop` the last round; for `pause` and `change` the first one."""
+    settings: Settings | None = None
+    """For `change`."""
     reason: Annotated[str, MaxLen(MAX_REASON)] = ""
     signature: Signature
 
     @property
     def payload(self) -> bytes:
-        return payload("statement", self.run, self.signer, self.serial, self.action, self.subject, self.reason)
+        about = (self.action, self.subject, self.round, self.settings, self.reason)
+        return payload("statement", self.run, self.signer, self.serial, *about)
 
 
+# --- evidence --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pledge:
+    """What a host bound itself to in one attempt at an average. An honest peer signs one of each kind under a key, ever."""
+
+    kind: Literal["contribution", "reduction"]
+    """contribution: the root of the host's encoded parts, before anything is reduced. reduction, a receipt: from which
+    contributions, with which coefficients, the host made which parts."""
+    peer: PeerId
+    plan: HexDigest
+    round: Count
+    """Of that plan."""
+    key: HexDigest
+    """Of the attempt: instance, number and members are in it."""
+    content: HexDigest
+    signature: Signature
+
+    @property
+    def payload(self) -> bytes:
+        return payload("pledge", self.kind, self.peer, self.plan, self.round, self.key, self.content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class Equivocation:
+    """Evidence: two pledges of one peer that exclude each other. It bans as a signer's statement does; anybody can check it."""
+
+    first: Pledge
+    second: Pledge
+    """The one with the greater content."""
+
+    @property
+    def action(self) -> Literal["ban"]:
+        return "ban"
+
+    @property
+    def subject(self) -> PeerId:
+        return self.first.peer
+
+    @property
+    def serial(self) -> int:
+        """Before every statement of a signer, so that an `unban` in the same plan is the later word."""
+        return 0
+
+    @property
+    def reason(self) -> str:
+        return f"signed two pledges about one {self.first.kind} in round {self.first.round}"
+
+
+Decree = Statement | Equivocation
+"""What takes or gives back a seat: a signer's statement, or evidence."""
 MAX_STATEMENTS = 16
-"""Statements of signers that one plan carries."""
+"""Decrees that one plan carries."""
 
 # --- membership ------------------------------------------------------------------------------------------------------
 
@@ -124,15 +185,19 @@ class JoinRequest:
     capacity: Capacity
     beat: Count
     """The peer's heartbeat count; a request with a higher count replaces one with a lower."""
+    round: Count
+    """Of the newest plan that the peer knew: an old request, which anybody may have kept, gives no seat later."""
     ticket: Ticket | None = None
     """Of a newcomer, where the run asks for one."""
     signature: Signature
 
     @property
     def payload(self) -> bytes:
-        return payload("join", self.peer, self.run, self.capacity, self.beat, self.ticket)
+        return payload("join", self.peer, self.run, self.capacity, self.beat, self.round, self.ticket)
 
 
+JOIN_ROUNDS = 16
+"""A join request counts up to so many rounds after the plan that its peer knew; it is made anew with every heartbeat."""
 MAX_JOINS = 64
 """Newcomers that one plan admits."""
 
@@ -151,7 +216,7 @@ class Value:
     departed: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
     """Sorted."""
     plan: Digest
-    statements: Annotated[tuple[Statement, ...], MaxLen(MAX_STATEMENTS)] = ()
+    statements: Annotated[tuple[Decree, ...], MaxLen(MAX_STATEMENTS)] = ()
     """Sorted by serial, then by digest."""
 
 

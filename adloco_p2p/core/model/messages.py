@@ -15,12 +15,12 @@ from adloco_p2p.core.model.ledger_entry import (
     MAX_STATEMENTS,
     Ballot,
     Certificate,
+    Decree,
     Head,
     JoinRequest,
     LedgerEntry,
     Signature,
     SignedReport,
-    Statement,
     Value,
     Vote,
     payload,
@@ -83,8 +83,8 @@ class Heartbeat:
     leaves: Annotated[tuple[Leave, ...], MaxLen(MAX_PASSED_ON)] = ()
     lives: Annotated[tuple[Life, ...], MaxLen(MAX_PASSED_ON)] = ()
     """Of members: the sender's own first, then those that it learned lately."""
-    statements: Annotated[tuple[Statement, ...], MaxLen(MAX_STATEMENTS)] = ()
-    """Of signers, that no plan carries yet."""
+    statements: Annotated[tuple[Decree, ...], MaxLen(MAX_STATEMENTS)] = ()
+    """Of signers, and evidence, that no plan carries yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +271,8 @@ class RunComplete:
 
     is_answer: bool = False
     """An answer to the same message of the receiver; it asks for no answer itself."""
+    is_pending: bool = False
+    """Of an answer: the sender has not carried it out yet, and may need the receiver for that."""
 
 
 WireMessage = Message | AveragingMessage | RunComplete
@@ -310,6 +312,14 @@ class Voted:
     value: Digest
 
 
-JournalRecord = Incarnation | Promised | Accepted | Voted | LedgerEntry
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitVoted:
+    """This peer's one vote on the average of a round of an instance; `plan` is that of the round."""
+
+    plan: Digest
+    vote: AverageDigest
+
+
+JournalRecord = Incarnation | Promised | Accepted | Voted | CommitVoted | LedgerEntry
 RECORD_KINDS: dict[str, type] = {kind.__name__: kind for kind in get_args(JournalRecord)}
 """Records by their names in the journal."""

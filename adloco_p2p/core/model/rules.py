@@ -135,6 +135,16 @@ class AdmissionRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GuardRules:
+    """Whether outer steps that raise the loss are undone."""
+
+    enabled: bool = False
+    """Two hosts, drawn by lot, measure the loss before and after every outer step; where both say that it rose by more than
+    training explains, the instance goes back to the state before. Costs these two 64 rows forwards, and all of them 8 bytes per
+    parameter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """Everything that the core needs to know of a run."""
 
@@ -144,3 +154,4 @@ class Rules:
     switch: SwitchRules = field(default_factory=SwitchRules)
     merge: MergeRules = field(default_factory=MergeRules)
     admission: AdmissionRules = field(default_factory=AdmissionRules)
+    guard: GuardRules = field(default_factory=GuardRules)

@@ -142,6 +142,9 @@ class RosterLine:
     samples_per_second: float
     """0 before the first report."""
     last_report: int | None
+    probation: int = 0
+    """Reports that it owes until it votes, proposes and reduces."""
+    is_keeper: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,12 +176,19 @@ class Plan(Log):
     forks: tuple[types.Fork, ...]
     merges: tuple[types.Merge, ...]
     probe: types.Merge | None
+    course: types.Course = types.AS_CONFIGURED
 
 
 def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
     told = shared(plan, Plan)
     told["roster"] = tuple(
-        RosterLine(peer=entry.peer, samples_per_second=entry.capacity.samples_per_second, last_report=entry.last_report)
+        RosterLine(
+            peer=entry.peer,
+            samples_per_second=entry.capacity.samples_per_second,
+            last_report=entry.last_report,
+            probation=entry.probation,
+            is_keeper=entry.capacity.is_keeper,
+        )
         for entry in plan.roster
     )
     told["instances"] = tuple(InstanceLine(**shared(item, InstanceLine)) for item in plan.instances)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import fsum, isnan
 from typing import Annotated, Literal, NewType
 
-from annotated_types import Ge, Le, Lt, MaxLen, Predicate
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, Predicate
 
 PeerId = NewType("PeerId", str)
 InstanceId = NewType("InstanceId", int)
@@ -21,6 +21,12 @@ MAX_ROSTER = 4096
 """Peers that a plan may count."""
 MAX_SIGNERS = 16
 """Peers of a run that may invite and ban."""
+MAX_RISES = 16
+"""Outer steps whose effect on the loss a plan remembers."""
+MAX_CHANGES = 16
+"""Changes of settings that a plan names: those that hold, as one, and those of rounds to come."""
+MAX_FACTOR = 100.0
+"""By which signers may multiply the learning rate."""
 MAX_INSTANCES = 64
 """Live instances of a run."""
 FIRST_BRANCH_ID = 1_000_000
@@ -97,6 +103,14 @@ class PseudoGradientStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepLosses:
+    """What an outer step did, as a host that was drawn for it measured on rows that were drawn with it. Nats per token."""
+
+    before: NonNegative
+    after: NonNegative
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceReport:
     """The work of one host for one instance in one round."""
 
@@ -121,6 +135,11 @@ class InstanceReport:
     sender knows; see `core/model/report_form.py`."""
     is_void: bool = False
     """No average got a majority: there was no outer step, and the next pseudo-gradient spans this round, too."""
+    has_diverged: bool = False
+    """The host has no finite pseudo-gradient to give, or refused the outer step of the committed average, as all hosts do; its
+    samples are 0."""
+    step: StepLosses | None = None
+    """Of a host that was drawn to measure the outer step."""
     pseudo_gradient: PseudoGradientStatistics | None
     half_batch: HalfBatchStatistics | None
     digest: HexDigest
@@ -155,6 +174,8 @@ class Capacity:
     """Throughput of its uplink in its last averages, as the receivers saw it; 0 where nothing was measured yet."""
     is_reachable: bool = True
     """Others can open connections to it. A peer in client mode only has those that it opens itself."""
+    is_keeper: bool = False
+    """It holds the newest states and the ledger, and neither trains nor votes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +296,18 @@ class InstancePlan:
     """Statistics of past rounds, oldest first; at most `BatchRules.window_rounds`."""
     state_digest: HexDigest | None = None
     """State after round `round - 2`, as the reports of that round agree on it; none before the first."""
+    measurers: Annotated[int, Ge(0), Le(MAX_HOSTS)] = 0
+    """How many hosts measure the outer step after the round; 0: the run has no guard."""
+    measurers_before: Annotated[int, Ge(0), Le(MAX_HOSTS)] = 0
+    """As many as that in the plan before: reports on that one decide the next."""
+    rises: Annotated[tuple[NonNegative, ...], MaxLen(MAX_RISES)] = ()
+    """By how much the last outer steps that were accepted raised the loss, oldest first; 0 for one that did not."""
+    judged_from: Count = 0
+    """No outer step of an earlier round is gone back on."""
+    rewind: HexDigest | None = None
+    """Before the round the hosts go back to this state, the one before round `round - 2`."""
+    strict_before: Count = 0
+    """Rounds before this one are averaged by the stricter rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,6 +379,42 @@ class FormerMember:
     standing: Annotated[int, Ge(0), Le(FULL_STANDING)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of a run that its signers may change while it trains. None: as before."""
+
+    rounds: PositiveCount | None = None
+    """The run ends after so many rounds, also where it ended by samples before."""
+    samples: PositiveCount | None = None
+    """The run ends once its plans have given out so many samples, also where it ended by rounds before."""
+    learning_rate_factor: Annotated[float, Gt(0), Le(MAX_FACTOR)] | None = None
+    """Times the learning rate of the configuration's schedule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Settings that hold from the plan of a round on."""
+
+    from_round: Count
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What signers have ordered of a run beyond its configuration; see `core/ledger/course.py`."""
+
+    paused_from: Count | None = None
+    """No plan of this round or a later one before a signer resumes the run."""
+    last_round: Count | None = None
+    """The run ends after this round at the latest."""
+    changes: Annotated[tuple[Change, ...], MaxLen(MAX_CHANGES)] = ()
+    """By round. The first one holds already where its round is not after that of the plan."""
+
+
+AS_CONFIGURED = Course()
+"""Nothing was ordered."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
 class RoundPlan:
     """The agreed decision for one round: a value that can be printed, hashed, stored, voted on and replayed.
@@ -378,11 +447,12 @@ class RoundPlan:
     """Samples that the plans of the rounds before gave out, over all instances."""
     reason: Text = ""
     signers: Annotated[tuple[PeerId, ...], MaxLen(MAX_SIGNERS)] = ()
-    """Peers whose invitations and statements count, sorted; the author first of all. None: everybody may join."""
+    """Peers whose invitations and statements count, sorted; at first the author. None: everybody may join."""
     is_ticketed: bool = False
     """A newcomer needs an invitation of a signer."""
     former: Annotated[tuple[FormerMember, ...], MaxLen(MAX_ROSTER)] = ()
     """Sorted by peer."""
+    course: Course = AS_CONFIGURED
 
     def instance(self, instance: InstanceId) -> InstancePlan:
         return next(plan for plan in self.instances if plan.instance == instance)
@@ -390,14 +460,18 @@ class RoundPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RosterChange:
-    """Peers that join and depart with the next plan, and branch states accepted with it. A peer in both lists starts again as a
-    newcomer."""
+    """Peers that join and depart with the next plan, branch states accepted with it, and what signers ordered. A peer in both
+    lists starts again as a newcomer."""
 
     joined: Annotated[tuple[tuple[PeerId, Capacity], ...], MaxLen(MAX_ROSTER)] = ()
     departed: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)] = ()
     """Absent, or banned."""
     branches: Annotated[tuple[PendingBranch, ...], MaxLen(MAX_BRANCHES)] = ()
     """Accepted for the first time."""
+    signers: Annotated[tuple[PeerId, ...], MaxLen(MAX_SIGNERS)] | None = None
+    """None: those of the plan before."""
+    course: Course | None = None
+    """None: that of the plan before."""
 
 
 ROUNDS_KEPT = 2
@@ -406,6 +480,11 @@ Decide = Callable[[RoundPlan, Sequence[Report], RosterChange], RoundPlan]
 """parent, reports sorted by peer, change of the roster -> the next plan."""
 REPORT_LAG = 2
 """plan(r) is made from the reports of round r - 2: it is decided while round r - 1 computes."""
+
+
+def keepers_of(plan: RoundPlan) -> frozenset[PeerId]:
+    """Members that hold states and train nothing."""
+    return frozenset(roster_entry.peer for roster_entry in plan.roster if roster_entry.capacity.is_keeper)
 
 
 def roster_of(plan: RoundPlan) -> tuple[PeerId, ...]:

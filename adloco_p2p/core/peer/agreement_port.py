@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from adloco_p2p.core.model.events import Outcome
-from adloco_p2p.core.model.types import Capacity, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.events import Outcome, Persist
+from adloco_p2p.core.model.messages import AverageDigest
+from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, Report, RoundPlan
 
 
 class Agreement(Protocol):
@@ -30,6 +31,12 @@ class Agreement(Protocol):
 
     def verify(self, peer: PeerId, payload: bytes, signature: str) -> bool:
         """Whether the peer signed it."""
+
+    def keep_vote(self, plan: Digest, vote: AverageDigest) -> list[Persist]:
+        """Write down this peer's vote on the average of a round, before it is sent; `plan` is that of the round."""
+
+    def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
+        """What was written down, in this life or an earlier one."""
 
     def leave(self, now: float) -> list[Outcome]:
         """Leave the roster: the others wait for this peer no longer. It may go on following what they agree on."""

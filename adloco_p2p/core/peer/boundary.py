@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import DropInstance, Effect, Evaluate, Transition, TransitionApplied
 from adloco_p2p.core.model.telemetry import fork_line, merge_line
 from adloco_p2p.core.model.types import Fork, InstanceId, RoundPlan
@@ -49,7 +50,8 @@ class Boundary:
         """The transition involves several instances, or takes one away from this peer."""
         mine = self._book.mine(plan)
         has_probe = before is not None and self._state.measures(before)
-        is_plain = not (plan.forks or plan.merges or plan.is_last or has_probe)
+        goes_back = any(item.rewind is not None for item in plan.instances)
+        is_plain = not (plan.forks or plan.merges or plan.is_last or has_probe or goes_back)
         return not is_plain or any(instance not in mine for instance in hosted)
 
     def _is_measured(self, before: RoundPlan | None) -> bool:
@@ -71,7 +73,12 @@ class Boundary:
             if any(target in mine for target in fork.targets)
         )
         merges = tuple(self._branches.doable(merge, self._state.lost) for merge in plan.merges if merge.target in mine)
-        return Transition(round=plan.round, forks=forks, merges=merges)
+        rewinds = tuple(  # what is yet to be fetched comes from hosts that went back
+            (item.instance, item.rewind)
+            for item in plan.instances
+            if item.rewind and item.instance in mine and self._state.held.get(item.instance) == plan.round
+        )
+        return Transition(round=plan.round, forks=forks, merges=merges, rewinds=rewinds)
 
     def applied(self, event: TransitionApplied) -> list[Effect]:
         assert event.round == self._state.opening
@@ -88,6 +95,7 @@ class Boundary:
                 merged = self._state.instance(merge.target)
                 merged.boundary, merged.is_carried = event.round, False
             effects.append(merge_line(merge, plan.round))
+        effects += self._gone_back(plan, mine, event.missing)
         self._state.opening, self._state.opened = None, event.round
         self._branches.merged(plan, mine)
         for instance in sorted(instance for instance in self._state.held if instance not in mine):
@@ -96,4 +104,21 @@ class Boundary:
             effects.append(DropInstance(instance=instance))
         if plan.is_last:
             effects += self._state.stamped(Evaluate(instance=instance, round=plan.round) for instance in mine)
+        return effects
+
+    def _gone_back(self, plan: RoundPlan, mine: Sequence[InstanceId], missing: Sequence[InstanceId]) -> list[Effect]:
+        """Tell of the guard's alarms, and of their end. A state that is not kept here comes from the other hosts."""
+        effects: list[Effect] = []
+        for item in plan.instances:
+            if item.instance not in mine:
+                continue
+            hosted, key = self._state.instance(item.instance), f"guard {item.instance}"
+            if item.rewind is not None:
+                hosted.is_carried = False
+                effects.append(telemetry.Warning(key=key, message=f"round {plan.round}: {item.reason}", active=True))
+            elif item.strict_before == plan.round > 0:
+                message = f"round {plan.round}: instance {item.instance} is averaged by the run's rule again"
+                effects.append(telemetry.Warning(key=key, message=message, active=False))
+            if item.instance in missing:
+                hosted.give_up()
         return effects

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.model import telemetry
-from adloco_p2p.core.model.events import DiscardRound, Effect, Evaluated, OuterApplied
+from adloco_p2p.core.model.events import DiscardRound, Effect, Evaluated, OuterApplied, StepMeasured
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.types import FIRST_BRANCH_ID, ROUNDS_KEPT, InstanceId, RoundPlan
 from adloco_p2p.core.peer.fetching import Fetching
@@ -134,7 +134,7 @@ class CatchingUp:
             return {instance: opening.round for instance in self._book.mine(opening) if instance in here}
         state = dict(self._state.held)
         for number, instance in self._state.rounds:
-            is_applying = self._state.rounds[number, instance].device_end in (OuterApplied, Evaluated)
+            is_applying = self._state.rounds[number, instance].device_end in (OuterApplied, StepMeasured, Evaluated)
             if is_applying and self._state.held.get(instance) == number:
                 state[instance] = number + 1
         return state

@@ -1,9 +1,12 @@
 """State that this peer needs and others have: for instances that it now hosts, merges, and branch states of lost histories."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import DiscardRound, Effect, FetchFailed, FetchState, Send, StateFetched
-from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest
-from adloco_p2p.core.model.types import FIRST_BRANCH_ID, InstanceId, PeerId
+from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest
+from adloco_p2p.core.model.types import FIRST_BRANCH_ID, Digest, InstanceId, PeerId, RoundPlan
 from adloco_p2p.core.peer.hosted_instance import Fetch
 from adloco_p2p.core.peer.state import PeerState
 
@@ -16,10 +19,14 @@ NO_DONOR_SECONDS = 30.0
 class Fetching:
     """`fetch_missing` and `fetch_branches` whenever something happened; `fetched` or `failed` when a transfer ended."""
 
-    def __init__(self, at: PeerState) -> None:
+    def __init__(
+        self, at: PeerState, *, kept_vote: Callable[[Digest, InstanceId], AverageDigest | None] = lambda *_: None
+    ) -> None:
+        """`kept_vote`: this peer's vote on the average of a plan and instance, if it cast one in any life."""
         self._state = at
         self._book = at.book
         self._branches = at.branches
+        self._kept_vote = kept_vote
         self._missed_branches: dict[InstanceId, float] = {}
         """Branch states that the next transition needs and this peer lacks -> since when."""
 
@@ -177,8 +184,11 @@ class Fetching:
         return [Send(peer=peer, message=refusal) for peer in shares if peer != self._state.me]
 
     def decline(self, sender: PeerId, message: AverageDigest | AttemptFailed | AttemptStart) -> list[Effect]:
-        """Answer a host that waits for this peer, which cannot contribute: it lacks the state, or is rounds behind."""
+        """Answer a host that waits for this peer, which cannot contribute: it lacks the state, is rounds behind, or came back
+        with a state of a later boundary and will not vote on this round any more."""
         plan = self._book.get(message.round)
+        if plan is not None and self._state.held.get(message.instance, -1) > message.round:
+            return self._answer_from_later(sender, message, plan)
         is_behind = message.round > self._state.opened + 1
         lacks_state = message.round <= self._state.opened and message.instance not in self._state.held
         if plan is None or not (is_behind or lacks_state):
@@ -191,6 +201,20 @@ class Fetching:
         refusal = AttemptFailed(instance=message.instance, round=message.round, attempt=0, suspects=(self._state.me,))
         self._state.declined[message.round, message.instance] = None
         return [Send(peer=sender, message=refusal)]
+
+    def _answer_from_later(
+        self, sender: PeerId, message: AverageDigest | AttemptFailed | AttemptStart, plan: RoundPlan
+    ) -> list[Effect]:
+        """This peer went through the round in an earlier life: a host that only receives the round waits for the votes of all
+        that live, so it must learn this one's, or that none comes from here."""
+        hosts = [share.peer for item in plan.instances if item.instance == message.instance for share in item.hosts]
+        is_answer = isinstance(message, AverageDigest) and message.is_answer
+        if is_answer or sender not in hosts or self._state.me not in hosts:
+            return []
+        vote = self._kept_vote(self._book.digests[message.round], message.instance) or AverageDigest(
+            instance=message.instance, round=message.round, attempt=0, contributors=(), digest=NO_AVERAGE
+        )
+        return [Send(peer=sender, message=replace(vote, is_answer=True))]
 
 
 def fetch_warning(instance: InstanceId, message: str, *, active: bool) -> telemetry.Warning:

@@ -6,6 +6,7 @@ an instance it then waits for others to fetch the state. A peer that has the fin
 
 from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
+from math import isfinite
 
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.events import (
@@ -16,6 +17,7 @@ from adloco_p2p.core.model.events import (
     Outcome,
     OuterApplied,
     StateServed,
+    StepMeasured,
     Stop,
 )
 from adloco_p2p.core.model.messages import RunComplete
@@ -210,12 +212,20 @@ class Lifecycle:
         is_between = self._state.opening is not None or plan is None or bool(plan.merges)
         for key, outer in sorted(self._state.rounds.items()):
             if not outer.is_done:
-                is_between = is_between or outer.device_end in (OuterApplied, Evaluated)
+                is_between = is_between or outer.device_end in (OuterApplied, StepMeasured, Evaluated)
                 effects += [*outer.abandon(), DiscardRound(instance=key[1])]
         for boundary in range(self._state.opened + 1, min([self._state.opened, *self._state.held.values()]) - 1, -1):
             if not is_between and boundary - 1 in self._state.own_reports and self._checkpoints.newest < boundary:
                 effects += self._checkpoints.save_present(boundary, now)
         return effects + self._stop(Stop(reason="left at once", is_finished=False, is_urgent=True), now)
+
+    def give_up(self, reason: str, now: float) -> list[Effect]:
+        """Training leads nowhere here. What was saved stays, and nothing more is."""
+        effects: list[Effect] = []
+        for key, outer in sorted(self._state.rounds.items()):
+            if not outer.is_done:
+                effects += [*outer.abandon(), DiscardRound(instance=key[1])]
+        return effects + self._stop(Stop(reason=reason, is_finished=False, is_urgent=True, error="E503"), now)
 
     # --- what has become possible ------------------------------------------------------------------------------------
 
@@ -293,6 +303,8 @@ class Lifecycle:
         loss, mine = self._state.final_loss, self._book.mine(plan)
         if mine and loss is None:
             return []
+        if loss is not None and not isfinite(loss):
+            return self.give_up(f"training has diverged: the held-out loss after round {plan.round} is not finite", now)
         effects: list[Effect] = [self._checkpoints.save(instance, plan.round) for instance in mine]
         effects += self._checkpoints.complete(plan.round, now, is_finished=True)
         log = telemetry.Finished(round=plan.round, heldout_loss=loss, **canonical.to_plain(self._checkpoints.totals(now)))

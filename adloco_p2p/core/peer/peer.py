@@ -19,9 +19,13 @@ one that the others agree on, fast-forwards to the present and fetches the state
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import isfinite
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.averaging.commit_votes import Voter
 from adloco_p2p.core.averaging.outer_round import OuterRound, Phase, round_line
+from adloco_p2p.core.model.course import work_at
 from adloco_p2p.core.model.events import (
     AverageFailed,
     AverageFinished,
@@ -44,6 +48,7 @@ from adloco_p2p.core.model.events import (
     StateFetched,
     StateKept,
     StateServed,
+    StepMeasured,
     Ticked,
     TransitionApplied,
 )
@@ -56,6 +61,7 @@ from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, PeerId, Report
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.boundary import Boundary
 from adloco_p2p.core.peer.catch_up import CatchingUp
+from adloco_p2p.core.peer.divergence import Divergence
 from adloco_p2p.core.peer.fetching import Fetching
 from adloco_p2p.core.peer.lifecycle import Lifecycle, Stage
 from adloco_p2p.core.peer.reporting import Reporting
@@ -96,7 +102,8 @@ class Peer:
         self._branches = self._state.branches
         self._checkpoints = Checkpoints(self._state, is_on_schedule=cadence.saves, least_seconds=cadence.checkpoint_seconds)
         self._adaptive_timeout = AdaptiveTimeout()
-        self._fetching = Fetching(self._state)
+        self._divergence = Divergence()
+        self._fetching = Fetching(self._state, kept_vote=agreement.kept_vote)
         self._reporting = Reporting(self._state, submit=self._submit)
         self._boundary = Boundary(self._state, fetching=self._fetching)
         self._catching_up = CatchingUp(
@@ -152,7 +159,7 @@ class Peer:
                 return self._receive(event, now)
             case Ticked():
                 return self._tick(now)
-            case InnerFinished() | AverageFinished() | AverageFailed() | OuterApplied() | Evaluated():
+            case InnerFinished() | AverageFinished() | AverageFailed() | OuterApplied() | StepMeasured() | Evaluated():
                 shortages = self._reporting.trained(event) if isinstance(event, InnerFinished) else []
                 return [*shortages, *self._step(event, now)]
             case TransitionApplied():
@@ -216,7 +223,7 @@ class Peer:
         return effects + self._outcomes(self._agreement.tick(now), now)
 
     def _step(
-        self, event: InnerFinished | AverageFinished | AverageFailed | OuterApplied | Evaluated, now: float
+        self, event: InnerFinished | AverageFinished | AverageFailed | OuterApplied | StepMeasured | Evaluated, now: float
     ) -> list[Effect]:
         outer = self._state.rounds.get((event.round, event.instance))
         if outer is None:
@@ -235,6 +242,8 @@ class Peer:
                 effects = outer.average_failed(event, now, self._state.gone)
             case OuterApplied():
                 effects = outer.outer_applied(event, now, evaluate=self._evaluates(outer))
+            case StepMeasured():
+                effects = outer.step_measured(event, now)
             case Evaluated():
                 effects = outer.evaluated(event.heldout_loss, now)
         effects = self._state.stamped(effects)
@@ -288,8 +297,10 @@ class Peer:
             return self._lifecycle.wait(now)
         effects = [*self._catching_up.catch_up(now, is_donor=self._lifecycle.is_donor), *self._go_on_alone(now)]
         effects += self._reporting.report_rounds(now)
+        if self._divergence.reason_to_stop:
+            return [*effects, *self._lifecycle.give_up(self._divergence.reason_to_stop, now)]
         effects += [*self._checkpoints.complete_due(now), *self._lifecycle.finish(now)]
-        if self._lifecycle.is_waiting:
+        if self._lifecycle.is_waiting or self._lifecycle.is_stopped:
             return effects
         effects += self._fetching.fetch_missing(now)  # first: what is on its way takes part in the boundary
         effects += self._fetching.fetch_branches(now)
@@ -329,29 +340,37 @@ class Peer:
         if key in self._state.rounds:
             return []
         is_over = self._book.newest.round >= number + 2 or key in self._state.declined
+        digest = self._book.digests[plan.round]
         outer = OuterRound(
             me=self.me,
             plan=plan,
-            plan_digest=self._book.digests[plan.round],
+            plan_digest=digest,
             instance=instance,
             adaptive_timeout=self._adaptive_timeout,
-            sign=self._agreement.sign,
-            verify=self._agreement.verify,
+            voter=Voter(
+                sign=self._agreement.sign,
+                verify=self._agreement.verify,
+                keep=partial(self._agreement.keep_vote, digest),
+                kept=self._agreement.kept_vote(digest, instance),
+            ),
             is_carried=self._state.instance(instance).is_carried,
             is_late=is_over and self._book.has_company(plan, instance, self._state.gone),
         )
         self._state.rounds[key] = outer
-        progress_end = progress_after(plan, self.cadence.work)
+        progress_end = progress_after(plan, work_at(self.cadence.work, plan.course, number))
         return self._state.stamped(outer.start(now, progress_end=progress_end, is_ahead=is_ahead))
 
     def _round_done(self, outer: OuterRound, now: float) -> list[Effect]:
         """One instance ended its round: count it and write it down. What ran ahead of it goes on."""
         self._checkpoints.count(outer)
-        effects = [round_line(outer), *self._arrive(outer.instance, outer.round + 1, now)]
-        self._state.instance(outer.instance).is_carried = outer.is_void
+        if outer.heldout_loss is not None and not isfinite(outer.heldout_loss):
+            self._checkpoints.rule_out(outer.round + 1)
+        effects = [round_line(outer), *self._divergence.note(outer), *self._arrive(outer.instance, outer.round + 1, now)]
+        is_carried = outer.is_void and not outer.has_diverged
+        self._state.instance(outer.instance).is_carried = is_carried
         following = self._state.rounds.get((outer.round + 1, outer.instance))
         if following is not None:
-            following.is_carried = outer.is_void
+            following.is_carried = is_carried
         if following is not None and following.phase is Phase.TRAINED:
             effects += self._state.stamped(following.hand_over(now, self._state.gone))
         return effects

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import is_majority
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan, keepers_of
 
 PLANS_KEPT = 8
 """Rounds whose plans stay known."""
@@ -108,12 +108,14 @@ class PlanBook:
 
         Where all of them have reported and there is no such state, the one of most hosts counts, of equally many the one whose
         first host joined the run first: two hosts whose states differ would differ for ever, and an id can be made, a date
-        not. Hosts take it, plans never name it.
+        not. Hosts take it, plans never name it. Where all that had work are gone without a report, what keepers hold is left.
         """
         plan, states = self.plans.get(number), self._states.get((number, instance), {})
         hosts = [share for item in (plan.instances if plan else ()) if item.instance == instance for share in item.hosts]
         planned = [share.peer for share in hosts if share.samples > 0]
         planned = [peer for peer in planned if peer not in gone] or planned
+        if plan is not None and not any(peer in states for peer in planned) and not self._are_seated(planned, gone):
+            planned = [peer for peer in keepers_of(plan) if peer in states and peer not in gone]
         if plan is None or not planned:
             return None
         joined = {roster_entry.peer: (roster_entry.joined_round, roster_entry.peer) for roster_entry in plan.roster}
@@ -126,12 +128,18 @@ class PlanBook:
             return None
         return first
 
+    def _are_seated(self, peers: Collection[PeerId], gone: Collection[PeerId]) -> bool:
+        """Whether one of them lives and has a seat in the newest plan."""
+        seated = {roster_entry.peer for roster_entry in self.newest.roster}
+        return any(peer in seated and peer not in gone for peer in peers)
+
     def known_state(
         self, instance: InstanceId, boundary: int, gone: Collection[PeerId]
     ) -> tuple[Digest | None, tuple[PeerId, ...]]:
         """Root of the instance's state at a boundary, from the agreed plan or the reports, and the peers that have it."""
         states = self._states.get((boundary - 1, instance), {})
         digest = self.reported_state(instance, boundary - 1, gone)
+        rewind = self._rewind(instance, boundary)
         hosts: list[PeerId] = []
         for number in (boundary - 1, boundary, boundary + 1):
             plan = self.plans.get(number)
@@ -140,5 +148,12 @@ class PlanBook:
                     hosts += [share.peer for share in item.hosts if share.samples > 0]
                     if number == boundary + 1 and item.state_digest is not None:
                         digest = item.state_digest
+            hosts += [peer for peer in keepers_of(plan) if peer in states] if plan is not None else []
+        if rewind is not None:  # the reports on the boundary are of the state that the hosts go back from
+            digest, states = rewind, {}
         holders = [peer for peer in hosts if states.get(peer, digest) == digest and peer != self.me and peer not in gone]
         return digest, tuple(sorted(set(holders)))
+
+    def _rewind(self, instance: InstanceId, boundary: int) -> Digest | None:
+        plan = self.plans.get(boundary)
+        return next((item.rewind for item in plan.instances if item.instance == instance), None) if plan is not None else None

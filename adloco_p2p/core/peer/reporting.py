@@ -7,7 +7,7 @@ from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import Effect, InnerFinished, Probe, Probed
 from adloco_p2p.core.model.report_form import fitted
-from adloco_p2p.core.model.types import Capacity, Report, RoundPlan
+from adloco_p2p.core.model.types import Capacity, InstanceReport, Report, RoundPlan
 from adloco_p2p.core.peer.state import PeerState
 
 
@@ -93,7 +93,7 @@ class Reporting:
             round=plan.round,
             plan=self._book.digests[plan.round],
             capacity=self.capacity,
-            instances=tuple(outer.report() for outer in done),
+            instances=(*(outer.report() for outer in done), *self._kept(plan)),
             verdict=self._state.verdicts.get(plan.round),
             branches=self._branches.claims(),
         )
@@ -102,3 +102,29 @@ class Reporting:
         self._state.own_reports[plan.round] = report
         self._book.note_states(report)
         return self._submit(report, now)
+
+    def _kept(self, plan: RoundPlan) -> list[InstanceReport]:
+        """Of a keeper: the states that went through the round as they were, since no host trained it."""
+        before = self._state.own_reports.get(plan.round - 1)
+        if before is None or self.capacity is None or not self.capacity.is_keeper:
+            return []
+        return [
+            InstanceReport(
+                instance=item.instance,
+                samples=0,
+                tokens=0,
+                inner_steps=0,
+                batch_samples=0,
+                accumulation_steps=0,
+                train_seconds=0.0,
+                loss=None,
+                heldout_loss=None,
+                contributors=0,
+                pseudo_gradient=None,
+                half_batch=None,
+                digest=item.digest,
+                state_digest=item.state_digest,
+            )
+            for item in before.instances
+            if (plan.round, item.instance) in self._state.untrained
+        ]

@@ -27,6 +27,8 @@ class Checkpoints:
         """Boundary -> whether it was time when the first instance came there: one answer for all of them."""
         self._requested_at: int | None = None
         """At the first boundary from this one on the user wants a checkpoint."""
+        self._ruled_out = -1
+        """The newest boundary whose state is known to have no finite loss: it is not saved."""
         self._saved: dict[int, dict[InstanceId, None]] = {}
         """Boundary -> instances that were saved there."""
         self._totals = Totals()
@@ -51,10 +53,16 @@ class Checkpoints:
         has_passed = any(outer.is_done and outer.round == self._state.opened for outer in self._state.rounds.values())
         self._requested_at = self._state.opened + (2 if has_passed else 1)
 
+    def rule_out(self, boundary: int) -> None:
+        """Nothing can go on from the state at the boundary, so the checkpoint before it stays the newest one."""
+        self._ruled_out = boundary
+
     def withdraw_request(self) -> None:
         self._requested_at = None
 
     def is_due(self, boundary: int, now: float) -> bool:
+        if boundary == self._ruled_out:
+            return False
         following = self._book.get(boundary)
         is_end = following is not None and following.is_last
         return (
@@ -87,7 +95,7 @@ class Checkpoints:
 
     def save_present(self, boundary: int, now: float) -> list[Effect]:
         """A checkpoint at the boundary, if the state of every hosted instance is that of the boundary."""
-        if self._book.get(boundary - 1) is None:
+        if self._book.get(boundary - 1) is None or boundary == self._ruled_out:
             return []
         unsaved = self._unsaved(boundary)
         if not all(self._state.is_at(instance, boundary) for instance in unsaved):

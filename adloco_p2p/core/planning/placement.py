@@ -6,7 +6,7 @@ from math import fsum
 from statistics import median
 
 from adloco_p2p.core.model.rules import Rules
-from adloco_p2p.core.model.types import HostShare, InstancePlan, PeerId, RosterEntry, SwitchMode, shortened
+from adloco_p2p.core.model.types import MAX_HOSTS, HostShare, InstancePlan, PeerId, RosterEntry, SwitchMode, shortened
 from adloco_p2p.core.planning.apportionment import allocate_hosts, credible_speeds, share_batch
 from adloco_p2p.core.planning.host_backoff import backed_off, describe_backoff
 from adloco_p2p.core.planning.switch_mode import granted_batch, plan_batch
@@ -35,9 +35,10 @@ def place_hosts(
 
     A host that is new to an instance has to fetch its state first, so it only receives the first average; so does a host that
     missed averages (`host_backoff.py`), as long as another host can train. A peer's speed is split over its instances by their
-    requests.
+    requests. Keepers receive every average of as many instances as they hold, and are given no work.
     """
-    staying = [roster_entry for roster_entry in roster if not roster_entry.capacity.is_leaving] or list(roster)
+    training = [roster_entry for roster_entry in roster if not roster_entry.capacity.is_keeper] or list(roster)
+    staying = [roster_entry for roster_entry in training if not roster_entry.capacity.is_leaving] or training
     limits = {roster_entry.peer: roster_entry.capacity.micro_batch_limit for roster_entry in staying}
     claimed = [float(median(roster_entry.speeds)) if roster_entry.speeds else 0.0 for roster_entry in staying]
     speeds = dict(zip([roster_entry.peer for roster_entry in staying], credible_speeds(claimed), strict=True))
@@ -56,15 +57,23 @@ def place_hosts(
             loads[peer] += draft.plan.requested_batch
     place_hosts = []
     seconds: dict[PeerId, list[float]] = {peer: [] for peer in speeds}
-    for draft in drafts:
+    for index, draft in enumerate(drafts):
         instance, requested = draft.plan.instance, draft.plan.requested_batch
         parts = {peer: speeds[peer] * (requested / loads[peer]) for peer in trainers[instance]}
-        plan = _shared(draft.plan, _records(draft.plan, hosts[instance], parts, round), parts, limits, rules)
+        place = _with_keepers(hosts[instance], roster, index)
+        plan = _shared(draft.plan, _records(draft.plan, place, parts, round), parts, limits, rules)
         place_hosts.append(plan)
         for share in plan.hosts:
-            if speeds[share.peer] > 0.0:
+            if speeds.get(share.peer, 0.0) > 0.0:
                 seconds[share.peer].append(min(share.samples / speeds[share.peer], MAX_SECONDS))
     return tuple(place_hosts), min(max(fsum(times) for times in seconds.values()), MAX_SECONDS)
+
+
+def _with_keepers(hosts: Sequence[PeerId], roster: Sequence[RosterEntry], index: int) -> list[PeerId]:
+    """The hosts of the instance at this place, sorted, and the keepers that hold so many instances, as far as there is room."""
+    able = [entry.peer for entry in roster if entry.capacity.is_keeper and index < entry.capacity.max_instances]
+    keepers = [peer for peer in able if peer not in hosts]
+    return sorted([*hosts, *keepers[: max(0, MAX_HOSTS - len(hosts))]])
 
 
 def _records(plan: InstancePlan, hosts: Sequence[PeerId], working: Container[PeerId], round: int) -> list[HostShare]:

@@ -15,7 +15,9 @@ from dataclasses import replace
 from statistics import median
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.course import in_words, work_at
 from adloco_p2p.core.model.electorate import DEPARTS_AFTER, is_majority, silent_rounds
+from adloco_p2p.core.model.measurers import PAIR
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.run_progress import end_after, progress_at, samples_after, steps_within
 from adloco_p2p.core.model.types import (
@@ -34,10 +36,12 @@ from adloco_p2p.core.model.types import (
     RosterChange,
     RosterEntry,
     RoundPlan,
+    keepers_of,
     shortened,
 )
 from adloco_p2p.core.planning.batch_sizing import is_untestable, next_request, pool_round, window_length
 from adloco_p2p.core.planning.branch_merge import settle
+from adloco_p2p.core.planning.guard import judged, kept_apart
 from adloco_p2p.core.planning.host_backoff import update_miss_counts
 from adloco_p2p.core.planning.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch
 from adloco_p2p.core.planning.placement import InstanceDraft, place_hosts
@@ -75,6 +79,7 @@ def genesis(
                 hosts=(),
                 first_sample=0,
                 inner_steps_before=0,
+                measurers=PAIR if rules.guard.enabled else 0,
             ),
             holders=(),
             ready=(),
@@ -108,7 +113,12 @@ def next_plan(previous: RoundPlan, reports: Sequence[Report], rules: Rules, *, r
     is left, the run is over.
     """
     assert not previous.is_last, "the run is over"
-    change, end = roster or RosterChange(), end_after(previous, rules.work)
+    change = roster or RosterChange()
+    course, round = change.course or previous.course, previous.round + 1
+    rules = replace(rules, work=work_at(rules.work, course, round))
+    end = end_after(previous, rules.work)
+    if course.last_round is not None:
+        end = min(end, course.last_round + 1)
     plan = _planned(previous, reports, rules, change, end=end)
     steps = plan.inner_steps if plan.is_last else steps_within(plan, rules.work)
     if steps == plan.inner_steps:
@@ -127,10 +137,11 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     roster_entries = _next_roster(previous, received, change, rules)
     claims = _claims(previous, received)
     places = _places(previous)
-    drafts = [
+    carried = [
         _carried(plan, previous, received, claims[plan.instance], rules, places=places[plan.instance])
         for plan in previous.instances
     ]
+    drafts = [draft for draft, _ in carried]
     drafts, forks = _forked(drafts, round, end, rules)
     merges, probe, why = _merges(previous, drafts, received, claims, is_forking=bool(forks), end=end, rules=rules)
     drafts = _merged(drafts, merges, rules)
@@ -138,9 +149,15 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         previous, received, merges, [roster_entry.peer for roster_entry in roster_entries], change.branches, is_last=is_last
     )
     instances, seconds = place_hosts(drafts, roster_entries, round, rules)
+    changed = {source for merge in (*merges, *healing) for source in merge.sources}
+    changed |= {instance for fork in forks for instance in (fork.source, *fork.targets)}
+    instances = kept_apart(instances, changed, round)
     reasons = [f"reports of {len(received)} of {len(previous.roster)} peers"] if previous.round > 0 else ["no reports yet"]
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
     reasons += branch_reasons
+    reasons += [alarm for draft, alarm in carried if alarm and draft.plan.instance not in changed]
+    course = change.course or previous.course
+    reasons += [words] if (words := in_words(course, round)) else []
     return RoundPlan(
         run=previous.run,
         round=round,
@@ -158,8 +175,9 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         progress=progress_at(round, samples_after(previous), rules.work),
         samples_before=samples_after(previous),
         reason=shortened("; ".join([*reasons, why])),
-        signers=previous.signers,
+        signers=previous.signers if change.signers is None else change.signers,
         is_ticketed=previous.is_ticketed,
+        course=course,
         former=remembered(previous, {roster_entry.peer for roster_entry in roster_entries}),
     )
 
@@ -181,8 +199,9 @@ def _received(previous: RoundPlan, reports: Sequence[Report]) -> dict[PeerId, Re
 
 
 def _claims(previous: RoundPlan, received: Mapping[PeerId, Report]) -> dict[InstanceId, dict[PeerId, InstanceReport]]:
-    """The hosts' reports per instance. A fresh copy did not exist yet: the report about its source stands for it."""
-    origin = _origin(previous)
+    """The hosts' reports per instance, without those of keepers, which did nothing. A fresh copy did not exist yet: the report
+    about its source stands for it."""
+    origin, keepers = _origin(previous), keepers_of(previous)
     hosts: dict[InstanceId, dict[PeerId, None]] = {}
     for plan in previous.instances:
         hosts.setdefault(origin.get(plan.instance, plan.instance), {}).update(dict.fromkeys(s.peer for s in plan.hosts))
@@ -192,7 +211,7 @@ def _claims(previous: RoundPlan, received: Mapping[PeerId, Report]) -> dict[Inst
         claims[plan.instance] = {
             peer: item
             for peer in received
-            if peer in hosts[source]
+            if peer in hosts[source] and peer not in keepers
             for item in [next((item for item in received[peer].instances if item.instance == source), None)]
             if item is not None
         }
@@ -234,7 +253,8 @@ def _next_roster(
         for peer, roster_entry in roster_entries.items()
         if silent_rounds(roster_entry, round) < DEPARTS_AFTER
     }
-    roster_entries = staying or roster_entries
+    if any(not roster_entry.capacity.is_keeper for roster_entry in staying.values()):
+        roster_entries = staying
     for peer, capacity in sorted(dict(change.joined).items()):
         if peer not in roster_entries and len(roster_entries) < MAX_ROSTER:
             roster_entries[peer] = seated(peer, capacity, previous, rules.admission)
@@ -253,10 +273,13 @@ def _carried(
     rules: Rules,
     *,
     places: Mapping[PeerId, int],
-) -> InstanceDraft:
-    """The instance one round later: cursors moved, statistics pooled, the batch tested."""
+) -> tuple[InstanceDraft, str]:
+    """The instance one round later: cursors moved, statistics pooled, the batch tested, the outer step judged. With the guard's
+    alarm in words."""
     sample, basis = pool_round(plan, previous.round - 1, claims, rules.batch, places=places)
     history = plan.history if sample is None else (*plan.history, sample)[-window_length(rules.batch) :]
+    num_diverged = sum(claim.has_diverged for claim in claims.values())
+    basis += f"; round {previous.round - 1} led nowhere on {num_diverged} of {len(claims)} hosts" if num_diverged else ""
     is_futile = rules.switch.policy == "never" and plan.requested_batch > plan.effective_batch
     requested, shrink_streak, why = next_request(
         requested=plan.requested_batch,
@@ -267,10 +290,12 @@ def _carried(
         rules=rules.batch,
         untestable=is_untestable(claims) and not is_futile,
     )
-    is_orphaned = previous.round > 0 and not claims and all(share.peer in received for share in plan.hosts)
+    kept = [item.instance for peer in keepers_of(previous) if peer in received for item in received[peer].instances]
+    is_lost = not claims and plan.instance not in kept
+    is_orphaned = previous.round > 0 and is_lost and all(share.peer in received for share in plan.hosts)
     moved = replace(
         plan,
-        orphaned_rounds=0 if claims else plan.orphaned_rounds + is_orphaned,
+        orphaned_rounds=0 if not is_lost else plan.orphaned_rounds + is_orphaned,
         requested_batch=requested,
         reason=f"{why} ({basis})",
         first_sample=plan.first_sample + sum(share.samples for share in plan.hosts),
@@ -287,7 +312,9 @@ def _carried(
         ),
     )
     hosts = tuple(share.peer for share in plan.hosts)
-    return InstanceDraft(plan=moved, holders=hosts, ready=hosts)
+    moved = replace(moved, measurers_before=plan.measurers)
+    moved, alarm = judged(plan, moved, claims, previous.roster, round=previous.round - 1, rules=rules.guard)
+    return InstanceDraft(plan=moved, holders=hosts, ready=hosts), alarm
 
 
 def _agreed_state(plan: InstancePlan, previous: RoundPlan, claims: Claims, places: Mapping[PeerId, int]) -> Digest | None:

@@ -39,7 +39,9 @@ def seated(peer: PeerId, capacity: Capacity, previous: RoundPlan, rules: Admissi
 
 
 def after_report(roster_entry: RosterEntry, rules: AdmissionRules) -> RosterEntry:
-    """The seat after one more report."""
+    """The seat after one more report. A keeper, which does no work, serves nothing by it."""
+    if roster_entry.capacity.is_keeper:
+        return roster_entry
     if roster_entry.probation:
         return replace(roster_entry, probation=roster_entry.probation - 1)
     step = -((FIRST_STANDING[rules.kind] - FULL_STANDING) // RISE_ROUNDS)

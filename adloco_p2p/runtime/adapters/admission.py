@@ -33,7 +33,7 @@ REFUSED_SECONDS = 15.0
 def ticket_for(workdir: Path, run: RunConfig, me: PeerId, links: Sequence[str]) -> Ticket | None:
     """What this peer shows to be let in: the invitation of the link, or the ticket that it used before. Raises ConfigError
     where the run asks for one and there is neither; a peer that has agreed on plans before may come back without."""
-    if run.admission.kind == "open" or me == run.author:
+    if run.admission.kind == "open" or me in (run.author, *run.founders):
         return None
     text = token_of(links)
     if text is not None:

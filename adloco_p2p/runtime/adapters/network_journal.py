@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from adloco_p2p import decode
+from adloco_p2p.core.agreement.recovery import COMMIT_VOTES_KEPT
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
-from adloco_p2p.core.model.messages import RECORD_KINDS, Accepted, Incarnation, JournalRecord, Promised, Voted
-from adloco_p2p.core.model.types import Digest
+from adloco_p2p.core.model.messages import RECORD_KINDS, Accepted, CommitVoted, Incarnation, JournalRecord, Promised, Voted
+from adloco_p2p.core.model.types import Digest, InstanceId
 from adloco_p2p.errors import StorageError
 from adloco_p2p.storage.journal import MAX_RECORD_BYTES, Journal, read_records
 
@@ -19,15 +20,17 @@ LEAST_BYTES = 1 << 20
 class NetworkJournal:
     """Appends records, finds ledger entries again, and drops what later records made void.
 
-    Kept are the ledger entries and the votes (one per slot in a peer's whole life), the last incarnation, and of each slot
-    that is not settled the last promise and the last acceptance. Rewritten when the file has doubled, so that on average every
-    record is copied once.
+    Kept are the ledger entries and the votes (one per slot in a peer's whole life), the newest votes on averages, the last
+    incarnation, and of each slot that is not settled the last promise and the last acceptance. Rewritten when the file has
+    doubled, so that on average every record is copied once.
     """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._places: dict[tuple[type, Digest | None], int] = {}
         """Kind and what it is about -> where the last such record lies."""
+        self._commit_votes: dict[tuple[Digest, InstanceId], tuple[int, int]] = {}
+        """Plan and instance -> round of this peer's vote on the average, and where it lies."""
         self._compact_at = LEAST_BYTES
 
     def records(self) -> Iterator[object]:
@@ -62,12 +65,17 @@ class NetworkJournal:
                 self._places[type(record), parent] = place
             case Accepted(value=value):
                 self._places[Accepted, value.parent] = place
+            case CommitVoted(plan=plan, vote=vote):
+                oldest = vote.round - COMMIT_VOTES_KEPT
+                self._commit_votes = {key: kept for key, kept in self._commit_votes.items() if kept[0] >= oldest}
+                self._commit_votes[plan, vote.instance] = (vote.round, place)
             case Incarnation():
                 self._places[Incarnation, None] = place
 
     def _compact(self) -> None:
-        moved = self._journal.keep(sorted(self._places.values()))
+        moved = self._journal.keep(sorted([*self._places.values(), *(place for _, place in self._commit_votes.values())]))
         self._places = {key: moved[place] for key, place in self._places.items()}
+        self._commit_votes = {key: (round, moved[place]) for key, (round, place) in self._commit_votes.items()}
         self._compact_at = max(LEAST_BYTES, 2 * self._journal.size_bytes)
 
 

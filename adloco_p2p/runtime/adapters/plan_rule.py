@@ -10,10 +10,11 @@ UNKNOWN_CAPACITY = Capacity(samples_per_second=0.0, micro_batch_limit=1 << 20, m
 
 
 def genesis_of(run: RunConfig) -> RoundPlan:
-    """The first plan, which every peer computes from the run's configuration: its author alone, of unknown capacity, who is its
-    first signer."""
+    """The first plan, which every peer computes from the run's configuration: its author, who is its first signer, and its
+    founders, all of unknown capacity."""
     author = PeerId(run.author)
-    return genesis(run.digest, [(author, UNKNOWN_CAPACITY)], run.rules, signers=[author])
+    roster = [(PeerId(peer), UNKNOWN_CAPACITY) for peer in (author, *run.founders)]
+    return genesis(run.digest, roster, run.rules, signers=[author])
 
 
 def decide_by(rules: Rules) -> Decide:

@@ -98,36 +98,45 @@ class NetworkAveraging:
         *,
         size: Callable[[int], int],
         out_of_reach: Callable[[Sequence[PeerId]], Awaitable[tuple[PeerId, ...]]],
+        begin: Callable[[Digest], bool],
     ) -> None:
         """`size`: how many values a round averages. `out_of_reach`: which of these peers are known not to be reached from here,
-        behind their NAT or gone."""
+        behind their NAT or gone. `begin` writes down that an attempt begins here, in a worker thread; False where it was
+        begun before, in this life of the peer or an earlier one."""
         self._averager = averager
         self._size = size
         self._out_of_reach = out_of_reach
+        self._begin = begin
 
     async def average(
         self,
         *,
         round: int,
         key: Digest,
+        plan: Digest,
         weights: tuple[tuple[PeerId, int], ...],
         vector: torch.Tensor,
         timeout_seconds: float,
         steps: tuple[int, ...],
         shares: tuple[float, ...] = (),
+        is_strict: bool = False,
     ) -> AveragedVector:
         reducers = [peer for (peer, _), share in zip(weights, shares or [1.0] * len(weights), strict=True) if share > 0]
         missing = await self._out_of_reach(reducers)
         if missing:  # dialling them once more would hold up the whole round
             raise AveragingError(f"no way from here to {', '.join(missing)}", suspects=missing)
+        if not await asyncio.to_thread(self._begin, key):  # what is signed under a key is signed once
+            raise AveragingError("this attempt was begun here before, and given up")
         return await self._averager.average(
             round=round,
             key=key,
+            plan=plan,
             weights=weights,
             steps=steps,
             vector=vector,
             timeout_seconds=timeout_seconds,
             shares=shares or None,
+            is_strict=is_strict,
         )
 
     async def repair(

@@ -24,6 +24,7 @@ from adloco_p2p.core.model.events import (
     Evaluated,
     Event,
     InnerFinished,
+    MeasureStep,
     OuterApplied,
     Probe,
     Probed,
@@ -33,11 +34,12 @@ from adloco_p2p.core.model.events import (
     SaveInstance,
     SnapshotState,
     StateKept,
+    StepMeasured,
     Transition,
     TransitionApplied,
 )
 from adloco_p2p.core.model.telemetry import Progress
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.types import Digest, InstanceId
 from adloco_p2p.runtime.node.ports import AveragedVector, CheckpointStore, Engine, StateExchange, Vector
 
 DeviceEffect = (
@@ -48,6 +50,7 @@ DeviceEffect = (
     | DropInstance
     | DiscardRound
     | Probe
+    | MeasureStep
     | Evaluate
     | SnapshotState
     | ReleaseState
@@ -188,6 +191,9 @@ class DeviceWorker:
                 return None
             case Probe(round=number, merge=merge):
                 return Probed(round=number, verdict=self._engine.probe_merge(merge), epoch=effect.epoch)
+            case MeasureStep(instance=instance, round=number):
+                before, after = self._engine.measure_step(instance, effect.state)
+                return StepMeasured(instance=instance, round=number, before=before, after=after, epoch=effect.epoch)
             case Evaluate(instance=instance, round=number):
                 loss = self._engine.evaluate(instance)
                 return Evaluated(instance=instance, round=number, heldout_loss=loss, epoch=effect.epoch)
@@ -213,10 +219,17 @@ class DeviceWorker:
 
     def _apply_outer(self, effect: ApplyOuter, averaged: AveragedVector) -> Event:
         instance, number = effect.instance, effect.round
-        self._engine.apply_outer(instance, averaged.vector, round=number, residual=averaged.residual)
+        is_applied = self._engine.apply_outer(instance, averaged.vector, round=number, residual=averaged.residual)
         digest, state_digest = self._engine.digests(instance)
         self._states.offer(instance, number + 1, state_digest, self._engine.state(instance))
-        return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest, epoch=effect.epoch)
+        return OuterApplied(
+            instance=instance,
+            round=number,
+            digest=digest,
+            state_digest=state_digest,
+            is_refused=not is_applied,
+            epoch=effect.epoch,
+        )
 
     def _carry_over(self, effect: CarryOver) -> Event:
         """Nothing is lost: what was to be averaged goes into the next pseudo-gradient."""
@@ -228,12 +241,19 @@ class DeviceWorker:
         return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest, epoch=effect.epoch)
 
     def _transition(self, effect: Transition) -> Event:
+        missing = tuple(instance for instance, state in effect.rewinds if not self._go_back(instance, state, effect.round))
         self._engine.transition(effect.forks, effect.merges)
         for merge in effect.merges:
             for source in merge.sources:
                 if source != merge.target:
                     self._forget(source)
-        return TransitionApplied(round=effect.round, epoch=effect.epoch)
+        return TransitionApplied(round=effect.round, missing=missing, epoch=effect.epoch)
+
+    def _go_back(self, instance: InstanceId, state: Digest, boundary: int) -> bool:
+        if not self._engine.rewind(instance, state):
+            return False
+        self._states.offer(instance, boundary, state, self._engine.state(instance))
+        return True
 
     def _snapshot_state(self, effect: SnapshotState) -> Event:
         copy = effect.copy
@@ -314,7 +334,9 @@ class DeviceWorker:
         self._writes.join()  # memory holds what a checkpoint writes, or what is averaged; not both where the disk is slow
         kept = effect.round - 1 if effect.is_ahead else effect.round
         held = {key: vector for key, vector in self._pseudo_gradients.items() if key[0] != instance or key[1] >= kept}
-        self._pseudo_gradients = {**held, (instance, effect.round): self._engine.pseudo_gradient(instance)}
+        if not result.has_diverged:
+            held[instance, effect.round] = self._engine.pseudo_gradient(instance)
+        self._pseudo_gradients = held
         return InnerFinished(instance=instance, round=effect.round, result=result, epoch=effect.epoch)
 
 
@@ -325,6 +347,7 @@ def _ends_round_before(job: DeviceEffect, running: RunInner) -> bool:
         case (
             ApplyOuter(instance=instance, round=number)
             | CarryOver(instance=instance, round=number)
+            | MeasureStep(instance=instance, round=number)
             | Evaluate(instance=instance, round=number)
         ):
             return instance == running.plan.instance and number < running.round

@@ -26,6 +26,7 @@ from adloco_p2p.core.model.events import (
     Evaluate,
     Event,
     FetchState,
+    MeasureStep,
     Persist,
     Probe,
     Received,
@@ -46,7 +47,7 @@ from adloco_p2p.core.model.events import FetchFailed as FetchFailedEvent
 from adloco_p2p.core.model.telemetry import Log, StoodStill, Stopped
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.core.peer.peer import Peer
-from adloco_p2p.errors import AveragingError, StateTransferFailed
+from adloco_p2p.errors import AveragingError, DeviceError, StateTransferFailed
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
 from adloco_p2p.runtime.node.ports import (
     AveragedVector,
@@ -157,6 +158,8 @@ class Node:
                         self._worker.interrupt()
                     await asyncio.to_thread(self._worker.stop, timeout_seconds=WORKER_STOP_SECONDS)
                     self._raise_worker_failure()
+                    if stop.error:
+                        raise DeviceError(stop.reason, code=stop.error)
                     return stop
                 event = await self._next_event()
         finally:
@@ -222,6 +225,7 @@ class Node:
                 | DropInstance()
                 | DiscardRound()
                 | Probe()
+                | MeasureStep()
                 | Evaluate()
                 | SnapshotState()
                 | ReleaseState()
@@ -301,11 +305,13 @@ class Node:
                 return await self._ports.averaging.average(
                     round=effect.round,
                     key=effect.key,
+                    plan=effect.plan,
                     weights=effect.weights,
                     steps=effect.steps,
                     vector=self._worker.pseudo_gradient(effect.instance, effect.round),
                     timeout_seconds=effect.timeout_seconds,
                     shares=effect.shares,
+                    is_strict=effect.is_strict,
                 )
             case RepairAverage():
                 return await self._ports.averaging.repair(

@@ -33,9 +33,9 @@ class Engine(Protocol):
     def carry_over(self, instance: InstanceId, pseudo_gradient: Vector | None, *, round: int) -> None:
         """The round is void: no outer step; the next pseudo-gradient spans it."""
 
-    def apply_outer(self, instance: InstanceId, averaged: Vector, *, round: int, residual: Vector | None) -> None:
+    def apply_outer(self, instance: InstanceId, averaged: Vector, *, round: int, residual: Vector | None) -> bool:
         """The local parameters follow, unless the inner steps of the next round have begun. The residual joins the next
-        pseudo-gradient."""
+        pseudo-gradient. False: the step leads to parameters that nothing can go on from, and nothing was changed."""
 
     def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
         """Of the outer parameters; of outer parameters and momentum together."""
@@ -53,6 +53,12 @@ class Engine(Protocol):
 
     def discard(self, instance: InstanceId) -> None:
         """Forget unfinished inner steps, if the instance is here."""
+
+    def measure_step(self, instance: InstanceId, state: Digest) -> tuple[float, float]:
+        """The loss before and after the last outer step, on rows drawn by the state that it led to."""
+
+    def rewind(self, instance: InstanceId, state: Digest) -> bool:
+        """Go back to an earlier state. False where it is not kept."""
 
     def probe_merge(self, merge: Merge) -> ProbeVerdict: ...
 
@@ -112,14 +118,17 @@ class Averaging(Protocol):
         *,
         round: int,
         key: Digest,
+        plan: Digest,
         weights: tuple[tuple[PeerId, int], ...],
         vector: Vector,
         timeout_seconds: float,
         steps: tuple[int, ...],
         shares: tuple[float, ...] = (),
+        is_strict: bool = False,
     ) -> AveragedVector:
-        """`steps`: inner steps that the plan gave each member. `shares`: how much of the vector each member reduces; empty:
-        equally much. The result is held for repairs until those of later rounds are there."""
+        """`plan`: of the round. `steps`: inner steps that the plan gave each member. `shares`: how much of the vector each
+        member reduces; empty: equally much. `is_strict`: by the stricter rule instead of the run's. The result is held for
+        repairs until those of later rounds are there."""
 
     async def repair(
         self,

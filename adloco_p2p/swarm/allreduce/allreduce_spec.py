@@ -22,6 +22,8 @@ MAX_LANES = 4
 """Streams between a member and a reducer."""
 WINDOW = 16
 """Parts that a member sends to a reducer ahead of the averaged parts it got, under a rule that needs no decision."""
+NO_PLAN = Digest("0" * 64)
+"""Of an average that no plan asks for."""
 MAX_PARTS = 1 << 17
 """Parts of one vector; with parts of 1 MiB this is 128 GiB."""
 
@@ -59,6 +61,9 @@ class AllReduceSpec:
     rule: AggregationRule
     steps: tuple[int, ...]
     """Inner steps that the plan gave each member."""
+    plan: Digest = NO_PLAN
+    """The plan that asks for this average, which the key contains; and its round."""
+    round: int = 0
 
     def __post_init__(self) -> None:
         members = [peer for peer, _ in self.weights]

@@ -16,15 +16,19 @@ import torch
 from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
-from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
+from adloco_p2p.core.model.ledger_entry import Equivocation, Sign, Verify
+from adloco_p2p.core.model.types import MAX_HOSTS, Digest, PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import AveragingError, LocalProtocolError
-from adloco_p2p.numerics.aggregation.registry import rule_named
+from adloco_p2p.numerics.aggregation.registry import STRICT, rule_named
+from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.codecs import codec_named
-from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, suitable_part_bytes
+from adloco_p2p.swarm.allreduce.allreduce_spec import NO_PLAN, AllReduceSpec, suitable_part_bytes
 from adloco_p2p.swarm.allreduce.attempt_register import AttemptRegister
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
 from adloco_p2p.swarm.allreduce.gram_barrier import left_out_by
 from adloco_p2p.swarm.allreduce.handshake import HANDLER, Hello, HelloReply, Purpose, failure, refusal
+from adloco_p2p.swarm.allreduce.pledges import Notary, most_pledges_bytes
+from adloco_p2p.swarm.allreduce.receipt_exchange import ReceiptExchange
 from adloco_p2p.swarm.allreduce.result_exchange import ResultExchange
 from adloco_p2p.swarm.allreduce.topology import Attempt, AveragingLimits, Surroundings, Topology
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES
@@ -89,8 +93,13 @@ class Averager:
         num_threads: int = 2,
         meter: Meter | None = None,
         members: Callable[[], Collection[PeerId]] = frozenset,
+        sign: Sign,
+        verify: Verify,
+        on_evidence: Callable[[Equivocation], None],
     ) -> None:
-        """`members`: who has a seat now. The streams of others get few places and little time, except where this peer has
+        """`sign`: in this peer's name; `on_evidence` is called with what proves that another peer lied.
+
+        `members`: who has a seat now. The streams of others get few places and little time, except where this peer has
         no seat itself and does not know who has one."""
         assert part_bytes <= MAX_CHUNK_BYTES // 2, "parts are rounded to groups of the codec, and served as chunks"
         self._p2p, self._pace, self._meter = p2p, pace, meter or Meter()
@@ -98,12 +107,14 @@ class Averager:
         self._part_bytes = part_bytes
         self._limits = limits or AveragingLimits()
         self._num_threads = num_threads
+        self._notary = Notary(PeerId(p2p.peer_id.to_base58()), sign=sign, verify=verify, on_evidence=on_evidence)
         self._refusals = Refusals()
         self._attempts = AttemptRegister()
         self._background: set[asyncio.Task[None]] = set()
         self._results = ResultExchange(
             p2p, codec=self._codec, limits=self._limits, pace=pace, meter=self._meter, members=members
         )
+        self._receipts = ReceiptExchange(PeerId(p2p.peer_id.to_base58()), self._notary, self._connect)
         self._acceptor = StreamAcceptor(
             p2p, HANDLER, self._serve, meter=self._meter, members=members, pace=pace, on_refused=self._note_refusal
         )
@@ -127,6 +138,7 @@ class Averager:
                 least_seconds=self._limits.stall_seconds, most_seconds=self._limits.longest_stall_seconds
             ),
             local_fault=self._local_fault,
+            notary=self._notary,
             on_refused=self._note_refusal,
         )
         await self._acceptor.start()
@@ -163,16 +175,21 @@ class Averager:
         steps: tuple[int, ...] | None = None,
         shares: tuple[float, ...] | None = None,
         out: torch.Tensor | None = None,
+        plan: Digest = NO_PLAN,
         round: int = 0,
+        is_strict: bool = False,
     ) -> Averaged:
         """Average of the members' vectors by the aggregation rule: float32 [P], contiguous, on the CPU, untouched until this
         returns.
 
         `weights` are samples in an order that all members share; a member of weight 0 only receives. `steps` are the inner
         steps that the plan gave each, by default equally many. `shares` is how much of the vector each member reduces; by
-        default those that contribute share it equally. A key is used once: for the others, an attempt that was given up is
-        over. The result is put in `out` where given, which is worth having: new memory is a large part of the cost. It is held
-        for repairs until results of later rounds take its place.
+        default those that contribute share it equally. `plan` is the one of `round` that asks for it. `is_strict`: by `STRICT`
+        instead of the run's rule. The result is put in `out` where given, which is worth having: new memory is a large part of
+        the cost. It is held for repairs until results of later rounds take its place.
+
+        A key is used once, also over restarts (the caller sees to that): for the others, an attempt that was given up is over,
+        and two pledges under one key are evidence against this peer.
 
         Raises AveragingError, with suspects, when there is no result by the deadline or none can be expected any more;
         ValueError for arguments that no plan contains.
@@ -182,7 +199,8 @@ class Averager:
         averaged = torch.empty_like(vector) if out is None else out
         if not all(_is_flat(tensor) for tensor in (vector, averaged)) or averaged.shape != vector.shape:
             raise ValueError("vector and out must be float32 [P], contiguous, on the CPU")
-        spec = self._spec(key, weights, shares, steps, size=vector.numel())
+        rule = STRICT if is_strict else self._rule
+        spec = self._spec(key, weights, shares, steps, size=vector.numel(), rule=rule, plan=plan, round=round)
         if self._around.own_peer not in spec.members:
             raise LocalProtocolError("this peer is not a member of the average it was asked for")
         if self._attempts.is_used(key):
@@ -202,6 +220,8 @@ class Averager:
             raise
         self._attempts.end(attempt, refusal("this average has ended; its result can be fetched by its digest"))
         self._results.hold(key, result.encoded, round=round, busy=self._attempts.running)
+        self._receipts.hold(attempt.spec, result.encoded.receipts)
+        self._spawn(self._receipts.show(attempt.spec, result.encoded.receipts))
         self._spawn(self._serve_stragglers(attempt))
         for peer, why in result.left_out.items():
             _LOG.info("averaging.left_out round=%d peer=%s reason=%s", round, peer, why)
@@ -227,6 +247,9 @@ class Averager:
         steps: tuple[int, ...] | None,
         *,
         size: int,
+        rule: AggregationRule,
+        plan: Digest,
+        round: int,
     ) -> AllReduceSpec:
         return AllReduceSpec(
             key=key,
@@ -235,8 +258,10 @@ class Averager:
             size=size,
             codec=self._codec,
             part_bytes=min(self._part_bytes, suitable_part_bytes(size * 4, len(weights))),
-            rule=self._rule,
+            rule=rule,
             steps=steps or (1,) * len(weights),
+            plan=plan,
+            round=round,
         )
 
     async def repair(
@@ -364,6 +389,13 @@ class Averager:
                 if await self._attempts.serve(stream, hello, patience_seconds=patience_seconds, look_seconds=look_seconds):
                     return True
                 await stream.until_closed(limits.hello_seconds)
+            case Purpose.RECEIPTS:
+                stream.max_control_bytes = most_pledges_bytes(MAX_HOSTS)
+                stream.resume()
+                async with asyncio.timeout(limits.hello_seconds):
+                    payload = await stream.receive(FrameKind.PLEDGES)
+                if not is_stranger:
+                    self._receipts.hear(stream.peer, hello.key, payload)
             case Purpose.ABORT:
                 stream.resume()
                 async with asyncio.timeout(limits.hello_seconds):

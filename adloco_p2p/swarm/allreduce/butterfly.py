@@ -8,9 +8,14 @@ for the reply: the first parts are on their way behind the hello. A reducer sums
 here, encodes the mean ONCE, and all members, the reducer too, decode those bytes: one result, byte for byte. At the end the
 member sends NOTE: it has all, and the stream is free for the next average.
 
+On the first lane a contributor sends its COMMITMENT beside its parts, a reducer those of all (PLEDGES) before its first
+averaged part, and its RECEIPT after the last; see `pledges.py`. Parts are reduced when the commitments of all are
+here.
+
 Under an aggregation rule that needs the Gram matrix (`gram_barrier.py`) uploads start at once as well; a reducer that has all
 contributions sends the inner products of its parts on the first lane (GRAM), and forms its parts when those of all reducers
-are here and the rule has decided.
+are here and the rule has decided. Every contributor computes the norm of its own parts as the reducer must have computed it:
+equal to the bit, or the reducer is a suspect.
 
 Flow control is end to end: on each lane a member sends part i only after it got averaged part i - `AllReduceSpec.window`, so a
 reducer never holds more than WINDOW parts of anyone, under a rule with a barrier all of its shard, and never has to stop
@@ -21,8 +26,9 @@ Suspects: both ends of a stream send keepalives while they have no data; an end 
 suspect is the peer that never came and not the one that waits for it.
 
 Memory beside the caller's vector: the averaged vector (4 P bytes, the caller's `out` where given), the encoded result (P
-values as encoded; kept for repairs), 4 P bytes of residual for codecs with feedback, and the contributions that a reducer
-holds: WINDOW parts per member, and never more than one more encoded vector; with a barrier, that vector.
+values as encoded; kept for repairs), 4 P bytes of residual for codecs with feedback, the own vector as encoded unless as
+float32, and the contributions that a reducer holds: WINDOW parts per member, and never more than one more encoded vector;
+with a barrier, that vector.
 """
 
 import asyncio
@@ -44,10 +50,18 @@ from adloco_p2p.numerics.codecs import fits
 from adloco_p2p.numerics.digest import blob_root, result_index
 from adloco_p2p.numerics.reduction import BadPart, statistics_of
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
-from adloco_p2p.swarm.allreduce.gram_barrier import GramBarrier
+from adloco_p2p.swarm.allreduce.gram_barrier import GramBarrier, diagonal_of
 from adloco_p2p.swarm.allreduce.handshake import GO, THROUGHPUT, Hello, HelloReply, Purpose, refusal
+from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 from adloco_p2p.swarm.allreduce.part_assembly import PartAssembly
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
+from adloco_p2p.swarm.allreduce.pledges import (
+    CommitmentBook,
+    ReceiptBook,
+    inputs_digest,
+    most_commitment_bytes,
+    most_pledges_bytes,
+)
 from adloco_p2p.swarm.allreduce.result_store import EncodedResult
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.allreduce.stream_watch import StreamWatch
@@ -80,9 +94,12 @@ class Butterfly:
         self._outcome: asyncio.Future[None] = self._loop.create_future()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._vector = vector
-        self._assembly = PartAssembly(spec, vector if self._is_contributor else None, averaged=averaged, encoded=encoded)
-        self._reduction = ShardReduction(spec, self.me, self._assembly)
+        self._own = OwnContribution(spec, vector) if self._is_contributor else None
+        self._assembly = PartAssembly(spec, self._own, averaged=averaged, encoded=encoded)
+        self._reduction = ShardReduction(spec, self.me, self._assembly, self._own)
         self._barrier = GramBarrier(spec)
+        self._commitments = CommitmentBook(spec, self.me, surroundings.notary)
+        self._receipts = ReceiptBook(spec, surroundings.notary)
         self._remote_contributors = tuple(member for member in spec.contributors if member != self.me)
         self._watch = StreamWatch(surroundings.stall_detector, least_stall_seconds=surroundings.limits.stall_seconds)
         self._senders: dict[tuple[int, int], PartSink] = {}
@@ -99,8 +116,9 @@ class Butterfly:
         """Until the whole result is here. Raises AveragingError; the caller then calls `closed`."""
         alarm = self._loop.call_at(self._deadline, self._meet_deadline)
         self._spawn(self._watch.look_on(self._awaited_members, self._peer), member=None)
-        if self._is_contributor:
+        if self._own is not None:
             self._spawn(self._check_own_vector(), member=None)
+            self._spawn(self._commit(self._own), member=None)
         for member in range(len(self.spec.members)):
             if member != self.me:
                 for lane, parts in enumerate(self.spec.lanes(member)):
@@ -116,22 +134,25 @@ class Butterfly:
             alarm.cancel()
             self._reduction.release()
             self._assembly.release()
+            if self._own is not None:
+                self._own.release()
             self._vector = self._vector.new_empty(0)
         return self._result()
 
     def _result(self) -> AttemptResult:
         spec, barrier, assembly = self.spec, self._barrier, self._assembly
         assert barrier.decision is not None
-        parts = [part for shard in spec.shards for part in shard]
+        parts, binding = [part for shard in spec.shards for part in shard], barrier.binding(self._commitments.roots)
         table = tuple((part.num_bytes, digest) for part, digest in zip(parts, assembly.digests, strict=True))
         encoded = EncodedResult(
-            digest=blob_root(result_index(spec.mean_codec, spec.size, table, binding=barrier.binding)),
+            digest=blob_root(result_index(spec.mean_codec, spec.size, table, binding=binding)),
             codec=spec.mean_codec,
             sent_codec=spec.codec,
             size=spec.size,
             encoded=assembly.encoded,
             parts=table,
-            binding=barrier.binding,
+            binding=binding,
+            receipts=self._receipts.all,
         )
         names = [self._peer(member) for member in spec.contributors]
         return AttemptResult(
@@ -255,12 +276,19 @@ class Butterfly:
             on_part=lambda part: self._on_averaged(member, part),
             permitted=lambda: len(parts),
         )
-        self._adopt_stream(stream, member, is_complete=lambda: sink.is_complete or not (is_new or stream.bytes_received))
-        stream.max_control_bytes = max(CONTROL_BYTES, 8 * packed_size(len(self.spec.contributors)))
+
+        def owes() -> bool:
+            return not sink.is_complete or (lane == 0 and not self._receipts.has(member))
+
+        self._adopt_stream(stream, member, is_complete=lambda: not (owes() and (is_new or stream.bytes_received)))
+        num_hosts = len(self.spec.contributors)
+        stream.max_control_bytes = max(CONTROL_BYTES, 8 * packed_size(num_hosts), most_pledges_bytes(num_hosts))
         stream.sink = sink
         stream.send(FrameKind.HELLO, self._hello(lane))
-        if self._is_contributor:
-            self._spawn(self._send_own(stream, sink, parts), member=member)
+        if self._own is not None:
+            self._spawn(self._send_own(self._own, stream, sink, parts), member=member)
+        if self._own is not None and lane == 0:
+            self._spawn(self._send_commitment(stream, member), member=member)
         reply = HelloReply.decode(await stream.receive(FrameKind.HELLO_REPLY))
         if reply.status == "refused":
             raise AveragingError(f"{self._peer(member)} refused: {reply.reason}", suspects=(self._peer(member),))
@@ -270,9 +298,16 @@ class Butterfly:
         self._reducers[member, lane] = (stream, sink)
         if self._is_contributor:
             self._note_throughput(await stream.receive(FrameKind.THROUGHPUT), parts)
+        if lane == 0:
+            self._commitments.take_all(member, await stream.receive(FrameKind.PLEDGES))
         if lane == 0 and self.spec.rule.needs_gram:
-            self._put_products(member, await stream.receive(FrameKind.GRAM))
+            products = await stream.receive(FrameKind.GRAM)
+            await self._check_own_norm(member, products)
+            self._put_products(member, products)
         await sink.wait_for(len(parts))
+        if lane == 0:
+            self._receipts.take(member, await stream.receive(FrameKind.RECEIPT))
+            self._check_outcome()
         stream.send(FrameKind.NOTE)
         self._watch.forget(stream)
         self._around.pool.give_back(stream)
@@ -290,11 +325,21 @@ class Butterfly:
             return 0.0
         return sum(num_bytes for num_bytes, _ in self._throughputs) / max(seconds for _, seconds in self._throughputs)
 
-    async def _send_own(self, stream: FramedStream, sink: PartSink, parts: tuple[Part, ...]) -> None:
+    async def _send_own(self, own: OwnContribution, stream: FramedStream, sink: PartSink, parts: tuple[Part, ...]) -> None:
         with contextlib.suppress(StreamLost):  # seen where the answer is awaited
             for count, part in enumerate(parts):
                 await sink.wait_for(count + 1 - self.spec.window)
-                await stream.send_data(await self._own_encoded(part), self._around.pace)
+                encoded = await self._loop.run_in_executor(self._around.executor, own.encoded, part)
+                await stream.send_data(encoded, self._around.pace)
+
+    async def _commit(self, own: OwnContribution) -> None:
+        """Hash the own parts, while the first of them travel, and sign their root."""
+        self._commitments.commit_own(await self._loop.run_in_executor(self._around.executor, own.leaves))
+
+    async def _send_commitment(self, stream: FramedStream, reducer: int) -> None:
+        frame = await self._commitments.own_frame(reducer)
+        with contextlib.suppress(StreamLost):
+            stream.send(FrameKind.COMMITMENT, frame)
 
     async def _reach(self, member: int) -> FramedStream:
         """Dial until it works; a peer that has just started may need a moment."""
@@ -320,12 +365,6 @@ class Butterfly:
             part_bytes=spec.part_bytes,
         ).encode()
 
-    async def _own_encoded(self, part: Part) -> memoryview:
-        own = self._vector[part.first : part.first + part.size]
-        if self.spec.codec.name == "float32":
-            return self.spec.codec.encode(own)  # no work to hand over
-        return await self._loop.run_in_executor(self._around.executor, self.spec.codec.encode, own)
-
     def _on_averaged(self, member: int, part: Part) -> None:
         self._spawn(self._settle_received(member, part), member=member)
 
@@ -342,6 +381,18 @@ class Butterfly:
 
         await self._loop.run_in_executor(self._around.executor, settle)
         self._count_settled()
+
+    async def _check_own_norm(self, reducer: int, products: bytes) -> None:
+        """A reducer that invents a norm of this host has it clipped, or left out. Only this host can tell."""
+        if self._own is None:
+            return
+        try:
+            theirs = diagonal_of(products, len(self.spec.contributors))[self.spec.contributors.index(self.me)]
+        except RemoteProtocolError as error:
+            raise BadPart(reducer, str(error)) from None
+        ours = await self._loop.run_in_executor(self._around.executor, self._own.sqnorm, reducer)
+        if theirs != ours:
+            raise BadPart(reducer, f"a squared norm of {theirs!r} for this host's parts, which have {ours!r}")
 
     async def _check_own_vector(self) -> None:
         """Refuse here, by name, what every other member would have to refuse."""
@@ -377,23 +428,36 @@ class Butterfly:
         )
         stream.sink = sink
         self._senders[member, lane] = sink
-        self._adopt_stream(stream, member, is_complete=lambda: sink.is_complete)
+        stream.max_control_bytes = max(CONTROL_BYTES, most_commitment_bytes(self.spec, self.me))
+
+        def owes() -> bool:
+            return not sink.is_complete or (lane == 0 and member in self._commitments.missing)
+
+        self._adopt_stream(stream, member, is_complete=lambda: not owes())
         stream.resume()
         try:
             stream.send(FrameKind.HELLO_REPLY, GO.encode())
             if member in self._remote_contributors:
                 throughput = self._spawn(self._send_throughput(stream, sink, parts), member=member)
+            if lane == 0 and member in self._remote_contributors:
+                self._commitments.take(member, await stream.receive(FrameKind.COMMITMENT))
+                await throughput
+            if lane == 0:
+                await self._commitments.is_complete.wait()
+                stream.send(FrameKind.PLEDGES, self._commitments.frame())
             if lane == 0 and self.spec.rule.needs_gram:
                 await reduction.is_measured.wait()
-                if member in self._remote_contributors:
-                    await throughput
                 stream.send(FrameKind.GRAM, reduction.products)
             for part in parts:
                 await reduction.is_reduced[reduction.index_of(part)].wait()
                 await stream.send_data(self._assembly.view(part), self._around.pace)
+            if lane == 0:
+                stream.send(FrameKind.RECEIPT, await self._receipts.own())
             await stream.receive(FrameKind.NOTE)
+        except BadPart:
+            raise
         except (StreamLost, RemoteProtocolError) as error:
-            if not sink.is_complete:
+            if owes():
                 self._lose(member, str(error))
             return False
         else:
@@ -436,7 +500,10 @@ class Butterfly:
             self._spawn(self._complete(self._reduction.index_of(part)), member=None)
 
     async def _complete(self, index: int) -> None:
-        """All contributions to one of the own parts are here: reduce it, or take what the decision needs."""
+        """All contributions to one of the own parts are here: check them against the commitments, then reduce them, or take
+        what the decision needs."""
+        await self._commitments.is_complete.wait()
+        await self._reduction.check(index, self._commitments.leaf, self._around.executor)
         if not self.spec.rule.needs_gram:
             await self._reduce(index)
         elif await self._reduction.measure(index, self._around.executor):
@@ -459,7 +526,14 @@ class Butterfly:
     async def _reduce(self, index: int) -> None:
         assert self._barrier.decision is not None
         await self._reduction.reduce(index, self._barrier.decision, self._around.executor)
+        if all(is_reduced.is_set() for is_reduced in self._reduction.is_reduced):
+            inputs = inputs_digest(self._commitments.roots, self._barrier.decision.coefficients)
+            self._receipts.sign(self.me, inputs, self._digests_of(self.me))
         self._count_settled()
+
+    def _digests_of(self, reducer: int) -> list[bytes]:
+        """SHA-256 of the reducer's parts that are here."""
+        return [self._assembly.digests[part.index] for part in self.spec.shards[reducer]]
 
     # --- the result ---
 
@@ -468,9 +542,13 @@ class Butterfly:
         self._check_outcome()
 
     def _check_outcome(self) -> None:
-        """Parts of others may be here before the last inner products are."""
-        if self._assembly.num_unsettled == 0 and self._barrier.decision is not None and not self._outcome.done():
-            self._outcome.set_result(None)
+        """Parts of others may be here before the last inner products are, receipts before the last parts. Raises BadPart."""
+        has_all = self._assembly.num_unsettled == 0 and self._barrier.decision is not None and self._receipts.is_complete
+        if not has_all or self._outcome.done():
+            return
+        for reducer in self.spec.reducers:
+            self._receipts.check(reducer, self._digests_of(reducer))
+        self._outcome.set_result(None)
 
     # --- who is to blame ---
 
@@ -516,8 +594,10 @@ class Butterfly:
             if member in counts:
                 counts[member] += sink.num_arrived
         least = min(counts.values(), default=0)
-        if not self._reduction.parts or least == len(self._reduction.parts):
+        if not self._reduction.parts:
             return ()
+        if least == len(self._reduction.parts):
+            return tuple(member for member in self._commitments.missing if member != self.me)
         return tuple(member for member, count in counts.items() if count == least)
 
     def _awaited_members(self) -> tuple[int, ...]:
@@ -543,7 +623,7 @@ class Butterfly:
                 _, sink = self._reducers.get((member, lane), (None, None))
                 if sink is None:
                     awaited.add(member)
-                elif not sink.is_complete:
+                elif not sink.is_complete or not self._receipts.has(member):
                     awaited |= self._behind(member, lane)
         names = tuple(self._peer(member) for member in sorted(awaited))
         self.fail(f"the deadline passed, waiting for {', '.join(names) or 'no member'}", names)

@@ -2,16 +2,16 @@
 
 A rule that needs the Gram matrix waits for it. Every reducer computes the inner products of the contributions in its own parts
 and sends them to all members; with those of all reducers a member adds them, asks the rule, and has the same coefficients as
-every member that got the same bytes. A hash of these bytes, and the hosts that were left out, are part of the result's digest
-(`binding`): hosts that were sent different products cannot commit one average, and a host that fetches the result learns what
-is in it. A rule that needs no products has decided before anything is sent.
+every member that got the same bytes. A hash of these bytes and of all commitments (`pledges.py`), and the hosts that were left
+out, are part of the result's digest (`binding`): hosts that were sent different ones cannot commit one average, and a host that
+fetches the result learns what is in it. A rule that needs no products has decided before anything is sent.
 """
 
 import hashlib
 import struct
 from collections.abc import Sequence
 
-from adloco_p2p.core.model.types import MAX_HOSTS, PeerId
+from adloco_p2p.core.model.types import MAX_HOSTS, Digest, PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.aggregation.gram import checked_partial_gram, packed_size, summed_gram
 from adloco_p2p.numerics.aggregation.rule import Decision, Gram
@@ -33,15 +33,26 @@ def decode_products(payload: bytes, num_hosts: int) -> tuple[float, ...]:
     return checked_partial_gram(struct.unpack(f"<{count}d", payload), num_hosts)
 
 
-def _encode_binding(payloads: Sequence[bytes], contributors: Sequence[PeerId], decision: Decision) -> bytes:
+def diagonal_of(payload: bytes, num_hosts: int) -> tuple[float, ...]:
+    """The squared norms in a packed matrix. Raises RemoteProtocolError."""
+    packed = decode_products(payload, num_hosts)
+    return tuple(packed[packed_size(host + 1) - 1] for host in range(num_hosts))
+
+
+def _encode_left_out(contributors: Sequence[PeerId], decision: Decision) -> bytes:
     left_out = {contributors[place] for place in decision.left_out}
     bits = sum(1 << place for place, peer in enumerate(sorted(contributors)) if peer in left_out)
-    return hashlib.sha256(b"".join(payloads)).digest() + bits.to_bytes((len(contributors) + 7) // 8, "little")
+    return bits.to_bytes((len(contributors) + 7) // 8, "little")
 
 
 def is_binding(data: bytes) -> bool:
-    """Whether a result may be bound by this: nothing, or a hash and a bit per contributor."""
-    return not data or _HASH_BYTES < len(data) <= _HASH_BYTES + MAX_HOSTS // 8
+    """Whether a result may be bound by this: a hash and, where a rule saw the Gram matrix, a bit per contributor."""
+    return _HASH_BYTES <= len(data) <= _HASH_BYTES + MAX_HOSTS // 8
+
+
+def has_judged(binding: bytes) -> bool:
+    """Whether a rule saw the Gram matrix of the result's contributions."""
+    return len(binding) > _HASH_BYTES
 
 
 def left_out_by(binding: bytes, contributors: Sequence[PeerId]) -> tuple[PeerId, ...]:
@@ -59,9 +70,6 @@ class GramBarrier:
         """By reducer."""
         self.gram: Gram | None = None
         self.decision: Decision | None = None
-        self.binding = b""
-        """Once decided, for a rule that needs the Gram matrix: SHA-256 of all products, and a bit for each contributor, sorted,
-        that was left out."""
         if not spec.rule.needs_gram:
             self.decision = spec.rule.decide(None, spec.contributor_weights, spec.contributor_steps)
 
@@ -82,5 +90,13 @@ class GramBarrier:
         num_hosts = len(spec.contributors)
         self.gram = summed_gram([decode_products(payload, num_hosts) for payload in payloads], num_hosts)
         self.decision = spec.rule.decide(self.gram, spec.contributor_weights, spec.contributor_steps)
-        contributors = [spec.members[member] for member in spec.contributors]
-        self.binding = _encode_binding(payloads, contributors, self.decision)
+
+    def binding(self, roots: Sequence[Digest]) -> bytes:
+        """What the result is bound by: SHA-256 of the contributors' roots and of all products and, where there are products, a
+        bit for each contributor, sorted, that was left out. Once decided."""
+        assert self.decision is not None
+        spec = self._spec
+        payloads = [self._payloads[reducer] for reducer in spec.reducers] if spec.rule.needs_gram else []
+        hashed = hashlib.sha256(b"".join([bytes.fromhex("".join(roots)), *payloads])).digest()
+        names = [spec.members[member] for member in spec.contributors]
+        return hashed + (_encode_left_out(names, self.decision) if spec.rule.needs_gram else b"")

@@ -9,6 +9,7 @@ import torch
 from adloco_p2p.numerics.digest import chunk_digest
 from adloco_p2p.numerics.reduction import part_statistics
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
+from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 
 
 class PartAssembly:
@@ -17,13 +18,13 @@ class PartAssembly:
     def __init__(
         self,
         spec: AllReduceSpec,
-        own: torch.Tensor | None,
+        own: OwnContribution | None,
         *,
         averaged: torch.Tensor,
         encoded: np.ndarray,
     ) -> None:
-        """`own`: what this member contributes, float32 [P]; none for a receiver. `averaged`, float32 [P], and `encoded`, uint8
-        [bytes of all parts], are filled."""
+        """`own`: what this member contributes; none for a receiver. `averaged`, float32 [P], and `encoded`, uint8 [bytes of all
+        parts], are filled."""
         self.averaged, self.encoded = averaged, encoded
         self.digests: list[bytes] = [b""] * spec.num_parts
         """SHA-256 of every encoded part."""
@@ -38,29 +39,23 @@ class PartAssembly:
         """Where the encoded part lies."""
         return self.encoded.data[part.offset : part.offset + part.num_bytes]
 
-    def own(self, part: Part) -> torch.Tensor:
-        """The values that this member contributes."""
-        assert self._own is not None
-        return self._own[part.first : part.first + part.size]
-
     def settle(self, part: Part, values: torch.Tensor) -> None:
         """Put a decoded part, whose bytes are in its `view`, in place."""
         self.averaged[part.first : part.first + part.size] = values
         self.digests[part.index] = chunk_digest(self.view(part))
         transmitted = None
         if self._own is not None and (self.residual is not None or not self._spec.rule.needs_gram):
-            own, codec = self.own(part), self._spec.codec
-            transmitted = codec.decode(codec.encode(own))
+            transmitted = self._spec.codec.decode(self._own.encoded(part))
             if self.residual is not None:
-                torch.sub(own, transmitted, out=self.residual[part.first : part.first + part.size])
+                torch.sub(self._own.values(part), transmitted, out=self.residual[part.first : part.first + part.size])
         if not self._spec.rule.needs_gram:
             self.sums[part.index] = part_statistics(transmitted, values)
 
     def take_back(self) -> None:
         """The rule left this member out: all of its vector waits for the next average, where a residual is kept at all."""
         if self.residual is not None and self._own is not None:
-            self.residual.copy_(self._own)
+            self._own.copy_to(self.residual)
 
     def release(self) -> None:
-        """The caller may change its vector again."""
+        """Let go of the own contribution."""
         self._own = None

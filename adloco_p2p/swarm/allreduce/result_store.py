@@ -11,13 +11,14 @@ from itertools import accumulate
 import numpy as np
 import torch
 
+from adloco_p2p.core.model.ledger_entry import Pledge
 from adloco_p2p.core.model.types import Digest, PseudoGradientStatistics
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.codecs import TensorCodec, mean_codecs
 from adloco_p2p.numerics.digest import RESULT_HEAD_BYTES, result_head, result_index
 from adloco_p2p.numerics.reduction import part_statistics, statistics_of
 from adloco_p2p.swarm.allreduce.allreduce_spec import MAX_PARTS
-from adloco_p2p.swarm.allreduce.gram_barrier import is_binding
+from adloco_p2p.swarm.allreduce.gram_barrier import has_judged, is_binding
 from adloco_p2p.swarm.transfer.chunk_protocol import ChunkIndex
 from adloco_p2p.swarm.transfer.chunk_server import Blob
 from adloco_p2p.swarm.transfer.download import Download
@@ -41,6 +42,8 @@ class EncodedResult:
     """Bytes and SHA-256 of every part, in order."""
     binding: bytes = b""
     """See `GramBarrier.binding`."""
+    receipts: tuple[Pledge, ...] = ()
+    """Of its reducers; none where the result was fetched."""
     _offsets: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,7 +76,7 @@ class EncodedResult:
                 if residual is not None:
                     torch.sub(own[first:last], transmitted, out=residual[first:last])
             first = last
-        return vector, None if own is None or self.binding else statistics_of(sums), residual
+        return vector, None if own is None or has_judged(self.binding) else statistics_of(sums), residual
 
 
 class ResultStore:

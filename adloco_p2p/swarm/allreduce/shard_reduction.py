@@ -5,6 +5,7 @@ they are held until the rule has decided: as much as one encoded vector, where t
 """
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import Executor
 
 import numpy as np
@@ -12,16 +13,19 @@ import numpy as np
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
 from adloco_p2p.numerics.aggregation.rule import Decision
 from adloco_p2p.numerics.codecs import Buffer
-from adloco_p2p.numerics.reduction import combination, decoded_parts
+from adloco_p2p.numerics.digest import chunk_digest
+from adloco_p2p.numerics.reduction import BadPart, combination, decoded_parts
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.gram_barrier import encode_products
+from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 from adloco_p2p.swarm.allreduce.part_assembly import PartAssembly
 
 
 class ShardReduction:
     """For one attempt. The methods that compute run in worker threads."""
 
-    def __init__(self, spec: AllReduceSpec, me: int, assembly: PartAssembly) -> None:
+    def __init__(self, spec: AllReduceSpec, me: int, assembly: PartAssembly, own: OwnContribution | None) -> None:
+        """`own`: this member's contribution, if it makes one."""
         self.parts = spec.shards[me]
         self.is_reduced = [asyncio.Event() for _ in self.parts]
         self.num_reduced = [0] * len(spec.lanes(me))
@@ -33,6 +37,7 @@ class ShardReduction:
         self.is_measured = asyncio.Event()
         self._spec, self._me = spec, me
         self._assembly = assembly
+        self._own = own
         self._inbox: list[dict[int, np.ndarray]] = [{} for _ in self.parts]
         self._spare: list[np.ndarray] = []
         self._grams: list[tuple[float, ...]] = [()] * len(self.parts)
@@ -50,9 +55,21 @@ class ShardReduction:
     def _contributions(self, index: int) -> list[tuple[int, Buffer]]:
         part, inbox = self.parts[index], self._inbox[index]
         encoded: dict[int, Buffer] = {member: room.data[: part.num_sent_bytes] for member, room in inbox.items()}
-        if self._me in self._spec.contributors:
-            encoded[self._me] = self._spec.codec.encode(self._assembly.own(part))
+        if self._own is not None:
+            encoded[self._me] = self._own.encoded(part)
         return [(member, encoded[member]) for member in self._spec.contributors]
+
+    async def check(self, index: int, leaf: Callable[[int, Part], bytes], executor: Executor) -> None:
+        """The contributions to one part, which are all here, are those that their senders committed themselves to: `leaf` is
+        the hash that each must have. Raises BadPart."""
+        part, inbox = self.parts[index], self._inbox[index]
+
+        def check() -> None:
+            for member, room in inbox.items():
+                if chunk_digest(room.data[: part.num_sent_bytes]) != leaf(member, part):
+                    raise BadPart(member, "a part that it did not commit itself to")
+
+        await asyncio.get_running_loop().run_in_executor(executor, check)
 
     async def measure(self, index: int, executor: Executor) -> bool:
         """Take the inner products of the contributions to one part, which are all here. Whether it was the last part. Raises
@@ -92,3 +109,4 @@ class ShardReduction:
         """Drop what came in."""
         self._inbox = [{} for _ in self.parts]
         self._spare.clear()
+        self._own = None

@@ -15,6 +15,7 @@ import torch
 from adloco_p2p.core.model.types import ROUNDS_KEPT, PeerId, PseudoGradientStatistics
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply
+from adloco_p2p.swarm.allreduce.pledges import Notary
 from adloco_p2p.swarm.allreduce.result_store import EncodedResult
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, Pacing
 from adloco_p2p.swarm.transport.stall_detector import StallDetector
@@ -67,6 +68,7 @@ class Surroundings:
     stall_detector: StallDetector
     local_fault: Callable[[], Awaitable[str | None]]
     """What is wrong with this peer's own network daemon, if anything."""
+    notary: Notary
     on_refused: Callable[[PeerId, str], None]
     """Called with the refused peer and the reason."""
 

@@ -106,12 +106,14 @@ class SwarmNode:
         initial_peers: Sequence[str] = (),
         join_timeout_seconds: float = JOIN_TIMEOUT_SECONDS,
         is_helper: bool = False,
+        may_begin_alone: bool = False,
     ) -> "SwarmNode":
         """Listen, and join the DHT through `initial_peers` and the peers of the last life.
 
         A helper is there for others to be reached: where its address is a public one it relays from the first moment.
         `workdir` exists and is locked by the caller; it holds identity.key and peers.json. With initial peers the start fails
-        only if no peer at all can be reached, cached peers included; without, the peer begins alone if it has to.
+        only if no peer at all can be reached, cached peers included; without, or where it may, the peer begins alone if it
+        has to.
         Raises ConfigError (an address), StorageError (the workdir), SwarmError (no peer there, the clock is off, the daemon
         does not start, or the identity is in use elsewhere).
         """
@@ -140,7 +142,7 @@ class SwarmNode:
                 p2p, client_mode=config.client_mode, record_validator=TolerantReader(), wait_timeout=DHT_TIMEOUT_SECONDS
             )
             host = cls(p2p=p2p, dht=dht, clock=clock, identity=identity, book=book, sockets=sockets, config=config)
-            await host._join(given, others, join_timeout_seconds)
+            await host._join(given, others, join_timeout_seconds, may_begin_alone=may_begin_alone)
             undo.pop_all()
         return host
 
@@ -240,9 +242,16 @@ class SwarmNode:
                 known.append(parse_peer_address(address))
         return [address for address in known if address.peer != self.me]
 
-    async def _join(self, given: Sequence[PeerAddress], others: Sequence[PeerAddress], timeout_seconds: float) -> None:
+    async def _join(
+        self,
+        given: Sequence[PeerAddress],
+        others: Sequence[PeerAddress],
+        timeout_seconds: float,
+        *,
+        may_begin_alone: bool,
+    ) -> None:
         """Connect to the others and become a member of their DHT. Raises SwarmError where `given` names peers of which none
-        answers."""
+        answers, unless it may begin alone."""
         deadline = time.monotonic() + timeout_seconds
         problems: dict[PeerId, str] = {}
         while others:
@@ -266,6 +275,8 @@ class SwarmNode:
         if given and asked and asked <= set(problems):
             lines = [f"  {', '.join(u.addresses)} ({u.peer}): {u.reason}" for u in self.unreached]
             is_clock = all(CLOCK_ADVICE in unreached.reason for unreached in self.unreached)
+            if may_begin_alone and not is_clock:
+                return
             raise SwarmError("none of the known peers can be used:\n" + "\n".join(lines), code="E308" if is_clock else "E302")
 
     async def _enter_dht(self, reached: Sequence[PeerId]) -> dict[PeerId, str]:

@@ -20,7 +20,7 @@ from adloco_p2p.swarm.transport.traffic import Meter
 
 KIND = "state"
 MAX_OFFERED_ROUNDS = 2
-"""Of one instance: the newest ones."""
+"""Of one instance: the newest ones. A state that hosts go back to is offered again."""
 
 _log = logging.getLogger(__name__)
 

@@ -64,6 +64,9 @@ class FrameKind(IntEnum):
     NOTE = 7
     THROUGHPUT = 8
     GRAM = 9
+    COMMITMENT = 10
+    PLEDGES = 11
+    RECEIPT = 12
 
 
 _KINDS = frozenset(int(kind) for kind in FrameKind)

@@ -347,6 +347,8 @@ function drawHead(run) {
   const position = run.run.samples === null ? `of ${run.run.rounds}` : `(${run.now.samples_given.toLocaleString("en")} of ${run.run.samples.toLocaleString("en")} samples assigned)`;
   at("state").textContent = `round ${run.now.round} ${position}, ${state}`;
   at("state").classList.remove("lost");
+  at("orders").textContent = run.now.orders;
+  at("orders").hidden = !run.now.orders;
   at("bar").style.width = `${isOver ? 100 : 100 * run.now.fraction}%`;
   at("bar").parentElement.setAttribute("aria-valuenow", isOver ? 100 : Math.round(100 * run.now.fraction));
   const live = run.instances.filter((instance) => instance.is_alive).length;

@@ -1,14 +1,20 @@
 """Join requests with tickets, and signers' statements, from one peer to the plan of all."""
 
+from dataclasses import replace
+
+import pytest
+
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
-from adloco_p2p.core.agreement.statement_pool import MAX_PENDING
+from adloco_p2p.core.agreement.statement_pool import MAX_PENDING, StatementPool
+from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import verify_ledger
-from adloco_p2p.core.model.types import PeerId, roster_of
+from adloco_p2p.core.model.types import Digest, PeerId, roster_of
 from adloco_p2p.core.planning.round_plan import genesis
 from tests.core.agreement.test_consensus import RULES as SWARM_RULES
 from tests.core.agreement.test_consensus import Swarm, agreement, decide, verify
 from tests.core.core_values import RUN, capacity, peer
 from tests.core.ledger.test_admission import AUTHOR, invitation, statement, ticket
+from tests.core.ledger.test_evidence import evidence
 
 
 class TicketedSwarm(Swarm):
@@ -85,4 +91,33 @@ def test_statements_that_no_signer_made_are_not_passed_on_and_those_kept_are_bou
     assert author.consensus.state(statement("ban", peer(1), signer=peer(3))).endswith("is not by a signer of this run")
     for serial in range(MAX_PENDING):
         assert author.consensus.state(statement("ban", peer(1), serial=serial)) == ""
-    assert "wait for a plan" in author.consensus.state(statement("ban", peer(1), serial=MAX_PENDING))
+    assert f"of {AUTHOR} wait for a plan" in author.consensus.state(statement("ban", peer(1), serial=MAX_PENDING))
+
+
+def test_a_signer_that_floods_takes_no_place_of_another() -> None:
+    other = peer(7)
+    plan = genesis(RUN, [(AUTHOR, capacity())], SWARM_RULES, signers=[AUTHOR, other])
+    ledger, pool = Ledger(plan, recall=lambda _: pytest.fail("nothing is recalled")), StatementPool(verify)
+    for serial in range(MAX_PENDING):
+        assert pool.note(statement("ban", peer(1), serial=serial, signer=other), ledger) == ""
+    assert pool.note(statement("ban", peer(1), serial=MAX_PENDING, signer=other), ledger).endswith("wait for a plan")
+    assert pool.note(statement("ban", peer(1)), ledger) == "", "the author's has its place"
+
+
+def test_evidence_reaches_the_plan_of_all_by_any_member_and_waits_once_per_peer() -> None:
+    swarm = TicketedSwarm()
+    invited = invitation()
+    for index in (1, 2):
+        swarm.add(peer(index)).members.ticket = ticket(peer(index), invited)
+        swarm.visit(peer(index))
+    swarm.play(3)
+    teller = swarm.peers[peer(1)]
+    found, more = (evidence(teller.ledger, by=peer(2), key=Digest(letter * 64)) for letter in "cd")
+    assert teller.state(found) == teller.state(more) == ""
+    forged = evidence(teller.ledger, by=AUTHOR)
+    assert "is not signed" in teller.state(replace(forged, second=replace(forged.second, signature="00")))
+    swarm.play(4)
+    assert swarm.roster == (AUTHOR, peer(1))
+    assert [ruling.statement for ruling in swarm.peers[AUTHOR].ledger.admissions.rulings] == [found]
+    assert all(made.members.statements == () for made in swarm.peers.values()), "it is passed on no longer"
+    assert verify_ledger(swarm.genesis, swarm.peers[AUTHOR].ledger.entries, decide, verify) == []

@@ -38,7 +38,7 @@ STRANGER = PeerId("stranger")
 
 
 def request_of(name: PeerId, *, beat: int = 1) -> JoinRequest:
-    unsigned = JoinRequest(peer=name, run=RUN, capacity=capacity(), beat=beat, signature="")
+    unsigned = JoinRequest(peer=name, run=RUN, capacity=capacity(), beat=beat, round=0, signature="")
     return replace(unsigned, signature=sign(name, unsigned.payload))
 
 

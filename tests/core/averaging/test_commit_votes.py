@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from adloco_p2p.core.averaging.commit_votes import CommitVotes, choice_of
+from adloco_p2p.core.averaging.commit_votes import CommitVotes, Voter, choice_of
 from adloco_p2p.core.model.messages import AverageDigest
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
 from adloco_p2p.sim.identities import sign, verify
@@ -23,8 +23,7 @@ def votes_of(me: PeerId, *clients: PeerId) -> CommitVotes:
         plan_digest=PLAN,
         contributors=(A, B, C, D),
         clients=clients,
-        sign=lambda payload: sign(me, payload),
-        verify=verify,
+        voter=Voter(sign=lambda payload: sign(me, payload), verify=verify, keep=lambda _: [], kept=None),
     )
 
 

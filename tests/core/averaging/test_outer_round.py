@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.averaging.commit_votes import Voter
 from adloco_p2p.core.averaging.outer_round import OuterRound, Phase
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.events import (
@@ -18,10 +19,11 @@ from adloco_p2p.core.model.events import (
     Effect,
     InnerResult,
     OuterApplied,
+    Persist,
     RepairAverage,
     Send,
 )
-from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest
+from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest, CommitVoted
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
 from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, PseudoGradientStatistics, RoundPlan
 from adloco_p2p.core.planning.round_plan import genesis
@@ -39,15 +41,26 @@ DIGEST = Digest("7" * 64)
 INSTANCE = InstanceId(0)
 
 
-def outer_round(me: PeerId, plan: RoundPlan, adaptive_timeout: AdaptiveTimeout, *, is_late: bool = False) -> OuterRound:
+def outer_round(
+    me: PeerId,
+    plan: RoundPlan,
+    adaptive_timeout: AdaptiveTimeout,
+    *,
+    is_late: bool = False,
+    kept_vote: AverageDigest | None = None,
+) -> OuterRound:
     return OuterRound(
         me=me,
         plan=plan,
         plan_digest=canonical.digest(plan),
         instance=INSTANCE,
         adaptive_timeout=adaptive_timeout,
-        sign=lambda payload: sign(me, payload),
-        verify=verify,
+        voter=Voter(
+            sign=lambda payload: sign(me, payload),
+            verify=verify,
+            keep=lambda vote: [Persist(record=CommitVoted(plan=canonical.digest(plan), vote=vote))],
+            kept=kept_vote,
+        ),
         is_late=is_late,
     )
 
@@ -417,6 +430,22 @@ def test_a_host_that_signs_two_votes_counts_for_neither() -> None:
     assert not has(effects, ApplyOuter)
     assert any(isinstance(effect, telemetry.Warning) and effect.key == f"votes of {C}" for effect in effects)
     assert has(outer.received(B, vote(outer, B, A, B, C), 16.0, ()), ApplyOuter), "two of three without it"
+
+
+def test_a_vote_is_written_down_before_it_is_sent_and_stands_after_a_restart() -> None:
+    outer = averaging(A, B, C, adaptive_timeout=AdaptiveTimeout())
+    effects = outer.average_finished(finished(outer, A, B, C), 11.0, ())
+    kinds = [type(effect) for effect in effects]
+    assert kinds.index(Persist) < kinds.index(Send)
+    (record,) = [effect.record for effect in effects if isinstance(effect, Persist)]
+    assert isinstance(record, CommitVoted) and record.vote == outer._votes.own
+
+    again = outer_round(A, outer._plan, AdaptiveTimeout(), kept_vote=record.vote)  # the process is killed and started again
+    again.start(20.0, progress_end=0.1)
+    again.inner_finished(inner_result(again), 30.0, ())
+    assert again.phase is Phase.COMMITTING
+    assert again._votes.own == record.vote
+    assert not has(again.tick(32.0, ()), Persist), "it casts no second one"
 
 
 def test_the_wait_for_a_silent_voter_ends() -> None:

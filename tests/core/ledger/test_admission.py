@@ -9,6 +9,7 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_value, verify_ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import (
+    JOIN_ROUNDS,
     Ballot,
     CastVote,
     Certificate,
@@ -51,8 +52,8 @@ def ticket(holder: PeerId, invited: Invitation, *, key: PeerId | None = None) ->
     return replace(unsigned, signature=sign(key or invited.key, unsigned.payload(holder)))
 
 
-def request(name: PeerId, shown: Ticket | None = None) -> JoinRequest:
-    unsigned = JoinRequest(peer=name, run=RUN, capacity=capacity(), beat=1, ticket=shown, signature="")
+def request(name: PeerId, shown: Ticket | None = None, *, round: int = 0) -> JoinRequest:
+    unsigned = JoinRequest(peer=name, run=RUN, capacity=capacity(), beat=1, round=round, ticket=shown, signature="")
     return replace(unsigned, signature=sign(name, unsigned.payload))
 
 
@@ -133,6 +134,19 @@ def test_a_peer_that_left_comes_back_without_a_ticket_and_takes_no_second_seat()
     agree(ledger, joined=[request(peer(1))])
     assert ledger.admissions.seats_taken() == {KEY: 1}
     assert verdict(ledger, joined=[invited(peer(2))]) == "the invitation was revoked"
+
+
+def test_a_request_that_somebody_kept_gives_no_seat_later() -> None:
+    ledger = ticketed_ledger()
+    kept = request(peer(1), ticket(peer(1), invitation()), round=0)
+    for _ in range(JOIN_ROUNDS):
+        agree(ledger)
+    assert verdict(ledger, joined=[kept]) == ""
+    agree(ledger)
+    assert verdict(ledger, joined=[kept]) == f"the request of {peer(1)} is of round 0, and this is round {JOIN_ROUNDS + 1}"
+    altered = replace(kept, round=ledger.plans[-1].round)
+    assert verdict(ledger, joined=[altered]), "the round is signed"
+    assert verdict(ledger, joined=[request(peer(1), kept.ticket, round=ledger.plans[-1].round)]) == ""
 
 
 def forged_chain() -> JoinRequest:

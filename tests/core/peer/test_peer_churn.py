@@ -37,11 +37,11 @@ from adloco_p2p.core.model.messages import AverageDigest, RunComplete
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.telemetry import FastForwarded
 from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, InstanceReport, PeerId, Report, RosterChange, RoundPlan
-from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, RESEND_SECONDS, CompletionBarrier
+from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, PENDING_SECONDS, RESEND_SECONDS, CompletionBarrier
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from tests.core.peer.test_peer import PEER0, PEER1, PEER2, PEER3, finished, rules, same_states
-from tests.core.world import RUN, RefereedWorld, World, hashed
+from tests.core.world import RUN, Forgetful, RefereedWorld, World, hashed
 
 CAPACITY = Capacity(samples_per_second=0.0, micro_batch_limit=8, max_instances=8)
 INSTANCE = InstanceId(0)
@@ -148,7 +148,7 @@ def test_nobody_goes_before_the_slowest_has_ended_the_run() -> None:
 
 def test_a_farewell_ends_when_all_who_live_are_done_or_had_their_time() -> None:
     completion = CompletionBarrier(PEER0)
-    assert completion.received(PEER1, RunComplete()) == []
+    assert completion.received(PEER1, RunComplete()) == [Send(peer=PEER1, message=RunComplete(is_answer=True, is_pending=True))]
     told = completion.begin([PEER0, PEER1, PEER2], 10.0)
     assert told == [Send(peer=PEER1, message=RunComplete()), Send(peer=PEER2, message=RunComplete())]
     assert completion.received(PEER1, RunComplete()) == [Send(peer=PEER1, message=RunComplete(is_answer=True))]
@@ -157,6 +157,18 @@ def test_a_farewell_ends_when_all_who_live_are_done_or_had_their_time() -> None:
     assert completion.tick(10.0 + RESEND_SECONDS, {}) == [Send(peer=PEER2, message=RunComplete())]
     assert completion.is_over(11.0, {PEER2: None})
     assert completion.is_over(10.0 + COMPLETION_SECONDS, {})
+
+
+def test_a_peer_that_says_it_still_comes_is_waited_for_longer_but_not_for_good() -> None:
+    completion = CompletionBarrier(PEER0)
+    completion.begin([PEER0, PEER1, PEER2], 10.0)
+    assert completion.received(PEER1, RunComplete(is_answer=True, is_pending=True)) == []
+    assert not completion.is_over(10.0 + COMPLETION_SECONDS, {}), "it may be fetching the last state from here"
+    assert completion.is_over(10.0 + COMPLETION_SECONDS, {PEER1: None}), "the other one says nothing"
+    assert completion.is_over(10.0 + PENDING_SECONDS, {})
+    completion.received(PEER1, RunComplete())
+    assert completion.is_over(10.0 + COMPLETION_SECONDS, {})
+    assert not completion.is_over(10.0 + COMPLETION_SECONDS - 1.0, {})
 
 
 def test_a_member_that_is_known_to_be_gone_is_not_waited_for() -> None:
@@ -182,7 +194,7 @@ def _step(world: World) -> None:
 # --- another history -------------------------------------------------------------------------------------------------
 
 
-class Scripted:
+class Scripted(Forgetful):
     """An agreement that says what the test puts in."""
 
     def __init__(self) -> None:

@@ -98,7 +98,7 @@ def test_lossy_codecs_give_the_same_bytes_and_their_own_statistics(peers: Peers,
         assert result.statistics.own_sqnorm == pytest.approx(float(own.double() @ own.double()), rel=1e-12)
         assert result.statistics.inner_product == pytest.approx(float(own.double() @ mean), rel=1e-9)
         least = 2 / 3 * (coder.num_bytes(50_003) + coder.for_mean(3).num_bytes(50_003))
-        assert result.bytes_received <= 1.1 * least + 2000
+        assert result.bytes_received <= 1.1 * least + 10_000, "parts of 4 KiB, and what their hashes and pledges take"
 
 
 def test_statistics_are_those_of_the_vectors(peers: Peers) -> None:
@@ -126,7 +126,7 @@ def test_shares_place_the_reduction(peers: Peers) -> None:
     results = peers.average("shares", vectors, weights, shares=(1.0, 3.0, 0.0))
     result = assert_same_bytes(results)
     assert torch.allclose(result.vector.double(), dumb_mean(vectors, weights), rtol=1e-6, atol=1e-6)
-    assert results[2].bytes_sent == pytest.approx(4 * 300_000, rel=0.02)
+    assert results[2].bytes_sent == pytest.approx(4 * 300_000, rel=0.03), "parts of 4 KiB, and their hashes"
     assert results[2].bytes_received == pytest.approx(4 * 300_000, rel=0.02)
 
 

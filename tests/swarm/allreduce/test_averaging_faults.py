@@ -16,7 +16,7 @@ from adloco_p2p.swarm.allreduce.result_exchange import RESULT_KIND
 from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
 from adloco_p2p.swarm.transport.framed_stream import FRAME_BYTES, FramedStream, FrameKind, StreamLost, open_stream
 from adloco_p2p.swarm.transport.stream_acceptor import StreamLimits
-from tests.swarm.averaging_peers import LIMITS, Peer, Peers, freeze, key_of, kill, thaw, vectors_of
+from tests.swarm.averaging_peers import LIMITS, Peer, Peers, freeze, key_of, kill, signing, thaw, vectors_of
 
 TIMEOUT_SECONDS = 20.0
 """The default of `Peers.average`."""
@@ -404,7 +404,7 @@ def test_one_that_gives_up_tells_the_others(peers: Peers, way: str) -> None:
 def test_a_used_key_is_not_served_again(peers: Peers) -> None:
     """Replay: a member opens a stream for an average that has ended."""
     peers.average("replayed", vectors_of(2, 1_000), (1, 1))
-    twin = Averager(peers[1].p2p, part_bytes=4096, limits=LIMITS)
+    twin = Averager(peers[1].p2p, part_bytes=4096, limits=LIMITS, **signing(peers[1].p2p))
 
     async def replay() -> None:
         await peers[1].averager.stop()
@@ -436,8 +436,8 @@ def test_pace_governs_every_byte(peers: Peers) -> None:
 
     async def paced() -> Averaged:
         await peers[0].averager.stop()
-        averager = Averager(peers[0].p2p, part_bytes=1 << 20, limits=LIMITS, pace=pace)
-        other = Averager(peers[1].p2p, part_bytes=1 << 20, limits=LIMITS)
+        averager = Averager(peers[0].p2p, part_bytes=1 << 20, limits=LIMITS, pace=pace, **signing(peers[0].p2p))
+        other = Averager(peers[1].p2p, part_bytes=1 << 20, limits=LIMITS, **signing(peers[1].p2p))
         await peers[1].averager.stop()
         await averager.start()
         await other.start()

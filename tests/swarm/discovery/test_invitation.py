@@ -41,7 +41,7 @@ def test_a_link_carries_what_the_door_takes() -> None:
     received = Token.from_text(text, RUN)
     assert received == token
     unsigned = JoinRequest(
-        peer=JOINER.peer_id, run=RUN, capacity=capacity(), beat=1, ticket=received.ticket(JOINER.peer_id), signature=""
+        peer=JOINER.peer_id, run=RUN, capacity=capacity(), beat=1, round=0, ticket=received.ticket(JOINER.peer_id), signature=""
     )
     request = replace(unsigned, signature=signature(JOINER, unsigned.payload))
     assert door().problem(decode.decode(JoinRequest, canonical.encode(request), max_bytes=4096)) == ""

@@ -94,7 +94,7 @@ def test_who_is_known_to_be_out_of_reach_ends_an_attempt_at_once():
         assert await near.out_of_reach(["a", "z"]) == ()
         near._unreached = frozenset({"a", "y", "z"})
         assert await near.out_of_reach(["a", "b", "z"]) == ("z",)  # `a` has connected by itself since
-        averaging = NetworkAveraging(None, size=lambda round: 4, out_of_reach=near.out_of_reach)
+        averaging = NetworkAveraging(None, size=lambda round: 4, out_of_reach=near.out_of_reach, begin=lambda key: True)
         with pytest.raises(AveragingError, match="no way from here to z") as raised:
             await averaging.average(
                 round=0, key=RUN, weights=(("a", 3), ("z", 4)), steps=(1, 1), vector=None, timeout_seconds=60.0

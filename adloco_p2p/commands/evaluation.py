@@ -1,0 +1,173 @@
+"""The verb that measures a trained model: held-out loss, or scores on tasks. It reads the last complete checkpoint."""
+
+import argparse
+import glob
+import json
+import math
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+from adloco_p2p.commands.console import say
+from adloco_p2p.commands.trained_model import Saved, load_model, read_saved
+from adloco_p2p.config.run_config import DataConfig, RunConfig
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import InstanceId, InstancePlan
+from adloco_p2p.errors import ConfigError, DeviceError
+
+if TYPE_CHECKING:
+    import torch
+    import transformers
+
+TASK_BATCH = 8
+"""Prompts at a time."""
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Scores on tasks where some are named, and the held-out loss otherwise."""
+    if arguments.tasks:
+        return _on_tasks(arguments)
+    for option, is_given in (("--limit", arguments.limit is not None), ("--chat", arguments.chat)):
+        if is_given:
+            raise ConfigError(f"{option}: only tasks take it; name some with --tasks", code="E200")
+    return _on_heldout(arguments)
+
+
+def _on_heldout(arguments: argparse.Namespace) -> int:
+    """Held-out loss and perplexity of every live instance, and of what they would be merged to now."""
+    from adloco_p2p.config.peer_config import PeerConfig
+    from adloco_p2p.core.model.types import PeerId
+    from adloco_p2p.core.planning.merge_policy import final_merge
+    from adloco_p2p.data.feed import open_feed
+    from adloco_p2p.training.hosting import Hosting
+
+    saved, states = read_saved(
+        arguments.workdir,
+        lambda saved: {instance: saved.store.load_instance(saved.round, instance) for instance in saved.instances},
+    )
+    evaluated = saved.run if arguments.data is None else _over_file(saved.run, arguments.data)
+    engine = Hosting(saved.run, PeerConfig(), PeerId("evaluation"), open_feed(evaluated, cache_dir=arguments.workdir / "data"))
+    for instance in saved.instances:
+        engine.restore(instance, *states.pop(instance))
+    losses = {instance: engine.evaluate(instance) for instance in saved.instances}
+    if diverged := [instance for instance, loss in losses.items() if not math.isfinite(loss)]:
+        raise DeviceError(f"the held-out loss of instance {diverged[0]} after round {saved.round} is not finite", code="E503")
+    result: dict[str, object] = {
+        "run": saved.run.digest,
+        "round": saved.round,
+        "instances": [
+            {"instance": instance, "heldout_loss": loss, "perplexity": math.exp(loss)} for instance, loss in losses.items()
+        ],
+        "merged": None,
+    }
+    plans = _plans_of(saved)
+    if len(plans) > 1:
+        verdict = engine.probe_merge(final_merge(plans, rules=saved.run.merge))
+        result["merged"] = {"heldout_loss": verdict.merged_loss, "perplexity": math.exp(verdict.merged_loss)}
+    if arguments.json:
+        say(json.dumps(result))
+        return 0
+    say(f"{saved.run.name}, after round {saved.round} of a run of {saved.run.work.length}")
+    lines = [(f"instance {instance}", loss) for instance, loss in losses.items()]
+    if len(plans) > 1:
+        lines.append(("merged", verdict.merged_loss))
+    for name, loss in lines:
+        say(f"  {name:<12} held-out loss {loss:.4f} nats per token  perplexity {math.exp(loss):.3f}")
+    return 0
+
+
+_KINDS: dict[str, Literal["json", "text", "parquet", "arrow"]] = {
+    ".json": "json",
+    ".jsonl": "json",
+    ".txt": "text",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+}
+
+
+def _over_file(run: RunConfig, file: Path) -> RunConfig:
+    """The run with the data of one file, read by the same columns and in rows of the same length. Raises ConfigError."""
+    kind = _KINDS.get(file.suffix)
+    if kind is None or not file.is_file():
+        problem = "no such file" if kind is not None else f"only {', '.join(_KINDS)} are read"
+        raise ConfigError(f"--data {file}: {problem}; name one with the columns that the run reads", code="E207")
+    columns = {
+        name: getattr(run.data, name) for name in ("text_column", "messages_column", "prompt_column", "completion_column")
+    }
+    data = DataConfig(
+        source=kind,
+        path=glob.escape(str(file)),
+        heldout_path=glob.escape(str(file)),
+        sequence_length=run.data.sequence_length,
+        attention=run.data.attention,
+        **columns,
+    )
+    return replace(run, data=data, batch=replace(run.batch, initial_batch=1))  # a short file will do
+
+
+def _on_tasks(arguments: argparse.Namespace) -> int:
+    """Scores of the one instance, or of what several would be merged to now; the run's own data is not needed."""
+    if arguments.data is not None:
+        raise ConfigError("--data: gives a held-out loss, and --tasks scores; ask for one of them", code="E200")
+    saved, (instance, outer) = read_saved(arguments.workdir, merged_outer)
+    from adloco_p2p.config.peer_config import PeerConfig
+    from adloco_p2p.training.adapters import merged
+    from adloco_p2p.training.device import select_device
+    from adloco_p2p.training.task_scores import score_tasks
+
+    run = saved.run
+    model = load_model(run, outer, instance)
+    plain = merged(model) if run.model.lora.rank else cast("transformers.PreTrainedModel", model)
+    tokenizer = _transformers_tokenizer(run)
+    if arguments.chat and tokenizer.chat_template is None:
+        raise ConfigError("--chat: the tokenizer of this run has no chat template; leave it out", code="E208")
+    scores = score_tasks(
+        plain.to(select_device(PeerConfig())).eval(),
+        tokenizer,
+        arguments.tasks,
+        batch_size=TASK_BATCH,
+        limit=arguments.limit,
+        is_chat=arguments.chat,
+    )
+    digest = canonical.digest([score.digest for score in scores])
+    if arguments.json:
+        tasks = [canonical.to_plain(score) for score in scores]
+        say(json.dumps({"run": run.digest, "round": saved.round, "tasks_digest": digest, "tasks": tasks}))
+        return 0
+    say(f"{run.name}, after round {saved.round} of a run of {run.work.length}; tasks {digest}")
+    for score in scores:
+        figures = "  ".join(f"{name} {value:.4f}" for name, value in sorted(score.metrics.items()))
+        say(f"  {score.name:<20} {score.num_documents} documents  {figures}")
+    return 0
+
+
+def merged_outer(saved: Saved) -> "tuple[InstanceId, torch.Tensor]":
+    """The one instance with its outer parameters, or the target of a merge of all with their weighted mean."""
+    from adloco_p2p.core.planning.merge_policy import final_merge
+    from adloco_p2p.numerics.reduction import weighted_average
+
+    plans = _plans_of(saved)
+    if len(plans) < 2:
+        return saved.instances[0], saved.outer(saved.instances[0])
+    merge = final_merge(plans, rules=saved.run.merge)
+    return merge.target, weighted_average([saved.outer(source) for source in merge.sources], merge.weights)
+
+
+def _plans_of(saved: Saved) -> list[InstancePlan]:
+    """What was last planned for the saved instances: a newer plan may have merged some that the checkpoint still holds."""
+    plans = saved.durable.plans
+    wanted = set(saved.instances)
+    plan = next((plan for plan in reversed(plans) if wanted <= {item.instance for item in plan.instances}), plans[-1])
+    return [item for item in plan.instances if item.instance in wanted]
+
+
+def _transformers_tokenizer(run: RunConfig) -> "transformers.PreTrainedTokenizerBase":
+    """The run's tokenizer as its export would be loaded."""
+    import transformers
+
+    from adloco_p2p.data.tokenizer import open_tokenizer
+
+    with tempfile.TemporaryDirectory() as directory:
+        open_tokenizer(run.tokenizer).save(Path(directory))
+        return transformers.AutoTokenizer.from_pretrained(directory)

@@ -1,0 +1,39 @@
+"""The verb that makes a model directory from a state dict, for `model.pretrained`."""
+
+import argparse
+from dataclasses import replace
+
+from adloco_p2p.commands.console import say
+from adloco_p2p.commands.trained_model import check_output
+from adloco_p2p.config.load import load_run
+from adloco_p2p.config.run_config import LoraConfig
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.storage.disk import reported
+
+
+def import_weights(arguments: argparse.Namespace) -> int:
+    """Weights of a file in the architecture and with the tokenizer of a configuration, as `transformers` loads them."""
+    if not arguments.weights.is_file():
+        raise ConfigError(f"--weights {arguments.weights}: no such file", code="E209")
+    check_output(arguments.output)
+    run = load_run(arguments.config, arguments.set).value
+    from adloco_p2p.data.tokenizer import open_tokenizer
+    from adloco_p2p.training.model import build_model
+    from adloco_p2p.training.state_dict import common_dtype, load_state_dict_, read_state_dict
+
+    given = read_state_dict(arguments.weights)
+    tokenizer = open_tokenizer(run.tokenizer)
+    model = build_model(
+        replace(run.model, lora=LoraConfig()),
+        vocab_size=tokenizer.vocab_size,
+        sequence_length=run.data.sequence_length,
+        seed=run.seed,
+    )
+    load_state_dict_(model, given, source=str(arguments.weights))
+    with reported(arguments.output):
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        model.to(common_dtype(given)).save_pretrained(arguments.output)
+        tokenizer.save(arguments.output)
+    num_values = sum(parameter.numel() for parameter in model.parameters())
+    say(f"{arguments.output}: {num_values:,} parameters; start from them: --set model.pretrained={arguments.output}")
+    return 0

@@ -1,0 +1,22 @@
+"""A process that ends with the one that started it, however that one ends.
+
+The parent keeps the writing end of a pipe, the child reads it. Nothing is ever written: when the parent is gone, also by
+SIGKILL, the kernel closes its end.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+
+def hold(fd: int, *, on_end: Callable[[], None]) -> None:
+    """End this process, as SIGTERM does, once the other end of the pipe `fd` is closed; `on_end` is called first."""
+
+    def wait() -> None:
+        while os.read(fd, 1):
+            pass
+        on_end()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="lifeline", daemon=True).start()

@@ -1,0 +1,182 @@
+"""What a run's signers state in its ledger: the verbs `signers` and `command`, and what all verbs of signers share."""
+
+import argparse
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from adloco_p2p.commands.audit import read_ledger
+from adloco_p2p.commands.console import say
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.ledger.signers import change_problem
+from adloco_p2p.core.model.course import is_paused_at
+from adloco_p2p.core.model.ledger_entry import NOBODY, Action, Statement
+from adloco_p2p.core.model.types import PeerId, Settings
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.storage.admission_files import keep_statement, read_statements
+from adloco_p2p.storage.workdir import holder_of, read_run
+from adloco_p2p.swarm.p2p.identity import Identity, is_peer_id, signature
+
+LEAST_PEER_CHARS = 6
+"""Of the beginning or the end of a peer id, as commands take it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signer:
+    """A signer's working directory."""
+
+    workdir: Path
+    run: RunConfig
+    identity: Identity
+    ledger: Ledger
+
+    @property
+    def round(self) -> int:
+        return self.ledger.plans[-1].round
+
+
+def signers(arguments: argparse.Namespace) -> int:
+    """List the signers, or change them."""
+    if arguments.add is None and arguments.remove is None:
+        _, ledger = read_ledger(arguments.workdir)
+        known = ledger.plans[-1].signers
+        say(json.dumps(known) if arguments.json else "\n".join(known))
+        return 0
+    signer = signer_of(arguments.workdir)
+    known = signer.ledger.plans[-1].signers
+    is_added = arguments.add is not None
+    peer = _whole_id(arguments.add) if is_added else peer_named(arguments.remove, known)
+    action: Action = "add_signer" if is_added else "remove_signer"
+    made = _signed(signer, action, subject=peer)
+    if problem := change_problem(made, signers=known, banned=signer.ledger.admissions.bans()):
+        raise ConfigError(f"PEER {peer}: the statement {problem}; `adloco-peer signers` lists the signers", code="E200")
+    what = f"{peer} as a signer" if is_added else f"the removal of the signer {peer}, and the end of its invitations,"
+    return _leave(signer, made, what=what)
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Sign an order to all peers of the run."""
+    signer = signer_of(arguments.workdir)
+    is_paused = is_paused_at(signer.ledger.plans[-1].course, signer.round + 1)
+    match arguments.order:
+        case "stop":
+            _refuse_fragments(signer, "stop")
+            made = _signed(signer, "stop", round=arguments.after_round, reason=arguments.reason)
+            what = f"the end of the run {_when('after', arguments.after_round, signer)}"
+            what += ", once it is resumed," if is_paused else ""
+        case "pause":
+            made = _signed(signer, "pause", round=arguments.from_round, reason=arguments.reason)
+            what = f"the pause {_when('before', arguments.from_round, signer)}"
+        case "resume":
+            made = _signed(signer, "resume", reason=arguments.reason)
+            what = "the resumption"
+        case _:
+            made = _signed(
+                signer, "change", round=arguments.from_round, settings=_settings(arguments, signer), reason=arguments.reason
+            )
+            what = f"the change {_when('from', arguments.from_round, signer)}"
+    return _leave(signer, made, what=what)
+
+
+def _settings(arguments: argparse.Namespace, signer: Signer) -> Settings:
+    if arguments.rounds is None and arguments.samples is None and arguments.learning_rate_factor is None:
+        raise ConfigError("command set: nothing to change; give --rounds, --samples or --learning-rate-factor", code="E200")
+    if arguments.rounds is not None or arguments.samples is not None:
+        _refuse_fragments(signer, "set --rounds, --samples")
+    if arguments.rounds is not None and arguments.rounds <= signer.round:
+        raise ConfigError(
+            f"--rounds {arguments.rounds}: the run is in round {signer.round}; more rounds than that are accepted, and"
+            " `command stop` ends the run",
+            code="E200",
+        )
+    return Settings(rounds=arguments.rounds, samples=arguments.samples, learning_rate_factor=arguments.learning_rate_factor)
+
+
+def _refuse_fragments(signer: Signer, what: str) -> None:
+    """The last round of a run with fragments averages everything, and every peer knows its number from the configuration."""
+    if signer.run.averaging.fragments > 1:
+        raise ConfigError(
+            f"command {what}: the run has averaging.fragments {signer.run.averaging.fragments}, so its last round is fixed;"
+            " `command pause` and --learning-rate-factor are accepted",
+            code="E200",
+        )
+
+
+def _when(word: str, round: int, signer: Signer) -> str:
+    return f"{word} round {round}" if round > signer.round + 1 else "as soon as all peers can know it"
+
+
+# --- for all verbs of signers ----------------------------------------------------------------------------------------
+
+
+def signer_of(workdir: Path) -> Signer:
+    """Raises ConfigError where the directory is not a signer's."""
+    if read_run(workdir) is None:
+        raise ConfigError(f"--workdir {workdir}: no run lies here", code="E204")
+    run, ledger = read_ledger(workdir)
+    identity = Identity.load_or_create(workdir / "identity.key")
+    if identity.peer_id not in ledger.plans[-1].signers:
+        names = ", ".join(ledger.plans[-1].signers)
+        raise ConfigError(f"--workdir {workdir}: belongs to {identity.peer_id}; signers are {names}", code="E222")
+    return Signer(workdir=workdir, run=run, identity=identity, ledger=ledger)
+
+
+def state(signer: Signer, action: Action, subject: PeerId, *, reason: str, what: str) -> int:
+    """Sign a statement about a peer or an invitation, and leave it to the node of this directory."""
+    return _leave(signer, _signed(signer, action, subject=subject, reason=reason), what=what)
+
+
+def _signed(
+    signer: Signer,
+    action: Action,
+    *,
+    subject: PeerId = NOBODY,
+    round: int = 0,
+    settings: Settings | None = None,
+    reason: str = "",
+) -> Statement:
+    made = [ruling.statement for ruling in signer.ledger.admissions.rulings]
+    waiting = list(read_statements(signer.workdir).values())
+    unsigned = Statement(
+        run=signer.run.digest,
+        signer=signer.identity.peer_id,
+        serial=1 + max((known.serial for known in (*made, *waiting)), default=0),
+        action=action,
+        subject=subject,
+        round=round,
+        settings=settings,
+        reason=reason,
+        signature="",
+    )
+    return replace(unsigned, signature=signature(signer.identity, unsigned.payload))
+
+
+def _leave(signer: Signer, made: Statement, *, what: str) -> int:
+    keep_statement(signer.workdir, made)
+    when = "with the next plan" if holder_of(signer.workdir) is not None else "after the node of this directory has started"
+    say(f"{what} takes effect {when}; adloco-peer members --workdir {signer.workdir} shows it then")
+    return 0
+
+
+def peer_named(text: str, known: Iterable[PeerId]) -> PeerId:
+    """The one of the known peers that the text is, begins or ends. Raises ConfigError."""
+    found = sorted({peer for peer in known if peer == text or (peer.startswith(text) or peer.endswith(text))})
+    if len(text) < LEAST_PEER_CHARS or len(found) != 1:
+        listed = f"; it may be {', '.join(found[:5])}" if len(found) > 1 and len(text) >= LEAST_PEER_CHARS else ""
+        raise ConfigError(
+            f"PEER {text}: not one peer that this ledger knows; accepted is its id, or {LEAST_PEER_CHARS} characters or more of"
+            f" the beginning or the end{listed}; `adloco-peer members` lists them",
+            code="E200",
+        )
+    return found[0]
+
+
+def _whole_id(text: str) -> PeerId:
+    """Of a peer that need not have been in the run. Raises ConfigError."""
+    if not is_peer_id(text):
+        raise ConfigError(
+            f"--add {text}: not a whole peer id; `adloco-peer members` and the first lines of a node have it", code="E200"
+        )
+    return PeerId(text)

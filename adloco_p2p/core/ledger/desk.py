@@ -1,0 +1,49 @@
+"""Which statements and which evidence a plan may carry: judged one after another, as they take effect. Pure."""
+
+from adloco_p2p.core.ledger.evidence import evidence_problem
+from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.ledger.signers import change_problem, signers_after
+from adloco_p2p.core.model.ledger_entry import Decree, Equivocation, Statement, Verify
+from adloco_p2p.core.model.types import MAX_CHANGES
+
+
+class Desk:
+    """Lets statements and evidence through, one after another, as the value after the end of `ledger` would carry them.
+    `verify`: None where the signatures were checked before."""
+
+    def __init__(self, ledger: Ledger, *, verify: Verify | None) -> None:
+        parent = ledger.plans[-1]
+        self._ledger = ledger
+        self._run = parent.run
+        self._verify = verify
+        self._signers = parent.signers
+        self._num_changes = len(parent.course.changes)
+
+    def problem(self, decree: Decree) -> str:
+        """Why it cannot stand in the value; empty where it can. The next one is judged after it."""
+        if isinstance(decree, Equivocation):
+            return evidence_problem(decree, self._ledger, self._verify)
+        about = f" about {decree.subject}" if decree.subject else ""
+        wrong = self._problem_of(decree)
+        if wrong:
+            return f"the statement `{decree.action}`{about} {wrong}"
+        self._signers = signers_after(self._signers, [decree])
+        self._num_changes += decree.action == "change"
+        return ""
+
+    def _problem_of(self, statement: Statement) -> str:
+        if statement.run != self._run or statement.signer not in self._signers:
+            return "is not by a signer of this run"
+        if statement.action == "ban" and statement.subject in self._signers:
+            return "is about a signer"
+        if (statement.action == "change") != (statement.settings is not None):
+            return "has settings that do not belong to it, or none"
+        if statement.action == "change" and self._num_changes >= MAX_CHANGES:
+            return f"is one of more than {MAX_CHANGES} changes that wait for their rounds"
+        wrong = change_problem(statement, signers=self._signers, banned=self._ledger.admissions.bans())
+        if wrong:
+            return wrong
+        if self._ledger.admissions.has(statement):
+            return "is in the ledger already"
+        is_signed = self._verify is None or self._verify(statement.signer, statement.payload, statement.signature)
+        return "" if is_signed else "is not signed by its signer"

@@ -1,0 +1,81 @@
+"""The guard: whether an outer step raised the loss so much that its instance goes back to the state before it.
+
+Hosts drawn by lot (`core/model/measurers.py`) measure the loss before and after the step on the same rows, and report both. The
+plan made from these reports raises an alarm where most of the drawn say that the loss rose; one of two is a dispute, after
+which more are drawn. After an alarm the instance goes back by two rounds, the step and the one that was trained upon it, and
+the next two rounds are averaged by the stricter rule and not judged: so whoever lies, at least half of the rounds stand.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from adloco_p2p.core.model.electorate import is_majority
+from adloco_p2p.core.model.measurers import PAIR, PAIRS_AFTER_DISPUTE, measurers
+from adloco_p2p.core.model.rules import GuardRules
+from adloco_p2p.core.model.types import (
+    MAX_RISES,
+    REPORT_LAG,
+    InstanceId,
+    InstancePlan,
+    InstanceReport,
+    PeerId,
+    RosterEntry,
+    shortened,
+)
+
+LEAST_TOLERANCE = 0.02
+"""Nats per token: ten times the largest rise of clean rounds, measured before and after on the same rows."""
+RISE_FACTOR = 3.0
+"""A rise of more than so many times the largest one of late is none of those that training shows by itself."""
+MOST_TOLERANCE = 0.1
+"""Nats per token: or steps that raise the loss a little more each time would widen the tolerance without bound."""
+STRICT_ROUNDS = 2
+"""Rounds after an alarm that are averaged by the stricter rule, and stand whatever is reported of them."""
+
+
+def judged(
+    plan: InstancePlan,
+    moved: InstancePlan,
+    claims: Mapping[PeerId, InstanceReport],
+    roster: Sequence[RosterEntry],
+    *,
+    round: int,
+    rules: GuardRules,
+) -> tuple[InstancePlan, str]:
+    """The instance's next plan with what the reports on `round` mean for it, and the alarm in words.
+
+    `plan` is the instance in the plan before, whose roster this is, `moved` in the next one, but for the guard.
+    """
+    if not rules.enabled:
+        return moved, ""
+    quiet = replace(moved, measurers=PAIR, rewind=None)
+    if moved.state_digest is None or round < plan.judged_from:
+        return quiet, ""
+    workers = {share.peer for share in plan.hosts if share.place_before is not None and share.works_from <= round}
+    count = PAIR * (PAIRS_AFTER_DISPUTE if plan.measurers_before > PAIR else 1)
+    drawn = measurers(moved.state_digest, workers, roster, count=count)
+    measured = [claims[peer].step for peer in drawn if peer in claims]
+    rises = [step.after - step.before for step in measured if step is not None]
+    tolerance = min(MOST_TOLERANCE, max(LEAST_TOLERANCE, RISE_FACTOR * max(plan.rises, default=0.0)))
+    num_rises = sum(rise > tolerance for rise in rises)
+    if is_majority(num_rises, len(drawn)) and plan.state_digest not in (None, moved.state_digest):
+        least = min(rise for rise in rises if rise > tolerance)
+        why = f"{num_rises} of {len(drawn)} hosts measured that round {round} raised the loss of instance {moved.instance} by"
+        why += f" {least:.3f} or more, {tolerance:.3f} is tolerated; it goes back to the state before that round, and"
+        why += f" {STRICT_ROUNDS} rounds are averaged by the stricter rule"
+        until = round + REPORT_LAG + STRICT_ROUNDS
+        back = replace(quiet, rewind=plan.state_digest, judged_from=until, strict_before=until)
+        return replace(back, reason=shortened(f"{why}; {moved.reason}")), why
+    if num_rises:
+        return replace(quiet, measurers=PAIR * PAIRS_AFTER_DISPUTE), ""
+    if len(rises) == len(drawn):  # the least one: a liar alone widens no tolerance
+        quiet = replace(quiet, rises=(*plan.rises, max(0.0, min(rises)))[-MAX_RISES:])
+    return quiet, ""
+
+
+def kept_apart(plans: Sequence[InstancePlan], changed: Collection[InstanceId], round: int) -> tuple[InstancePlan, ...]:
+    """The plans of a round whose forks and merges involve `changed`: these do not go back over them."""
+    return tuple(
+        replace(plan, rewind=None, judged_from=max(plan.judged_from, round)) if plan.instance in changed else plan
+        for plan in plans
+    )

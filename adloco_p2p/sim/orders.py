@@ -1,0 +1,44 @@
+"""What signers' statements make of a run, written a second time for the checkers: from the text of `docs/consensus.md`."""
+
+from dataclasses import replace
+
+from adloco_p2p.core.model.ledger_entry import Statement, Value
+from adloco_p2p.core.model.types import Change, Course, PeerId, RoundPlan, Settings
+
+
+def signers_and_course(parent: RoundPlan, value: Value) -> tuple[tuple[PeerId, ...], Course]:
+    """Of the plan that the value stands for. Raises ValueError where the value is not allowed after the parent."""
+    signers, course, now = set(parent.signers), parent.course, value.round
+    changes = list(course.changes)
+    for said in value.statements:
+        if not isinstance(said, Statement):
+            continue
+        if said.signer not in signers:
+            raise ValueError(f"{said.signer} is no signer")
+        if said.action == "add_signer":
+            signers |= {said.subject}
+        if said.action == "remove_signer":
+            signers -= {said.subject}
+        if said.action == "pause":
+            course = replace(course, paused_from=said.round if said.round > now else now + 1)
+        if said.action == "stop":
+            course = replace(course, last_round=said.round if said.round > now else now)
+        if said.action == "resume":
+            course = replace(course, paused_from=None, last_round=None)
+        if said.action == "change":
+            assert said.settings is not None
+            begins = said.round if said.round > now else now
+            rounds = None if said.settings.rounds is None else max(said.settings.rounds, begins + 1)
+            changes.append(Change(from_round=begins, settings=replace(said.settings, rounds=rounds)))
+    if parent.signers and not signers:
+        raise ValueError("no signer is left")
+    if course.paused_from is not None and now >= course.paused_from:
+        raise ValueError("the run is paused")
+    changes = sorted(changes, key=lambda change: change.from_round)
+    while len(changes) > 1 and changes[1].from_round <= now:
+        old, new = changes[0].settings, changes[1].settings
+        ends = old if new.rounds is None and new.samples is None else new
+        factor = new.learning_rate_factor or old.learning_rate_factor
+        settings = Settings(rounds=ends.rounds, samples=ends.samples, learning_rate_factor=factor)
+        changes[:2] = [Change(from_round=changes[1].from_round, settings=settings)]
+    return tuple(sorted(signers)), replace(course, changes=tuple(changes))

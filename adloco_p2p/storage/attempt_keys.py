@@ -1,0 +1,36 @@
+"""The averaging attempts that this peer has begun, over restarts: what is signed under an attempt's key is signed once.
+
+A peer that was restarted in the middle of a round trains again and has another contribution. If it sent it under the old key,
+it would have signed two commitments, which is evidence against it; so it fails that attempt, and takes part in the next one.
+"""
+
+from pathlib import Path
+from threading import Lock
+
+from adloco_p2p.core.model.types import Digest
+from adloco_p2p.storage.disk import replace_file, reported
+
+_KEYS_KEPT = 256
+"""A plan is forgotten by all long before it has had so many attempts, in all its instances."""
+
+
+class AttemptKeys:
+    """One key a line, oldest first."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises StorageError."""
+        self._path = path
+        self._lock = Lock()
+        with reported(path):
+            self._keys = dict.fromkeys(path.read_text("ascii").split()) if path.exists() else {}
+
+    def begin(self, key: Digest) -> bool:
+        """Write down, durably, that the attempt begins; in any thread. False: it was begun before. Raises StorageError."""
+        with self._lock, reported(self._path):
+            if key in self._keys:
+                return False
+            self._keys[key] = None
+            while len(self._keys) > _KEYS_KEPT:
+                del self._keys[next(iter(self._keys))]
+            replace_file(self._path, "".join(f"{known}\n" for known in self._keys).encode("ascii"))
+            return True

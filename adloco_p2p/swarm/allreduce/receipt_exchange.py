@@ -1,0 +1,74 @@
+"""Receipts of the last attempts, and the comparison of them between members: a reducer cannot give two members two.
+
+Every member shows what it got to one other member, drawn at random after the average is made. Where a reducer split the members
+in two halves, no pair meets across them with a probability of less than one half per member.
+"""
+
+import asyncio
+import logging
+import random
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import Pledge
+from adloco_p2p.core.model.types import MAX_HOSTS, Digest, PeerId
+from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
+from adloco_p2p.swarm.allreduce.handshake import Hello, Purpose
+from adloco_p2p.swarm.allreduce.pledges import Notary, Pledges, decode_pledges
+from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost
+
+_LOG = logging.getLogger(__name__)
+_CONNECT_SECONDS = 5.0
+_ATTEMPTS_KEPT = 16
+_TOLD_KEPT = 32
+"""Receipts of attempts that this peer has not ended: lists, each of one teller."""
+
+
+class ReceiptExchange:
+    """For one peer."""
+
+    def __init__(self, own_peer: PeerId, notary: Notary, connect: Callable[[PeerId, float], Awaitable[FramedStream]]) -> None:
+        self._own_peer = own_peer
+        self._notary = notary
+        self._connect = connect
+        self._random = random.Random()
+        self._held: OrderedDict[Digest, tuple[Pledge, ...]] = OrderedDict()
+        """By key."""
+        self._told: OrderedDict[tuple[Digest, PeerId], tuple[Pledge, ...]] = OrderedDict()
+
+    def hold(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
+        """An attempt has ended here with these, which were checked; compare with what others showed already."""
+        self._held[spec.key] = receipts
+        while len(self._held) > _ATTEMPTS_KEPT:
+            self._held.popitem(last=False)
+        for key, teller in tuple(self._told):
+            if key == spec.key:
+                self._notary.compare_receipts(receipts, self._told.pop((key, teller)))
+
+    def hear(self, teller: PeerId, key: Digest, payload: bytes) -> None:
+        """Another member shows the receipts that it got. Raises RemoteProtocolError."""
+        told = decode_pledges(payload, MAX_HOSTS)
+        held = self._held.get(key)
+        if held is not None:
+            self._notary.compare_receipts(held, told)
+            return
+        self._told[key, teller] = told
+        while len(self._told) > _TOLD_KEPT:
+            self._told.popitem(last=False)
+
+    async def show(self, spec: AllReduceSpec, receipts: tuple[Pledge, ...]) -> None:
+        """Show them to one of the reducers: those can be reached."""
+        others = [spec.members[reducer] for reducer in spec.reducers if spec.members[reducer] != self._own_peer]
+        if not others:
+            return
+        peer = self._random.choice(others)
+        try:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                stream = await self._connect(peer, _CONNECT_SECONDS)
+            stream.send(FrameKind.HELLO, Hello(purpose=Purpose.RECEIPTS, key=spec.key, spec=spec.digest).encode())
+            stream.send(FrameKind.PLEDGES, canonical.encode(Pledges(pledges=receipts)))
+            await stream.until_closed(_CONNECT_SECONDS)  # bytes on their way are lost with a stream
+            stream.close()
+        except (StreamLost, TimeoutError) as error:
+            _LOG.debug("averaging.receipts_not_shown peer=%s error=%s", peer, error)

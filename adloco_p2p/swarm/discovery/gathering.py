@@ -1,0 +1,47 @@
+"""The start of a run that has founders: none of them begins before all are there."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.errors import SwarmError
+from adloco_p2p.swarm.discovery.join import connect_to_run
+from adloco_p2p.swarm.discovery.reachability import ping
+from adloco_p2p.swarm.discovery.run_records import Discovery
+from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
+
+GATHER_SECONDS = 600.0
+"""After so long the run begins without the founders that are missing; their seats end as those of silent members do."""
+LOOK_SECONDS = 0.5
+
+
+async def gather(
+    swarm_node: SwarmNode,
+    discovery: Discovery,
+    run: Digest,
+    founders: Sequence[PeerId],
+    *,
+    tell: Callable[[list[PeerId]], None],
+) -> None:
+    """Return when each of the other founders answers as a node of the run, which it does once it is ready to train, or time is
+    up. `tell` gets those that are missing, whenever they change; in the end the empty list, or those that never came."""
+    missing, told = list(founders), list[PeerId]()
+    deadline = time.monotonic() + GATHER_SECONDS
+    while time.monotonic() < deadline:
+        if missing != told:
+            tell(missing)
+            told = list(missing)
+        if not missing:
+            return
+        await connect_to_run(swarm_node, discovery, run, should_retry=True)
+        answers = await asyncio.gather(*(ping(swarm_node.p2p, peer) for peer in missing), return_exceptions=True)
+        for peer, answer in zip(told, answers, strict=True):
+            if isinstance(answer, SwarmError):
+                continue  # not here yet, whatever the reason
+            if isinstance(answer, BaseException):
+                raise answer
+            if answer.run == run:
+                missing.remove(peer)
+        if missing:
+            await asyncio.sleep(LOOK_SECONDS)

@@ -1,0 +1,78 @@
+"""Scores of a model on tasks of lm-eval, the evaluation harness of EleutherAI."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import transformers
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import Digest
+from adloco_p2p.errors import ConfigError, DeviceError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskScore:
+    name: str
+    digest: Digest
+    """Of what was asked: every document, prompt and expected answer, and the metrics. Equal ones can be compared."""
+    num_documents: int
+    metrics: Mapping[str, float]
+    """By lm-eval's names without the filter `none`: `acc`, `acc_stderr`, `exact_match,strict-match`."""
+
+
+def score_tasks(
+    model: transformers.PreTrainedModel,
+    tokenizer: Any,
+    tasks: Sequence[str],
+    *,
+    batch_size: int,
+    limit: int | None,
+    is_chat: bool,
+) -> list[TaskScore]:
+    """Scores of a causal model, on its device, on tasks: names that lm-eval knows, or YAML files of tasks, whose code is run.
+    Of each task the first `limit` documents; none: all. `is_chat`: prompts are written by the tokenizer's chat template.
+
+    Raises DeviceError where lm-eval is not installed, and ConfigError where a task or its data cannot be loaded.
+    """
+    try:
+        import lm_eval
+        from lm_eval.models.huggingface import HFLM
+        from lm_eval.tasks import TaskManager
+    except ImportError as error:
+        raise DeviceError("--tasks: lm-eval is not installed; pip install 'adloco-peer[lm-eval]'", code="E521") from error
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # else it advises about what was set here on purpose
+    manager = TaskManager(include_defaults=not all(_is_file(task) for task in tasks))  # thousands of files to be read
+    try:
+        found = lm_eval.simple_evaluate(
+            HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, device=str(model.device)),
+            tasks=list(tasks),
+            task_manager=manager,
+            limit=limit,
+            apply_chat_template=is_chat,
+            log_samples=True,
+        )
+    except (KeyError, ValueError, OSError) as error:  # an unknown name, a form that it does not know, data that is not here
+        raise ConfigError(f"--tasks {' '.join(tasks)}: {' '.join(str(error).split())[:300]}", code="E223") from error
+    assert found is not None, "one process"
+    return [_score(name, samples, found["results"][name]) for name, samples in found["samples"].items()]
+
+
+def _is_file(task: str) -> bool:
+    return task.endswith((".yaml", ".yml"))
+
+
+def _score(name: str, samples: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> TaskScore:
+    metrics = {
+        key.removesuffix(",none"): float(value)
+        for key, value in result.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and key != "sample_len"
+    }
+    asked = [[sample[part] for part in ("doc_hash", "prompt_hash", "target_hash", "filter")] for sample in samples]
+    return TaskScore(
+        name=name,
+        digest=canonical.digest([name, sorted({metric for sample in samples for metric in sample["metrics"]}), asked]),
+        num_documents=len({sample["doc_id"] for sample in samples}),
+        metrics=metrics,
+    )

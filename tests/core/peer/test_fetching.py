@@ -1,0 +1,62 @@
+"""What a peer answers to hosts that wait for it in rounds that are over for it."""
+
+from dataclasses import replace
+
+import pytest
+
+from adloco_p2p.core.model.events import Send
+from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
+from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, RoundPlan
+from adloco_p2p.core.peer.fetching import Fetching
+from adloco_p2p.core.peer.state import PeerState
+from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from tests.core.peer.test_peer import PEER0, PEER1, rules
+from tests.core.peer.test_peer_churn import CAPACITY
+from tests.core.world import RUN
+
+PEER2 = PeerId("peer2")
+INSTANCE = InstanceId(0)
+OVER = AverageDigest(instance=INSTANCE, round=1, attempt=0, contributors=(), digest=NO_AVERAGE, is_answer=True)
+"""Unsigned: no vote, only that none will come."""
+
+
+def state_at(boundary: int) -> PeerState:
+    """Of a peer that came back with a checkpoint at this boundary and knows the plans of earlier rounds."""
+    state = PeerState(PEER0, is_delayed=False)
+    plan: RoundPlan = genesis(RUN, [(peer, CAPACITY) for peer in (PEER0, PEER1)], rules(rounds=20))
+    for _ in range(boundary + 1):
+        state.learn(plan)
+        plan = next_plan(plan, (), rules(rounds=20))
+    state.opened, state.skipped = boundary, boundary - 1
+    state.instance(INSTANCE).boundary = boundary
+    return state
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        AttemptFailed(instance=INSTANCE, round=1, attempt=0, suspects=(PEER1,)),
+        AttemptFailed(instance=INSTANCE, round=1, attempt=0, suspects=()),
+        AttemptStart(instance=INSTANCE, round=1, attempt=1, members=(PEER0, PEER1)),
+        AverageDigest(instance=INSTANCE, round=1, attempt=0, contributors=(), digest=NO_AVERAGE),
+    ],
+)
+def test_a_host_that_came_back_beyond_a_round_says_that_it_has_no_vote_in_it(question: AveragingMessage) -> None:
+    assert Fetching(state_at(3)).decline(PEER1, question) == [Send(peer=PEER1, message=OVER)]
+
+
+def test_a_vote_that_an_earlier_life_cast_is_the_answer() -> None:
+    state = state_at(3)
+    vote = AverageDigest(
+        instance=INSTANCE, round=1, attempt=0, contributors=(PEER0, PEER1), digest=Digest("7" * 64), signature="signed"
+    )
+    kept = {(state.book.digests[1], INSTANCE): vote}
+    question = AttemptFailed(instance=INSTANCE, round=1, attempt=0, suspects=(PEER1,))
+    fetching = Fetching(state, kept_vote=lambda plan, instance: kept.get((plan, instance)))
+    assert fetching.decline(PEER1, question) == [Send(peer=PEER1, message=replace(vote, is_answer=True))]
+
+
+def test_an_answer_is_not_answered_and_who_does_not_host_the_instance_gets_none() -> None:
+    fetching = Fetching(state_at(3))
+    assert fetching.decline(PEER1, OVER) == []
+    assert fetching.decline(PEER2, AttemptFailed(instance=INSTANCE, round=1, attempt=0, suspects=(PEER2,))) == []

@@ -1,0 +1,112 @@
+"""The verb `swarm`: all its peers are founders of the run, and none of them outlives it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adloco_p2p.commands.swarm_members import Interrupts, Member, wait_until_ready
+from adloco_p2p.errors import SwarmError
+from tests.e2e.processes import ENVIRONMENT, REPOSITORY
+from tests.e2e.swarm_processes import processes_of, wait, write_swarm_config
+
+ROUNDS = 6
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Iterator["Swarm"]:
+    verb = Swarm(tmp_path)
+    yield verb
+    verb.kill()
+    wait(lambda: not processes_of(tmp_path), f"nothing to be left of {processes_of(tmp_path)}")
+
+
+class Swarm:
+    """`adloco-peer swarm` of two peers, again and again in the same directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workdir = folder / "runs"
+        self._folder = folder
+        self._config = write_swarm_config(folder, rounds=ROUNDS, inner_steps=20)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        words = ["swarm", str(self._config), "--peers", "2", "--plain", "--workdir", str(self.workdir)]
+        with (self._folder / "output").open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "adloco_p2p", *words],
+                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": str(REPOSITORY)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def end(self) -> int:
+        assert self._process is not None
+        return self._process.wait()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+
+    @property
+    def output(self) -> str:
+        return (self._folder / "output").read_text()
+
+    def rounds(self, name: str) -> list[dict[str, object]]:
+        path = self.workdir / name / "events.jsonl"
+        whole = path.read_bytes().rpartition(b"\n")[0].splitlines() if path.exists() else []
+        return [event for event in map(json.loads, whole) if event["event"] == "round"]
+
+
+@pytest.mark.timeout(400)
+def test_a_swarm_counts_from_its_last_peer_on_and_leaves_no_orphans(swarm: Swarm, tmp_path: Path) -> None:
+    swarm.start()
+    wait(lambda: len(swarm.rounds("peer-1")) > 1, "the second peer to train", seconds=200)
+    assert [len(done["hosts"]) for done in swarm.rounds("peer-0")][:1] == [2]  # type: ignore[arg-type]
+    swarm.kill()
+    # The same command at once: it waits for what is left of the swarm that was killed.
+    swarm.start()
+    assert swarm.end() == 0, swarm.output
+    assert [done["round"] for done in swarm.rounds("peer-0")] == list(range(ROUNDS))
+    for verb in ("generate", "report", "export"):
+        assert f"  adloco-peer {verb} --workdir {swarm.workdir / 'peer-0'}" in swarm.output
+    assert not processes_of(tmp_path)
+
+
+def test_a_founder_that_ends_or_is_late_ends_the_swarm_and_is_named(tmp_path: Path) -> None:
+    def member(name: str, code: str, words: str) -> Member:
+        log = tmp_path / f"{name}.log"
+        log.write_text(words)
+        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+        return Member(workdir=tmp_path / name, process=process, log=log, lifeline=-1)
+
+    late = member("peer-1", "input()", "")
+    lost = member("peer-2", "raise SystemExit(3)", "adloco-peer: E302: no peer\n  cause: x\n")
+    try:
+        lost.process.wait()
+        with pytest.raises(SwarmError, match=r"^peer-2 did not start: adloco-peer: E302: no peer$"):
+            wait_until_ready([late, lost], seconds=600.0, interrupts=Interrupts([]))
+        with pytest.raises(SwarmError, match=r"peer-1, at .*peer-1\.log; with --no-wait"):
+            wait_until_ready([late], seconds=0.0, interrupts=Interrupts([]))
+    finally:
+        late.process.kill()
+        late.process.wait()
+
+
+def test_a_child_ends_when_its_parent_is_gone_however_that_ended() -> None:
+    child = "import os, sys; from adloco_p2p.commands import lifeline; lifeline.hold(int(sys.argv[1]),"
+    child += " on_end=lambda: print('ending', flush=True)); print('here', flush=True); sys.stdin.read()"
+    parent = "import os, subprocess, sys; r, w = os.pipe(); subprocess.Popen([sys.executable, '-c', sys.argv[1], str(r)],"
+    parent += " pass_fds=(r,)); os.close(r); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", parent, child], stdin=-1, stdout=-1) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
+        process.kill()
+        assert process.stdout.read() == b"ending\n"  # and the end of the file: nobody holds the pipe any more
