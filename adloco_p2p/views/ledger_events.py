@@ -14,7 +14,7 @@ from adloco_p2p.core.ledger.contributions import CreditedSamples, credited_in
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.report_form import named_by
-from adloco_p2p.core.model.telemetry import Log, Plan, Round, Stamped, Started, fork_line, merge_line, plan_line
+from adloco_p2p.core.model.telemetry import Log, Plan, Round, Stamped, Started, fork_line, merge_line, plan_line, ruled_lines
 from adloco_p2p.core.model.types import REPORT_LAG, InstanceId, PeerId, RoundPlan
 from adloco_p2p.views.status import Status, apply
 
@@ -62,6 +62,8 @@ class LedgerEvents:
                 departed=tuple(entry.value.departed),
             )
             self._apply_plan(line, entry.plan)
+            for ruled in ruled_lines(entry.value.statements, entry.plan.round):
+                self._apply(ruled)
             if len(self._plans) >= REPORT_LAG:
                 self._apply_reports(self._plans[-REPORT_LAG], entry)
             self._plans.append(entry.plan)

@@ -68,6 +68,7 @@ def document(
         ],
         "peers": peers[:MAX_PEERS],
         "num_peers": len(peers),
+        "bans": [{"peer": _text(peer), "words": _text(words)} for peer, words in derived.ban_words(status).items()][:MAX_PEERS],
         "num_alive": sum(peer["state"] == "alive" for peer in peers),
         "traffic": _traffic(status, own, parameters=parameters, bytes_per_value=bytes_per_value),
         "ledger": [_line(line) for line in plans[: -MAX_LINES - 1 : -1]],
@@ -186,6 +187,7 @@ def _peers(status: Status, contributions: Sequence[Contribution], states: Mappin
         found.append(
             {
                 "peer": _text(peer),
+                "role": roster_entry.role if roster_entry is not None else "",
                 "state": "left" if roster_entry is None else states.get(peer, "seated"),
                 "samples_per_second": _rounded(roster_entry.samples_per_second) if roster_entry else None,
                 "instances": list(roster_entry.instances) if roster_entry else [],

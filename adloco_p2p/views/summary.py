@@ -10,7 +10,7 @@ from adloco_p2p.views.status import Status
 
 MAX_DECISIONS = 10
 """Newest decisions that a summary names."""
-_PEERS = ("peer", "is_self", "state", "samples_per_second", "share", "last_report")
+_PEERS = ("peer", "is_self", "state", "role", "samples_per_second", "share", "last_report")
 _INSTANCES = (
     *("instance", "phase", "step", "num_steps", "loss", "heldout_loss"),
     *("requested_batch", "effective_batch", "mode", "reason", "num_hosts"),
@@ -44,7 +44,10 @@ def summary(status: Status) -> dict[str, Any]:
             {"round": made.round, "kind": made.kind, "subject": derived.subject(made), "reason": made.reason}
             for made in status.decisions[: -MAX_DECISIONS - 1 : -1]
         ],
-        "conditions": [{"key": key, "message": message} for key, message in status.warnings.items()],
+        "conditions": [
+            *({"key": key, "message": message} for key, message in status.warnings.items()),
+            *({"key": f"ban {peer}", "message": f"{peer} is {words}"} for peer, words in derived.ban_words(status).items()),
+        ],
     }
 
 
@@ -98,6 +101,7 @@ def lines(fields: Mapping[str, Any]) -> list[str]:
             "this peer" if row["is_self"] else "peer",
             units.short_peer(units.one_line(row["peer"])),
             row["state"],
+            row["role"],
             f"{units.count(row['samples_per_second'])} samples/s",
             f"{units.percent(row['share'])} of the work" if row["share"] is not None else "",
         )

@@ -261,7 +261,7 @@ class Consensus:
         self.ledger.append(entry)
         self._exchange.forget_other()
         self._open_slot(now)
-        self._context.emit(Decided(plan=entry.plan, reports=tuple(signed.report for signed in entry.reports)))
+        self._context.emit(decided_by(entry))
 
     # --- messages of a slot ------------------------------------------------------------------------------------------
 
@@ -369,3 +369,9 @@ class Consensus:
 
     def _is_contradicted(self, certificate: Certificate, departed: tuple[PeerId, ...], now: float) -> bool:
         return self._emergency.contradicts(self.slot, certificate, departed, ready_at=self.proposer.ready_at, now=now)
+
+
+def decided_by(entry: LedgerEntry) -> Decided:
+    """The outcome for the peer."""
+    reports = tuple(signed.report for signed in entry.reports)
+    return Decided(plan=entry.plan, reports=reports, decrees=entry.value.statements)

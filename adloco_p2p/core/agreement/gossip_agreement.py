@@ -7,7 +7,7 @@ The journal holds every persisted record, in order, and nothing else.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from adloco_p2p.core.agreement.consensus import Consensus
+from adloco_p2p.core.agreement.consensus import Consensus, decided_by
 from adloco_p2p.core.agreement.membership import Membership, Timing
 from adloco_p2p.core.agreement.recovery import COMMIT_VOTES_KEPT, recover
 from adloco_p2p.core.ledger.ledger import Ledger, Recall
@@ -90,11 +90,7 @@ class GossipAgreement:
         outcomes: list[Outcome] = [Persist(record=incarnation)]
         known = {canonical.digest(plan) for plan in plans}
         newest = max((plan.round for plan in plans), default=-1)
-        outcomes += [
-            Decided(plan=entry.plan, reports=tuple(signed.report for signed in entry.reports))
-            for entry in recovered.ledger.since(newest + 1)
-            if entry.value.plan not in known
-        ]
+        outcomes += [decided_by(entry) for entry in recovered.ledger.since(newest + 1) if entry.value.plan not in known]
         outcomes += self.consensus.start(recovered, now)
         for report in reports:
             if report.peer == self.me:

@@ -6,11 +6,12 @@ event is about one peer, losses are in nats per predicted token, and a number th
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from adloco_p2p.core.model import canonical, types
+from adloco_p2p.core.model.ledger_entry import Decree, Statement
 from adloco_p2p.core.model.run_progress import planned_samples
 from adloco_p2p.core.model.types import Digest, HostShare, InstanceId, PeerId, RoundPlan
 
@@ -69,6 +70,8 @@ class Started(Log):
     unigram_entropy: float | None = None
     """What a model reaches that only knows how frequent each token is."""
     resumed_round: int | None = None
+    codec: str = ""
+    """In which pseudo-gradients travel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +145,8 @@ class RosterLine:
     samples_per_second: float
     """0 before the first report."""
     last_report: int | None
+    upload_bytes_per_second: float = 0.0
+    """Of its last averages; 0 where nothing was measured yet."""
     probation: int = 0
     """Reports that it owes until it votes, proposes and reduces."""
     is_keeper: bool = False
@@ -186,6 +191,7 @@ def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
             peer=entry.peer,
             samples_per_second=entry.capacity.samples_per_second,
             last_report=entry.last_report,
+            upload_bytes_per_second=entry.capacity.upload_bytes_per_second,
             probation=entry.probation,
             is_keeper=entry.capacity.is_keeper,
         )
@@ -362,6 +368,33 @@ def joined_lines(previous: RoundPlan | None, plan: RoundPlan) -> list[Joined]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ruled(Log):
+    """A plan carries a statement of a signer, or evidence."""
+
+    round: int
+    action: str
+    subject: str
+    """The peer, or the key of an invitation; empty where it is about the run."""
+    by: str
+    """The signer, or `evidence`."""
+    reason: str
+
+
+def ruled_lines(decrees: Sequence[Decree], round: int) -> list[Ruled]:
+    """Of the plan of this round."""
+    return [
+        Ruled(
+            round=round,
+            action=decree.action,
+            subject=decree.subject,
+            by=decree.signer if isinstance(decree, Statement) else "evidence",
+            reason=decree.reason,
+        )
+        for decree in decrees
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Suspected(Log):
     """A peer was silent for half a lease."""
 
@@ -448,7 +481,20 @@ class Bandwidth(Log):
     """Quiet hours: of their caps and the user's the lower ones hold."""
 
 
-LIVE_ONLY = (Progress, Phase, Bandwidth, Listening)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateDownload(Log):
+    """The state of an instance on its way to this peer, in verified bytes."""
+
+    round: int
+    """The boundary before it."""
+    instance: InstanceId
+    received_bytes: int
+    total_bytes: int
+    bytes_per_second: float | None
+    """Since the download began."""
+
+
+LIVE_ONLY = (Progress, Phase, Bandwidth, Listening, StateDownload)
 """Events that the event file does not hold: many, and all of their content is in the event of the finished round."""
 EVENTS: Mapping[str, type[Log]] = {
     kind.event: kind for kind in [*globals().values()] if isinstance(kind, type) and issubclass(kind, Log) and kind is not Log

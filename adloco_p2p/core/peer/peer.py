@@ -56,7 +56,7 @@ from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, RunComplete
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.run_progress import progress_after
-from adloco_p2p.core.model.telemetry import Left, Returned
+from adloco_p2p.core.model.telemetry import Left, Returned, ruled_lines
 from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, PeerId, Report
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.boundary import Boundary
@@ -270,7 +270,8 @@ class Peer:
         effects: list[Effect] = []
         for outcome in outcomes:
             match outcome:
-                case Decided(plan=plan, reports=reports):
+                case Decided(plan=plan, reports=reports, decrees=decrees):
+                    effects += ruled_lines(decrees, plan.round)
                     self._state.learn(plan)
                     if self._lifecycle.is_paused:
                         self._state.forget_before(plan.round - ROUNDS_KEPT)

@@ -60,8 +60,8 @@ def place_hosts(
     for index, draft in enumerate(drafts):
         instance, requested = draft.plan.instance, draft.plan.requested_batch
         parts = {peer: speeds[peer] * (requested / loads[peer]) for peer in trainers[instance]}
-        place = _with_keepers(hosts[instance], roster, index)
-        plan = _shared(draft.plan, _records(draft.plan, place, parts, round), parts, limits, rules)
+        all_hosts = _with_keepers(hosts[instance], roster, index)
+        plan = _shared(draft.plan, _records(draft.plan, all_hosts, parts, round), parts, limits, rules)
         place_hosts.append(plan)
         for share in plan.hosts:
             if speeds.get(share.peer, 0.0) > 0.0:
@@ -71,8 +71,8 @@ def place_hosts(
 
 def _with_keepers(hosts: Sequence[PeerId], roster: Sequence[RosterEntry], index: int) -> list[PeerId]:
     """The hosts of the instance at this place, sorted, and the keepers that hold so many instances, as far as there is room."""
-    able = [entry.peer for entry in roster if entry.capacity.is_keeper and index < entry.capacity.max_instances]
-    keepers = [peer for peer in able if peer not in hosts]
+    offers = {entry.peer: entry.capacity for entry in roster if entry.capacity.is_keeper and not entry.capacity.is_leaving}
+    keepers = [peer for peer, capacity in offers.items() if peer not in hosts and index < capacity.max_instances]
     return sorted([*hosts, *keepers[: max(0, MAX_HOSTS - len(hosts))]])
 
 

@@ -268,12 +268,13 @@ function drawPeers(run) {
   at("peers-note").textContent = `Tokens credited by the signed reports in the ledger, at most what the plan assigned to that peer. The last two rounds are not credited yet.${hidden > 0 ? ` ${plural(hidden, "more peer")} not shown.` : ""}`;
   table("peers", [["peer"], ["state", "left"], ["tokens"], ["share"], ["", "bar"], ["rounds"], ["last"], ["samples/s"], ["instances"]], run.peers.map((peer) => {
     const line = row([
-      [short(peer.peer), "peer"], [peer.state, `left ${peer.state === "left" ? "left-swarm" : peer.state}`], [count(peer.tokens)], [percent(peer.share)],
+      [short(peer.peer), "peer"], [peer.role ? `${peer.state}, ${peer.role}` : peer.state, `left ${peer.state === "left" ? "left-swarm" : peer.state}`], [count(peer.tokens)], [percent(peer.share)],
       [meter(peer.share), "bar"], [peer.rounds], [peer.last_round ?? "-"], [count(peer.samples_per_second)], [peer.instances.join(" ") || "-"],
     ]);
     line.firstChild.setAttribute("title", peer.peer);
     return line;
   }));
+  at("bans").replaceChildren(...run.bans.map((ban) => element("li", { title: ban.peer }, `${short(ban.peer)}: ${ban.words}`)));
 }
 
 function drawTraffic(run) {

@@ -1,0 +1,83 @@
+"""States of a keeper after all that trained are gone: what it reports, and what others then fetch from it."""
+
+from dataclasses import replace
+
+from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, InstanceReport, PeerId, Report, RoundPlan
+from adloco_p2p.core.peer.reporting import Reporting
+from adloco_p2p.core.peer.state import PeerState
+from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from tests.core.peer.test_peer import PEER0, PEER1, rules
+from tests.core.peer.test_peer_churn import CAPACITY
+from tests.core.world import RUN
+
+KEEPER = PeerId("peer2")
+INSTANCE = InstanceId(0)
+STATE = Digest("7" * 64)
+OFFER = replace(CAPACITY, is_keeper=True)
+REPORTED = InstanceReport(
+    instance=INSTANCE,
+    samples=0,
+    tokens=0,
+    inner_steps=0,
+    batch_samples=0,
+    accumulation_steps=0,
+    train_seconds=0.0,
+    loss=None,
+    heldout_loss=None,
+    contributors=3,
+    pseudo_gradient=None,
+    half_batch=None,
+    digest=STATE,
+    state_digest=STATE,
+)
+
+
+def plans(number: int) -> list[RoundPlan]:
+    made = [genesis(RUN, [(PEER0, CAPACITY), (PEER1, CAPACITY), (KEEPER, OFFER)], rules(rounds=20))]
+    while len(made) < number:
+        made.append(next_plan(made[-1], (), rules(rounds=20)))
+    return made
+
+
+def state_of(me: PeerId) -> PeerState:
+    state = PeerState(me, is_delayed=False)
+    for plan in plans(2):
+        state.learn(plan)
+    state.opened = 1
+    return state
+
+
+def report(peer: PeerId, round: int, *, capacity: Capacity = OFFER) -> Report:
+    return Report(peer=peer, round=round, plan=STATE, capacity=capacity, instances=(REPORTED,))
+
+
+def reported(capacity: Capacity) -> list[Report]:
+    """Of round 1, which no host trained, by a peer that reported round 0."""
+    state, sent = state_of(KEEPER), []
+    reporting = Reporting(state, submit=lambda made, now: sent.append(made) or [])  # type: ignore[func-returns-value]
+    reporting.capacity = capacity
+    reporting.remember(report(KEEPER, 0))
+    state.instance(INSTANCE).boundary = 2
+    state.untrained[1, INSTANCE] = None
+    reporting.report_rounds(0.0)
+    return sent
+
+
+def test_a_keeper_reports_the_state_that_went_through_a_round_without_hosts() -> None:
+    (made,) = reported(OFFER)
+    assert [(item.instance, item.state_digest, item.samples) for item in made.instances] == [(INSTANCE, STATE, 0)]
+    (other,) = reported(CAPACITY)
+    assert not other.instances, "a peer that might train waits for the others' state"
+
+
+def test_what_a_keeper_holds_is_fetched_only_where_all_that_trained_are_gone() -> None:
+    state = state_of(PEER0)
+    state.book.note_states(report(KEEPER, 1))
+    assert state.book.known_state(INSTANCE, 2, [PEER1]) == (None, ()), "this peer itself had work"
+    newcomer = state_of(PeerId("peer9"))
+    newcomer.book.note_states(report(KEEPER, 1))
+    assert newcomer.book.known_state(INSTANCE, 2, [PEER0])[0] is None
+    assert newcomer.book.known_state(INSTANCE, 2, [PEER0, PEER1]) == (STATE, (KEEPER,))
+    newcomer.book.note_states(replace(report(PEER0, 1), instances=(replace(REPORTED, state_digest=Digest("8" * 64)),)))
+    digest, _ = newcomer.book.known_state(INSTANCE, 2, [PEER1])
+    assert digest == Digest("8" * 64)

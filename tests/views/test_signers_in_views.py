@@ -1,0 +1,94 @@
+"""What signers ordered, bans, probation and keepers, on the page, in the status and as lines."""
+
+import io
+from dataclasses import replace
+
+from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import JoinRequest, LedgerEntry, Statement
+from adloco_p2p.core.model.telemetry import Log, Stamped, plan_line, ruled_lines
+from adloco_p2p.core.model.types import Capacity, Change, Course, PeerId, Settings
+from adloco_p2p.views import summary
+from adloco_p2p.views.ledger_events import LedgerEvents
+from adloco_p2p.views.page import document
+from adloco_p2p.views.plain import PlainView
+from adloco_p2p.views.status import Status, apply
+from tests.core.agreement.test_consensus import sign
+from tests.core.core_values import peer
+from tests.core.ledger.test_admission import AUTHOR, agree, invited, statement, ticketed_ledger
+from tests.views.synthetic import events, stamped
+
+STARTED = replace(stamped(events(1)[0]).event, rounds=100, samples=None)  # type: ignore[type-var]
+
+
+def signed_again(made: Statement) -> Statement:
+    return replace(made, signature=sign(made.signer, made.payload))
+
+
+def asking(made: JoinRequest) -> JoinRequest:
+    return replace(made, signature=sign(made.peer, made.payload))
+
+
+def banned_and_ordered() -> tuple[Ledger, list[LedgerEntry]]:
+    """A newcomer on probation, a keeper, a banned peer; paused from round 40 on, ended after round 57."""
+    ledger = ticketed_ledger()
+    entries = [agree(ledger) for _ in range(7)]
+    offer = Capacity(samples_per_second=0.0, micro_batch_limit=1, max_instances=1, is_keeper=True)
+    keeper = replace(invited(peer(2)), capacity=offer)
+    entries.append(agree(ledger, joined=[invited(peer(1)), asking(keeper)]))
+    stop = signed_again(replace(statement("stop", PeerId(""), serial=1), round=57))
+    pause = signed_again(replace(statement("pause", PeerId(""), serial=2), round=40))
+    ban = signed_again(replace(statement("ban", peer(9), serial=3), reason="sends noise"))
+    entries.append(agree(ledger, statements=[stop, pause, ban]))
+    return ledger, entries
+
+
+def test_the_page_shows_orders_bans_probation_and_keepers() -> None:
+    ledger, entries = banned_and_ordered()
+    followed = LedgerEvents(ledger.plans[0], started=STARTED, sequence_length=8)  # type: ignore[arg-type]
+    followed.follow(entries)
+    found = document(
+        followed.status,
+        followed.lines,
+        contributions=[],
+        sequence_length=8,
+        parameters=None,
+        bytes_per_value=4.0,
+        is_alive=None,
+        source="",
+        own=None,
+    )
+    assert found["now"]["orders"] == "a signer pauses the run before round 40; a signer ends the run after round 57"  # type: ignore[index]
+    assert found["run"]["rounds"] == 58  # type: ignore[index]
+    assert found["bans"] == [{"peer": peer(9), "words": f"banned in round 9 by {AUTHOR}: sends noise"}]
+    roles = {row["peer"]: row["role"] for row in found["peers"]}  # type: ignore[attr-defined]
+    assert roles == {AUTHOR: "", peer(1): "on probation for 8 more reports", peer(2): "keeper"}
+
+
+def test_the_status_and_the_lines_show_them_too() -> None:
+    _, entries = banned_and_ordered()
+    plan = entries[-1].plan
+    seen: list[Log] = [STARTED, plan_line(plan, canonical.digest(plan)), *ruled_lines(entries[-1].value.statements, plan.round)]
+    status, screen = Status(), io.StringIO()
+    view = PlainView(screen)
+    for event in seen:
+        status = apply(status, Stamped(time=0.0, event=event))
+        view.update(Stamped(time=0.0, event=event))
+    shown = "\n".join(summary.lines(summary.summary(status)))
+    assert "keeper" in shown and "on probation for 8 more reports" in shown
+    assert f"{peer(9)} is banned in round 9 by {AUTHOR}: sends noise" in shown
+    assert "a signer ends the run after round 57" in shown
+    printed = screen.getvalue()
+    assert "signers" in printed and "a signer pauses the run before round 40" in printed
+    assert f"ban  {peer(9)}  by {AUTHOR}" in printed
+    lifted = apply(status, Stamped(time=0.0, event=ruled_lines([statement("unban", peer(9))], 10)[0]))
+    assert not lifted.bans
+
+
+def test_a_run_whose_length_was_changed_shows_the_new_one() -> None:
+    ledger, _ = banned_and_ordered()
+    plan = ledger.plans[-1]
+    change = Change(from_round=5, settings=Settings(samples=4096))
+    line = plan_line(replace(plan, course=Course(changes=(change,))), canonical.digest(plan))
+    status = apply(apply(Status(), Stamped(time=0.0, event=STARTED)), Stamped(time=0.0, event=line))
+    assert (status.rounds, status.samples) == (None, 4096)
