@@ -3,6 +3,7 @@
   python -m benchmarks.bad_peer KIND STEP_SECONDS join --initial-peers ADDRESS --workdir DIR
 
 It is the real node with one thing changed, so that it gets as far as a real one would. Kinds:
+  flip      its pseudo-gradients point the other way, ten times as long
   nan       its pseudo-gradients are not numbers, and it reduces to what is not a number
   shape     its vectors are longer than the model
   weight    its averages weigh 1e30, its reports claim 1e30 samples
@@ -73,6 +74,10 @@ async def skip(_: Butterfly) -> None:
 def nan() -> None:
     change(Butterfly, "_check_own_vector", lambda _: skip)
     change_vector(lambda vector: torch.full_like(vector, float("nan")))
+
+
+def flip() -> None:
+    change_vector(lambda vector: -10.0 * vector)
 
 
 def shape() -> None:
@@ -227,6 +232,7 @@ def garbage() -> None:
 
 
 KINDS: dict[str, Callable[[], None]] = {
+    "flip": flip,
     "nan": nan,
     "shape": shape,
     "weight": weight,

@@ -38,6 +38,8 @@ from typing import Any
 import psutil
 import yaml
 
+from adloco_p2p.swarm.p2p.identity import Identity
+
 FREEZE_SECONDS = 20.0
 LOOK_SECONDS = 0.25
 STOP_SECONDS = 60.0
@@ -52,7 +54,7 @@ TELL_SECONDS = 60.0
 LOSSES = 20
 """Rounds whose losses are compared, at the beginning and at the end."""
 REPOSITORY = Path(__file__).resolve().parent.parent
-PROGRAMS = ("adloco_p2p", "benchmarks.paced", "benchmarks.bad_peer", "p2pd")
+PROGRAMS = ("adloco_p2p", "benchmarks.paced", "benchmarks.bad_peer", "benchmarks.stranger", "p2pd")
 BAD_KINDS = ("nan", "replay", "cut", "garbage", "shape", "foreign", "weight")
 WORDS = ("outer", "inner", "round", "step", "peer", "merge", "batch", "plan")
 
@@ -112,6 +114,12 @@ class Peer:
     @property
     def is_alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
+
+    @property
+    def identity(self) -> str | None:
+        """By which the others know it; none before its first start has come so far."""
+        key = self.workdir / "identity.key"
+        return Identity.load_or_create(key).peer_id if key.exists() else None
 
     @property
     def is_undisturbed(self) -> bool:
@@ -198,7 +206,7 @@ class Soak:
         first = Peer(0, self.folder / "peer-0", ["start", str(config), *common], step_seconds)
         self.peers.append(first)
         first.start()
-        addresses = self._addresses(first)
+        addresses = addresses_of(first)
         for index in range(1, self.arguments.peers):
             peer = Peer(index, self.folder / f"peer-{index}", ["join", "--initial-peers", *addresses, *common], step_seconds)
             self.peers.append(peer)
@@ -255,7 +263,7 @@ class Soak:
 
     def judge(self) -> int:
         time.sleep(2.0)  # daemons see that their parents are gone
-        left = _processes_of(self.folder)
+        left = processes_of(self.folder)
         rounds: dict[tuple[int, int], dict[str, list[int]]] = {}
         for peer in self.peers:
             for key, digest in peer.rounds.items():
@@ -372,7 +380,7 @@ class Soak:
         peer.process.wait()
         peer.end_life(self.arguments.warm)
         time.sleep(1.0)  # its daemon sees that its parent is gone
-        self.orphans += _processes_of(peer.workdir)
+        self.orphans += processes_of(peer.workdir)
 
     def _see_off(self, now: float) -> None:
         """Start those again that have left as they were asked to."""
@@ -391,43 +399,54 @@ class Soak:
         self.restarts[peer.index] = time.monotonic()
         peer.start()
 
-    def _addresses(self, first: Peer) -> list[str]:
-        for _ in range(600):
-            match = re.search(r"^initial peers: (.+)$", first.log.read_text(errors="replace"), re.MULTILINE)
-            if match:
-                return match[1].split()
-            time.sleep(0.1)
-        raise SystemExit(f"the first peer does not listen; see {first.log}")
-
     def _write_config(self) -> Path:
-        chance = random.Random(3)
-        paragraphs = [" ".join(chance.choice(WORDS) for _ in range(60)) for _ in range(400)]
-        (self.folder / "text.txt").write_text("\n\n".join(paragraphs))
-        architecture = {
-            "model_type": "llama",
-            "hidden_size": 64,
-            "intermediate_size": 128,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "tie_word_embeddings": True,
-        }
-        document = {
-            "name": "soak",
-            "model": {"architecture": architecture},
-            "data": {"source": "text", "path": str(self.folder / "text.txt"), "sequence_length": 64, "heldout_fraction": 0.2},
-            "work": {"inner_steps": self.arguments.inner_steps, "rounds": 100_000},
-            "instances": {"count": self.arguments.instances},
-            "batch": {"initial_batch": 32, "max_batch": 64},
-            "merge": {"policy": "none"},
-            "admission": {"kind": "open", "probation_rounds": 0},
-            "inner": {"learning_rate": 1e-3},
-        }
+        write_soak_text(self.folder)
         path = self.folder / "soak.yaml"
+        document = soak_document(self.folder, inner_steps=self.arguments.inner_steps, instances=self.arguments.instances)
         path.write_text(yaml.safe_dump(document))
         return path
 
 
-def _processes_of(folder: Path) -> list[str]:
+def addresses_of(first: Peer) -> list[str]:
+    """Under which the peer that began the run can be reached, once it says so."""
+    for _ in range(600):
+        match = re.search(r"^initial peers: (.+)$", first.log.read_text(errors="replace"), re.MULTILINE)
+        if match:
+            return match[1].split()
+        time.sleep(0.1)
+    raise SystemExit(f"the first peer does not listen; see {first.log}")
+
+
+def write_soak_text(folder: Path) -> None:
+    chance = random.Random(3)
+    paragraphs = [" ".join(chance.choice(WORDS) for _ in range(60)) for _ in range(400)]
+    (folder / "text.txt").write_text("\n\n".join(paragraphs))
+
+
+def soak_document(folder: Path, *, inner_steps: int, instances: int) -> dict[str, Any]:
+    """The configuration of a run that has more rounds than fit into any soak."""
+    architecture = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "tie_word_embeddings": True,
+    }
+    return {
+        "name": "soak",
+        "model": {"architecture": architecture},
+        "data": {"source": "text", "path": str(folder / "text.txt"), "sequence_length": 64, "heldout_fraction": 0.2},
+        "work": {"inner_steps": inner_steps, "rounds": 100_000},
+        "instances": {"count": instances},
+        "batch": {"initial_batch": 32, "max_batch": 64},
+        "merge": {"policy": "none"},
+        "admission": {"kind": "open", "probation_rounds": 0},
+        "inner": {"learning_rate": 1e-3},
+    }
+
+
+def processes_of(folder: Path) -> list[str]:
     """Living processes, daemons among them, that work under the folder."""
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):

@@ -11,7 +11,7 @@ from random import Random
 from typing import Protocol
 
 from adloco_p2p.core.model.types import PeerId, RoundPlan
-from adloco_p2p.sim.identities import sign
+from adloco_p2p.sim.identities import NAME_CHARS, sign
 
 WAKE_SECONDS = 0.5
 """How often an adversary is called."""
@@ -30,6 +30,7 @@ class AdversaryPort:
     victims: Callable[[], tuple[PeerId, ...]]
     """Machines that can be reached now."""
     transmit: Callable[[PeerId, PeerId, object], None]
+    sign_as: Callable[[PeerId, bytes], str] = sign
 
     def send(self, sender: PeerId, receiver: PeerId, message: object) -> None:
         """The network proves who the sender is, so only own identities can send."""
@@ -38,15 +39,20 @@ class AdversaryPort:
 
     def sign(self, name: PeerId, payload: bytes) -> str:
         assert name in self.names
-        return sign(name, payload)
+        return self.sign_as(name, payload)
 
 
 class Adversary(Protocol):
-    num_names: int
-    """Identities that it wants."""
+    names: tuple[PeerId, ...]
+    """Its identities; none is that of a machine."""
 
     def received(self, port: AdversaryPort, me: PeerId, sender: PeerId, message: object) -> None:
         """A message to one of its identities."""
 
     def wakes(self, port: AdversaryPort) -> None:
         """Called every WAKE_SECONDS."""
+
+
+def stranger_names(count: int) -> tuple[PeerId, ...]:
+    """Identities as long as real ones, that sort after those of machines."""
+    return tuple(PeerId(f"x{index:03d}".ljust(NAME_CHARS, "-")) for index in range(count))

@@ -88,6 +88,8 @@ class Averaging:
         self._machines = machines
         self._seconds = VECTOR_BYTES / uplink
         self._attempts: dict[Digest, _Attempt] = {}
+        self.computed: dict[Digest, None] = {}
+        """Averages that follow from their contributions."""
         self._commitments: dict[tuple[Digest, PeerId], Pledge] = {}
 
     # --- attempts ----------------------------------------------------------------------------------------------------
@@ -140,6 +142,7 @@ class Averaging:
         contributions = {peer: (attempt.members[peer], member.contribution) for peer, member in sorted(attempt.joined.items())}
         is_strict = any(member.effect.is_strict for member in attempt.joined.values())
         attempt.average = process.device.reduce(contributions, is_strict=is_strict)
+        self.computed[process.device.average_digest(attempt.average)] = None
         is_alone = len(attempt.members) == 1
         for peer, member in attempt.joined.items():
             seconds = 0.01 if is_alone else self._seconds * self._random.uniform(1.0, 2.0) + self._network.delay_seconds()
@@ -154,25 +157,36 @@ class Averaging:
         member.has_ended = True
         effect, process = member.effect, member.process
         process.averagings.pop((effect.instance, effect.round, effect.attempt), None)
-        self._keep(process, effect.instance, effect.round, attempt.average)
+        average = self._returned(attempt, peer)
+        self._keep(process, effect.instance, effect.round, average)
         finished = AverageFinished(
             instance=effect.instance,
             round=effect.round,
             attempt=effect.attempt,
-            digest=process.device.average_digest(attempt.average),
+            digest=process.device.average_digest(average),
             contributors=tuple(attempt.members),
-            statistics=process.device.statistics(member.contribution, attempt.average),
+            statistics=process.device.statistics(member.contribution, average),
             bytes_sent=VECTOR_BYTES,
             bytes_received=VECTOR_BYTES,
             upload_bytes_per_second=VECTOR_BYTES / self._seconds,
         )
         self._machines[peer].feed(finished, process)
 
+    def _returned(self, attempt: _Attempt, peer: PeerId) -> object:
+        """What this member gets of the average: reducers that lie may hand each host another one."""
+        average = attempt.average
+        for other in attempt.joined:
+            hands_out = self._machines[other].returned
+            average = average if hands_out is None or other == peer else hands_out(peer, average)
+        return average
+
     def _unreachable(self, attempt: _Attempt, peer: PeerId) -> tuple[PeerId, ...]:
         """Members that `peer` cannot get bytes from now. One that has joined must still be the same process."""
 
         def reaches(other: PeerId) -> bool:
-            machine, joined = self._machines[other], attempt.joined.get(other)
+            machine, joined = self._machines.get(other), attempt.joined.get(other)
+            if machine is None:  # an identity of the adversary, which has a seat and no machine
+                return False
             is_same = joined is None or joined.process is machine.process
             return machine.is_responsive and is_same and self._network.are_connected(peer, other)
 

@@ -241,7 +241,7 @@ class Checkers:
         self._acted.setdefault(parent, {})[peer] = None
         for other in self._absent[parent, ballot]:
             self._left_out.setdefault(parent, {})[other] = None
-            if other in self._gone:
+            if other in self._gone or other in self._liars:  # nobody is judged for taking a farewell of a liar as one
                 continue
             lease = self._timing.lease(len(self._plans[parent].roster))
             heard_at = self._heard_at[peer].get(other, self._booted_at[peer])

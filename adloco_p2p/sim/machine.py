@@ -287,6 +287,11 @@ class Machine:
         self.is_liar = is_liar
         self.outgoing: Outgoing | None = None
         """Set for a member that departs from the protocol."""
+        self.alters = alters
+        self.returned: Callable[[PeerId, object], object] | None = None
+        """Set for a reducer that lies: what it hands a host in place of an average."""
+        self.reported: list[Report] = []
+        """What this machine submitted, over all its lives."""
         self.armed: int | None = None
         """It dies at the persistence point after so many more."""
         self.frozen_until = 0.0
@@ -294,13 +299,21 @@ class Machine:
         self._capacity = replace(around.capacity, is_keeper=is_keeper)
         self._offset = offset
         self._rate = rate
-        self._round_seconds = round_seconds
-        self._alters = alters
+        self.round_seconds = round_seconds
 
     @property
     def is_responsive(self) -> bool:
         """Its process runs, and does not stand still."""
         return self.process is not None and self.process.is_alive and self.frozen_until <= self._around.queue.now
+
+    @property
+    def genesis(self) -> RoundPlan:
+        return self._around.genesis
+
+    @property
+    def decide(self) -> Decide:
+        """The planning rule of its run."""
+        return self._around.decide
 
     @property
     def is_honest(self) -> bool:
@@ -318,7 +331,7 @@ class Machine:
         around, me = self._around, self.peer
         self.life += 1
         self.booted_at = around.queue.now
-        traits = DeviceTraits(peer=me, life=self.life, round_seconds=self._round_seconds, is_liar=self.is_liar)
+        traits = DeviceTraits(peer=me, life=self.life, round_seconds=self.round_seconds, is_liar=self.is_liar)
         device = around.make_device(traits, around.random)
         agreement = around.make_agreement(
             me,
@@ -357,7 +370,8 @@ class Machine:
         return Durable(round=0, plans=(genesis,), held=held)
 
     def _submitting(self, report: Report) -> Report:
-        report = self._alters(report) if self._alters is not None else report
+        report = self.alters(report) if self.alters is not None else report
+        self.reported.append(report)
         self._around.checkers.reported(report)
         self._around.on_reported(self.peer, report)
         return report

@@ -24,8 +24,8 @@ from adloco_p2p.core.model.telemetry import FastForwarded, Log, Resumed
 from adloco_p2p.core.model.types import Decide, Digest, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.sim.checkers import Checkers, Violation
 
-MAX_TABLE = MAX_KNOWN
-"""No collection of a peer holds more."""
+MAX_TABLE = 2 * MAX_KNOWN
+"""No collection of a peer holds more: what is kept of each former member, and of each that asks to join."""
 MAX_DEPTH = 12
 
 

@@ -64,6 +64,10 @@ class Parts:
     adversary: Adversary | None = None
     strategies: Mapping[int, Outgoing] = field(default_factory=dict)
     """Number of a founder -> how it departs from the protocol."""
+    alterations: Mapping[int, Callable[[Report], Report]] = field(default_factory=dict)
+    """Number of such a founder -> what it makes of its own reports before it signs them."""
+    returned: Mapping[int, Callable[[PeerId, object], object]] = field(default_factory=dict)
+    """Number of such a founder -> what it hands a host, as a reducer, in place of an average."""
     keepers: frozenset[int] = frozenset()
     """Numbers of founders that train nothing."""
 
@@ -116,6 +120,8 @@ class World:
         for index, name in enumerate(names):
             machine = self._new_machine(name)
             machine.outgoing = self.parts.strategies.get(index)
+            machine.alters = self.parts.alterations.get(index, machine.alters)
+            machine.returned = self.parts.returned.get(index)
             self.queue.at(self.random.uniform(0.0, 0.05), machine.boot)
         self._plan_faults(names)
         self._port = self._admit_adversary()
@@ -331,7 +337,7 @@ class World:
         adversary = self.parts.adversary
         if adversary is None:
             return None
-        names = tuple(PeerId(f"x{index:03d}".ljust(52, "-")) for index in range(adversary.num_names))
+        names = adversary.names
         port = AdversaryPort(
             random=self.random,
             genesis=self.genesis,

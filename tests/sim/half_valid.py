@@ -14,7 +14,7 @@ from adloco_p2p.core.model.messages import MAX_MESSAGE_BYTES, MESSAGE_KINDS
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.sim.adversary import AdversaryPort
+from adloco_p2p.sim.adversary import AdversaryPort, stranger_names
 from adloco_p2p.sim.machine import Machine
 from tests.fuzz.mutations import mutated_json
 
@@ -46,8 +46,9 @@ def _signed(value: object, peer: PeerId, sign: object) -> object:
 class HalfValidStrangers:
     """Identities without a seat that send changed copies of what they receive, and of what the member under `tap` sends."""
 
-    def __init__(self, num_names: int = 3) -> None:
-        self.num_names = num_names
+    names = stranger_names(3)
+
+    def __init__(self) -> None:
         self.num_sent = 0
         self._seen: deque[object] = deque(maxlen=REMEMBERED)
 

@@ -6,7 +6,8 @@ from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.machine import Outgoing
 from adloco_p2p.sim.simulate import everyday_seed, run_seed, summary
 from adloco_p2p.sim.world import Parts
-from tests.sim.attacks import Strangers, accuses_all, lies_about_averages, withholds_its_votes
+from benchmarks.adversary.members import accuses_all, lies_about_averages, withholds_its_votes
+from benchmarks.adversary.strangers import Strangers
 
 LIARS: dict[str, Outgoing] = {
     "lies about averages": lies_about_averages,

@@ -11,7 +11,7 @@ from adloco_p2p.core.model.ledger_entry import Action, Head, LedgerEntry, Statem
 from adloco_p2p.core.model.messages import Heartbeat
 from adloco_p2p.core.model.rules import AdmissionRules
 from adloco_p2p.core.model.types import GENESIS_PARENT, PeerId, RoundPlan, Settings
-from adloco_p2p.sim.adversary import AdversaryPort
+from adloco_p2p.sim.adversary import AdversaryPort, stranger_names
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import RUN, name_of, sign
 from adloco_p2p.sim.world import Parts, World, small_rules
@@ -36,7 +36,7 @@ def order(action: Action, serial: int, *, round: int = 0, rounds: int | None = N
 class Courier:
     """Brings the author's statements to members, from the instant at which each of them is made; it may lose any of them."""
 
-    num_names = 1
+    names = stranger_names(1)
 
     def __init__(self, orders: Mapping[float, Statement]) -> None:
         self.orders = orders

@@ -11,7 +11,7 @@ from adloco_p2p.core.model.ledger_entry import Head, Invitation, JoinRequest, Le
 from adloco_p2p.core.model.messages import Heartbeat
 from adloco_p2p.core.model.rules import AdmissionRules
 from adloco_p2p.core.model.types import GENESIS_PARENT, PeerId, roster_of
-from adloco_p2p.sim.adversary import AdversaryPort
+from adloco_p2p.sim.adversary import AdversaryPort, stranger_names
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import RUN, name_of, sign
 from adloco_p2p.sim.synthetic_reports import CAPACITY
@@ -30,7 +30,7 @@ def invitation(*, key: PeerId = LEAKED, signer: PeerId = AUTHOR, seats: int = 3,
 class Gatecrashers:
     """Three identities that show a leaked invitation, and forge others; and bans of members."""
 
-    num_names = 3
+    names = stranger_names(3)
 
     def __init__(self) -> None:
         self.num_sent = 0

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from adloco_p2p.core.agreement.slot import Context, Slot
 from adloco_p2p.core.ledger.ledger import Ledger
-from adloco_p2p.core.model.electorate import is_emergency, is_majority
+from adloco_p2p.core.model.electorate import is_emergency
 from adloco_p2p.core.model.ledger_entry import Certificate
 from adloco_p2p.core.model.types import Digest, PeerId
 
@@ -45,15 +45,17 @@ class EmergencyCheck:
         heads = {peer: digest for peer, (digest, at) in self._heads.items() if now - at <= lease and peer in deciding}
         if me in deciding and not members.is_passive:
             heads[me] = slot.digest
-        return is_contradicted([*certificate.absent, *departed], heads, slot.ledger)
+        return is_contradicted([*certificate.absent, *departed], heads, slot.ledger, num_living=len(deciding))
 
 
-def is_contradicted(excluded: Sequence[PeerId], heads: Mapping[PeerId, Digest], ledger: Ledger) -> bool:
+def is_contradicted(excluded: Sequence[PeerId], heads: Mapping[PeerId, Digest], ledger: Ledger, *, num_living: int) -> bool:
     """Whether the next entry of the ledger, which excludes these members in an emergency, is not followed for now. `heads`: of
     the electors that live, as they named it within a lease.
 
-    It leaves out one of them whose ledger does not go beyond this one. That counts while more than half of them have no longer
-    ledger either: they can go on without the entry. Where most are ahead the emergency happened while this peer was cut off.
+    It leaves out one of them whose ledger does not go beyond this one. That counts until half of the `num_living` electors
+    have named a head beyond this ledger: before, the others can go on without the entry. Those that named none yet count as
+    here, or the first word that a peer hears after its start would decide. Where half are ahead the emergency happened while
+    this peer was cut off.
     """
     with_us = {peer for peer, digest in heads.items() if digest in ledger.position}
-    return not with_us.isdisjoint(excluded) and is_majority(len(with_us), len(heads))
+    return not with_us.isdisjoint(excluded) and 2 * (len(heads) - len(with_us)) < num_living

@@ -186,6 +186,17 @@ def test_an_emergency_that_is_refused_is_followed_when_the_leases_have_run_out()
     assert follower.ledger.plans[-1] == entry.plan
 
 
+def test_the_first_word_after_a_start_is_no_emergency() -> None:
+    """A member sends its one-vote entry to a peer that has just started, and knows no head of any other."""
+    swarm = Swarm(5)
+    liar, victim = peer(4), swarm.peers[peer(0)]
+    others = [name for name in swarm.peers if name != liar]
+    for departed in ((), others):
+        entry = entry_of(liar, victim.ledger, absent=others, departed=departed)
+        swarm.take(peer(0), victim.receive(liar, Entries(entries=(entry,)), swarm.now))
+        assert victim.ledger.head.round == 0
+
+
 def test_an_honest_ledger_has_no_emergencies() -> None:
     swarm = played(4)
     entries = swarm.peers[peer(0)].ledger.entries

@@ -1,0 +1,548 @@
+"""What members do that have a seat, run the product, and depart from the protocol in one part of it.
+
+A strategy gets every message that the member's peer would send, and returns what it sends instead, and how much later. With its
+heartbeats a member sends whatever else it likes. Alterations change a member's own reports before it signs them.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION
+from adloco_p2p.core.ledger.validation import change_of
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import Ballot, Head, JoinRequest, SignedReport, Value, Vote
+from adloco_p2p.core.model.messages import (
+    NO_AVERAGE,
+    Ack,
+    AttemptFailed,
+    AttemptStart,
+    AverageDigest,
+    Entries,
+    Final,
+    Heartbeat,
+    Leave,
+    Prepare,
+    Promise,
+    Proposal,
+    Pull,
+    RunComplete,
+    Supply,
+)
+from adloco_p2p.core.model.types import (
+    MAX_BRANCHES,
+    MAX_INSTANCES,
+    REPORT_LAG,
+    BranchState,
+    Digest,
+    InstanceId,
+    PeerId,
+    ProbeVerdict,
+    Report,
+)
+from adloco_p2p.sim.device import hashed
+from adloco_p2p.sim.identities import sign
+from adloco_p2p.sim.machine import Machine, Outgoing
+from adloco_p2p.sim.synthetic_reports import CAPACITY
+from benchmarks.adversary.strangers import forged_history, lone_entry
+
+DEAD_STATE = Digest("0" * 60 + "dead")
+"""A state that only the liar has."""
+Sent = Sequence[tuple[float, object]]
+"""Seconds of delay, and the message."""
+
+
+def at_once(*messages: object) -> Sent:
+    return tuple((0.0, message) for message in messages)
+
+
+def together(*strategies: Outgoing) -> Outgoing:
+    """Every message passes through all of them, one after the other."""
+
+    def sent(machine: Machine, peer: PeerId, message: object) -> Sent:
+        messages: list[tuple[float, object]] = [(0.0, message)]
+        for strategy in strategies:
+            messages = [
+                (before + after, other) for before, known in messages for after, other in strategy(machine, peer, known)
+            ]
+        return messages
+
+    return sent
+
+
+def _plan_of(machine: Machine, round: int) -> Digest | None:
+    """The digest of the plan of a round, as the machine has it."""
+    assert machine.process is not None
+    ledger = machine.process.agreement.ledger
+    digests = ledger.digests[-len(ledger.plans) :]
+    return next((digest for plan, digest in zip(ledger.plans, digests, strict=True) if plan.round == round), None)
+
+
+def _planned(machine: Machine, value: Value, reports: Sequence[Report]) -> Value:
+    """The value with the plan that follows from it by the rule."""
+    assert machine.process is not None
+    ledger = machine.process.agreement.ledger
+    plan = machine.decide(ledger.plans[-1], tuple(reports), change_of(value, reports, ledger))
+    return replace(value, plan=canonical.digest(plan))
+
+
+# --- averages --------------------------------------------------------------------------------------------------------
+
+
+def lies_about_averages(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Names another average to each host, and never the one that it holds."""
+    if isinstance(message, AverageDigest):
+        return at_once(replace(message, digest=hashed(machine.peer, peer, message.round, message.attempt)))
+    return at_once(message)
+
+
+def signs_two_votes(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Two votes about one average, both signed as they should be; each host hears one of them first."""
+    if not isinstance(message, AverageDigest) or message.is_void or not message.signature or machine.process is None:
+        return at_once(message)
+    plan = _plan_of(machine, message.round)
+    if plan is None:
+        return at_once(message)
+    other = replace(message, digest=hashed("another", message.round), backers=())
+    other = replace(other, signature=sign(machine.peer, other.payload(plan, machine.peer)))
+    return at_once(*((message, other) if int(hashed(peer), 16) % 2 else (other, message)))
+
+
+def accuses_all(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Claims with every vote about an average that the attempt has failed because of all others."""
+    del peer
+    if isinstance(message, AverageDigest):
+        others = tuple(name for name in message.contributors if name != machine.peer)
+        failed = AttemptFailed(instance=message.instance, round=message.round, attempt=message.attempt, suspects=others)
+        return at_once(failed, message)
+    return at_once(message)
+
+
+def accuses_one_after_another(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Of every attempt it says that it failed because of a minority, another one each time (review B8)."""
+    if not isinstance(message, Heartbeat) or machine.process is None:
+        return at_once(message)
+    plan = machine.process.agreement.ledger.plans[-1]
+    messages: list[object] = [message]
+    for item in plan.instances:
+        hosts = [share.peer for share in item.hosts if share.peer != machine.peer]
+        for number, name in enumerate(hosts):
+            messages += [
+                AttemptFailed(instance=item.instance, round=plan.round - back, attempt=number, suspects=(name,))
+                for back in (0, 1)
+            ]
+    del peer
+    return at_once(*messages)
+
+
+def starts_attempts(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Begins every attempt anew, with a higher number, with all hosts (review B8)."""
+    if not isinstance(message, Heartbeat) or machine.process is None:
+        return at_once(message)
+    plan, number = machine.process.agreement.ledger.plans[-1], int(10 * machine.clock()) % 10**6
+    starts = [
+        AttemptStart(
+            instance=item.instance,
+            round=plan.round - back,
+            attempt=number,
+            members=tuple(share.peer for share in item.hosts if share.samples > 0),
+        )
+        for item in plan.instances
+        for back in (0, 1)
+    ]
+    del peer
+    return at_once(message, *starts)
+
+
+def votes_void(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Every vote of its is for no average, signed as it should be."""
+    if not isinstance(message, AverageDigest) or machine.process is None:
+        return at_once(message)
+    plan = _plan_of(machine, message.round)
+    if plan is None:
+        return ()
+    void = replace(message, contributors=(), digest=NO_AVERAGE, backers=())
+    del peer
+    return at_once(replace(void, signature=sign(machine.peer, void.payload(plan, machine.peer))))
+
+
+def hands_out_different_averages(host: PeerId, average: object) -> object:
+    return hashed("for", host, average)
+
+
+def hands_out_two_averages(host: PeerId, average: object) -> object:
+    """One to every other host."""
+    return hashed("one of two", average) if int(hashed(host), 16) % 2 else average
+
+
+# --- the agreement ---------------------------------------------------------------------------------------------------
+
+
+def withholds_its_votes(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Takes part in everything but the agreement: no promise, ack or vote arrives, the rest late."""
+    del machine, peer
+    return () if isinstance(message, Promise | Ack | Vote) else ((0.2, message),)
+
+
+def answers_late(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Everything but its heartbeats arrives shortly before others lose their patience."""
+    del peer
+    seconds = 0.9 * machine.process.agreement.members.timing.attempt_seconds if machine.process is not None else 0.0
+    return ((0.0 if isinstance(message, Heartbeat) else seconds, message),)
+
+
+def takes_over_alone(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """With its heartbeats an entry for which it alone voted, since all others were absent (review A1)."""
+    if not isinstance(message, Heartbeat) or machine.process is None:
+        return at_once(message)
+    ledger = machine.process.agreement.ledger
+    if ledger.plans[-1].is_last:
+        return at_once(message)
+    messages: list[object] = [message]
+    for departs in (False, True):
+        entry, vote = lone_entry(machine.peer, _sign(machine), ledger, machine.decide, departs=departs)
+        final = Final(parent=vote.parent, value=vote.value, certificate=entry.certificate)
+        messages += [Entries(entries=(entry,)), final, vote, Supply(parent=vote.parent, value=entry.value)]
+    del peer
+    return at_once(*messages)
+
+
+@dataclass
+class ForgesHistory:
+    """A chain of its own from the first plan on, with a head that claims a billion samples (review A2)."""
+
+    entries: Sequence[object] = ()
+
+    def __call__(self, machine: Machine, peer: PeerId, message: object) -> Sent:
+        del peer
+        if not isinstance(message, Heartbeat) or machine.process is None:
+            return at_once(message)
+        if not self.entries:
+            self.entries = forged_history(machine.peer, _sign(machine), machine.genesis, machine.decide)
+        last = self.entries[-1]
+        head = Head(round=last.plan.round, digest=last.value.plan, samples=10**9)  # type: ignore[attr-defined]
+        return at_once(message, replace(message, head=head), Entries(entries=tuple(self.entries)))  # type: ignore[arg-type]
+
+
+def supplies_unasked_values(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Review A3."""
+    del peer
+    if not isinstance(message, Heartbeat) or machine.process is None:
+        return at_once(message)
+    slot = machine.process.agreement.consensus.slot
+    values = [
+        Value(round=slot.round, parent=slot.digest, reports=(), joined=(), departed=(), plan=hashed(slot.digest, index))
+        for index in range(70)
+    ]
+    return at_once(message, *(Supply(parent=slot.digest, value=value) for value in values))
+
+
+def invents_beats(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Hearsay in leaps, and its own beat as large as it may be (review A4)."""
+    del machine
+    if not isinstance(message, Heartbeat):
+        return at_once(message)
+    leaps = [
+        replace(message, heard=tuple(beat + leap * BEATS_PER_INCARNATION for beat in message.heard)) for leap in (1, 99_000)
+    ]
+    del peer
+    return at_once(*leaps, message)
+
+
+def lies_about_time(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Its beats run backwards and forwards, its head is an old one, and it is heard of a second late."""
+    del peer
+    if not isinstance(message, Heartbeat) or machine.process is None:
+        return at_once(message)
+    ledger = machine.process.agreement.ledger
+    old = Head(round=0, digest=ledger.digests[0], samples=0)
+    return ((0.0, replace(message, beat=message.beat + 5000)), (1.0, replace(message, head=old)), (2.0, message))
+
+
+@dataclass
+class ProposesAlone:
+    """It begins a ballot as soon as it can, at once in every slot, with a report that it made up and no other (B1, B2)."""
+
+    state: Digest = DEAD_STATE
+    _proposed: dict[Digest, Sequence[object]] = field(default_factory=dict)
+
+    def __call__(self, machine: Machine, peer: PeerId, message: object) -> Sent:
+        del peer
+        if isinstance(message, Proposal) and message.ballot.peer == machine.peer:
+            return ()
+        if not isinstance(message, Heartbeat | Supply | Promise | Ack) or machine.process is None:
+            return at_once(message)
+        slot = machine.process.agreement.consensus.slot
+        if slot.digest not in self._proposed:
+            self._proposed[slot.digest] = self._forged(machine)
+        return at_once(*self._proposed[slot.digest], message)
+
+    def _forged(self, machine: Machine) -> Sequence[object]:
+        assert machine.process is not None
+        slot = machine.process.agreement.consensus.slot
+        reported = slot.ledger.reported
+        if reported is None or slot.parent.is_last:
+            return ()
+        own = [item for item in machine.reported if item.round == slot.round - REPORT_LAG][-1:]
+        made_up = Report(
+            peer=machine.peer,
+            round=slot.round - REPORT_LAG,
+            plan=slot.ledger.digests[-REPORT_LAG],
+            capacity=CAPACITY,
+            instances=tuple(replace(item, state_digest=self.state) for report in own for item in report.instances),
+        )
+        unsigned = SignedReport(report=made_up, signature="")
+        signed = replace(unsigned, signature=sign(machine.peer, unsigned.payload))
+        value = Value(
+            round=slot.round,
+            parent=slot.digest,
+            reports=(canonical.digest(signed),),
+            joined=(),
+            departed=(),
+            plan=Digest(""),
+        )
+        value = _planned(machine, value, (made_up,))
+        ballot = Ballot(attempt=1, peer=machine.peer)
+        proposal = Proposal(ballot=ballot, absent=(), value=value, signature="")
+        proposal = replace(proposal, signature=sign(machine.peer, proposal.payload))
+        prepare = Prepare(parent=slot.digest, ballot=ballot, absent=())
+        return (prepare, Supply(parent=slot.digest, value=value, reports=(signed,)), proposal)
+
+
+@dataclass
+class StarvesOneHost:
+    """As a proposer it leaves out the report of one host, always; and it tells that host nothing but its heartbeats."""
+
+    victim: PeerId
+
+    def __call__(self, machine: Machine, peer: PeerId, message: object) -> Sent:
+        if peer == self.victim and not isinstance(message, Heartbeat | Entries | AverageDigest):
+            return ()
+        if not isinstance(message, Proposal) or message.ballot.peer != machine.peer or machine.process is None:
+            return at_once(message)
+        consensus = machine.process.agreement.consensus
+        reports = [signed for signed in consensus.values.reports(message.value.reports) if signed.report.peer != self.victim]
+        value = replace(message.value, reports=tuple(canonical.digest_once(signed) for signed in reports))
+        value = _planned(machine, value, tuple(signed.report for signed in reports))
+        starved = replace(message, value=value)
+        return at_once(replace(starved, signature=sign(machine.peer, starved.payload)))
+
+
+def overtakes_ballots(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Answers every ballot with one of its own, one attempt higher, and then says nothing (review B8)."""
+    del peer
+    if not isinstance(message, Promise | Vote | Ack | Heartbeat) or machine.process is None:
+        return at_once(message)
+    consensus = machine.process.agreement.consensus
+    promised = consensus.acceptor.promised
+    attempt = promised.attempt + 1 if promised is not None else 1
+    prepare = Prepare(parent=consensus.slot.digest, ballot=Ballot(attempt=attempt, peer=machine.peer), absent=())
+    return at_once(prepare, message) if isinstance(message, Heartbeat) else at_once(prepare)
+
+
+def evicts_the_living(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Proposes, where it proposes, values that take members off the roster which live (review B9)."""
+    del peer
+    if not isinstance(message, Proposal) or message.ballot.peer != machine.peer or machine.process is None:
+        return at_once(message)
+    consensus = machine.process.agreement.consensus
+    departed = tuple(name for name in consensus.slot.roster if name != machine.peer)[:2]
+    reports = tuple(signed.report for signed in consensus.values.reports(message.value.reports))
+    value = _planned(machine, replace(message.value, departed=departed), reports)
+    evicting = replace(message, value=value)
+    return at_once(replace(evicting, signature=sign(machine.peer, evicting.payload)))
+
+
+@dataclass
+class SeatsGhosts:
+    """Proposes, where it proposes, join requests of peers that asked once and are not there any more (review B11)."""
+
+    requests: Sequence[JoinRequest]
+
+    def __call__(self, machine: Machine, peer: PeerId, message: object) -> Sent:
+        del peer
+        if not isinstance(message, Proposal) or message.ballot.peer != machine.peer or machine.process is None:
+            return at_once(message)
+        consensus = machine.process.agreement.consensus
+        joined = tuple(request for request in self.requests if request.peer not in consensus.slot.roster)
+        reports = tuple(signed.report for signed in consensus.values.reports(message.value.reports))
+        seated = replace(message, value=_planned(machine, replace(message.value, joined=joined), reports))
+        return at_once(replace(seated, signature=sign(machine.peer, seated.payload)))
+
+
+@dataclass
+class VotesForBoth:
+    """In every slot it accepts and votes for what it is asked to, and for a value of its own, signed as it should be."""
+
+    def __call__(self, machine: Machine, peer: PeerId, message: object) -> Sent:
+        del peer
+        if not isinstance(message, Vote):
+            return at_once(message)
+        other = replace(message, value=hashed("another", message.parent))
+        return at_once(message, replace(other, signature=sign(machine.peer, other.payload)))
+
+
+@dataclass
+class Replays:
+    """Sends again, round after round, what it sent before: signed by itself, of old slots, rounds, ballots and lives."""
+
+    random: Random
+    num_kept: int = 400
+    _sent: deque[object] = field(default_factory=deque)
+
+    def __call__(self, machine: Machine, peer: PeerId, message: object) -> Sent:
+        del machine, peer
+        self._sent.append(message)
+        if len(self._sent) > self.num_kept:
+            self._sent.popleft()
+        return at_once(message, *self.random.sample(list(self._sent), min(3, len(self._sent))))
+
+
+@dataclass
+class ComesAndGoes:
+    """Says farewell and takes it back, every few seconds, to some only."""
+
+    run: Digest
+
+    def __call__(self, machine: Machine, peer: PeerId, message: object) -> Sent:
+        if not isinstance(message, Heartbeat) or int(machine.clock()) % 4 or int(hashed(peer), 16) % 2:
+            return at_once(message)
+        leave = Leave(peer=machine.peer, run=self.run, beat=message.beat, signature="")
+        return at_once(replace(leave, signature=sign(machine.peer, leave.payload)), message)
+
+
+@dataclass
+class IsDeafTo:
+    """Says nothing at all to one member, and everything to the others."""
+
+    victim: PeerId
+
+    def __call__(self, machine: Machine, peer: PeerId, message: object) -> Sent:
+        del machine
+        return () if peer == self.victim else at_once(message)
+
+
+def supplies_nothing(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Proposes and reports in digests only: whoever asks for what is behind them gets no answer."""
+    del machine, peer
+    return () if isinstance(message, Supply) else at_once(message)
+
+
+def asks_for_everything(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Pulls the largest answers there are with each heartbeat, again and again."""
+    if not isinstance(message, Heartbeat) or machine.process is None:
+        return at_once(message)
+    slot = machine.process.agreement.consensus.slot
+    pull = Pull(parent=slot.digest, reporters=slot.roster)
+    lost = Pull(parent=slot.ledger.digests[0], reporters=slot.roster)
+    del peer
+    return at_once(message, *[pull] * 10, *[lost] * 10)
+
+
+def ends_the_run(machine: Machine, peer: PeerId, message: object) -> Sent:
+    """Says with each heartbeat that it has carried out the last plan."""
+    del machine, peer
+    return at_once(message, RunComplete()) if isinstance(message, Heartbeat) else at_once(message)
+
+
+def _sign(machine: Machine) -> Callable[[bytes], str]:
+    return lambda payload: sign(machine.peer, payload)
+
+
+# --- reports ---------------------------------------------------------------------------------------------------------
+
+
+def names_a_small_state(report: Report) -> Report:
+    """A state of its own, whose digest is smaller than any honest one (review B3)."""
+    dead = DEAD_STATE
+    return replace(report, instances=tuple(replace(item, state_digest=dead, digest=dead) for item in report.instances))
+
+
+def names_many_branches(report: Report) -> Report:
+    """As many lost histories as a report may name, all with one state (review B4)."""
+    branches = tuple(
+        BranchState(
+            fork=report.plan,
+            fork_round=report.round,
+            branch=hashed("branch", report.round, number),
+            instance=InstanceId(0),
+            round=report.round + 1,
+            state=DEAD_STATE,
+            samples=10**12,
+        )
+        for number in range(MAX_BRANCHES)
+    )
+    return replace(report, branches=branches)
+
+
+def is_as_large_as_it_can_be(report: Report) -> Report:
+    """Every list as long as the border allows (review B10)."""
+    verdict = ProbeVerdict(
+        sources=tuple(InstanceId(number) for number in range(MAX_INSTANCES)),
+        target=InstanceId(0),
+        source_losses=(1e30,) * MAX_INSTANCES,
+        merged_loss=1e30,
+    )
+    return replace(names_many_branches(report), verdict=verdict, instances=report.instances * 8)
+
+
+EXTREMES = (0.0, -0.0, 5e-324, 1e-300, 1e-30, 1.0, 1e30)
+"""Numbers that the border accepts where it accepts any."""
+COUNTS = (0, 1, 1 << 31, 1 << 62)
+
+
+@dataclass
+class ReportsExtremes:
+    """Every number of a report is one of the least, or the largest, that the border accepts; drawn anew each round."""
+
+    random: Random
+
+    def __call__(self, report: Report) -> Report:
+        number, count = (lambda: self.random.choice(EXTREMES)), (lambda: self.random.choice(COUNTS))
+        capacity = replace(
+            report.capacity,
+            samples_per_second=number(),
+            upload_bytes_per_second=number(),
+            micro_batch_limit=max(1, count()),
+            max_instances=max(1, count()),
+        )
+        instances = tuple(
+            replace(
+                item,
+                samples=count(),
+                tokens=count(),
+                inner_steps=count(),
+                batch_samples=count(),
+                accumulation_steps=count(),
+                train_seconds=number(),
+                loss=number(),
+                heldout_loss=number(),
+                pseudo_gradient=item.pseudo_gradient
+                and replace(item.pseudo_gradient, own_sqnorm=number(), inner_product=-number(), averaged_sqnorm=number()),
+                half_batch=item.half_batch
+                and replace(
+                    item.half_batch,
+                    num_steps=max(1, count()),
+                    batch_samples=max(1, count()),
+                    covariance_trace=-number(),
+                    true_sqnorm=-number(),
+                    mean_sqnorm=number(),
+                    inner_variance=number(),
+                    orthogonal_trace=number(),
+                ),
+            )
+            for item in report.instances
+        )
+        return replace(report, capacity=capacity, instances=instances)
+
+
+def claims_all_speed(report: Report) -> Report:
+    """It is as fast as the border allows, and its uplink too."""
+    capacity = replace(report.capacity, samples_per_second=1e30, upload_bytes_per_second=1e30, micro_batch_limit=1 << 30)
+    return replace(report, capacity=capacity)
+
+
+def claims_no_speed(report: Report) -> Report:
+    """It is the slowest device that the border allows, so that everybody waits for it."""
+    return replace(report, capacity=replace(report.capacity, samples_per_second=1e-300, upload_bytes_per_second=1e-300))

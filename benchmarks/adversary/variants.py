@@ -1,0 +1,341 @@
+"""Attacks that are not in the review: mixtures, timing, many identities, restarts in the middle, and legal extremes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+
+from adloco_p2p.core.model.ledger_entry import Invitation, Statement, Ticket
+from adloco_p2p.core.model.messages import Entries, Heartbeat, Leave
+from adloco_p2p.core.model.rules import InstanceRules, MergeRules
+from adloco_p2p.core.model.types import PeerId, roster_of
+from adloco_p2p.sim.adversary import stranger_names
+from adloco_p2p.sim.faults import Faults
+from adloco_p2p.sim.identities import NAME_CHARS, RUN, name_of, sign
+from adloco_p2p.sim.machine import Machine, Outgoing
+from adloco_p2p.sim.world import Parts, small_rules
+from benchmarks.adversary import members, strangers
+from benchmarks.adversary.arena import LOSS, Result, Setting, fight
+from benchmarks.adversary.review import LIAR, applies_nothing_wrong, by_member, by_reducer, by_reports, names_no_dead_state
+from benchmarks.adversary.scenario import Outcome, Scenario, judged
+from benchmarks.adversary.strangers import Aim, Strangers
+
+SEVEN = Setting(peers=7, rules=replace(small_rules(7, 10), instances=InstanceRules(count=1, start="same")))
+"""One instance, so that the honest hosts are a majority of its hosts."""
+CRASHES = Setting(faults=Faults(loss=LOSS, crashes=4, faults_end_at=60.0))
+PARTED = Setting(faults=Faults(loss=LOSS, partition_at=25.0, partition_seconds=30.0, faults_end_at=70.0))
+MERGING = Setting(
+    rules=replace(
+        small_rules(5, 10),
+        instances=InstanceRules(count=2, fork_round=2),
+        merge=MergeRules(period_rounds=2, first_round=3, guard=True),
+    )
+)
+KEY = PeerId("key of a link".ljust(NAME_CHARS, "-"))
+"""Everybody who has the link can sign with it."""
+
+
+def mixed(
+    setting: Setting,
+    *,
+    liars: dict[int, Callable[[int], Outgoing]] | None = None,
+    deeds: Sequence[strangers.Deed] | None = None,
+    parts: Parts | None = None,
+    check: Callable[[Result], str] = lambda _: "",
+    num_names: int = 3,
+) -> Callable[[int], Outcome]:
+    """Liars and strangers at once. `deeds`: of the strangers; none where there are none."""
+
+    def play(seed: int) -> Outcome:
+        attackers = Strangers(deeds=deeds, names=stranger_names(num_names)) if deeds is not None else None
+        strategies = {number: make(seed) for number, make in (liars or {}).items()}
+        result = fight(seed, setting, adversary=attackers, strategies=strategies, parts=parts)
+        told = [f"{len(strategies)} liars"] if strategies else []
+        told += [f"{attackers.num_sent} messages of strangers"] if attackers is not None else []
+        return judged(result, check(result), sent=", ".join(told))
+
+    return play
+
+
+def always(strategy: Outgoing) -> Callable[[int], Outgoing]:
+    return lambda _: strategy
+
+
+# --- tickets ---------------------------------------------------------------------------------------------------------
+
+
+def _invitation(seats: int) -> Invitation:
+    signer = name_of(0)
+    unsigned = Invitation(run=RUN, signer=signer, key=KEY, seats=seats, last_round=100, signature="")
+    return replace(unsigned, signature=sign(signer, unsigned.payload))
+
+
+def _ticket(me: PeerId, invitation: Invitation) -> Ticket:
+    unsigned = Ticket(invitation=invitation, signature="")
+    return replace(unsigned, signature=sign(KEY, unsigned.payload(me)))
+
+
+def _statement(action: str, subject: PeerId, serial: int, signer: PeerId | None = None) -> Statement:
+    by = signer or name_of(0)
+    unsigned = Statement(run=RUN, signer=by, serial=serial, action=action, subject=subject, signature="")  # type: ignore[arg-type]
+    return replace(unsigned, signature=sign(by, unsigned.payload))
+
+
+def _knocking(invitation: Invitation) -> strangers.Deed:
+    """Each identity shows the same invitation to another member, all at once."""
+
+    def knocks(at: Aim) -> tuple[object, ...]:
+        beat = strangers.beat(at)
+        ticket = _ticket(at.me, invitation)
+        request = strangers.join_request(
+            at.me, lambda payload: at.port.sign(at.me, payload), at.plan, beat=beat.beat, ticket=ticket
+        )
+        return (replace(beat, joins=(request,)),)
+
+    return knocks
+
+
+def _let_in(result: Result) -> set[PeerId]:
+    """Identities of strangers that ever had a seat."""
+    return {peer for entry in result.arena.entries.values() for peer in roster_of(entry.plan) if peer.startswith("x")}
+
+
+def one_ticket_many_places(seed: int) -> Outcome:
+    """A link of one seat is used by six identities at six members at once."""
+    attackers = Strangers(deeds=(_knocking(_invitation(1)),), names=stranger_names(6))
+    result = fight(seed, Setting(rounds=24), adversary=attackers)
+    seated = _let_in(result)
+    return judged(
+        result, f"{len(seated)} seats of a link of one" if len(seated) > 1 else "", sent=f"6 identities, {len(seated)} let in"
+    )
+
+
+def revoked_in_a_race(seed: int) -> Outcome:
+    """The author revokes a link of 50 seats while identities join by it, one after another."""
+    attackers = Strangers(deeds=(_knocking(_invitation(50)),), names=stranger_names(2))
+    revoked: list[int] = []
+
+    def revokes(machine: Machine, peer: PeerId, message: object) -> members.Sent:
+        del peer
+        head = machine.process.agreement.ledger.head if machine.process is not None else None
+        if isinstance(message, Heartbeat) and head is not None and head.round >= 4:
+            message = replace(message, statements=(_statement("revoke", KEY, 1),))
+        return members.at_once(message)
+
+    result = fight(seed, Setting(rounds=24), adversary=attackers, strategies={0: revokes})
+    entries = [result.arena.entries[round] for round in sorted(result.arena.entries)]
+    for entry in entries:
+        revoked += [entry.plan.round] if entry.value.statements else []
+    late = [
+        entry.plan.round
+        for entry in entries
+        if revoked and entry.plan.round > revoked[0] and any(join.ticket is not None for join in entry.value.joined)
+        if any(join.peer not in _seated_before(entries, entry.plan.round) for join in entry.value.joined)
+    ]
+    problem = f"rounds {late} let in by a link that was revoked in round {revoked[0]}" if late else ""
+    return judged(
+        result,
+        problem,
+        "" if revoked else "the statement came into no plan",
+        sent=f"link revoked in round {revoked[:1]}, {len(_let_in(result))} let in",
+    )
+
+
+def ghosts_of_a_link(seed: int) -> Outcome:
+    """Six identities with seats of one link, among five hosts: they never report, and plans give them instances to hold."""
+    attackers = Strangers(deeds=(_knocking(_invitation(50)),), names=stranger_names(6))
+    result = fight(seed, Setting(rounds=24), adversary=attackers)
+    return judged(result, sent=f"{attackers.num_sent} messages, {len(_let_in(result))} let in")
+
+
+def _seated_before(entries: Sequence[object], round: int) -> set[PeerId]:
+    return {peer for entry in entries if entry.plan.round < round for peer in roster_of(entry.plan)}  # type: ignore[attr-defined]
+
+
+def ban_evasion(seed: int) -> Outcome:
+    """A banned identity asks again with the same link, as the former member that it is, with a forged lifting of its ban."""
+    banned = stranger_names(1)[0]
+    knock = _knocking(_invitation(3))
+
+    def evades(at: Aim) -> tuple[object, ...]:
+        (beat,) = knock(at)
+        assert isinstance(beat, Heartbeat)
+        forged = replace(_statement("unban", banned, 9), signature=at.port.sign(at.me, b"unban"))
+        return (replace(beat, statements=(forged, _statement("unban", banned, 10, signer=at.me))),)
+
+    def bans(machine: Machine, peer: PeerId, message: object) -> members.Sent:
+        del peer
+        plan = machine.process.agreement.ledger.plans[-1] if machine.process is not None else None
+        if isinstance(message, Heartbeat) and plan is not None and banned in roster_of(plan):
+            message = replace(message, statements=(_statement("ban", banned, 1),))
+        return members.at_once(message)
+
+    attackers = Strangers(deeds=(evades,), names=(banned,))
+    result = fight(seed, Setting(rounds=24), adversary=attackers, strategies={0: bans})
+    rounds = sorted(round for round, entry in result.arena.entries.items() if banned in roster_of(entry.plan))
+    banned_in = [round for round, entry in sorted(result.arena.entries.items()) if entry.value.statements]
+    back = [round for round in rounds if banned_in and round > banned_in[0]]
+    return judged(
+        result,
+        f"it had a seat again in rounds {back}" if back else "",
+        "" if banned_in else "no plan carries the ban",
+        sent=f"seated in rounds {rounds}, banned in {banned_in[:1]}",
+    )
+
+
+# --- old and odd messages --------------------------------------------------------------------------------------------
+
+
+def replays_of_a_stranger(seed: int) -> Outcome:
+    """A stranger sends again, for the whole run, all that members of an open run ever signed and it heard."""
+    heard: list[object] = []
+
+    def taps(machine: Machine, peer: PeerId, message: object) -> members.Sent:
+        del machine, peer
+        heard.append(message)
+        return members.at_once(message)
+
+    def replays(at: Aim) -> tuple[object, ...]:
+        return tuple(at.port.random.sample(heard, min(12, len(heard))))
+
+    attackers = Strangers(deeds=(replays,))
+    result = fight(seed, Setting(admission="open"), adversary=attackers, strategies={LIAR: taps})
+    return judged(result, sent=f"{attackers.num_sent} messages")
+
+
+def farewells_of_former_lives(seed: int) -> Outcome:
+    """Signed farewells of members that came back are told again, to everybody, for the rest of the run."""
+    farewells: list[Leave] = []
+
+    def remembers(machine: Machine, peer: PeerId, message: object) -> members.Sent:
+        del peer
+        if isinstance(message, Heartbeat) and not farewells:
+            honest = name_of(2)
+            unsigned = Leave(peer=honest, run=RUN, beat=message.beat, signature="")
+            farewells.append(replace(unsigned, signature=sign(honest, unsigned.payload)))  # it left at this beat once
+        if isinstance(message, Heartbeat) and machine.clock() > 0:
+            return members.at_once(*farewells, replace(message, leaves=tuple(farewells)))
+        return members.at_once(message)
+
+    result = fight(seed, Setting(), strategies={LIAR: remembers})
+    return judged(result, sent="one farewell of an old beat, with every heartbeat")
+
+
+def odd_order(seed: int) -> Outcome:
+    """To members that crash and start again a member serves entries backwards, doubled, and with gaps."""
+    chance = Random(seed)
+
+    def shuffles(machine: Machine, peer: PeerId, message: object) -> members.Sent:
+        del machine, peer
+        if not isinstance(message, Entries):
+            return members.at_once(message)
+        entries = list(message.entries)
+        chance.shuffle(entries)
+        return members.at_once(Entries(entries=tuple(entries[::-1])), Entries(entries=tuple(entries + entries)), message)
+
+    result = fight(seed, CRASHES, strategies={LIAR: shuffles})
+    return judged(result, sent="ledger entries in any order")
+
+
+def colliding_names(seed: int) -> Outcome:
+    """Strangers whose names are those of members but for the last character, in an open run."""
+    names = tuple(PeerId(name_of(number)[:-1] + char) for number in range(2) for char in "ax")
+    attackers = Strangers(names=names)
+    result = fight(seed, Setting(admission="open"), adversary=attackers)
+    return judged(result, sent=f"{attackers.num_sent} messages of {len(names)} identities")
+
+
+def legal_giants(seed: int) -> Outcome:
+    """Messages as long as the border allows, of strangers."""
+
+    def giants(at: Aim) -> tuple[object, ...]:
+        beat = strangers.beat(at)
+        request = strangers.join_request(at.me, lambda p: at.port.sign(at.me, p), at.plan, beat=beat.beat)
+        statements = tuple(_statement("ban", PeerId("y" * 400), serial, signer=at.me) for serial in range(16))
+        leave = Leave(peer=at.me, run=at.plan, beat=10**15, signature="f" * 1024)
+        full = replace(beat, heard=(10**17,) * 4096, joins=(request,) * 16, leaves=(leave,) * 16, statements=statements)
+        return (full, Entries(entries=tuple(at.ledger.entries) * 4))
+
+    attackers = Strangers(deeds=(giants,))
+    result = fight(seed, Setting(), adversary=attackers)
+    return judged(result, sent=f"{attackers.num_sent} messages")
+
+
+def forgotten_half(seed: int) -> Outcome:
+    """Names without number are told to both sides of a partition, so that each forgets the other's."""
+    number = [0]
+
+    def names(at: Aim) -> tuple[object, ...]:
+        beats = []
+        for _ in range(24):
+            requests = []
+            for _ in range(16):
+                number[0] += 1
+                name = PeerId(f"ghost{number[0]:06d}".ljust(NAME_CHARS, "-"))
+                requests.append(strangers.join_request(name, lambda p, n=name: sign(n, p), at.plan, beat=10**7))
+            beats.append(strangers.beat(at, joins=tuple(requests)))
+        return tuple(beats)
+
+    attackers = Strangers(deeds=(names,), until=60.0)
+    result = fight(seed, replace(PARTED, admission="open"), adversary=attackers)
+    return judged(result, sent=f"requests of {number[0]} names")
+
+
+REPLAYS: Callable[[int], Outgoing] = lambda seed: members.Replays(Random(seed))  # noqa: E731
+
+VARIANTS: tuple[Scenario, ...] = tuple(
+    Scenario(name=name, finding="", play=play)
+    for name, play in (
+        (
+            "everything at once",
+            mixed(SEVEN, liars={1: always(members.lies_about_averages), 4: always(members.withholds_its_votes)}, deeds=()),
+        ),
+        (
+            "two liars of one mind",
+            mixed(SEVEN, liars={1: always(members.accuses_all), 4: always(members.starts_attempts)}),
+        ),
+        (
+            "proposer and reducer at once",
+            by_reducer(
+                members.hands_out_two_averages,
+                strategies={LIAR: members.together(members.ProposesAlone(), members.lies_about_averages)},
+                check=applies_nothing_wrong,
+            ),
+        ),
+        ("a reducer that divides every round", by_reducer(members.hands_out_different_averages, check=applies_nothing_wrong)),
+        ("two signed votes on every average", by_member(members.signs_two_votes)),
+        ("two signed votes on every plan", by_member(members.VotesForBoth, is_made=True)),
+        ("void votes", by_member(members.votes_void)),
+        ("two void voters of seven", mixed(SEVEN, liars={1: always(members.votes_void), 4: always(members.votes_void)})),
+        ("old messages of a member", mixed(Setting(), liars={LIAR: REPLAYS})),
+        ("old messages through a stranger", replays_of_a_stranger),
+        ("farewells of former lives", farewells_of_former_lives),
+        ("one ticket in many places", one_ticket_many_places),
+        ("a link revoked in a race", revoked_in_a_race),
+        ("more ghosts than hosts, by one link", ghosts_of_a_link),
+        ("ban evasion", ban_evasion),
+        ("lying clocks", by_member(members.lies_about_time)),
+        ("comes and goes", mixed(Setting(), liars={LIAR: lambda _: members.ComesAndGoes(RUN)})),
+        ("starving one host", by_member(lambda: members.StarvesOneHost(name_of(0)), is_made=True)),
+        ("deaf to one member", by_member(lambda: members.IsDeafTo(name_of(0)), is_made=True)),
+        ("names without content", by_member(members.supplies_nothing)),
+        ("large questions of a member", by_member(members.asks_for_everything)),
+        ("the run is over, it says", by_member(members.ends_the_run)),
+        ("all the work for one", by_reports(members.claims_all_speed)),
+        ("the slowest device there can be", by_reports(members.claims_no_speed)),
+        ("extreme reports while peers merge", by_reports(members.ReportsExtremes(Random(7)), setting=MERGING)),
+        (
+            "restarts in the middle",
+            mixed(CRASHES, liars={LIAR: always(members.takes_over_alone)}, deeds=(strangers.breaks_collections,)),
+        ),
+        (
+            "a partition and one that tells both sides",
+            mixed(PARTED, liars={LIAR: lambda _: members.ForgesHistory()}, check=names_no_dead_state),
+        ),
+        ("broken collections in a partition", mixed(PARTED, deeds=(strangers.breaks_collections,), num_names=1)),
+        ("a forgotten half", forgotten_half),
+        ("ledger entries in odd order", odd_order),
+        ("colliding names", colliding_names),
+        ("legal giants", legal_giants),
+        ("forty identities at an open door", mixed(Setting(admission="open"), deeds=(), num_names=40)),
+    )
+)

@@ -1,0 +1,230 @@
+"""A run under siege: honest real processes, liars that are admitted in the middle, strangers that flood.
+
+  python -m benchmarks.besieged --workdir DIR                                 8 honest, 3 liars, 2 strangers, 30 minutes
+  python -m benchmarks.besieged --workdir DIR --peers 4 --minutes 5           what a small machine can carry
+  python -m benchmarks.besieged --workdir DIR --liars 0 --strangers 0         the same run in peace: its last held-out loss
+
+After a third of the time the liars (`bad_peer.py`) join, one of each kind in turn, and the strangers (`stranger.py`) begin. At
+the end is printed, and checked (exit code 1 where one fails):
+
+- no honest process has ended,
+- rounds come at half the pace of before, or more,
+- all honest hosts have the same digest after a round, or within three rounds,
+- liars that send what is no average, or the opposite of one, are in no average that honest hosts applied once they were known:
+  `nan` and `shape` never, `flip` in at most half of the rounds after its first five,
+- with `--clean LOSS ...`, the last held-out losses of runs in peace: this one's is at most the largest of them plus 0.03.
+"""
+
+import argparse
+import math
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from benchmarks.soak import REPOSITORY, Peer, addresses_of, processes_of, say, soak_document, write_soak_text
+
+LIARS = ("flip", "nan", "replay", "weight", "garbage", "shape")
+NEVER_AVERAGED = ("nan", "shape")
+CLEAN_MARGIN = 0.03
+LEAST_PACE = 0.5
+SETTLING_ROUNDS = 5
+LAST_LOSSES = 5
+"""Held-out losses of the last so many evaluations; their median is the run's."""
+STOP_SECONDS = 60.0
+LOOK_SECONDS = 0.5
+
+
+class Siege:
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.folder: Path = arguments.workdir.resolve()
+        self.honest: list[Peer] = []
+        self.liars: list[Peer] = []
+        self.strangers: list[subprocess.Popen[bytes]] = []
+        self.events: dict[int, list[dict[str, Any]]] = {}
+        """Of each honest peer: its rounds."""
+        self.seen_at: dict[int, float] = {}
+        """Round -> when the first honest peer had ended it."""
+        self.admitted_at = math.inf
+        self.ended: list[str] = []
+
+    def run(self) -> None:
+        self.folder.mkdir(parents=True)
+        config, common = self._write_config(), ["--plain", "--host-maddrs", "/ip4/127.0.0.1/tcp/0", "--peer-set"]
+        common += ["num_threads=1", "allow_local_files=true"]
+        step = self.arguments.step_seconds
+        self.honest = [Peer(0, self.folder / "peer-0", ["start", str(config), *common], step)]
+        self.honest[0].start()
+        addresses = addresses_of(self.honest[0])
+        join = ["join", "--initial-peers", *addresses, *common]
+        for index in range(1, self.arguments.peers):
+            self.honest.append(Peer(index, self.folder / f"peer-{index}", join, step))
+            self.honest[-1].start()
+        began = time.monotonic()
+        end = began + 60.0 * self.arguments.minutes
+        while (now := time.monotonic()) < end:
+            self._look(now)
+            if now >= began + 20.0 * self.arguments.minutes and math.isinf(self.admitted_at):
+                self._admit(now, join, addresses, end - now)
+            time.sleep(LOOK_SECONDS)
+
+    def _admit(self, now: float, join: list[str], addresses: list[str], seconds: float) -> None:
+        self.admitted_at = now
+        for index in range(self.arguments.liars):
+            kind = LIARS[index % len(LIARS)]
+            self.liars.append(Peer(index, self.folder / f"liar-{index}-{kind}", join, self.arguments.step_seconds, kind))
+            self.liars[-1].start()
+        for index in range(self.arguments.strangers):
+            workdir = self.folder / f"stranger-{index}"
+            command = [sys.executable, "-m", "benchmarks.stranger", "--initial-peers", *addresses, "--workdir", str(workdir)]
+            command += ["--seconds", f"{0.75 * seconds:.0f}", "--seed", str(index)]
+            with workdir.with_suffix(".log").open("wb") as output:
+                environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+                self.strangers.append(
+                    subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True
+                    )
+                )
+        kinds = ", ".join(peer.kind for peer in self.liars) or "no"
+        say(f"round {max(self.seen_at, default=-1)}: {kinds} liars join, {len(self.strangers)} strangers flood")
+
+    def _look(self, now: float) -> None:
+        for peer in self.honest:
+            for event in peer.new_rounds():
+                self.events.setdefault(peer.index, []).append(event)
+                self.seen_at.setdefault(event["round"], now)
+            if not peer.is_alive and not any(text.startswith(f"peer {peer.index} ") for text in self.ended):
+                assert peer.process is not None
+                self.ended.append(f"peer {peer.index} with {peer.process.returncode} in round {max(self.seen_at, default=-1)}")
+
+    def stop(self) -> None:
+        for peer in self.liars:
+            peer.signal(signal.SIGKILL)
+        for stranger in self.strangers:
+            stranger.kill()
+        for peer in self.honest:
+            if peer.is_alive:
+                peer.signal(signal.SIGINT)
+        deadline = time.monotonic() + STOP_SECONDS
+        for process in [*(peer.process for peer in (*self.honest, *self.liars)), *self.strangers]:
+            if process is None:
+                continue
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self.ended.append(f"process {process.pid} does not leave")
+                process.kill()
+                process.wait()
+
+    # --- what it was worth -------------------------------------------------------------------------------------------
+
+    def judge(self) -> int:
+        time.sleep(2.0)  # daemons see that their parents are gone
+        before, after = self._pace()
+        differing, loss = self._unrepaired(), self._heldout()
+        averaged = {peer.kind: self._part_averaged(peer) for peer in self.liars}
+        say(f"rounds {max(self.seen_at, default=-1) + 1}; {60 * before:.1f} a minute before, {60 * after:.1f} after")
+        say(f"held-out loss {loss:.4f}; honest processes that ended: {', '.join(self.ended) or 'none'}")
+        for kind, (part, count) in averaged.items():
+            say(f"{kind}: in {part:.0%} of {count} averages, from its {SETTLING_ROUNDS}th round of work on")
+        for number in range(len(self.strangers)):
+            told = (self.folder / f"stranger-{number}.log").read_text(errors="replace").splitlines()
+            say(f"stranger {number}: {'; '.join(' '.join(line.split()) for line in told[1:6]) or 'no answer'}")
+        say(f"rounds whose digests differ at the end: {differing[:10] or 'none'}")
+        left = processes_of(self.folder)
+        is_besieged = bool(self.liars or self.strangers)
+        checks = {
+            "no honest process ends": not self.ended,
+            "pace": not is_besieged or after >= LEAST_PACE * before,
+            "same digests": not differing,
+            "liars left out": all(
+                part <= (0.0 if kind in NEVER_AVERAGED else 0.5 if kind == "flip" else 1.0)
+                for kind, (part, _) in averaged.items()
+            ),
+            "held-out loss": math.isfinite(loss)
+            and (not self.arguments.clean or loss <= max(self.arguments.clean) + CLEAN_MARGIN),
+            "nothing left": not left,
+        }
+        failed = [name for name, is_good in checks.items() if not is_good]
+        say(f"FAILED: {', '.join(failed)}" if failed else f"passed: {', '.join(checks)}")
+        return 1 if failed else 0
+
+    def _pace(self) -> tuple[float, float]:
+        """Rounds per second before the siege and in it."""
+        times = sorted(self.seen_at.values())
+        paces = []
+        for part in ([at for at in times if at < self.admitted_at], [at for at in times if at >= self.admitted_at]):
+            paces.append((len(part) - 1) / (part[-1] - part[0]) if len(part) > 2 else 0.0)
+        return paces[0], paces[1]
+
+    def _unrepaired(self) -> list[tuple[int, int]]:
+        rounds: dict[tuple[int, int], set[str]] = {}
+        for events in self.events.values():
+            for event in events:
+                rounds.setdefault((event["round"], event["instance"]), set()).add(event["digest"])
+        return [
+            (number, instance)
+            for number, instance in sorted(rounds)
+            if all(len(rounds.get((number + ahead, instance), "xx")) > 1 for ahead in range(4))
+        ]
+
+    def _heldout(self) -> float:
+        by_round = {e["round"]: e["heldout_loss"] for events in self.events.values() for e in events if e["heldout_loss"]}
+        last = [by_round[number] for number in sorted(by_round)[-LAST_LOSSES:]]
+        return statistics.median(last) if last else math.nan
+
+    def _part_averaged(self, liar: Peer) -> tuple[float, int]:
+        """The part of the averages of several hosts that holds the liar's work, and how many averages there were."""
+        me = liar.identity
+        seen = [event for events in self.events.values() for event in events]
+        ends = [event for event in seen if not event["is_void"] and len(event["hosts"]) > 1]
+        first = min((event["round"] for event in liar.new_rounds() if event["samples"] > 0), default=None)
+        if me is None or first is None:
+            return 0.0, 0
+        counted = [event for event in ends if event["round"] >= first + SETTLING_ROUNDS]
+        return sum(me in event["hosts"] for event in counted) / max(1, len(counted)), len(counted)
+
+    def _write_config(self) -> Path:
+        write_soak_text(self.folder)
+        document = soak_document(self.folder, inner_steps=self.arguments.inner_steps, instances=1)
+        document["averaging"] = {"aggregation": "robust"}
+        document["evaluation"] = {"rows": 16, "period_rounds": 1}
+        path = self.folder / "besieged.yaml"
+        path.write_text(yaml.safe_dump(document))
+        return path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="A run under siege.")
+    parser.add_argument("--peers", type=int, default=8, help="honest ones")
+    parser.add_argument("--liars", type=int, default=3)
+    parser.add_argument("--strangers", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--inner-steps", type=int, default=40)
+    parser.add_argument("--step-seconds", type=float, default=0.1, help="of every peer's device; 0: as fast as it can")
+    parser.add_argument("--clean", type=float, nargs="*", default=[], metavar="LOSS", help="last held-out losses in peace")
+    parser.add_argument("--workdir", type=Path, required=True, help="new directory")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    say(
+        f"{arguments.peers} honest, {arguments.liars} liars, {arguments.strangers} strangers, {arguments.minutes:g} minutes,"
+        f" load {psutil.getloadavg()[0]:.0f} on {psutil.cpu_count()} cores"
+    )
+    siege = Siege(arguments)
+    try:
+        siege.run()
+    finally:
+        siege.stop()
+    return siege.judge()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,140 @@
+"""A process that has the address of a run and no seat in it, and floods: forged messages, and streams that say nothing.
+
+  python -m benchmarks.stranger --initial-peers ADDRESS ... --workdir DIR [--seconds 60] [--only takes_over ...]
+
+Its messages are those that the simulated world knows (`benchmarks/adversary/strangers.py`), signed with a key of its own, as
+fast as the others take them. Beside that it opens streams to everything that a peer serves, and holds them half open. It prints
+how many messages were taken, and the reasons for which the others were refused.
+"""
+
+import argparse
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.messages import MESSAGE_KINDS
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
+from adloco_p2p.sim.adversary import AdversaryPort
+from adloco_p2p.swarm.allreduce import handshake
+from adloco_p2p.swarm.allreduce.result_exchange import RESULT_KIND
+from adloco_p2p.swarm.discovery.join import choose_run, connect_to_run
+from adloco_p2p.swarm.discovery.manifest import fetch_manifest
+from adloco_p2p.swarm.discovery.run_records import Discovery
+from adloco_p2p.swarm.p2p.identity import signature
+from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
+from adloco_p2p.swarm.transfer import state_transfer
+from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
+from adloco_p2p.swarm.transport.gossip import SEND_TIMEOUT_SECONDS, AdlocoGossip, GossipWire, hivemind_id
+from benchmarks.adversary.strangers import ALL, Deed, Strangers, forges_a_history
+
+DEEDS: dict[str, Deed] = {deed.__name__: deed for deed in (*ALL, forges_a_history)}
+HELD_STREAMS = 256
+PAUSE_SECONDS = 0.02
+
+
+class Stranger:
+    """One identity among the peers of a run."""
+
+    def __init__(self, node: SwarmNode, run: RunConfig, peers: Sequence[PeerId], *, deeds: Sequence[Deed], seed: int) -> None:
+        self.answers: Counter[str] = Counter()
+        self._node, self._peers = node, list(peers)
+        self._attack = Strangers(deeds=deeds, names=(node.me,), decide=decide_by(run.rules))
+        self._pending: list[tuple[PeerId, object]] = []
+        self._held: deque[asyncio.StreamWriter] = deque(maxlen=HELD_STREAMS)
+        self._random = Random(seed)
+        self._port = AdversaryPort(
+            random=self._random,
+            genesis=genesis_of(run),
+            names=(node.me,),
+            now=time.monotonic,
+            victims=lambda: tuple(self._peers),
+            transmit=lambda _, receiver, message: self._pending.append((receiver, message)),
+            sign_as=lambda _, payload: signature(node.identity, payload),
+        )
+        self._wire = GossipWire(
+            node.p2p,
+            run=run.digest,
+            me=node.me,
+            kinds=MESSAGE_KINDS,
+            on_message=self._hear,
+            on_refused=lambda *_: None,
+        )
+
+    async def _hear(self, sender: PeerId, message: object) -> None:
+        self._attack.received(self._port, self._node.me, sender, message)
+        self._attack.answers.clear()
+
+    async def flood(self, seconds: float) -> None:
+        await self._wire.start()
+        pump = asyncio.create_task(self._wire.pump())
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._attack.wakes(self._port)
+            pending, self._pending = self._pending, []
+            await asyncio.gather(*(self._tell(peer, message) for peer, message in pending), self._hold_a_stream())
+            await asyncio.sleep(PAUSE_SECONDS)
+        pump.cancel()
+
+    async def _tell(self, peer: PeerId, message: object) -> None:
+        """Past the limits that the product has for what it sends."""
+        for envelope in self._wire._envelopes(message):
+            try:
+                stub = AdlocoGossip.get_stub(self._node.p2p, hivemind_id(peer))
+                answer = await stub.rpc_gossip(envelope, timeout=SEND_TIMEOUT_SECONDS)
+                self.answers["taken" if answer.accepted else answer.reason[:60]] += 1
+            except Exception as error:  # whatever the others do to it is what it deserves
+                self.answers[type(error).__name__] += 1
+
+    async def _hold_a_stream(self) -> None:
+        handlers = (handshake.HANDLER, handler_name(state_transfer.KIND), handler_name(RESULT_KIND))
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_SECONDS):
+                peer = hivemind_id(self._random.choice(self._peers))
+                _, _, writer = await self._node.p2p.call_binary_stream_handler(peer, self._random.choice(handlers))
+                writer.write(b"\xad\x01\x00")  # the beginning of a frame that never ends
+                self._held.append(writer)
+            self.answers["streams"] += 1
+        except Exception as error:
+            self.answers[f"stream: {type(error).__name__}"] += 1
+
+
+async def attack(arguments: argparse.Namespace) -> Counter[str]:
+    arguments.workdir.mkdir(parents=True, exist_ok=True)
+    config = PeerConfig(client_mode=True, use_auto_relay=False)
+    node = await SwarmNode.start(workdir=arguments.workdir, config=config, initial_peers=arguments.initial_peers)
+    try:
+        discovery = Discovery(node.dht, node.identity)
+        digest = await choose_run(discovery, wanted=None)
+        known = (await connect_to_run(node, discovery, digest, should_retry=True)).connected
+        peers = tuple(dict.fromkeys([*known, *await node.peers_connected()]))
+        run = (await fetch_manifest(node.p2p, peers, digest)).verified(digest)
+        deeds = [DEEDS[name] for name in arguments.only] or list(DEEDS.values())
+        stranger = Stranger(node, run, peers, deeds=deeds, seed=arguments.seed)
+        print(f"floods {len(peers)} peers of run {run.name}", flush=True)
+        await stranger.flood(arguments.seconds)
+        return stranger.answers
+    finally:
+        await node.stop()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="A stranger that floods a run.")
+    parser.add_argument("--initial-peers", nargs="+", required=True)
+    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", default=[], choices=DEEDS)
+    answers = asyncio.run(attack(parser.parse_args()))
+    for what, count in answers.most_common():
+        print(f"{count:>8}  {what}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

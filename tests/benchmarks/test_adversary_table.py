@@ -1,0 +1,35 @@
+"""`python -m benchmarks.adversary`: a handful of its rows in every build; the rest by name."""
+
+import pytest
+
+from benchmarks.adversary.__main__ import main, scenarios
+from benchmarks.adversary.scenario import Outcome, Scenario, named
+
+EVERYDAY = ("A7", "A9", "B7", "B9", "C1", "C2", "C4", "one-vote entry of a member")
+
+
+def test_a_handful_of_attacks_is_withstood(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "3", "--only", *EVERYDAY]) == 0, capsys.readouterr().out
+
+
+def test_a_row_that_fails_fails_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def play(seed: int) -> Outcome:
+        return Outcome(sent=f"seed {seed}", happened="the model was replaced", has_passed=False)
+
+    monkeypatch.setattr("benchmarks.adversary.__main__.scenarios", lambda: [Scenario(name="all", finding="A1", play=play)])
+    assert main(["--seed", "5"]) == 1
+    assert "FAIL  A1" in capsys.readouterr().out
+
+
+def test_every_finding_has_a_row_and_there_are_twenty_variants() -> None:
+    findings = {row.finding for row in scenarios()}
+    expected = {f"A{n}" for n in range(1, 11)} | {f"B{n}" for n in range(1, 12)} | {f"C{n}" for n in range(1, 5)}
+    assert findings == expected | {""}
+    assert len([row for row in scenarios() if not row.finding]) >= 20
+    assert len({row.name for row in scenarios()}) == len(scenarios())
+
+
+def test_an_unknown_name_is_told() -> None:
+    assert main(["--only", "D9"]) == 2
+    with pytest.raises(KeyError):
+        named(scenarios(), ["D9"])
