@@ -6,7 +6,6 @@ Exit codes and error codes are in `error_codes.py`.
 import argparse
 import difflib
 import importlib
-import json
 import logging
 import re
 import shlex
@@ -15,11 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, assert_never
 
-from adloco_p2p.commands.console import Steps
+from adloco_p2p.commands.console import Steps, make_way, say_json
 from adloco_p2p.commands.hub import settle as settle_hub
-from adloco_p2p.core.model.events import COMMANDS, Command
-from adloco_p2p.core.model.ledger_entry import MAX_REASON
-from adloco_p2p.core.model.types import MAX_FACTOR
+from adloco_p2p.core.model.commands import COMMANDS, Command
 from adloco_p2p.error_codes import ERROR_CODES
 from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, RemoteProtocolError, StorageError, SwarmError
 
@@ -33,10 +30,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     arguments = _parser().parse_args(words)
     arguments.command_line = shlex.join(["adloco-peer", *words])
-    arguments.steps = Steps(sys.stdout)
+    arguments.steps = _first_step(arguments)
     handler = logging.StreamHandler()
     handler.setFormatter(_WithFields("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    if arguments.verbose:
+        logging.getLogger("adloco_p2p").setLevel(logging.INFO)
     settle_hub(is_offline=vars(arguments).get("offline", False))
     module, function = arguments.verb.split(":")
     try:
@@ -59,8 +58,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         return AdlocoError.exit_code
 
 
+FIRST_STEPS = {
+    "train:start": "reading the settings",
+    "train:join": "reading the settings",
+    "train:keep": "reading the settings",
+    "train:bootstrap": "reading the settings",
+    "swarm:swarm": "reading the settings",
+    "doctor:doctor": "checking this machine",
+    "trained_model:export": "loading the model",
+    "evaluation:evaluate": "loading the model",
+    "import_weights:import_weights": "reading the weights",
+    "trained_model:generate": "loading the model",
+    "inspect:report": "drawing the run",
+    "inspect:plan": "computing the need",
+    "observe:dashboard": "looking for the run",
+    "observe:leaderboard": "checking the ledger",
+    "audit:show": "reading the ledger",
+    "audit:explain": "reading the ledger",
+    "audit:simulate": "simulating",
+}
+"""What the verbs that take longer than a moment do first."""
+
+
+def _first_step(arguments: argparse.Namespace) -> Steps:
+    """Something to read before anything is imported that takes time."""
+    is_training = arguments.verb.startswith(("train:", "swarm:"))
+    steps = Steps(sys.stdout if is_training else sys.stderr, is_quiet=arguments.quiet, is_log=is_training)
+    steps.enter(FIRST_STEPS.get(arguments.verb))
+    return steps
+
+
 def _stopped() -> int:
     """Before training began, or in a verb that only reads: nothing is lost."""
+    make_way()
     print("adloco-peer: stopped", file=sys.stderr)  # noqa: T201
     return 130
 
@@ -68,10 +98,11 @@ def _stopped() -> int:
 def _tell(code: str, problems: Sequence[str], *, as_json: bool) -> None:
     """Every problem with its code, then the cause and the remedy of the code; as one JSON document on the standard output
     where a machine reads it."""
+    make_way()
     if as_json:
         entry = ERROR_CODES[code]
         error = {"code": code, "problems": list(problems), "cause": entry.cause, "remedy": entry.remedy}
-        print(json.dumps({"error": error}))  # noqa: T201
+        say_json({"error": error})
     print(_words(code, problems), file=sys.stderr)  # noqa: T201
 
 
@@ -140,7 +171,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.verbs = verbs.choices
     for add in (_training, _admission, _control, _doctor, _model, _views, _planning, _support, _simulate, _config_verbs):
         add(verbs)  # in the order of the help page
+    _verbosity(parser)
     return parser
+
+
+def _verbosity(parser: _Parser) -> None:
+    """How much every verb prints."""
+    for verb in parser.verbs.values():
+        _verbosity(verb)
+    if not parser.verbs:
+        how_much = parser.add_mutually_exclusive_group()
+        how_much.add_argument("-v", "--verbose", action="store_true", help="also what usually goes without saying")
+        how_much.add_argument("-q", "--quiet", action="store_true", help="only results, warnings and errors")
 
 
 def _training(verbs: "argparse._SubParsersAction[_Parser]") -> None:
@@ -274,6 +316,8 @@ def _signers(verbs: "argparse._SubParsersAction[_Parser]") -> None:
 
 
 def _reason(text: str) -> str:
+    from adloco_p2p.core.model.ledger_entry import MAX_REASON
+
     if len(text) > MAX_REASON:
         raise argparse.ArgumentTypeError(f"at most {MAX_REASON} characters")
     return text
@@ -307,6 +351,10 @@ def _model(verbs: "argparse._SubParsersAction[_Parser]") -> None:
         help="of the written weights; else that of the pretrained ones, or float32",
     )
     _instance(export)
+    export.add_argument(
+        "--push", metavar="OWNER/NAME", help="upload it to the hub as well, into a private repository where there is none"
+    )
+    _json(export)
     export.set_defaults(verb="trained_model:export")
 
     importing = verbs.add_parser("import", help="make a directory for model.pretrained from a state dict")
@@ -340,6 +388,7 @@ def _model(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     generate.add_argument("--temperature", type=float, default=0.7, help="0: always the most likely token")
     generate.add_argument("--seed", type=int, default=0)
     _instance(generate)
+    _json(generate)
     generate.set_defaults(verb="trained_model:generate")
 
 
@@ -348,6 +397,7 @@ def _views(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     report = verbs.add_parser("report", help="plot the run: loss, batch growth, merges, time")
     _workdir(report)
     report.add_argument("--output", type=Path, required=True, metavar="DIR")
+    _json(report)
     report.set_defaults(verb="inspect:report")
 
     dashboard = verbs.add_parser("dashboard", help="the page of a run in a browser: of others, read-only, or of this machine")
@@ -396,18 +446,23 @@ def _planning(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     explain = verbs.add_parser("explain", help="why a round was planned as it was")
     explain.add_argument("round", type=int, metavar="ROUND")
     _workdir(explain)
+    _json(explain)
     explain.set_defaults(verb="audit:explain")
 
 
 def _support(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     explain_error = verbs.add_parser("explain-error", help="cause and remedy of an error code; without one, of all of them")
     explain_error.add_argument("code", nargs="?", metavar="CODE", help="such as E302, or 302")
+    _json(explain_error)
     explain_error.set_defaults(verb="support:explain_error")
 
-    verbs.add_parser("version", help="print the version").set_defaults(verb="support:version")
+    version = verbs.add_parser("version", help="print the version")
+    _json(version)
+    version.set_defaults(verb="support:version")
 
     bundle = verbs.add_parser("bundle", help="write what helps others to understand a problem, without keys and addresses")
     _workdir(bundle)
+    _json(bundle)
     bundle.set_defaults(verb="support:bundle")
 
 
@@ -544,6 +599,8 @@ def _natural(text: str) -> int:
 
 
 def _factor(text: str) -> float:
+    from adloco_p2p.core.model.types import MAX_FACTOR
+
     value = float(text)
     if not 0.0 < value <= MAX_FACTOR:
         raise argparse.ArgumentTypeError(f"{text}: above 0 and at most {MAX_FACTOR:g} is accepted")

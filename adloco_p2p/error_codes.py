@@ -165,6 +165,12 @@ ERROR_CODES = {
         "`lm-eval ls tasks` lists the names; a YAML file of your own with local data needs no network: `adloco-peer evaluate"
         " --workdir DIR --tasks FILE.yaml`.",
     ),
+    "E224": ErrorCode(
+        "the hub does not let you write there",
+        "There is no token on this machine, it may only read, or the repository belongs to somebody else.",
+        "`hf auth login` with a token that may write; or set HF_TOKEN. An export that was written already is uploaded by"
+        " `hf upload OWNER/NAME DIR`.",
+    ),
     "E218": ErrorCode(
         "the model, the tokenizer or the data are not those of the run",
         "Files of this machine, or of the hub, have another content than those that the run was started with. Both digests are"
@@ -301,6 +307,11 @@ ERROR_CODES = {
         "A peer that was reached uses another version of the protocol: the two cannot train together.",
         "`pip install --upgrade adloco-peer`, on whichever side is older.",
     ),
+    "E330": ErrorCode(
+        "the hub does not take the model",
+        "The hub cannot be reached, HF_HUB_OFFLINE is set, or the upload broke off.",
+        "Check the connection. An export that was written already is uploaded by `hf upload OWNER/NAME DIR`.",
+    ),
     # --- 4: the disk's -----------------------------------------------------------------------------------------------
     "E401": ErrorCode(
         "reading or writing failed",
@@ -355,7 +366,7 @@ ERROR_CODES = {
     ),
     "E503": ErrorCode(
         "training has diverged",
-        "Loss or parameters are not finite. The last checkpoint is intact.",
+        "Four rounds in a row led to a loss or parameters that are not finite. The last checkpoint is intact.",
         "The author has to lower `inner.learning_rate` and start a new run; with faulty memory or an overclocked GPU it"
         " happens on one machine only.",
     ),

@@ -34,6 +34,7 @@ import psutil
 import torch
 
 from adloco_p2p.numerics.codecs import codec_named
+from benchmarks.signing import BenchmarkIdentity
 
 CASE_SECONDS = 120.0
 """A set of processes that takes longer is ended."""
@@ -72,11 +73,12 @@ def ours(
     from adloco_p2p.swarm.transport.traffic import Meter
 
     vector, meter = torch.randn(size, generator=torch.Generator().manual_seed(rank)), Meter()
+    identity = BenchmarkIdentity()
     with asyncio.Runner() as runner:
 
         async def start() -> tuple[P2P, Averager]:
-            p2p = await P2P.create()
-            averager = Averager(p2p, codec=codec, aggregation=rule, meter=meter)
+            p2p = await P2P.create(identity_path=identity.path)
+            averager = Averager(p2p, codec=codec, aggregation=rule, meter=meter, **identity.signing)
             await averager.start()
             return p2p, averager
 

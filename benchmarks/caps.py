@@ -38,6 +38,7 @@ from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
 from adloco_p2p.swarm.transport.traffic import Traffic
+from benchmarks.signing import BenchmarkIdentity
 
 RUN = canonical.digest("benchmarks.caps")
 SETTLE_SECONDS = 3.0
@@ -51,12 +52,13 @@ class Member:
     """One peer: a network daemon, an averager under a governor, gossip."""
 
     p2p: P2P
+    identity: BenchmarkIdentity
     traffic: Traffic = field(default_factory=Traffic)
 
     def __post_init__(self) -> None:
         self.peer = PeerId(self.p2p.peer_id.to_base58())
         self.rate_limiter = RateLimiter(self.traffic)
-        self.averager = Averager(self.p2p, pace=self.rate_limiter, meter=self.traffic.averaging)
+        self.averager = Averager(self.p2p, pace=self.rate_limiter, meter=self.traffic.averaging, **self.identity.signing)
         self.wire = GossipWire(
             self.p2p,
             run=RUN,
@@ -154,9 +156,10 @@ async def measure(arguments: argparse.Namespace) -> None:
     known: list[object] = []
     members: list[Member] = []
     for _ in range(arguments.peers):
-        p2p = await P2P.create(initial_peers=known, startup_timeout=60)  # type: ignore[arg-type]
+        identity = BenchmarkIdentity()
+        p2p = await P2P.create(initial_peers=known, startup_timeout=60, identity_path=identity.path)  # type: ignore[arg-type]
         known += await p2p.get_visible_maddrs()
-        members.append(Member(p2p))
+        members.append(Member(p2p, identity))
     try:
         for member in members:
             await member.averager.start()

@@ -121,10 +121,10 @@ def outer_step_seconds(num_parameters: float) -> float:
     torch.set_num_threads(1)
     outer, momentum, averaged, local = (torch.randn(OUTER_VALUES) for _ in range(4))
     begun = time.process_time()
-    outer, momentum = outer.clone(), momentum.clone()
-    outer_step_(outer, momentum, averaged, kind="nesterov", learning_rate=0.7, momentum_factor=0.7)
-    local.copy_(outer)
-    state_digests(outer, momentum)
+    following = torch.empty_like(outer), torch.empty_like(momentum)
+    outer_step_(outer, momentum, averaged, kind="nesterov", learning_rate=0.7, momentum_factor=0.7, into=following)
+    local.copy_(following[0])
+    state_digests(*following)
     return (time.process_time() - begun) * num_parameters / OUTER_VALUES
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from adloco_p2p.commands.console import say
+from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger.admission import Ruling
 from adloco_p2p.core.ledger.ledger import Ledger, chain, unconnected
@@ -36,7 +36,7 @@ def show(arguments: argparse.Namespace) -> int:
     entries = chain(records, genesis)
     for plan, entry in [(genesis, None), *((entry.plan, entry) for entry in entries)]:
         if arguments.json:
-            say(json.dumps(_document(plan, entry)))
+            say_json(_document(plan, entry))
             continue
         instances = "  ".join(f"{p.instance}: {p.requested_batch} {p.mode}" for p in plan.instances)
         merges = "".join(f"  merge {' + '.join(map(str, m.sources))} -> {m.target}" for m in plan.merges)
@@ -65,7 +65,7 @@ def verify(arguments: argparse.Namespace) -> int:
     if arguments.json:
         counts = {"plans": len(entries), "votes": votes, "reports": reports, "emergency_entries": emergencies}
         counts["bans_by_evidence"] = len(evidence)
-        say(json.dumps({"run": run.digest, "is_sound": not problems, **counts, "problems": problems}))
+        say_json({"run": run.digest, "is_sound": not problems, **counts, "problems": problems})
         return EXIT_BROKEN if problems else 0
     for problem in problems:
         say(problem)
@@ -128,6 +128,9 @@ def explain(arguments: argparse.Namespace) -> int:
     if plan is None:
         raise ConfigError(f"ROUND {arguments.round}: the ledger knows rounds 0 to {max(plans)}", code="E200")
     entry = next((entry for entry in entries if entry.plan.round == plan.round), None)
+    if arguments.json:
+        say_json(_document(plan, entry))
+        return 0
     say(f"round {plan.round}, plan {canonical.digest(plan)[:16]}, after {plan.parent[:16]}")
     if entry is not None:
         voters = ", ".join(vote.peer[-8:] for vote in entry.certificate.votes)

@@ -1,14 +1,15 @@
 """The one place where a verb prints: results, and the steps that lead to them."""
 
 import itertools
+import json
 import os
 import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from adloco_p2p.runtime.node.event_sink import View
@@ -21,20 +22,42 @@ _FRAMES = "\u280b\u2819\u2839\u2838\u283c\u2834\u2826\u2827\u2807\u280f"
 _ASCII_FRAMES = "|/-\\"
 
 
+_shown: "Steps | None" = None
+"""Whose line is on the terminal."""
+
+
 def say(text: str) -> None:
-    """One piece of text to the user, at once."""
+    """One piece of text to the user, at once; above the step that is under way."""
+    make_way()
     print(text, flush=True)  # noqa: T201
 
 
+OUTPUT_VERSION = 1
+"""Of the documents that `--json` prints; grows with every change that a reader would misunderstand (`docs/json.md`)."""
+
+
+def say_json(fields: Mapping[str, Any]) -> None:
+    """A result for a program: one JSON object on a line."""
+    say(json.dumps({"output_version": OUTPUT_VERSION, **fields}))
+
+
+def make_way() -> None:
+    """Take the step that is under way off the line, for a result or an error."""
+    if _shown is not None:
+        _shown.make_way()
+
+
 class Steps:
-    """Shows what a verb does before it has something to show: in a terminal a line that moves and counts the seconds, elsewhere
+    """Shows what a verb does before it has a result: in a terminal a line that moves and counts the seconds, elsewhere
     a plain line per step, or nothing. Imports nothing heavy, so that the first line is there at once."""
 
-    def __init__(self, stream: TextIO, *, is_quiet: bool = False, is_plain_shown: bool = True) -> None:
-        """`is_plain_shown`: whether the steps are of interest where the stream is no terminal."""
+    def __init__(self, stream: TextIO, *, is_quiet: bool = False, is_log: bool = True) -> None:
+        """`is_log`: the steps are of interest afterwards, too, and where the stream is no terminal; otherwise the first result
+        ends them."""
         self._stream = stream
         self._is_live = _is_terminal(stream) and not is_quiet
-        self._is_plain = is_plain_shown and not is_quiet and not self._is_live
+        self._is_log = is_log
+        self._is_plain = is_log and not is_quiet and not self._is_live
         self._frames = _FRAMES if (stream.encoding or "").lower().startswith("utf") else _ASCII_FRAMES
         self._lock = threading.Lock()
         self._step: str | None = None
@@ -43,8 +66,10 @@ class Steps:
 
     def enter(self, step: str | None) -> None:
         """The step that begins now, which ends the one before; none: there is something to show from now on."""
+        global _shown  # noqa: PLW0603  # there is one terminal
         if step == self._step:
             return
+        _shown = self if step is not None else None
         with self._lock:
             self._leave()
             self._step, self._since = step, time.monotonic()
@@ -56,18 +81,19 @@ class Steps:
             self._thread = threading.Thread(target=self._move, name="steps", daemon=True)
             self._thread.start()
 
-    def say(self, text: str) -> None:
-        """A result, above the step that is under way."""
+    def make_way(self) -> None:
+        """For a result."""
+        if not self._is_log:
+            self.enter(None)
         with self._lock:
             if self._is_live and self._step is not None:
                 self._erase()
-            say(text)
 
     def _leave(self) -> None:
         seconds = time.monotonic() - self._since
         if self._is_live and self._step is not None:
             self._erase()
-            if seconds >= LEAST_SECONDS:
+            if self._is_log and seconds >= LEAST_SECONDS:
                 print(self._cut(f"  {self._step}  {seconds:.1f} s"), file=self._stream, flush=True)
 
     def _move(self) -> None:
@@ -93,23 +119,16 @@ class Steps:
         return line[: max(shutil.get_terminal_size().columns - 1, 1)]
 
 
-@contextmanager
-def step(words: str, *, is_quiet: bool = False):  # type: ignore[no-untyped-def]
-    """What a verb that prints only its result does meanwhile; on the standard error, and only in a terminal."""
-    steps = Steps(sys.stderr, is_quiet=is_quiet, is_plain_shown=False)
-    steps.enter(words)
-    try:
-        yield steps
-    finally:
-        steps.enter(None)
-
-
 def _is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def open_view(*, plain: bool, members: "Callable[[], Sequence[MemberRow]] | None" = None) -> "View":
+def open_view(*, plain: bool, is_quiet: bool = False, members: "Callable[[], Sequence[MemberRow]] | None" = None) -> "View":
     """The live view in a terminal, one line per round elsewhere. `members`: the peers of a swarm on this machine."""
+    if is_quiet:
+        from adloco_p2p.views.plain import PlainView
+
+        return PlainView(Path(os.devnull).open("w"))  # as long as the process lives
     if plain or not _is_terminal(sys.stdout):
         from adloco_p2p.views.plain import PlainView
 

@@ -1,13 +1,12 @@
 """Verbs that look at the node that runs in a working directory, and ask it for things."""
 
 import argparse
-import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from adloco_p2p.commands.console import say
+from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.control.api import API_VERSION
 from adloco_p2p.control.client import ControlClient, starting_status
 from adloco_p2p.core.model import telemetry
@@ -29,16 +28,24 @@ def status(arguments: argparse.Namespace) -> int:
     """The status of the node."""
     holder = holder_of(arguments.workdir)
     if holder is not None and holder.starting is not None:
-        say(json.dumps(starting_status(holder.starting)) if arguments.json else holder.words)
+        _tell(arguments, starting_status(holder.starting), holder.words)
         return 0
     if holder is None and (status_at_end := ended(arguments.workdir)) is not None:
         finished = {"api_version": API_VERSION, **summary(status_at_end)}
-        say(json.dumps(finished) if arguments.json else _last_words(arguments.workdir, status_at_end))
+        _tell(arguments, finished, _last_words(arguments.workdir, status_at_end))
         return 0
     with _client(arguments.workdir) as client:
         fields = client.status()
-    say(json.dumps(fields) if arguments.json else "\n".join(lines(fields)))
+    _tell(arguments, fields, "\n".join(lines(fields)))
     return 0
+
+
+def _tell(arguments: argparse.Namespace, fields: Mapping[str, Any], words: str) -> None:
+    """To a program, or to a person."""
+    if arguments.json:
+        say_json(fields)
+    else:
+        say(words)
 
 
 def ended(workdir: Path) -> Status | None:
@@ -92,7 +99,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Pause, resume, drain, leave or checkpoint."""
     with _client(arguments.workdir) as client:
         words = client.command(arguments.command)
-        say(json.dumps({"command": arguments.command, "words": words}) if arguments.json else words)
+        _tell(arguments, {"command": arguments.command, "words": words}, words)
         if getattr(arguments, "wait", False):
             _wait(client, until="paused" if arguments.command == "pause" else "stopped")
     return 0
@@ -116,7 +123,7 @@ def bandwidth(arguments: argparse.Namespace) -> int:
             traffic = client.status()["traffic"]
         else:
             traffic = client.set_bandwidth(up_bytes_per_second=arguments.up, down_bytes_per_second=arguments.down)
-    say(json.dumps(traffic) if arguments.json else "\n".join(traffic_words(traffic)))
+    _tell(arguments, traffic, "\n".join(traffic_words(traffic)))
     return 0
 
 

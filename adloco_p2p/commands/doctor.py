@@ -2,10 +2,9 @@
 
 import argparse
 import asyncio
-import json
 from collections.abc import Sequence
 
-from adloco_p2p.commands.console import say
+from adloco_p2p.commands.console import make_way, say_json
 from adloco_p2p.commands.train import peer_config_of
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.views.check_report import CheckResult, exit_code
@@ -21,8 +20,9 @@ def doctor(arguments: argparse.Namespace) -> int:
     results += asyncio.run(_network(config, arguments.initial_peers))
     code = exit_code(results)
     if arguments.json:
-        say(json.dumps(document(results, exit_code=code)))
+        say_json(document(results, exit_code=code))
     else:
+        make_way()
         show(results)
     return code
 

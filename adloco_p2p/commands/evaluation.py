@@ -2,14 +2,13 @@
 
 import argparse
 import glob
-import json
 import math
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-from adloco_p2p.commands.console import say
+from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.commands.trained_model import Saved, load_model, read_saved
 from adloco_p2p.config.run_config import DataConfig, RunConfig
 from adloco_p2p.core.model import canonical
@@ -66,7 +65,7 @@ def _on_heldout(arguments: argparse.Namespace) -> int:
         verdict = engine.probe_merge(final_merge(plans, rules=saved.run.merge))
         result["merged"] = {"heldout_loss": verdict.merged_loss, "perplexity": math.exp(verdict.merged_loss)}
     if arguments.json:
-        say(json.dumps(result))
+        say_json(result)
         return 0
     say(f"{saved.run.name}, after round {saved.round} of a run of {saved.run.work.length}")
     lines = [(f"instance {instance}", loss) for instance, loss in losses.items()]
@@ -133,7 +132,7 @@ def _on_tasks(arguments: argparse.Namespace) -> int:
     digest = canonical.digest([score.digest for score in scores])
     if arguments.json:
         tasks = [canonical.to_plain(score) for score in scores]
-        say(json.dumps({"run": run.digest, "round": saved.round, "tasks_digest": digest, "tasks": tasks}))
+        say_json({"run": run.digest, "round": saved.round, "tasks_digest": digest, "tasks": tasks})
         return 0
     say(f"{run.name}, after round {saved.round} of a run of {run.work.length}; tasks {digest}")
     for score in scores:

@@ -1,12 +1,11 @@
 """Verbs that only look: at a configuration, at an estimate, at what happened."""
 
 import argparse
-import json
 import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from adloco_p2p.commands.console import say
+from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.config.load import load_run, show
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.telemetry import Plan, Round
@@ -32,6 +31,9 @@ def report(arguments: argparse.Namespace) -> int:
     events = list(read_events(arguments.workdir / "events.jsonl"))
     with reported(arguments.output):
         paths = draw_report(events, arguments.output)
+    if arguments.json:
+        say_json({"files": [str(path) for path in paths]})
+        return 0
     for path in paths:
         say(str(path))
     return 0
@@ -76,7 +78,7 @@ def plan(arguments: argparse.Namespace) -> int:
             "memory": asdict(need),
             "happened": happened,
         }
-        say(json.dumps(document))
+        say_json(document)
         return 0
     say(
         f"{run.name}: {num_samples:,} samples, {num_parameters:,} parameters, {arguments.peers} hosts per instance,"

@@ -3,14 +3,13 @@
 import argparse
 import asyncio
 import itertools
-import json
 import math
 import sys
 import time
 from collections.abc import Callable, Sequence
 
 from adloco_p2p.commands.audit import EXIT_BROKEN, read_journal
-from adloco_p2p.commands.console import open_view, say
+from adloco_p2p.commands.console import open_view, say, say_json
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger import contributions
 from adloco_p2p.core.ledger.ledger import chain, unconnected
@@ -87,7 +86,7 @@ def leaderboard(arguments: argparse.Namespace) -> int:
                 for row in rows
             ],
         }
-        say(json.dumps(document))
+        say_json(document)
         return 0
     tokens = total * run.data.sequence_length
     say(f"run {run.digest[:16]} {units.one_line(run.name)}: {tokens:,} tokens credited by signed reports")

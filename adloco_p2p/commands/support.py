@@ -4,10 +4,11 @@ import argparse
 import platform
 import sys
 import traceback
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
-from adloco_p2p.commands.console import say
+from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.error_codes import ERROR_CODES, explained
 from adloco_p2p.errors import ConfigError, StorageError
 
@@ -17,19 +18,17 @@ NEAR_CODES = 3
 
 def version(arguments: argparse.Namespace) -> int:
     """The version, as a report of a problem should name it."""
-    del arguments
-    say(version_words())
-    return 0
-
-
-def version_words() -> str:
     from adloco_p2p.config.run_config import PROTOCOL_VERSION
 
     try:
         installed = metadata.version("adloco-peer")
     except metadata.PackageNotFoundError:
         installed = "(not installed: from a checkout)"
-    return f"adloco-peer {installed}, protocol {PROTOCOL_VERSION}, Python {platform.python_version()}"
+    if vars(arguments).get("json"):
+        say_json({"version": installed, "protocol": PROTOCOL_VERSION, "python": platform.python_version()})
+    else:
+        say(f"adloco-peer {installed}, protocol {PROTOCOL_VERSION}, Python {platform.python_version()}")
+    return 0
 
 
 def explain_error(arguments: argparse.Namespace) -> int:
@@ -37,7 +36,11 @@ def explain_error(arguments: argparse.Namespace) -> int:
     code = arguments.code and f"E{arguments.code.upper().removeprefix('E')}"
     if code is not None and code not in ERROR_CODES:
         raise ConfigError(f"CODE {arguments.code}: not an error code; {_near_codes(code)}", code="E200")
-    say("\n\n".join(explained(each) for each in ([code] if code else ERROR_CODES)))
+    codes = [code] if code else list(ERROR_CODES)
+    if arguments.json:
+        say_json({"errors": [{"code": each, **asdict(ERROR_CODES[each])} for each in codes]})
+    else:
+        say("\n\n".join(explained(each) for each in codes))
     return 0
 
 
@@ -55,7 +58,11 @@ def bundle(arguments: argparse.Namespace) -> int:
 
     if not arguments.workdir.is_dir():
         raise ConfigError(f"--workdir {arguments.workdir}: there is no such directory", code="E204")
-    say(f"{write_bundle(arguments.workdir)}: without keys, tokens and addresses; look at it before you pass it on")
+    path = write_bundle(arguments.workdir)
+    if arguments.json:
+        say_json({"path": str(path)})
+    else:
+        say(f"{path}: without keys, tokens and addresses; look at it before you pass it on")
     return 0
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from adloco_p2p.commands.console import Steps, open_view
+from adloco_p2p.commands.console import Steps, open_view, say
 from adloco_p2p.commands.control import ended
 from adloco_p2p.commands.swarm_members import (
     LOOK_SECONDS,
@@ -47,7 +47,7 @@ def swarm(arguments: argparse.Namespace) -> int:
     """Start the peers, watch them, end with one model."""
     steps: Steps = arguments.steps
     steps.enter("reading the configuration")
-    run = _checked_run(arguments, steps)
+    run = _checked_run(arguments)
     workdirs = [arguments.workdir / f"peer-{index}" for index in range(arguments.peers)]
     steps.enter("looking for peers of an earlier swarm")
     wait_for_ending(workdirs)
@@ -65,13 +65,15 @@ def swarm(arguments: argparse.Namespace) -> int:
             steps.enter("starting peer-0")
             start = ["start", *config, *settings, "--workdir", str(workdirs[0]), *common]
             members.append(spawn(start, workdirs[0], threads=threads))
-            view = open_view(plain=arguments.plain, members=lambda: [member.row() for member in members])
+            view = open_view(
+                plain=arguments.plain, is_quiet=arguments.quiet, members=lambda: [member.row() for member in members]
+            )
             addresses = _wait_for_addresses(members[0], steps, interrupts)
             for workdir in workdirs[1:] if addresses else []:
                 join = ["join", "--initial-peers", *addresses, "--workdir", str(workdir), *common]
                 members.append(spawn(join, workdir, threads=threads))
             peers, share = units.plural(arguments.peers, "peer"), units.plural(threads, "thread")
-            steps.say(f"{peers} of {run.name}, {share} each, in {arguments.workdir}")
+            say(f"{peers} of {run.name}, {share} each, in {arguments.workdir}")
             steps.enter(None)
             _follow(members, view, interrupts, is_waiting=not arguments.no_wait)
         finally:
@@ -80,7 +82,7 @@ def swarm(arguments: argparse.Namespace) -> int:
     return _conclude(arguments, members, steps, finished=finished, is_stopped=interrupts.is_asked)
 
 
-def _checked_run(arguments: argparse.Namespace, steps: Steps) -> RunConfig:
+def _checked_run(arguments: argparse.Namespace) -> RunConfig:
     """The run, with mistakes shown before any process starts. Raises ConfigError."""
     loaded = load_run(arguments.config, [*OWN_PEERS, *arguments.set, *_length(arguments)])
     if loaded.value.admission.kind != "open":
@@ -90,7 +92,7 @@ def _checked_run(arguments: argparse.Namespace, steps: Steps) -> RunConfig:
     if any(setting.replace(" ", "").startswith("control_address=off") for setting in arguments.peer_set):
         raise ConfigError("--peer-set control_address=off: `swarm` watches its peers by it; leave it out", code="E201")
     for notice in loaded.notices:
-        steps.say(notice)
+        say(notice)
     if arguments.export is not None and arguments.export.exists() and any(arguments.export.iterdir()):
         raise ConfigError(f"--export {arguments.export}: exists and is not empty; name a new directory", code="E211")
     return loaded.value
@@ -163,12 +165,12 @@ def _conclude(
     `finished`: directories of peers that have the whole run."""
     failed = [member for member in members if member.process.returncode != 0] if not is_stopped else []
     for member in failed:
-        steps.say(f"{member.name} ended with exit code {member.process.returncode}: {member.last_words()}")
+        say(f"{member.name} ended with exit code {member.process.returncode}: {member.last_words()}")
         if finished and not (member.workdir / "run.json").exists():
-            steps.say(f"{member.name} never joined; where the run was over before that, give it more --rounds")
+            say(f"{member.name} never joined; where the run was over before that, give it more --rounds")
     code = 3 if failed else 0
     if not finished:
-        steps.say(f"saved; continue with the same command: {arguments.command_line}")
+        say(f"saved; continue with the same command: {arguments.command_line}")
         return code
     first = shlex.quote(str(finished[0]))
     nexts = [
@@ -176,13 +178,13 @@ def _conclude(
         f"adloco-peer report --workdir {first} --output {shlex.quote(str(arguments.workdir / 'report'))}",
     ]
     if arguments.export is not None:
-        from adloco_p2p.commands.trained_model import write_export
+        from adloco_p2p.commands.trained_model import export_words, write_export
 
         steps.enter("writing the model")
-        write_export(finished[0], arguments.export, instance=None)
+        say(export_words(write_export(finished[0], arguments.export, instance=None)))
         steps.enter(None)
         nexts.append(f"adloco-peer dashboard --workdir {first}")
     else:
         nexts.append(f"adloco-peer export --workdir {first} --output {shlex.quote(str(arguments.workdir / 'model'))}")
-    steps.say("\n".join(["done. Try next:", *(f"  {line}" for line in nexts)]))
+    say("\n".join(["done. Try next:", *(f"  {line}" for line in nexts)]))
     return code

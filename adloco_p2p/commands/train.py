@@ -40,7 +40,9 @@ def start(arguments: argparse.Namespace) -> int:
             from adloco_p2p.runtime.offline_node import train_alone
             from adloco_p2p.runtime.services import open_local
 
-            local = open_local(workdir=workdir, run=run, peer_config=config, view=open_view(plain=arguments.plain))
+            local = open_local(
+                workdir=workdir, run=run, peer_config=config, view=open_view(plain=arguments.plain, is_quiet=arguments.quiet)
+            )
             try:
                 stop = asyncio.run(train_alone(local))
             finally:
@@ -54,8 +56,8 @@ def start(arguments: argparse.Namespace) -> int:
                     run=run,
                     initial_peers=tuple(arguments.initial_peers),
                     config=config,
-                    view=open_view(plain=arguments.plain),
-                    say=arguments.steps.say,
+                    view=open_view(plain=arguments.plain, is_quiet=arguments.quiet),
+                    say=say,
                     should_gather=arguments.gather,
                 )
             )
@@ -105,8 +107,8 @@ def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
                 workdir=workdir,
                 target=target,
                 config=config,
-                view=open_view(plain=arguments.plain),
-                say=arguments.steps.say,
+                view=open_view(plain=arguments.plain, is_quiet=arguments.quiet),
+                say=say,
                 should_gather=arguments.gather,
             )
         )
@@ -119,9 +121,7 @@ def bootstrap(arguments: argparse.Namespace) -> int:
     with closing(_open_workdir(arguments, config)) as workdir:
         from adloco_p2p.runtime.bootstrap_node import serve
 
-        asyncio.run(
-            serve(workdir=workdir, config=config, initial_peers=tuple(arguments.initial_peers), say=arguments.steps.say)
-        )
+        asyncio.run(serve(workdir=workdir, config=config, initial_peers=tuple(arguments.initial_peers), say=say))
     return 0
 
 

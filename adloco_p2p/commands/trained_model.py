@@ -3,24 +3,26 @@
 import argparse
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from adloco_p2p.commands.console import say
+from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.commands.model_card import model_card
+from adloco_p2p.commands.push import check_push, push
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.errors import ConfigError, StorageError
-from adloco_p2p.storage.checkpoint import CheckpointStore
 from adloco_p2p.storage.disk import reported
 from adloco_p2p.storage.workdir import EXPORT_RECORD, meant_workdir, read_run
 
 if TYPE_CHECKING:
     import torch
     import transformers
+
+    from adloco_p2p.storage.checkpoint import CheckpointStore
 
 Read = TypeVar("Read")
 
@@ -32,7 +34,7 @@ class Saved:
     """A run's last checkpoint in a working directory."""
 
     run: RunConfig
-    store: CheckpointStore
+    store: "CheckpointStore"
     round: int
     instances: tuple[InstanceId, ...]
     durable: Durable
@@ -47,7 +49,7 @@ class Saved:
 
     def outer(self, instance: InstanceId) -> "torch.Tensor":
         """Outer parameters, flat float32 [P]."""
-        return self.store.load_instance(self.round, instance)[0]["outer"]
+        return self.store.load_instance(self.round, instance)[0]["outer"].float()
 
 
 def open_saved(workdir: Path) -> Saved:
@@ -59,6 +61,8 @@ def open_saved(workdir: Path) -> Saved:
         raise ConfigError(
             f"--workdir {workdir}: no run lies here; `adloco-peer start CONFIG --workdir {workdir}` makes one", code="E204"
         )
+    from adloco_p2p.storage.checkpoint import CheckpointStore  # torch takes seconds to import: mistakes are reported before
+
     store = CheckpointStore(directory=workdir / "checkpoints", run=run.digest, kept=2)
     latest = store.latest() if store.directory.is_dir() else None
     if latest is None or not latest.instances:
@@ -97,14 +101,30 @@ def load_model(run: RunConfig, outer: "torch.Tensor", instance: InstanceId) -> "
 
 def export(arguments: argparse.Namespace) -> int:
     """A directory with weights, configuration and tokenizer, as `AutoModelForCausalLM` and `AutoTokenizer` load it; of a run
-    that trained adapters, merged, and the adapter alone in `adapter/`."""
-    write_export(arguments.workdir, arguments.output, instance=arguments.instance, dtype=arguments.dtype)
+    that trained adapters, merged, and the adapter alone in `adapter/`. Uploaded only where `--push` names a place."""
+    if arguments.push is not None:
+        check_push(arguments.push)
+    record = write_export(arguments.workdir, arguments.output, instance=arguments.instance, dtype=arguments.dtype)
+    pushed = None if arguments.push is None else push(arguments.output, arguments.push, message="Export by adloco-peer")
+    if arguments.json:
+        say_json({**record, "uploaded": pushed})
+        return 0
+    say(export_words(record))
+    if pushed is not None:
+        say(f"uploaded: {pushed}")
     return 0
 
 
-def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: str | None = None) -> None:
-    """Write the last checkpoint's model into a new or empty directory. `dtype` as torch names it; none: that of the pretrained
-    weights. Raises ConfigError and StorageError."""
+def export_words(record: Mapping[str, Any]) -> str:
+    number = record["instances"]
+    others = f" (of {number} unmerged instances)" if number > 1 else ""
+    what = f"instance {record['instance']}{others} after round {record['round']} of a run of {record['length']}"
+    return f"{record['output']}: {what}"
+
+
+def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: str | None = None) -> Mapping[str, Any]:
+    """Write the last checkpoint's model into a new or empty directory, and return what it is. `dtype` as torch names it; none:
+    that of the pretrained weights. Raises ConfigError and StorageError."""
     import torch
     import transformers
 
@@ -132,8 +152,7 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
         record = {"run": run.digest, "name": run.name, "round": saved.round, "instance": chosen}
         (output / "README.md").write_text(model_card(workdir, run, round=saved.round, instance=chosen), encoding="utf-8")
         (output / EXPORT_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    others = f" (of {len(saved.instances)} unmerged instances)" if len(saved.instances) > 1 else ""
-    say(f"{output}: instance {chosen}{others} after round {saved.round} of a run of {run.work.length}")
+    return {**record, "output": str(output), "instances": len(saved.instances), "length": run.work.length}
 
 
 def check_output(output: Path) -> None:
@@ -177,5 +196,9 @@ def generate(arguments: argparse.Namespace) -> int:
         if token in ends:
             break
         ids = torch.cat([ids, torch.tensor([[token]])], dim=1)
-    say(arguments.prompt + tokenizer.decode(ids[0, prompt.numel() :].tolist()))
+    text = tokenizer.decode(ids[0, prompt.numel() :].tolist())
+    if arguments.json:
+        say_json({"prompt": arguments.prompt, "text": text})
+    else:
+        say(arguments.prompt + text)
     return 0

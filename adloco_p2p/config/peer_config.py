@@ -13,7 +13,10 @@ class PeerConfig:
     """One volunteer's machine."""
 
     device: str = "auto"
-    """`auto` (CUDA where there is one), `cpu`, `cuda`, `cuda:N`."""
+    """`auto` (a GPU of NVIDIA, or of AMD with torch for ROCm, where there is one), `cpu`, `cuda`, `cuda:N`; AMD's are named
+    `cuda`, too."""
+    tf32: bool = True
+    """On a GPU: products of float32 matrices may round their factors to TF32, eight times as fast on newer NVIDIA cards."""
     num_threads: PositiveInt | None = None
     """CPU threads of torch; none: all cores."""
     deterministic: bool = False

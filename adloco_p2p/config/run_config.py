@@ -73,8 +73,9 @@ class ModelConfig:
         }
     )
     """Arguments of the `transformers` configuration; `vocab_size` and `max_position_embeddings` follow from the rest."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Arithmetic of forward and backward; trained parameters and optimizers stay float32."""
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
+    """Arithmetic of forward and backward; trained parameters and optimizers stay float32. `auto`: each machine takes bfloat16
+    where its GPU, or its processor (AMX, AVX512-BF16), has the instructions."""
     lora: LoraConfig = field(default_factory=LoraConfig)
 
 
@@ -166,6 +167,9 @@ class OuterConfig:
     update comes one round late. `eager`: these inner steps begin from the peer's own share of that update (arXiv 2502.12996).
     `forecast`: from where the update would end if the average were the peer's own pseudo-gradient. For slow links; what each
     costs is in `docs/results.md`."""
+    state: Literal["float32", "bfloat16"] = "float32"
+    """How outer parameters and momentum are kept, served and saved. `bfloat16`: in half of the bytes, 8 per parameter less on
+    the host, rounded stochastically, as the run's seed draws it: the same bytes on every peer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from grpc import aio
 from adloco_p2p.control import endpoint as endpoints
 from adloco_p2p.control.api import API_VERSION, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
 from adloco_p2p.control.endpoint import Endpoint, Listen
-from adloco_p2p.core.model.events import COMMANDS, Command
+from adloco_p2p.core.model.commands import COMMANDS, Command
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.v1 import control_pb2, control_pb2_grpc
 

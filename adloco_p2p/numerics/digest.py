@@ -5,8 +5,10 @@ The state's chunks are those of the outer parameters followed by those of the ou
 """
 
 import hashlib
+import os
 import struct
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -18,13 +20,14 @@ CHUNK_BYTES = 1 << 20
 CHUNK_ENTRY = struct.Struct("<I32s")
 """Of an index: length and SHA-256 of a chunk."""
 
+_HASHING_THREADS = 4
 _RESULT_HEAD = struct.Struct("<4sBQ")
 RESULT_HEAD_BYTES = _RESULT_HEAD.size
 
 
 def _bytes_of(flat: torch.Tensor) -> memoryview:
     assert flat.device.type == "cpu" and flat.ndim == 1 and flat.is_contiguous(), (flat.device, flat.shape)
-    return flat.detach().numpy().data.cast("B")
+    return flat.detach().view(torch.uint8).numpy().data
 
 
 def tensor_digest(flat: torch.Tensor) -> Digest:
@@ -62,8 +65,10 @@ def state_digest(outer: torch.Tensor, momentum: torch.Tensor) -> Digest:
 
 
 def state_digests(outer: torch.Tensor, momentum: torch.Tensor) -> tuple[Digest, Digest]:
-    """Root of the outer parameters alone, and of the state; every byte is hashed once."""
-    chunks = [(len(chunk), chunk_digest(chunk)) for chunk in state_chunks(outer, momentum)]
+    """Root of the outer parameters alone, and of the state; every byte is hashed once, by several threads: the device waits."""
+    views = state_chunks(outer, momentum)
+    with ThreadPoolExecutor(min(_HASHING_THREADS, os.cpu_count() or 1), thread_name_prefix="hash") as pool:
+        chunks = [(len(view), digest) for view, digest in zip(views, pool.map(chunk_digest, views), strict=True)]
     of_outer = chunks[: -(-outer.nbytes // CHUNK_BYTES)]
     return blob_root(blob_index(b"", of_outer)), blob_root(blob_index(b"", chunks))
 

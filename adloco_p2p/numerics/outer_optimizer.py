@@ -1,14 +1,16 @@
-"""The outer step on flat fp32 buffers (method section 9)."""
+"""The outer step on flat buffers of fp32 or bf16 (method section 9)."""
 
 from typing import Literal
 
 import torch
 
+from adloco_p2p.numerics.stochastic_rounding import round_into_
+
 LARGEST_PARAMETER = 1e6
 """A model with a larger parameter has diverged: trained weights stay below a thousand, and the sums of a forward pass above
 overflow in bfloat16 and float32 alike."""
-_CHUNK = 1 << 18
-"""Elements stepped at a time: bounds the fp64 scratch, which stays in the processor's cache."""
+_CHUNK = 1 << 17
+"""Elements stepped at a time: the scratch stays in the processor's cache."""
 
 
 @torch.no_grad()
@@ -20,27 +22,43 @@ def outer_step_(
     kind: Literal["nesterov", "sgd", "average"],
     learning_rate: float,
     momentum_factor: float,
+    into: tuple[torch.Tensor, torch.Tensor] | None = None,
+    rounding_seed: int = 0,
 ) -> None:
-    """Apply an averaged pseudo-gradient [P] to outer parameters [P] and outer momentum [P] in place.
+    """Apply an averaged pseudo-gradient [P] to outer parameters [P] and outer momentum [P]: in place, or the results go `into`
+    two other vectors [P], in the one pass that there is.
 
     nesterov: buf <- mu buf + Delta; x <- x - lr (Delta + mu buf). A momentum of zeros is the first step's buf = Delta.
     sgd: x <- x - lr Delta. average: x <- x - Delta, the mean of the models; both leave the momentum alone.
 
-    Every host must come to the same bytes, so the result may not depend on the machine. `Tensor.add(alpha=)` rounds once or
-    twice, as the processor has fused multiply-add or not. `_plus_scaled` goes through fp64 instead, which every machine does
-    alike, and so equals `torch.optim.SGD` on processors that have the fused instruction.
+    Every host must come to the same bytes, so the result may not depend on the machine. `Tensor.add(alpha=)` of fp32 rounds
+    once or twice, as the processor has fused multiply-add or not. `_plus_scaled_` goes through fp64 instead, which every
+    machine does alike, and so equals `torch.optim.SGD` on processors that have the fused instruction. State in bf16 is stepped
+    in fp32 and rounded stochastically, as `rounding_seed` draws it.
     """
     assert outer.shape == momentum.shape == averaged.shape and outer.ndim == 1, (outer.shape, momentum.shape, averaged.shape)
-    assert outer.dtype == momentum.dtype == averaged.dtype == torch.float32
-    for x, buf, delta in zip(*(torch.split(vector, _CHUNK) for vector in (outer, momentum, averaged)), strict=True):
-        match kind:
-            case "nesterov":
-                buf.mul_(momentum_factor).add_(delta)
-                x.copy_(_plus_scaled(x, _plus_scaled(delta, buf, momentum_factor), -learning_rate))
-            case "sgd":
-                x.copy_(_plus_scaled(x, delta, -learning_rate))
-            case "average":
+    assert outer.dtype == momentum.dtype in (torch.float32, torch.bfloat16) and averaged.dtype == torch.float32
+    vectors = (outer, momentum, averaged, *(into or (outer, momentum)))
+    size = min(_CHUNK, len(outer))
+    x, buf, sum32 = (torch.empty(size) for _ in range(3))
+    sum64 = torch.empty(size, dtype=torch.float64)
+    pieces = zip(*(torch.split(vector, _CHUNK) for vector in vectors), strict=True)
+    for number, (old_x, old_buf, delta, new_x, new_buf) in enumerate(pieces):
+        if len(delta) < size:
+            x, buf, sum32, sum64 = (scratch[: len(delta)] for scratch in (x, buf, sum32, sum64))
+        x.copy_(old_x)
+        if kind == "nesterov":
+            buf.copy_(old_buf).mul_(momentum_factor).add_(delta)
+            _plus_scaled_(sum32.copy_(delta), buf, momentum_factor, sum64)
+            _plus_scaled_(x, sum32, -learning_rate, sum64)
+            _store_(new_buf, buf, seed=rounding_seed + 1, first=number * _CHUNK)
+        else:
+            if kind == "sgd":
+                _plus_scaled_(x, delta, -learning_rate, sum64)
+            else:
                 x.sub_(delta)
+            new_buf.copy_(old_buf)
+        _store_(new_x, x, seed=rounding_seed, first=number * _CHUNK)
 
 
 def is_sound(*vectors: torch.Tensor) -> bool:
@@ -53,7 +71,14 @@ def is_sound(*vectors: torch.Tensor) -> bool:
     return True
 
 
-def _plus_scaled(base: torch.Tensor, other: torch.Tensor, scale: float) -> torch.Tensor:
-    """base + scale * other in fp64, where the product of two fp32 numbers is exact, then rounded to fp32."""
+def _plus_scaled_(base: torch.Tensor, other: torch.Tensor, scale: float, scratch: torch.Tensor) -> None:
+    """base <- base + scale * other in fp64, where the product of two fp32 numbers is exact, then rounded to fp32."""
     scale_fp32 = float(torch.tensor(scale, dtype=torch.float32))
-    return base.double().add_(other.double().mul_(scale_fp32)).float()
+    base.copy_(scratch.copy_(base).add_(other, alpha=scale_fp32))
+
+
+def _store_(target: torch.Tensor, values: torch.Tensor, *, seed: int, first: int) -> None:
+    if target.dtype == torch.float32:
+        target.copy_(values)
+    else:
+        round_into_(target, values, seed=seed, first=first)

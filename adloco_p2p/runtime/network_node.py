@@ -288,7 +288,10 @@ class NetworkPeer:
         self._server = StateServer(swarm_node.p2p, pace=pace, meter=traffic.state, members=members)
         self._server.on_served = lambda instance, number: self._node.post(StateServed(instance=instance, round=number))
         fetcher = StateFetcher(swarm_node.p2p, pace=pace, meter=traffic.state)
-        self._states = NetworkStates(self._server, fetcher, num_parameters=local.engine.num_parameters)
+        engine, write = local.engine, local.sink.write
+        self._states = NetworkStates(
+            self._server, fetcher, num_parameters=engine.num_parameters, dtype=engine.state_dtype, write=write
+        )
         self._reachability = AdlocoReachability(swarm_node.p2p, run=run.digest, dial=swarm_node.dial_from_outside)
         self._maintenance = PeerMaintenance(swarm_node, discovery, run=run.digest, roster=self._roster, write=local.sink.write)
         self._messenger = NetworkMessenger(self._wire, roster=self._roster, fail=self._fail)

@@ -139,6 +139,7 @@ def _started(me: PeerId, run: RunConfig, engine: Hosting, feed: Feed, *, resumed
         micro_batch_limit=engine.micro_batch_limit,
         unigram_entropy=feed.unigram_entropy(run.evaluation.rows) if isinstance(feed, IndexedFeed) else None,
         resumed_round=resumed_round,
+        codec=run.averaging.codec,
     )
 
 

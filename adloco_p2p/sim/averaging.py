@@ -3,16 +3,23 @@
 An attempt is all members that joined it under one key. Once the last one has joined, every member ends after a time of its own:
 with the average, if it can still reach all others, else with a failure that names those that it cannot reach. So of one attempt
 some members may have the average and others not. A member that gives up tells the others, as far as its words arrive.
+
+A machine begins an attempt once in its life, over restarts (`storage/attempt_keys.py`), because it signs a commitment; two of
+one machine under one key would be evidence, and reach everybody who joined.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Average, AverageFailed, AverageFinished, RepairAverage
+from adloco_p2p.core.model.ledger_entry import Equivocation, Pledge
+from adloco_p2p.core.model.messages import Incarnation
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
 from adloco_p2p.sim.event_queue import EventQueue
+from adloco_p2p.sim.identities import sign
 from adloco_p2p.sim.network import Network
 
 if TYPE_CHECKING:
@@ -81,6 +88,7 @@ class Averaging:
         self._machines = machines
         self._seconds = VECTOR_BYTES / uplink
         self._attempts: dict[Digest, _Attempt] = {}
+        self._commitments: dict[tuple[Digest, PeerId], Pledge] = {}
 
     # --- attempts ----------------------------------------------------------------------------------------------------
 
@@ -90,15 +98,35 @@ class Averaging:
         attempt = self._attempts.setdefault(effect.key, _Attempt(members=dict(effect.weights)))
         member = _Member(effect=effect, process=process, contribution=contribution)
         process.averagings[key] = member
-        if attempt.average is not None or attempt.has_broken:
+        if attempt.average is not None or attempt.has_broken or self.has_begun(machine.peer, effect.key):
             self._queue.after(STALL_SECONDS, self._fail, attempt, machine.peer, member, "the attempt is over", ())
             return
+        self._commit(attempt, machine, effect)
         attempt.joined[machine.peer] = member
         if len(attempt.joined) == len(attempt.members):
             self._reduce(attempt, process)
         if len(attempt.members) > 1:
             self._queue.after(STALL_SECONDS, self._watch, attempt, machine.peer, member)
             self._queue.after(effect.timeout_seconds, self._expire, attempt, machine.peer, member)
+
+    def has_begun(self, peer: PeerId, key: Digest) -> bool:
+        """In this life or an earlier one."""
+        return (key, peer) in self._commitments
+
+    def _commit(self, attempt: _Attempt, machine: "Machine", effect: Average) -> None:
+        """Training after a restart gives other bytes, as it does on a real device."""
+        life = sum(isinstance(record, Incarnation) for record in machine.disk.journal)
+        pledge = pledge_of(machine.peer, effect, "contribution", canonical.digest([effect.key, life]))
+        known = self._commitments.setdefault((effect.key, machine.peer), pledge)
+        if known.content != pledge.content:
+            self.show(attempt.joined.values(), known, pledge)
+
+    def show(self, members: Iterable[_Member], one: Pledge, other: Pledge) -> None:
+        """These members hold two pledges of one peer that differ."""
+        first, second = sorted((one, other), key=lambda pledge: pledge.content)
+        for member in members:
+            if member.process.is_alive:
+                member.process.agreement.state(Equivocation(first=first, second=second))
 
     def cancel(self, process: "Process", key: tuple[InstanceId, int, int]) -> None:
         """The end of an attempt, or of a repair, is not reported any more."""
@@ -223,6 +251,13 @@ class Averaging:
     def _keep(self, process: "Process", instance: InstanceId, number: int, average: object) -> None:
         process.buffers.put(instance, number, average)
         process.serve_average(instance, number, average)
+
+
+def pledge_of(peer: PeerId, effect: Average, kind: Literal["contribution", "reduction"], content: Digest) -> Pledge:
+    """Signed by the peer, about this attempt."""
+    plan, number = effect.plan, effect.round
+    unsigned = Pledge(kind=kind, peer=peer, plan=plan, round=number, key=effect.key, content=content, signature="")
+    return replace(unsigned, signature=sign(peer, unsigned.payload))
 
 
 def _failed(effect: Average | RepairAverage, reason: str, suspects: tuple[PeerId, ...]) -> AverageFailed:

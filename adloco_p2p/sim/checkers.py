@@ -20,7 +20,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Ballot, JoinRequest, LedgerEntry, Reorg, Verify, Vote
 from adloco_p2p.core.model.messages import Accepted, Ack, Heartbeat, Leave, Prepare, Promise, Promised, Proposal, Refusal, Voted
 from adloco_p2p.core.model.run_progress import proven_samples
-from adloco_p2p.core.model.types import Decide, Digest, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.core.model.types import Decide, Digest, PeerId, Report, RosterChange, RoundPlan, roster_of
 from adloco_p2p.sim.healing import Healing
 from adloco_p2p.sim.orders import signers_and_course
 
@@ -288,9 +288,10 @@ class Checkers:
             signers, course = signers_and_course(parent, value)
         except ValueError as error:
             raise Violation(f"round {entry.plan.round}: {error}") from None
+        banned = {made.subject for made in value.statements if made.action == "ban" and made.subject in roster_of(parent)}
         change = RosterChange(
             joined=tuple((join.peer, join.capacity) for join in value.joined),
-            departed=value.departed,
+            departed=tuple(sorted({*value.departed, *banned})),
             branches=self.healing.newly_named(entry),
             signers=signers,
             course=course,

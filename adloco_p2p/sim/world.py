@@ -12,7 +12,8 @@ from random import Random
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import Command, Commanded
+from adloco_p2p.core.model.commands import Command
+from adloco_p2p.core.model.events import Commanded
 from adloco_p2p.core.model.ledger_entry import SignedReport
 from adloco_p2p.core.model.messages import Supply
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules

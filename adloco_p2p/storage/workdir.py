@@ -6,6 +6,7 @@ manifest.bin       the same, signed by the run's author: what joiners are given
 identity.key       this peer's private key: its owner is this peer
 peers.json         where other peers were found last time
 journal.bin        votes and final plans (`journal.py`)
+attempts.txt       averaging attempts that were begun (`attempt_keys.py`)
 events.jsonl       what happened, one line each (`event_log.py`)
 checkpoints/       the state at round boundaries (`checkpoint.py`)
 crash.txt          how the last crash ended; it is in support-bundle.zip too (`support_bundle.py`)

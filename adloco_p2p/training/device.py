@@ -30,6 +30,15 @@ def select_device(peer_config: PeerConfig) -> torch.device:
     return torch.device("cuda", index)
 
 
+def is_bfloat16(precision: str, device: torch.device) -> bool:
+    """Whether `model.precision` means bfloat16 arithmetic on this device."""
+    if precision != "auto":
+        return precision == "bfloat16"
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0) or torch.version.hip is not None
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
 def configure_device(peer_config: PeerConfig) -> torch.device:
     """Set what torch keeps per process: threads, determinism, and the part of the GPU's memory that may be used."""
     device = select_device(peer_config)
@@ -40,5 +49,6 @@ def configure_device(peer_config: PeerConfig) -> torch.device:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(peer_config.deterministic)
     if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = peer_config.tf32
         torch.cuda.set_per_process_memory_fraction(peer_config.memory_fraction, device)
     return device

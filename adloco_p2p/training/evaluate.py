@@ -18,7 +18,7 @@ def heldout_loss(shell: ModelShell, parameters: torch.Tensor, rows: Batch, *, mi
     """
     tokens = rows.num_predicted_tokens
     assert tokens > 0, "nothing to predict"
-    with shell.evaluating(parameters.to(shell.device)):
+    with shell.evaluating(parameters.to(shell.device, torch.float32)):
         while True:
             try:
                 total = torch.zeros((), dtype=torch.float64, device=shell.device)

@@ -7,8 +7,10 @@ from where they began, and the outer step, when it comes, leaves the local param
 averaged in turn, only those of the round's fragment come to the boundary; the others go on, and are part of the snapshot.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import TypeVar
 
 import torch
 import transformers
@@ -17,14 +19,14 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import InnerResult, RunInner
 from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict, within_scalars
-from adloco_p2p.errors import LocalProtocolError, StorageError
+from adloco_p2p.errors import DeviceError, LocalProtocolError, StorageError
 from adloco_p2p.numerics.batch import Batch, Feed
 from adloco_p2p.numerics.digest import state_digests
 from adloco_p2p.numerics.layout import flatten, fragment
 from adloco_p2p.numerics.outer_optimizer import is_sound, outer_step_
 from adloco_p2p.numerics.reduction import weighted_average
 from adloco_p2p.training.adapters import draw_adapter_
-from adloco_p2p.training.device import configure_device
+from adloco_p2p.training.device import configure_device, is_bfloat16
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.inner_loop import OnProgress, run_inner_steps
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, has_shape_of, inner_optimizer, load_state_
@@ -38,11 +40,13 @@ from adloco_p2p.training.shell import ModelShell
 
 GUARD_ROWS = 32
 """Rows on which an outer step is measured, before and after it."""
+Result = TypeVar("Result")
 
 
 class Hosting:
-    """A peer's instances. All vectors that go in or out are fp32 on the CPU, of size P; of a round's pseudo-gradient and its
-    average, of the size R of the round's fragment, which is P unless the run has fragments."""
+    """A peer's instances. All vectors that go in or out are on the CPU, of size P; of a round's pseudo-gradient and its
+    average, of the size R of the round's fragment, which is P unless the run has fragments. They are fp32; outer parameters
+    and outer momentum are bf16 where the run keeps them so (`outer.state`)."""
 
     def __init__(self, run: RunConfig, peer_config: PeerConfig, me: PeerId, feed: Feed) -> None:
         """Builds the model. Raises ConfigError for a model or a device that cannot be had."""
@@ -52,7 +56,7 @@ class Hosting:
         self._device = configure_device(peer_config)
         self._feed = InputWorker(feed, device=self._device)
         module = self._build_model(InstanceId(0))
-        self._shell = ModelShell(module, device=self._device, is_bfloat16=run.model.precision == "bfloat16")
+        self._shell = ModelShell(module, device=self._device, is_bfloat16=is_bfloat16(run.model.precision, self._device))
         if peer_config.activation_checkpointing:
             self._shell.recompute_activations()
         self._instances: dict[InstanceId, Instance] = {}
@@ -60,7 +64,10 @@ class Hosting:
         self._residual: dict[InstanceId, torch.Tensor] = {}
         """What earlier pseudo-gradients lost on their way into an average (error feedback), [P]; checkpointed, forgotten with
         the instance."""
+        self._state_dtype = torch.bfloat16 if run.outer.state == "bfloat16" else torch.float32
         self._micro_batch_limit: MicroBatchLimit | None = None
+        self._training: InstanceId | None = None
+        """The instance whose inner steps are under way."""
         self._heldout: Batch | None = None
 
     # --- what is hosted ----------------------------------------------------------------------------------------------
@@ -78,6 +85,11 @@ class Hosting:
     def num_parameters(self) -> int:
         """P."""
         return self._shell.layout.num_parameters
+
+    @property
+    def state_dtype(self) -> torch.dtype:
+        """Of outer parameters and outer momentum."""
+        return self._state_dtype
 
     @property
     def snapshot_bytes(self) -> int:
@@ -99,7 +111,7 @@ class Hosting:
     def start(self, instances: Sequence[InstanceId]) -> None:
         """Host fresh instances, as the run's seed makes them: the same on every peer."""
         for instance in instances:
-            self._instances[instance] = self._new(self._fresh(instance), momentum=None)
+            self._instances[instance] = self._new(self._fresh(instance).to(self._state_dtype), momentum=None)
 
     def adopt(self, instance: InstanceId, outer: torch.Tensor, momentum: torch.Tensor) -> None:
         """Host an instance whose state came from others, or replace what is here by it: zero moments, adoption warm-up.
@@ -129,6 +141,7 @@ class Hosting:
         """
         instance_id = effect.plan.instance
         instance = self._get(instance_id)
+        self._with_room(lambda: instance.local, keep=instance_id)
         if effect.is_ahead:
             self._run_ahead(instance_id)
         elif not instance.is_at_boundary:  # a round that never got an average
@@ -144,7 +157,7 @@ class Hosting:
             num_batches=effect.share.inner_steps,
         )
         micro_batch_limit = self.micro_batch_limit  # probing draws from torch's random state, so before it is seeded
-        with self._own_randomness(), batches:
+        with self._own_randomness(), batches, self._stays_on_device(instance_id):
             torch.manual_seed(derived_seed(self._run.seed, "inner", instance_id, self._me, effect.round))
             result = run_inner_steps(
                 self._shell,
@@ -182,10 +195,11 @@ class Hosting:
         """Begin a round from the outer parameters as they are, or from where this host's own pseudo-gradient, in place of the
         average that is under way, would bring them."""
         hosted = self._get(instance)
-        start = hosted.outer.clone()
+        start = hosted.outer.to(torch.float32, copy=True)
         weight = {"eager": hosted.fraction, "forecast": 1.0}.get(self._run.outer.overlap)
         if weight is not None:
-            self._step(start, hosted.momentum.clone(), self.pseudo_gradient(instance) * weight)
+            momentum = hosted.momentum.to(torch.float32, copy=True)
+            self._step(start, momentum, self.pseudo_gradient(instance) * weight)
         self._residual.pop(instance, None)  # it travels with the pseudo-gradient, and what is lost comes back with the average
         hosted.run_ahead(start)
 
@@ -218,8 +232,17 @@ class Hosting:
         """
         hosted = self._get(instance)
         part = self._fragment_of(round)
-        outer, momentum = hosted.outer.clone(), hosted.momentum.clone()
-        self._step(outer[part], momentum[part], averaged)
+        outer, momentum = hosted.new_outer()
+        if len(averaged) < self.num_parameters:
+            outer.copy_(hosted.outer)
+            momentum.copy_(hosted.momentum)
+        self._step(
+            hosted.outer[part],
+            hosted.momentum[part],
+            averaged,
+            into=(outer[part], momentum[part]),
+            rounding_seed=derived_seed(self._run.seed, "outer rounding", instance, round),
+        )
         is_applied = is_sound(outer[part], momentum[part])
         if is_applied:
             if self._run.guard.enabled:
@@ -295,7 +318,16 @@ class Hosting:
         """The parameters that the pseudo-gradient of the current round refers to."""
         return slice(0, self.num_parameters) if hosted.round is None else self._fragment_of(hosted.round)
 
-    def _step(self, outer: torch.Tensor, momentum: torch.Tensor, averaged: torch.Tensor) -> None:
+    def _step(
+        self,
+        outer: torch.Tensor,
+        momentum: torch.Tensor,
+        averaged: torch.Tensor,
+        *,
+        into: tuple[torch.Tensor, torch.Tensor] | None = None,
+        rounding_seed: int = 0,
+    ) -> None:
+        """As `outer_step_`, by the run's rules."""
         rules = self._run.outer
         outer_step_(
             outer,
@@ -304,6 +336,8 @@ class Hosting:
             kind=rules.kind,
             learning_rate=rules.learning_rate,
             momentum_factor=rules.momentum,
+            into=into,
+            rounding_seed=rounding_seed,
         )
 
     def _keep_residual(self, instance: InstanceId, part: slice, residual: torch.Tensor, *, is_late: bool) -> None:
@@ -342,7 +376,7 @@ class Hosting:
         """
         for fork in forks:
             for target in fork.targets:
-                self._instances[target] = self._get(fork.source).copy()
+                self._instances[target] = self._with_room(self._get(fork.source).copy, keep=fork.source)
         for merge in merges:
             self._merge(merge)
             for source in merge.sources:
@@ -352,7 +386,7 @@ class Hosting:
     def probe_merge(self, merge: Merge) -> ProbeVerdict:
         """Held-out losses of the sources and of the point that the merge would give; changes nothing."""
         losses = tuple(within_scalars(self.evaluate(source)) for source in merge.sources)
-        merged = weighted_average([self._get(source).outer for source in merge.sources], merge.weights)
+        merged = weighted_average([self._get(source).outer.float() for source in merge.sources], merge.weights)
         return ProbeVerdict(
             sources=merge.sources,
             target=merge.target,
@@ -389,7 +423,9 @@ class Hosting:
         """Host an instance as a snapshot left it. Outer parameters and momentum are kept, the others copied. Raises
         StorageError for one of another model."""
         has_local = self._run.averaging.fragments > 1 or "local" in tensors
-        self._check_saved(instance, tensors, ("outer", "momentum", *(["local"] if has_local else [])))
+        self._check_saved(instance, tensors, ("outer", "momentum"), self._state_dtype)
+        if has_local:
+            self._check_saved(instance, tensors, ("local",), torch.float32)
         match meta:
             case {"optimizer_steps": int(steps), "adoption_steps": int() | None as adoption_steps, "feed": dict(feed_state)}:
                 pass
@@ -409,9 +445,11 @@ class Hosting:
             self._residual[instance] = tensors["residual"].clone()
         self._feed.restore(instance, feed_state)
 
-    def _check_saved(self, instance: InstanceId, tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> None:
+    def _check_saved(
+        self, instance: InstanceId, tensors: Mapping[str, torch.Tensor], names: Sequence[str], dtype: torch.dtype
+    ) -> None:
         for name in names:
-            if name not in tensors or tensors[name].shape != (self.num_parameters,) or tensors[name].dtype != torch.float32:
+            if name not in tensors or tensors[name].shape != (self.num_parameters,) or tensors[name].dtype != dtype:
                 raise StorageError(f"checkpoint of instance {instance}: {name} is missing or not of this model", code="E405")
 
     # --- inside ------------------------------------------------------------------------------------------------------
@@ -420,6 +458,37 @@ class Hosting:
         if instance not in self._instances:
             raise LocalProtocolError(f"instance {instance} is not hosted here; hosted: {self.hosted}")
         return self._instances[instance]
+
+    def _with_room(self, work: Callable[[], Result], *, keep: InstanceId | None) -> Result:
+        """What `work` gives; where the device's memory is short, while all instances but `keep`, and the one that is training,
+        wait on the host. Raises DeviceError where that is not enough."""
+        try:
+            return work()
+        except torch.OutOfMemoryError:
+            pass
+        # outside the handler, which would keep the failed attempt's tensors alive
+        for instance, hosted in self._instances.items():
+            if instance not in (keep, self._training):
+                hosted.leave_device()
+        if self._training is None:
+            self._shell.unbind()
+        self._shell.free_cache()
+        try:
+            return work()
+        except torch.OutOfMemoryError as error:
+            raise DeviceError(
+                f"memory_fraction: {self._device} does not hold one instance of {self.num_parameters} parameters and a second"
+                " set of them; raise it, or lower max_micro_batch",
+                code="E502",
+            ) from error
+
+    @contextmanager
+    def _stays_on_device(self, instance: InstanceId) -> Iterator[None]:
+        self._training = instance
+        try:
+            yield
+        finally:
+            self._training = None
 
     def _own_randomness(self) -> AbstractContextManager[None]:
         """Random draws inside leave torch's global random state as it was."""
@@ -478,11 +547,11 @@ class Hosting:
         weights = [weight for _, weight in taken]
         if all(source is target for source, _ in taken):
             return  # a merge that only ends other instances leaves the survivor as it is
-        outer = weighted_average([source.outer for source, _ in taken], weights)
+        outer = weighted_average([source.outer.float() for source, _ in taken], weights).to(self._state_dtype)
         if rules.outer_momentum == "zero":
             momentum = torch.zeros_like(target.momentum)
         else:
-            momentum = weighted_average([source.momentum for source, _ in taken], weights)
+            momentum = weighted_average([source.momentum.float() for source, _ in taken], weights).to(self._state_dtype)
         target.set_outer(outer, momentum)
         if rules.inner_state == "reset":
             target.forget_moments()
@@ -491,4 +560,6 @@ class Hosting:
     def _heldout_loss(self, outer: torch.Tensor) -> float:
         if self._heldout is None:
             self._heldout = self._feed.heldout(self._run.evaluation.rows)
-        return heldout_loss(self._shell, outer, self._heldout, micro_batch=self.micro_batch_limit)
+        return self._with_room(
+            partial(heldout_loss, self._shell, outer, self._heldout, micro_batch=self.micro_batch_limit), keep=None
+        )

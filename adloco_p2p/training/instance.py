@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from adloco_p2p.training.inner_optimizer import InnerOptimizer, load_state_
+from adloco_p2p.training.inner_optimizer import InnerOptimizer, State, load_state_
 
 STATES_KEPT = 2
 """Outer steps that an instance can go back by: the one that an alarm is about, and the one made meanwhile."""
@@ -14,7 +14,8 @@ NewOptimizer = Callable[[torch.Tensor], InnerOptimizer]
 
 
 class Instance:
-    """Parameters and optimizers of one instance, as flat fp32 vectors of P elements.
+    """Parameters and optimizers of one instance, as flat vectors of P elements: fp32, and where the run says so (`outer.state`)
+    bf16 for outer parameters and momentum, with half of their bytes.
 
     | what | where | bytes |
     |---|---|---|
@@ -33,6 +34,8 @@ class Instance:
         self._device = device
         self._new_optimizer = new_optimizer
         self._trained: tuple[torch.Tensor, InnerOptimizer] | None = None
+        self._waiting: tuple[torch.Tensor, State, int] | None = None
+        """Local parameters, and state and steps of the optimizer, on the host; see `leave_device`."""
         self.kept: deque[tuple[torch.Tensor, torch.Tensor]] = deque(maxlen=STATES_KEPT)
         """States before the last outer steps, oldest first."""
         self.set_outer(outer, torch.zeros_like(outer) if momentum is None else momentum)
@@ -55,10 +58,15 @@ class Instance:
     def set_outer(self, outer: torch.Tensor, momentum: torch.Tensor) -> None:
         """Outer parameters and momentum <- these [P]."""
         for vector in (outer, momentum):
-            assert vector.dtype == torch.float32 and vector.device.type == "cpu" and vector.ndim == 1
-        assert outer.shape == momentum.shape
-        self.outer = outer.pin_memory() if self._device.type == "cuda" else outer
+            assert vector.dtype in (torch.float32, torch.bfloat16) and vector.device.type == "cpu" and vector.ndim == 1
+        assert outer.shape == momentum.shape and outer.dtype == momentum.dtype
+        self.outer = outer.pin_memory() if self._device.type == "cuda" else outer  # no copy of one that is pinned already
         self.momentum = momentum
+
+    def new_outer(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Vectors without values that the next outer parameters and momentum are written into."""
+        is_pinned = self._device.type == "cuda"
+        return torch.empty_like(self.outer, pin_memory=is_pinned), torch.empty_like(self.momentum)
 
     @property
     def state(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -71,10 +79,20 @@ class Instance:
 
     def _training(self) -> tuple[torch.Tensor, InnerOptimizer]:
         """What training needs, made when it is first asked for: states that are only served or merged cost no device memory."""
-        if self._trained is None:
-            local = self.outer.to(self._device, copy=True)
+        if self._trained is None and self._waiting is not None:
+            parameters, state, steps = self._waiting
+            local = parameters.to(self._device, copy=True)
+            optimizer = self._new_optimizer(local)
+            load_state_(optimizer, state, steps)
+            self._trained, self._waiting = (local, optimizer), None
+        elif self._trained is None:
+            local = self.outer.to(self._device, torch.float32, copy=True)
             self._trained = local, self._new_optimizer(local)
         return self._trained
+
+    @property
+    def _has_trained(self) -> bool:
+        return self._trained is not None or self._waiting is not None
 
     @property
     def local(self) -> torch.Tensor:
@@ -84,6 +102,14 @@ class Instance:
     @property
     def optimizer(self) -> InnerOptimizer:
         return self._training()[1]
+
+    def leave_device(self) -> None:
+        """Wait on the host until training asks for it again, and leave the device's memory to others. Changes no value."""
+        if self._trained is not None:
+            local, optimizer = self._trained
+            state = {name: tensor.to("cpu", copy=True) for name, tensor in optimizer.state.items()}
+            self._waiting = local.to("cpu", copy=True), state, optimizer.steps
+            self._trained = None
 
     def forget_moments(self) -> None:
         """Zero the inner optimizer's state and warm the learning rate up again: it belongs to parameters that are gone (method
@@ -108,7 +134,7 @@ class Instance:
 
     def return_to_outer(self, part: slice = slice(None)) -> None:
         """Local parameters <- outer parameters, or those of a part: the boundary between two rounds."""
-        if self._trained is not None:
+        if self._has_trained:
             self.local[part].copy_(self.outer[part])
         self.is_at_boundary, self.start, self.round = True, None, None
         self.is_carried = self.has_diverged = False
@@ -122,7 +148,7 @@ class Instance:
         """A fork: equal in everything; neither changes what is the other's. Taken at a boundary."""
         assert self.is_at_boundary
         twin = Instance(self.outer, momentum=self.momentum, device=self._device, new_optimizer=self._new_optimizer)
-        if self._trained is not None:
+        if self._has_trained:
             load_state_(twin.optimizer, self.optimizer.state, self.optimizer.steps)
         twin.adoption_steps = self.adoption_steps
         return twin

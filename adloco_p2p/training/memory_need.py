@@ -4,8 +4,8 @@
 |---|---|---|
 | gradient, shared by all instances | device | 4 |
 | local parameters; state of the inner optimizer, of each instance | device | 4; 8 with AdamW |
-| outer parameters and momentum at the newest two boundaries: trained, served to joiners, and saved without a copy | host | 16 |
-| with `guard.enabled`, outer parameters and momentum one boundary further back | host | 8 |
+| outer parameters and momentum at the newest two boundaries: trained, served to joiners, and saved without a copy | host | 16; 8 as bfloat16 |
+| with `guard.enabled`, outer parameters and momentum one boundary further back | host | 8; 4 as bfloat16 |
 | pseudo-gradient and average, and as encoded what other hosts send and what is kept for repairs; or, at another time, the copy of the inner optimizer's state that a checkpoint writes | host | 8 and twice the codec's; or 8 |
 | what a coarse codec lost in earlier rounds, and in the average under way; where a round began that did not wait | host | 4, 4; 4 |
 
@@ -19,8 +19,6 @@ from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.layout import Layout
 
 _FLOAT = 4
-_STATES = 2 * 2 * _FLOAT
-"""Outer parameters and momentum, at two boundaries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +40,8 @@ def memory_need(run: RunConfig, layout: Layout, *, matrices: frozenset[str]) -> 
     size = layout.num_parameters
     optimizer = _optimizer_bytes(run, layout, matrices)
     averaging = 2 * _FLOAT + 2 * run.averaging.bytes_per_value * run.averaging.fragments
-    lasting = _STATES + (_STATES // 2 if run.guard.enabled else 0)
+    state = 2 * (2 if run.outer.state == "bfloat16" else _FLOAT)  # outer parameters and momentum
+    lasting = (3 if run.guard.enabled else 2) * state
     if codec_named(run.averaging.codec).needs_feedback:
         averaging += _FLOAT
         lasting += _FLOAT if run.averaging.feedback else 0
@@ -53,7 +52,7 @@ def memory_need(run: RunConfig, layout: Layout, *, matrices: frozenset[str]) -> 
         device=2 * _FLOAT * size + optimizer,
         device_more=_FLOAT * size + optimizer,
         host=lasting * size + max(round(averaging * size), optimizer),
-        checkpoint=2 * _FLOAT * size + optimizer,
+        checkpoint=state * size + optimizer,
     )
 
 

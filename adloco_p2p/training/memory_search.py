@@ -72,7 +72,7 @@ def _step_bytes(shell: ModelShell, rows: Batch) -> int:
     """Bytes of a forward and backward beside parameters and gradients.
 
     The tensors that autograd saves, and as a guess twice the largest saved tensor again: backward makes the logits' gradient
-    beside them."""
+    beside them. Logits that are made in chunks are not saved, and count as a chunk's."""
     own = {parameter.untyped_storage().data_ptr() for parameter in shell.module.parameters()}  # a frozen base, too
     saved: dict[int, int] = {}
 
@@ -89,7 +89,7 @@ def _step_bytes(shell: ModelShell, rows: Batch) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         shell.token_losses(rows)
-    return sum(saved.values()) + 2 * max(saved.values())
+    return sum(saved.values()) + 2 * max(saved.values()) + shell.logits_bytes(rows.input_ids.numel())
 
 
 def search_cuda(

@@ -10,6 +10,7 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from adloco_p2p.numerics.grad_stats import half_products
 from adloco_p2p.numerics.layout import layout_of, trainable_parameters
+from adloco_p2p.training.chunked_loss import CHUNK_VALUES, chunked_cross_entropy, head_of, hidden_states
 
 
 class ModelShell:
@@ -24,8 +25,22 @@ class ModelShell:
         self.gradient = torch.zeros(self.layout.num_parameters, device=device)  # [P], accumulated by backward
         self._is_bfloat16 = is_bfloat16
         self._recomputes = False
+        self._logits_of, self._head = head_of(self.module), self.module.get_output_embeddings()
         self._bound: torch.Tensor | None = None
         self._accumulate_in_place()
+
+    @property
+    def is_loss_chunked(self) -> bool:
+        """Whether the logits of a micro-batch are made, and forgotten, some tokens at a time."""
+        return self._logits_of is not None
+
+    def logits_bytes(self, num_tokens: int) -> int:
+        """Of a chunked loss, for so many tokens, beside what autograd saves: logits and their gradient in fp32, and those of
+        the model's own type. 0 where all logits are saved."""
+        if not self.is_loss_chunked:
+            return 0
+        vocab_size: int = self.module.config.get_text_config().vocab_size
+        return 3 * 4 * min(CHUNK_VALUES, num_tokens * vocab_size)
 
     @contextmanager
     def keeping_activations(self) -> Iterator[None]:
@@ -89,6 +104,12 @@ class ModelShell:
         for parameter, (_, view) in zip(self.parameters, self.layout.views(flat), strict=True):
             parameter.data = view
 
+    def unbind(self) -> None:
+        """Hold no instance's vector any more; `bind` comes before the next use."""
+        self._bound = None
+        for parameter in self.parameters:
+            parameter.data = torch.empty(0, device=self.device)
+
     @contextmanager
     def evaluating(self, flat: torch.Tensor) -> Iterator[None]:
         """Compute with a vector [P] on its device without training, then be again what the shell was before."""
@@ -110,6 +131,11 @@ class ModelShell:
         end = batch.labels.new_full((batch.num_samples, 1), IGNORED_LABEL)
         targets = torch.cat([batch.labels[:, 1:], end], dim=1)  # [n, L]
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._is_bfloat16):
+            if self._logits_of is not None:
+                hidden = hidden_states(self.module, batch)
+                return chunked_cross_entropy(hidden.flatten(0, 1), targets.view(-1), self._logits_of, self._head).view(
+                    targets.shape
+                )
             # positions that restart, and no attention mask: transformers then keeps attention inside of each document
             output = self.module(input_ids=batch.input_ids, position_ids=batch.positions, use_cache=False)
         logits = output.logits  # [n, L, V]

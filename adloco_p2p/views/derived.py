@@ -41,6 +41,8 @@ class PeerRow:
     """Of the samples that the current plan gives out, in [0, 1]."""
     last_report: int | None
     instances: tuple[int, ...]
+    upload_bytes_per_second: float | None = None
+    """Of its last averages."""
     role: str = ""
     """`keeper`, or how long its probation lasts; empty for a full member."""
 
@@ -108,7 +110,7 @@ def phase(status: Status) -> str:
     if status.state in ("paused", "stopped", "finished"):
         return status.state
     if words := joining(status):
-        return words
+        return ", ".join(part for part in (words, download_words(status)) if part)
     phases = [row.phase for row in instance_rows(status) if row.phase != "by others"]
     return next((phase for phase in phases if phase not in ("done", "planned")), phases[0] if phases else "waiting")
 
@@ -131,6 +133,23 @@ def joining(status: Status) -> str:
         return ""
     working = [known.round for known in ahead if _has_work(status, known)]
     return f"fetching the state; training from round {working[0]} on" if working else "fetching the state"
+
+
+def download_words(status: Status) -> str:
+    """`57.0 MB of 90.0 MB, 3.10 MB/s, 10.6 s left`; empty where no state is on its way."""
+    downloads = status.downloads.values()
+    received, total = (sum(getattr(each, name) for each in downloads) for name in ("received_bytes", "total_bytes"))
+    if not total:
+        return ""
+    rate = sum(each.bytes_per_second or 0.0 for each in downloads)
+    left = f", {units.size(rate)}/s, {units.duration((total - received) / rate)} left" if rate > 0 else ""
+    return f"{units.size(received)} of {units.size(total)}{left}"
+
+
+def download_fraction(status: Status) -> float | None:
+    """Part of the states on their way that is here; none where none is on its way."""
+    total = sum(each.total_bytes for each in status.downloads.values())
+    return sum(each.received_bytes for each in status.downloads.values()) / total if total else None
 
 
 def _has_work(status: Status, plan: Plan) -> bool:
@@ -346,6 +365,7 @@ def peer_rows(status: Status) -> list[PeerRow]:
                 last_report=roster_entry.last_report,
                 instances=_hosted(plan, roster_entry.peer),
                 role=_role(roster_entry),
+                upload_bytes_per_second=roster_entry.upload_bytes_per_second or None,
             )
             for roster_entry in ordered
         ),

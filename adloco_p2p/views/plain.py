@@ -10,7 +10,7 @@ from adloco_p2p.core.model.course import in_words
 from adloco_p2p.core.model.telemetry import Log, Stamped
 from adloco_p2p.core.model.types import AS_CONFIGURED
 from adloco_p2p.views import derived, units
-from adloco_p2p.views.status import Status, apply, replay
+from adloco_p2p.views.status import SLOW_PEER, Status, apply, replay
 
 _LABEL_WIDTH = 8
 """The first word of a line is padded to this, so that the rest lines up."""
@@ -30,6 +30,7 @@ class PlainView:
         self._stream = stream
         self._status = Status()
         self._joining = ""
+        self._is_slow = False
 
     def start(self) -> None:
         """Nothing to prepare; there for the sake of one way to use both views."""
@@ -47,6 +48,10 @@ class PlainView:
         if joining and joining != self._joining:
             print(_joined("joining", joining), file=self._stream, flush=True)
         self._joining = joining
+        slow = self._status.warnings.get(SLOW_PEER, "")
+        if slow and not self._is_slow:  # the seconds change with every round; one line will do
+            print(_joined("slow", units.one_line(slow)), file=self._stream, flush=True)
+        self._is_slow = bool(slow)
 
     def stop(self) -> None:
         self._stream.flush()

@@ -15,9 +15,12 @@ from adloco_p2p.core.model.course import in_words, settings_at
 from adloco_p2p.core.model.telemetry import InstanceLine, Log, Stamped, shared
 from adloco_p2p.views import units
 from adloco_p2p.views.records import Activity, Decision, Incident, Life, RoundResult
+from adloco_p2p.views.slow_peer import slow_peer
 
 MAX_PLANS = 4
 """Plans kept: the current one, and those decided ahead of it."""
+SLOW_PEER = "slow peer"
+"""Key of the condition that rounds wait for the uplink of a peer."""
 MAX_INCIDENTS = 50
 """Past troubles kept for the view; `counts` still counts all of them."""
 
@@ -41,6 +44,8 @@ class Status:
     parameters: int = 0
     device: str = ""
     micro_batch_limit: int = 0
+    codec: str = ""
+    """In which pseudo-gradients travel."""
     unigram_entropy: float | None = None
     """Nats per token: what a model reaches that only knows how frequent each token is."""
     earlier_seconds: float = 0.0
@@ -78,6 +83,8 @@ class Status:
     stopping: str | None = None
     """Why it stops, or pauses."""
     finish: telemetry.Finished | None = None
+    downloads: Mapping[int, telemetry.StateDownload] = field(default_factory=dict)
+    """By instance: states on their way to this peer."""
     bandwidth: telemetry.Bandwidth | None = None
     """Rates and caps of now; none where nothing measures them."""
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -159,6 +166,7 @@ def _started(status: Status, event: telemetry.Started, time: float) -> Status:
         stopping=None,
         finish=None,
         bandwidth=None,
+        downloads={},
     )
 
 
@@ -173,7 +181,9 @@ def _plan(plan: telemetry.Plan, status: Status) -> Status:
     on_roster = {entry.peer for entry in plan.roster}
     states = {peer: state for peer, state in status.peer_states.items() if peer in on_roster or state != "left"}
     newest = tuple(known for _, known in sorted({**others, plan.round: plan}.items()))[-MAX_PLANS:]
-    return _ordered(replace(status, plans=newest, peer_states=states), newest[-1])
+    status = _ordered(replace(status, plans=newest, peer_states=states), newest[-1])
+    words = slow_peer(plan, status.results.values(), codec=status.codec, me=status.peer)
+    return _warning(telemetry.Warning(key=SLOW_PEER, message=words, active=bool(words)), status)
 
 
 def _ordered(status: Status, plan: telemetry.Plan) -> Status:
@@ -378,6 +388,13 @@ def _stopped(event: telemetry.Stopped, status: Status) -> Status:
 @fold.register
 def _bandwidth(event: telemetry.Bandwidth, status: Status) -> Status:
     return replace(status, bandwidth=event)
+
+
+@fold.register
+def _state_download(event: telemetry.StateDownload, status: Status) -> Status:
+    others = {instance: known for instance, known in status.downloads.items() if instance != event.instance}
+    is_over = event.received_bytes >= event.total_bytes
+    return replace(status, downloads=others if is_over else {**others, event.instance: event})
 
 
 @fold.register

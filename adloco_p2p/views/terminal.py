@@ -212,7 +212,9 @@ def _header(status: Status, measured: Sequence[Measure], width: int) -> list[Ren
         *((words, "") for words in traffic_words(asdict(derived.bandwidth(status)))),
         (tokens, ""),
     ]
-    return [_pieces(who, width), _run_line(status, width), _pieces(rates, width)]
+    arriving = derived.download_fraction(status)
+    download = [] if arriving is None else [_bar_line("state", arriving, derived.download_words(status), width)]
+    return [_pieces(who, width), _run_line(status, width), *download, _pieces(rates, width)]
 
 
 def _so_far(status: Status, measured: Sequence[Measure], width: int) -> list[RenderableType]:
@@ -231,8 +233,11 @@ def _so_far(status: Status, measured: Sequence[Measure], width: int) -> list[Ren
 
 def _run_line(status: Status, width: int) -> RenderableType:
     fraction = derived.run_fraction(status)
-    left = derived.position(status)
-    right = f"{units.percent(fraction)}  {_ending(status)}"
+    return _bar_line(derived.position(status), fraction, f"{units.percent(fraction)}  {_ending(status)}", width)
+
+
+def _bar_line(left: str, fraction: float, right: str, width: int) -> RenderableType:
+    """A bar between two texts; without it where there is no room."""
     bar = width - len(left) - len(right) - 2 * GAP
     if bar < 8:
         return _line(f"{left}  {right}", width)
@@ -330,6 +335,9 @@ _PEER_COLUMNS: tuple[_Column[PeerRow], ...] = (
     ),
     _Column(header="share", width=5, priority=4, is_right=True, cell=lambda row, _: Text(units.percent(row.share))),
     _Column(header="last report", width=11, priority=6, is_right=True, cell=lambda row, _: Text(_optional(row.last_report))),
+    _Column(
+        header="up/s", width=8, priority=7, is_right=True, cell=lambda row, _: Text(units.size(row.upload_bytes_per_second))
+    ),
     _Column(
         header="hosts instances",
         width=15,

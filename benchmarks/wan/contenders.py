@@ -25,6 +25,7 @@ from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import codec_named
 from benchmarks.averaging_loopback import DTYPES, cpu_seconds, dial, split
+from benchmarks.signing import BenchmarkIdentity
 
 INTERFACE = "link0"
 RAW_PORT, GLOO_PORT = 7201, 7202
@@ -108,11 +109,12 @@ def ours(task: Task, director: Director, *, rule: str = "mean") -> Iterator[Ways
     from adloco_p2p.core.model.types import PeerId
     from adloco_p2p.swarm.allreduce.averager import Averager
 
+    identity = BenchmarkIdentity()
     with asyncio.Runner() as runner:
 
         async def start() -> tuple[P2P, Averager]:
-            p2p = await P2P.create(host_maddrs=task.listen)
-            averager = Averager(p2p, part_bytes=PART_BYTES, codec=task.codec, aggregation=rule)
+            p2p = await P2P.create(host_maddrs=task.listen, identity_path=identity.path)
+            averager = Averager(p2p, part_bytes=PART_BYTES, codec=task.codec, aggregation=rule, **identity.signing)
             await averager.start()
             return p2p, averager
 

@@ -19,6 +19,8 @@ DROPOUT = with_run(
     )
 )
 
+BFLOAT16_STATE = with_run(outer=replace(RUN.outer, state="bfloat16"))
+
 
 def started(*instances: int, run: object = RUN) -> Hosting:
     peer = hosting(run)  # type: ignore[arg-type]
@@ -31,7 +33,7 @@ def everything(peer: Hosting, instance: int = ONE) -> dict[str, list[float]]:
     return {**{name: tensor.tolist() for name, tensor in tensors.items()}, **meta}  # type: ignore[dict-item]
 
 
-@pytest.mark.parametrize("run", [RUN, DROPOUT], ids=["llama", "gpt2 with dropout"])
+@pytest.mark.parametrize("run", [RUN, DROPOUT, BFLOAT16_STATE], ids=["llama", "gpt2 with dropout", "bfloat16 state"])
 def test_two_runs_are_bit_identical(run: object) -> None:
     torch.manual_seed(1)
     first = started(run=run)
@@ -80,7 +82,7 @@ def test_work_in_progress_survives_another_instance() -> None:
     assert torch.equal(peer.pseudo_gradient(ONE), before)
 
 
-@pytest.mark.parametrize("run", [RUN, DROPOUT], ids=["llama", "gpt2 with dropout"])
+@pytest.mark.parametrize("run", [RUN, DROPOUT, BFLOAT16_STATE], ids=["llama", "gpt2 with dropout", "bfloat16 state"])
 def test_save_and_resume_equals_uninterrupted(run: object) -> None:
     whole, first = started(run=run), started(run=run)
     for round_number in range(4):

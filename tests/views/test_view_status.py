@@ -139,6 +139,27 @@ def test_a_joiner_reads_what_it_waits_for(newest: int, words: str, phases: set[s
     assert derived.phase(status) == (words or "planned")
 
 
+def downloading(received: int, total: int) -> Made:
+    return {
+        "event": "state_download",
+        "time": START,
+        "round": 3,
+        "instance": 0,
+        "received_bytes": received,
+        "total_bytes": total,
+        "bytes_per_second": 3e6,
+    }
+
+
+def test_a_joiner_reads_how_much_of_the_state_is_here_and_how_long_it_takes() -> None:
+    status = apply(replay(joiner(seated_from=2, working_from=4)[:6]), downloading(57_000_000, 90_000_000))
+    assert derived.download_fraction(status) == pytest.approx(57 / 90)
+    assert derived.download_words(status) == "57.0 MB of 90.0 MB, 3.00 MB/s, 11.0 s left"
+    assert derived.phase(status) == f"fetching the state; training from round 4 on, {derived.download_words(status)}"
+    status = apply(status, downloading(90_000_000, 90_000_000))
+    assert (derived.download_fraction(status), derived.download_words(status)) == (None, "")
+
+
 def test_rows_tell_what_each_instance_does() -> None:
     rows = {row.instance: row for row in derived.instance_rows(status_at("average_failed", 9, 1))}
     assert (rows[0].phase, rows[0].step, rows[0].heldout_loss is not None) == ("done", 32, True)

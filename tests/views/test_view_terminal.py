@@ -6,10 +6,11 @@ import pytest
 from rich.console import Console
 
 from adloco_p2p.views import derived, units
+from adloco_p2p.views.members import member_row
 from adloco_p2p.views.status import Status
 from adloco_p2p.views.terminal import TerminalView, render
 from tests.views.golden import FOLDER, expected_files, screen, status_at
-from tests.views.synthetic import OTHERS, THIS, events, replay, stamped
+from tests.views.synthetic import OTHERS, START, THIS, events, replay, stamped
 
 BUSY = ("progress", 14, 2)
 
@@ -65,6 +66,23 @@ def test_a_peer_without_work_shows_no_empty_count() -> None:
     status = replay([begun, {**plan, "instances": [{**plan["instances"][0], "hosts": idle}]}])
     text = screen(status, 80, 24)
     assert "fetching the state" in text and "following   none this round" in text and "0/0" not in text
+
+
+def test_a_state_on_its_way_has_a_bar() -> None:
+    made = {"event": "state_download", "time": START, "round": 3, "instance": 0}
+    made |= {"received_bytes": 57_000_000, "total_bytes": 90_000_000, "bytes_per_second": 3e6}
+    line = next(line for line in screen(replay([events()[0], made]), 80, 24).splitlines() if line.strip().startswith("state"))
+    assert line.rstrip().endswith("57.0 MB of 90.0 MB, 3.00 MB/s, 11.0 s left")
+    assert line.count("\u2501") == round((line.count("\u2501") + line.count("\u2500")) * 57 / 90)
+
+
+def test_the_peers_of_a_swarm_stand_in_place_of_the_planned_ones() -> None:
+    rows = [member_row("peer-0", status_at(*BUSY)), member_row("peer-1", Status(), outside="importing libraries")]
+    console = Console(file=io.StringIO(), width=80, height=24, color_system=None)
+    with console.capture() as capture:
+        console.print(render(status_at(*BUSY), 80, 24, rows))
+    text = capture.get()
+    assert "Peers of this swarm (2)" in text and "importing libraries" in text and "hosts instances" not in text
 
 
 def test_the_instances_are_the_last_to_go() -> None:

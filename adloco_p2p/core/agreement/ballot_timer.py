@@ -8,6 +8,8 @@ from adloco_p2p.core.model.types import PeerId
 
 MAX_OVERTAKEN = 16
 """Ballots by which one proposer may take more than its turn in a slot."""
+RUN_OUT_SLOTS = 8
+"""A proposer that let a ballot run out, as this peer saw it, comes last for so many slots, and has no turn but its own."""
 
 
 class BallotTimer:
@@ -15,16 +17,30 @@ class BallotTimer:
 
     def __init__(self, context: Context, slot: Slot) -> None:
         self._context = context
+        self._slot = slot
         self._base_seconds = context.timing.ballot_timeout(len(slot.roster))
         self._begun_at: float | None = None
         """When a ballot was last begun or received."""
         self._timeout_seconds = 0.0
         """The time that this ballot gets."""
+        self._proposer: PeerId | None = None
+        """Whose ballot that is."""
         self._overtaken: dict[PeerId, int] = {}
-        """Ballots of each proposer that came while another was under way, or after its own."""
+        """Ballots of each proposer that came before its turn, while another was under way, or after its own."""
+        self.ready_at: float | None = None
+        """When this peer could have proposed a value."""
+        run_out = context.run_out
+        for peer in [peer for peer, round in run_out.items() if peer not in slot.roster or slot.round > round + RUN_OUT_SLOTS]:
+            del run_out[peer]
+        self._late = frozenset(run_out)
+        """They come last in this slot: what is seen of it counts in the next ones."""
 
-    def begin(self, now: float) -> None:
+    def begin(self, proposer: PeerId, now: float) -> None:
         """A ballot begins and gets its time, of a random length so that two proposers do not collide again and again."""
+        if self._proposer not in (None, self._context.me, proposer) and self._is_over(now):
+            assert self._proposer is not None
+            self._context.run_out[self._proposer] = self._slot.round
+        self._proposer = proposer
         self._begun_at = now
         self._timeout_seconds = self._base_seconds * (1 + self._context.draw() / 2)
 
@@ -35,21 +51,38 @@ class BallotTimer:
     def admit(self, ballot: Ballot, promised: Ballot | None, now: float) -> bool:
         """Give the ballot its time if it may be answered. A proposer that takes more than its turn again and again overtakes
         no other any more, and the others do not wait for it."""
-        is_over = self._begun_at is None or now >= self._begun_at + self._timeout_seconds
+        is_over = self._is_over(now) and not self._is_early(ballot.peer, now)
         is_own_again = promised is not None and promised.peer == ballot.peer
         overtaken = self._overtaken.get(ballot.peer, 0)
         if is_over and not is_own_again:
-            self.begin(now)
+            self.begin(ballot.peer, now)
             return True
         self._overtaken[ballot.peer] = overtaken + 1
-        if overtaken < MAX_OVERTAKEN:
-            self.begin(now)
+        if overtaken < (1 if ballot.peer in self._late else MAX_OVERTAKEN):
+            self.begin(ballot.peer, now)
             return True
         return is_own_again
 
+    def _is_over(self, now: float) -> bool:
+        """No ballot is under way that has time left."""
+        return self._begun_at is None or now >= self._begun_at + self._timeout_seconds
+
+    def _is_early(self, proposer: PeerId, now: float) -> bool:
+        """The slot has seen no ballot, and it is another one's turn. A peer that sees others ready, or alive, may be right: so
+        this counts against its `MAX_OVERTAKEN` only."""
+        order = self._in_turn(self._context.members.responsive(self._slot.order, now))
+        if self._begun_at is not None or proposer not in order:
+            return False
+        rank = order.index(proposer)
+        return rank > 0 and (self.ready_at is None or now < self.ready_at + (rank - 1) * self._base_seconds)
+
+    def _in_turn(self, order: Sequence[PeerId]) -> list[PeerId]:
+        """Those that let a ballot run out come last."""
+        return sorted(order, key=lambda peer: peer in self._late)
+
     def turn(self, order: Sequence[PeerId], *, ready_at: float, promised: Ballot | None) -> float:
         """When this peer may begin a ballot if no other peer does: at once for the first of `order`, later for the others."""
-        me = self._context.me
+        me, order = self._context.me, self._in_turn(order)
         if self._begun_at is None:
             return ready_at + order.index(me) * self._base_seconds
         last = promised.peer if promised is not None else None

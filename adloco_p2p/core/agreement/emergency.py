@@ -4,9 +4,10 @@ An emergency entry rests on less than a majority of the electorate: a few member
 them. A peer that sees no sign of such an emergency does not follow it for now.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from adloco_p2p.core.agreement.slot import Context, Slot
+from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model.electorate import is_emergency, is_majority
 from adloco_p2p.core.model.ledger_entry import Certificate
 from adloco_p2p.core.model.types import Digest, PeerId
@@ -33,13 +34,8 @@ class EmergencyCheck:
     def contradicts(
         self, slot: Slot, certificate: Certificate, departed: Sequence[PeerId], *, ready_at: float | None, now: float
     ) -> bool:
-        """Whether a value of this slot, with its certificate and the members that it takes off the roster, is not followed.
-
-        It leaves out a member that lives here and whose ledger does not go beyond this one. That counts while more than half
-        of the electors that live, and named their head within a lease, have no longer ledger either: they can go on without
-        the value. Where most are ahead the emergency happened while this peer was cut off, and it follows; as it does where
-        the members here had their time since `ready_at` and decided nothing.
-        """
+        """Whether a value of this slot, with its certificate and the members that it takes off the roster, is not followed
+        (`is_contradicted`). It is where the members here had their time since `ready_at` and decided nothing."""
         members, me = self._context.members, self._context.me
         lease = members.lease_seconds
         is_stuck = ready_at is not None and now > ready_at + STUCK_LEASES * lease
@@ -47,9 +43,17 @@ class EmergencyCheck:
             return False
         deciding = slot.counted([peer for peer in slot.roster if not members.lease_valid(peer, now)])
         heads = {peer: digest for peer, (digest, at) in self._heads.items() if now - at <= lease and peer in deciding}
-        with_us = {peer for peer, digest in heads.items() if digest in slot.ledger.position}
-        num_known = len(heads)
         if me in deciding and not members.is_passive:
-            with_us.add(me)
-            num_known += 1
-        return not with_us.isdisjoint({*certificate.absent, *departed}) and is_majority(len(with_us), num_known)
+            heads[me] = slot.digest
+        return is_contradicted([*certificate.absent, *departed], heads, slot.ledger)
+
+
+def is_contradicted(excluded: Sequence[PeerId], heads: Mapping[PeerId, Digest], ledger: Ledger) -> bool:
+    """Whether the next entry of the ledger, which excludes these members in an emergency, is not followed for now. `heads`: of
+    the electors that live, as they named it within a lease.
+
+    It leaves out one of them whose ledger does not go beyond this one. That counts while more than half of them have no longer
+    ledger either: they can go on without the entry. Where most are ahead the emergency happened while this peer was cut off.
+    """
+    with_us = {peer for peer, digest in heads.items() if digest in ledger.position}
+    return not with_us.isdisjoint(excluded) and is_majority(len(with_us), len(heads))

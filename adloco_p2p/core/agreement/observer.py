@@ -2,14 +2,19 @@
 
 An observer sends no heartbeat and no join request, and answers no message. It pings a few peers per period, whose heartbeats
 list the beats that they know, and pulls the entries that it lacks. It checks every entry as a member does (`check_entry` of
-`core/ledger/validation.py`), so a peer that serves it can withhold plans, but not invent them. Pure.
+`core/ledger/validation.py`), so a peer that serves it can withhold plans, but not invent them. An emergency entry it follows
+where a member with the same view would. Pure.
 """
 
 from collections.abc import Sequence
+from math import inf
 
+from adloco_p2p.core.agreement.emergency import STUCK_LEASES, is_contradicted
 from adloco_p2p.core.agreement.ledger_sync import LedgerExchange
 from adloco_p2p.core.agreement.membership import MAX_KNOWN, Timing
+from adloco_p2p.core.ledger.fork_choice import switch_between
 from adloco_p2p.core.ledger.ledger import Ledger
+from adloco_p2p.core.model.electorate import electorate, electors, is_emergency
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Verify
 from adloco_p2p.core.model.messages import Entries, Heartbeat, Ping, WireMessage
@@ -33,13 +38,20 @@ class Observer:
         self._contacts = dict.fromkeys(sorted(contacts)[:MAX_KNOWN])
         self._beats: dict[PeerId, int] = {}
         self._renewed_at: dict[PeerId, float] = {}
+        self._heads: dict[PeerId, tuple[Digest, float]] = {}
+        """Of members: the end of their ledger, as they named it themselves, and when that was."""
+        self._doubted: tuple[Digest, float] | None = None
+        """The plan whose successor was not followed, and since when."""
         self._turn = 0
         self._next_pings = 0.0
 
     def is_alive(self, peer: PeerId, now: float) -> bool:
         """Whether a beat of the peer came within its lease, directly or through others."""
-        lease = self._timing.lease(len(self.ledger.plans[-1].roster)) + 2 * PERIOD_SECONDS  # they are pinged in turn
-        return now - self._renewed_at.get(peer, -lease - 1.0) <= lease
+        return now - self._renewed_at.get(peer, -inf) <= self._lease_seconds
+
+    @property
+    def _lease_seconds(self) -> float:
+        return self._timing.lease(len(self.ledger.plans[-1].roster)) + 2 * PERIOD_SECONDS  # they are pinged in turn
 
     def meet(self, contacts: Sequence[PeerId]) -> None:
         """More peers to ping."""
@@ -69,6 +81,8 @@ class Observer:
 
     def _on_heartbeat(self, sender: PeerId, message: Heartbeat, now: float) -> list[Send]:
         self._note_beat(sender, message.beat, now)
+        if sender in roster_of(self.ledger.plans[-1]):
+            self._heads[sender] = (message.head.digest, now)
         position = self.ledger.position.get(message.roster)
         if position is not None:
             for peer, beat in zip(roster_of(self.ledger.plans[position]), message.heard, strict=False):
@@ -86,13 +100,39 @@ class Observer:
     # --- as the owner of a ledger that follows others ---
 
     def follow_entry(self, entry: LedgerEntry, now: float) -> bool:
-        del now
+        if self._is_contradicted(entry, now):
+            return False
         self.ledger.append(entry)
+        self._forget_heads()
         return True
 
     def follow_reorg(self, other: Ledger, now: float) -> None:
-        del now
+        reorg = switch_between(self.ledger, other)
+        if not reorg.lost and self._is_contradicted(reorg.won[0], now):
+            return
         self.ledger = other
+        self._forget_heads()
+
+    def _forget_heads(self) -> None:
+        """Of other peers than the members nothing is kept."""
+        roster = roster_of(self.ledger.plans[-1])
+        self._heads = {peer: head for peer, head in self._heads.items() if peer in roster}
+
+    def _is_contradicted(self, entry: LedgerEntry, now: float) -> bool:
+        """Of the next entry: whether it is an emergency of which there is no sign here. That counts for as long as the members
+        have to decide otherwise (`EmergencyCheck`)."""
+        parent, certificate = self.ledger.plans[-1], entry.certificate
+        if not is_emergency(certificate, parent):
+            return False
+        roster, deciding, lease = roster_of(parent), electorate(parent), self._lease_seconds
+        living = electors(deciding, roster, [peer for peer in roster if not self.is_alive(peer, now)])
+        turn = PERIOD_SECONDS * len(roster) / NUM_PINGED  # until each was pinged
+        heads = {peer: head for peer, (head, at) in self._heads.items() if now - at <= lease + turn and peer in living}
+        if not is_contradicted([*certificate.absent, *entry.value.departed], heads, self.ledger):
+            return False
+        if self._doubted is None or self._doubted[0] != entry.value.parent:
+            self._doubted = (entry.value.parent, now)
+        return now <= self._doubted[1] + STUCK_LEASES * lease
 
 
 def _no_recall(plan: Digest) -> LedgerEntry:

@@ -100,7 +100,7 @@ class Proposer:
             or (self._majority_at is not None and now >= self._majority_at + timing.grace_seconds)
             or (self._first_at is not None and now >= self._first_at + self._values.straggler_seconds)
         ):
-            self.ready_at = now
+            self.ready_at = self._timer.ready_at = now
 
     def _is_paused(self) -> bool:
         """Whether signers paused the run and none resumes it, as far as this peer knows."""
@@ -139,7 +139,7 @@ class Proposer:
         if self.ready_at is None or not self._may_propose(now) or now < self._due(self.ready_at, now):
             return False
         slot, me, promised = self._slot, self._context.me, self._acceptor.promised
-        self._timer.begin(now)
+        self._timer.begin(me, now)
         self._absent = tuple(peer for peer in slot.roster if self._context.members.is_absent(peer, now))
         self._promises, self._has_proposed = {}, False
         if promised is None and slot.order[0] == me:
@@ -169,7 +169,7 @@ class Proposer:
         is_counted = sender in slot.counted(self._absent)
         if is_counted and message.promised is not None and (promised is None or message.promised > promised):
             self._acceptor.promise(message.promised)
-            self._timer.begin(now)
+            self._timer.begin(message.promised.peer, now)
         elif message.alive and not self._has_proposed:
             self._try_again(now)
 

@@ -5,8 +5,8 @@ before the next begins, so Persist before Send is a guarantee. Long ones are han
 """
 
 from dataclasses import dataclass, field, fields
-from typing import Literal, get_args
 
+from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.ledger_entry import Decree, Reorg
 from adloco_p2p.core.model.messages import JournalRecord, WireMessage
 from adloco_p2p.core.model.telemetry import Log
@@ -221,12 +221,6 @@ class FetchFailed:
     instance: InstanceId
     round: int
     reason: str
-
-
-Command = Literal["pause", "resume", "drain", "leave", "checkpoint"]
-"""pause: end the round, leave the roster, keep following. resume: take part again. drain: end the round, save, leave, stop.
-leave: the same at once, without the round under way. checkpoint: save at the next boundary."""
-COMMANDS: tuple[Command, ...] = get_args(Command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

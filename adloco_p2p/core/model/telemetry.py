@@ -70,6 +70,8 @@ class Started(Log):
     unigram_entropy: float | None = None
     """What a model reaches that only knows how frequent each token is."""
     resumed_round: int | None = None
+    codec: str = ""
+    """In which pseudo-gradients travel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +145,8 @@ class RosterLine:
     samples_per_second: float
     """0 before the first report."""
     last_report: int | None
+    upload_bytes_per_second: float = 0.0
+    """Of its last averages; 0 where nothing was measured yet."""
     probation: int = 0
     """Reports that it owes until it votes, proposes and reduces."""
     is_keeper: bool = False
@@ -187,6 +191,7 @@ def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
             peer=entry.peer,
             samples_per_second=entry.capacity.samples_per_second,
             last_report=entry.last_report,
+            upload_bytes_per_second=entry.capacity.upload_bytes_per_second,
             probation=entry.probation,
             is_keeper=entry.capacity.is_keeper,
         )
@@ -476,7 +481,20 @@ class Bandwidth(Log):
     """Quiet hours: of their caps and the user's the lower ones hold."""
 
 
-LIVE_ONLY = (Progress, Phase, Bandwidth, Listening)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateDownload(Log):
+    """The state of an instance on its way to this peer, in verified bytes."""
+
+    round: int
+    """The boundary before it."""
+    instance: InstanceId
+    received_bytes: int
+    total_bytes: int
+    bytes_per_second: float | None
+    """Since the download began."""
+
+
+LIVE_ONLY = (Progress, Phase, Bandwidth, Listening, StateDownload)
 """Events that the event file does not hold: many, and all of their content is in the event of the finished round."""
 EVENTS: Mapping[str, type[Log]] = {
     kind.event: kind for kind in [*globals().values()] if isinstance(kind, type) and issubclass(kind, Log) and kind is not Log

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.quiet_hours import quiet_until
-from adloco_p2p.core.model.events import Command
+from adloco_p2p.core.model.commands import Command
 from adloco_p2p.storage.disk import replace_file
 from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
 

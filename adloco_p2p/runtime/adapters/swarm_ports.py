@@ -1,12 +1,14 @@
 """The swarm room's pieces in the shape of the runtime's ports."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import torch
 
 from adloco_p2p.core.model import messages
 from adloco_p2p.core.model.messages import WireMessage
+from adloco_p2p.core.model.telemetry import StateDownload
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.runtime.node.ports import AveragedVector
@@ -165,10 +167,20 @@ class NetworkAveraging:
 class NetworkStates:
     """Serves the instances' own vectors, which nobody writes to: training never waits for a download, and nothing is copied."""
 
-    def __init__(self, server: StateServer, fetcher: StateFetcher, *, num_parameters: int) -> None:
+    def __init__(
+        self,
+        server: StateServer,
+        fetcher: StateFetcher,
+        *,
+        num_parameters: int,
+        dtype: torch.dtype,
+        write: Callable[[StateDownload], None],
+    ) -> None:
+        """`dtype` of the states. `write` takes the progress of what is fetched."""
+        self._write = write
         self._server = server
         self._fetcher = fetcher
-        self._num_parameters = num_parameters
+        self._num_parameters, self._dtype = num_parameters, dtype
         self._loop = asyncio.get_running_loop()
         self._partial: dict[InstanceId, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -187,10 +199,29 @@ class NetworkStates:
     async def fetch(
         self, *, instance: InstanceId, round: int, digest: Digest, from_peers: tuple[PeerId, ...]
     ) -> Sequence[torch.Tensor]:
-        size = self._num_parameters
-        outer, momentum = self._partial.setdefault(instance, (torch.zeros(size), torch.zeros(size)))
+        size, dtype, begun, before = self._num_parameters, self._dtype, time.monotonic(), None
+
+        def show(received: int, total: int) -> None:
+            nonlocal before
+            before = received if before is None else before  # what an earlier attempt has left
+            seconds = time.monotonic() - begun
+            rate = (received - before) / seconds if seconds > 0 else None
+            self._write(
+                StateDownload(round=round, instance=instance, received_bytes=received, total_bytes=total, bytes_per_second=rate)
+            )
+
+        if instance not in self._partial:
+            self._partial[instance] = torch.zeros(size, dtype=dtype), torch.zeros(size, dtype=dtype)
+        outer, momentum = self._partial[instance]
         await self._fetcher.fetch(
-            instance, round, digest, from_peers, outer=outer, momentum=momentum, timeout_seconds=FETCH_SECONDS
+            instance,
+            round,
+            digest,
+            from_peers,
+            outer=outer,
+            momentum=momentum,
+            timeout_seconds=FETCH_SECONDS,
+            on_progress=show,
         )
         self._partial.pop(instance, None)
         return outer, momentum

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
 
+from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.events import (
     ApplyOuter,
     Average,
@@ -18,7 +19,6 @@ from adloco_p2p.core.model.events import (
     Broadcast,
     CancelAverage,
     CarryOver,
-    Command,
     Commanded,
     DiscardRound,
     DropInstance,

@@ -1,6 +1,7 @@
 """The ports of the runtime to the rooms, as small Protocols. Each states its caller, its thread, and what may block.
 
-A vector is a flat float32 tensor on the CPU, shape [P]; the runtime only hands it on, so that it needs no torch.
+A vector is a flat tensor on the CPU, shape [P]: float32, and bfloat16 where states are kept so (`outer.state`). The runtime
+only hands it on, so that it needs no torch.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from adloco_p2p.core.model.telemetry import Bandwidth, Log
 from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict, PseudoGradientStatistics, Report
 
 Vector = Any
-"""torch.Tensor float32 [P], CPU."""
+"""torch.Tensor [P], CPU."""
 
 
 class Engine(Protocol):

@@ -55,6 +55,11 @@ class Download:
     def num_verified(self) -> int:
         return len(self._room) - len(self._missing)
 
+    @property
+    def verified_bytes(self) -> int:
+        """Of the chunks that are in their place."""
+        return sum(len(room) for chunk, room in enumerate(self._room) if chunk not in self._missing)
+
     async def begin(self, index: bytes) -> ChunkIndex:
         """Take the index that a donor sent; the first one counts, all others are equal. Raises RemoteProtocolError if it is
         not the one of the root."""

@@ -22,7 +22,23 @@ KIND = "state"
 MAX_OFFERED_ROUNDS = 2
 """Of one instance: the newest ones. A state that hosts go back to is offered again."""
 
+PROGRESS_SECONDS = 0.5
+
+OnProgress = Callable[[int, int], None]
+"""Takes the bytes of a state that are here and verified, and all of them."""
+
 _log = logging.getLogger(__name__)
+
+
+def _unseen(_verified: int, _total: int) -> None:
+    """Nobody watches."""
+
+
+async def _report(download: Download, num_bytes: int, on_progress: OnProgress) -> None:
+    """Until cancelled."""
+    while True:
+        on_progress(download.verified_bytes, num_bytes)
+        await asyncio.sleep(PROGRESS_SECONDS)
 
 
 class _Offer:
@@ -68,7 +84,7 @@ class StateServer:
         """Called when a peer has taken the whole state of an instance at the boundary before a round, and gone."""
 
     def offer(self, instance: InstanceId, round: int, root: Digest, outer: torch.Tensor, momentum: torch.Tensor) -> None:
-        """Serve the instance's state at the boundary before `round`, both flat fp32 [P] on the CPU.
+        """Serve the instance's state at the boundary before `round`, both flat [P] on the CPU.
 
         The tensors are kept by reference and must not be written to while they are offered: until two later rounds of the
         instance were offered, or `withdraw`, and until the downloads that then run have ended. Costs nothing until asked for.
@@ -124,11 +140,13 @@ class StateFetcher:
         outer: torch.Tensor,
         momentum: torch.Tensor,
         timeout_seconds: float,
+        on_progress: OnProgress = _unseen,
     ) -> None:
-        """Fill `outer` and `momentum` (flat fp32 [P], CPU) with the state at the boundary before `round`.
+        """Fill `outer` and `momentum` (flat [P], CPU) with the state at the boundary before `round`.
 
         Chunks that are right already are not asked for: after a failure, call again with the same tensors and perhaps other
-        donors. Raises StateTransferFailed with the reasons when no donor is left or time is up; then the tensors hold anything.
+        donors. `on_progress` gets the verified and all bytes now and then. Raises StateTransferFailed with the reasons when no
+        donor is left or time is up; then the tensors hold anything.
         """
         chunks = state_chunks(outer, momentum)
         num_bytes = sum(len(chunk) for chunk in chunks)
@@ -140,9 +158,14 @@ class StateFetcher:
 
         name = f"state of instance {instance} before round {round}"
         download = Download(root, make_room, max_chunks=len(chunks), name=name, may_hold_chunks=True)
-        problems = await self._fetcher.fetch(
-            download, donors, timeout_seconds=timeout_seconds, silence_seconds=self._silence_seconds
-        )
+        watching = asyncio.create_task(_report(download, num_bytes, on_progress))
+        try:
+            problems = await self._fetcher.fetch(
+                download, donors, timeout_seconds=timeout_seconds, silence_seconds=self._silence_seconds
+            )
+        finally:
+            watching.cancel()
+            on_progress(download.verified_bytes, num_bytes)
         if not download.is_complete:
             lines = [f"  {donor}: {why}" for donor, why in problems.items()] or ["  nobody is known to hold it"]
             came = f"{name}: {download.num_verified} of {len(chunks)} chunks came, no donor for the rest:"

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from adloco_p2p.core.agreement.ballot_timer import MAX_OVERTAKEN, RUN_OUT_SLOTS, BallotTimer
 from adloco_p2p.core.agreement.dissemination import REPORTERS_FIRST, Dissemination, dissemination
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.learner import Learner
@@ -130,6 +131,61 @@ def test_a_value_is_final_by_signed_votes_of_a_majority() -> None:
     assert not other.on_final(Final(parent=slot.digest, value=digest, certificate=short))
     assert other.on_final(Final(parent=slot.digest, value=digest, certificate=certificate))
     assert other.certificates() == {digest: certificate} and set(other.named()) == {digest}
+
+
+# --- ballots ---------------------------------------------------------------------------------------------------------
+
+
+def turn(timer: BallotTimer, slot: Slot) -> float:
+    return timer.turn(slot.order, ready_at=NOW, promised=None) - NOW
+
+
+def test_a_proposer_that_lets_a_ballot_run_out_comes_last_for_some_slots() -> None:
+    me = opened(5, peer(0))[1].order[4]
+    context, slot = opened(5, me)
+    liar, second = slot.order[0], slot.order[1]
+    patience = Timing().ballot_timeout(5)
+    timer = BallotTimer(context, slot)
+    assert timer.admit(Ballot(attempt=1, peer=liar), None, NOW)
+    assert timer.admit(Ballot(attempt=2, peer=second), Ballot(attempt=1, peer=liar), NOW + 10 * patience)
+    assert context.run_out == {liar: slot.round}
+    for later in range(1, RUN_OUT_SLOTS + 2):
+        timer = BallotTimer(context, replace(slot, parent=replace(slot.parent, round=slot.parent.round + later)))
+        is_last = later <= RUN_OUT_SLOTS
+        assert turn(timer, slot) == (3 if is_last else 4) * patience, "the others move up, and back when it is forgiven"
+    assert not context.run_out
+
+
+def test_who_lets_no_ballot_run_out_is_not_blamed() -> None:
+    me = opened(5, peer(0))[1].order[4]
+    context, slot = opened(5, me)
+    timer = BallotTimer(context, slot)
+    timer.begin(me, NOW)
+    timer.begin(slot.order[0], NOW + 100.0)
+    timer.begin(slot.order[1], NOW + 100.1)
+    assert not context.run_out, "this peer itself, and one that was overtaken before its time was over"
+
+
+def test_a_late_proposer_takes_one_ballot_more_than_its_turn_and_others_sixteen() -> None:
+    me = opened(5, peer(0))[1].order[4]
+    context, slot = opened(5, me)
+    liar, second = slot.order[:2]
+    for name, count in ((second, MAX_OVERTAKEN), (liar, 1)):
+        context.run_out[liar] = slot.round - 1
+        timer = BallotTimer(context, slot)
+        timer.begin(me, NOW)
+        admitted = [timer.admit(Ballot(attempt=attempt, peer=name), Ballot(attempt=0, peer=me), NOW) for attempt in range(20)]
+        assert sum(admitted) == count
+
+
+def test_a_ballot_before_its_turn_is_paid_from_the_same_budget() -> None:
+    me = opened(5, peer(0))[1].order[4]
+    context, slot = opened(5, me)
+    for ready_at, rank, is_free in ((None, 0, True), (None, 1, False), (NOW, 1, True), (NOW, 2, False), (NOW - 100.0, 3, True)):
+        timer = BallotTimer(context, slot)
+        timer.ready_at = ready_at
+        assert timer.admit(Ballot(attempt=1, peer=slot.order[rank]), None, NOW)
+        assert (not timer._overtaken) is is_free, (ready_at, rank)
 
 
 # --- dissemination ---------------------------------------------------------------------------------------------------

@@ -13,11 +13,12 @@ from adloco_p2p.core.ledger.contributions import credited, leaderboard
 from adloco_p2p.core.ledger.fork_choice import CandidateChain
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Send
-from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.ledger_entry import Head, LedgerEntry
 from adloco_p2p.core.model.messages import Entries, Heartbeat, Ping, PullEntries
-from adloco_p2p.core.model.types import PeerId, Report
+from adloco_p2p.core.model.types import PeerId, Report, roster_of
 from adloco_p2p.core.planning.round_plan import genesis
 from tests.core.agreement.test_consensus import RULES, Swarm, decide, verify
+from tests.core.agreement.test_strangers import connect_to_run, entry_of
 from tests.core.core_values import RUN, capacity, instance_report, peer
 
 ME = PeerId("observer")
@@ -159,3 +160,44 @@ def test_messages_that_are_not_for_observers_change_nothing() -> None:
     assert isinstance(heartbeat, Heartbeat)
     assert [type(send.message) for send in reader.receive(peer(0), heartbeat, swarm.now)] == [PullEntries]
     assert genesis(RUN, [(peer(0), capacity())], RULES) == reader.ledger.plans[0]
+
+
+def emergency_of(swarm: Swarm, name: PeerId) -> LedgerEntry:
+    """One member says that all others are gone."""
+    ledger = swarm.peers[name].ledger
+    others = [other for other in roster_of(ledger.plans[-1]) if other != name]
+    return entry_of(name, ledger, absent=others, departed=others)
+
+
+def well_met(swarm: Swarm) -> Observer:
+    """It has the members' ledger, and a heartbeat of each of them."""
+    connect_to_run(swarm)
+    reader = observer(swarm, *swarm.peers)
+    for _ in range(3):
+        for name, member in swarm.peers.items():
+            converse(swarm, reader, reader.receive(name, member.members.heartbeat(swarm.now), swarm.now))
+    assert reader.ledger.digests == swarm.peers[peer(0)].ledger.digests
+    return reader
+
+
+def test_an_observer_follows_an_emergency_entry_only_where_it_sees_the_emergency() -> None:
+    swarm = trained(5, 3)
+    reader, entry = well_met(swarm), emergency_of(swarm, peer(1))
+    before = list(reader.ledger.digests)
+    reader.receive(peer(1), Entries(entries=(entry,)), swarm.now)
+    assert reader.ledger.digests == before, "the others live, and their ledgers end here"
+
+    later = swarm.now + 60.0
+    reader.receive(peer(1), Entries(entries=(entry,)), later)
+    assert reader.ledger.digests[-1] == entry.value.plan, "nobody was heard of for a minute"
+
+
+def test_an_observer_that_was_not_there_follows_the_members_through_an_emergency() -> None:
+    swarm = trained(5, 3)
+    reader, entry = well_met(swarm), emergency_of(swarm, peer(1))
+    ahead = Head(round=entry.plan.round, digest=entry.value.plan, samples=0)
+    for name in list(swarm.peers)[:3]:
+        beat = replace(swarm.peers[name].members.heartbeat(swarm.now), head=ahead)
+        reader.receive(name, beat, swarm.now)
+    reader.receive(peer(1), Entries(entries=(entry,)), swarm.now)
+    assert reader.ledger.digests[-1] == entry.value.plan

@@ -5,7 +5,8 @@ from typing import get_args
 
 import pytest
 
-from adloco_p2p.core.model.events import Command, Commanded
+from adloco_p2p.core.model.commands import Command
+from adloco_p2p.core.model.events import Commanded
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.core.peer.lifecycle import STEPS, Stage
 from tests.core.peer.test_lifecycle import AskedWorld, HandingWorld

@@ -67,11 +67,11 @@ async def swarm(workdir, num_donors):
 
 
 async def _fetch(
-    host, root, donors, target, *, instance=INSTANCE, round_number=ROUND, timeout_seconds=30.0, silence_seconds=5.0
+    host, root, donors, target, *, instance=INSTANCE, round_number=ROUND, timeout_seconds=30.0, silence_seconds=5.0, **more
 ):
     fetcher = StateFetcher(host.p2p, silence_seconds=silence_seconds)
     await fetcher.fetch(
-        instance, round_number, root, donors, outer=target[0], momentum=target[1], timeout_seconds=timeout_seconds
+        instance, round_number, root, donors, outer=target[0], momentum=target[1], timeout_seconds=timeout_seconds, **more
     )
 
 
@@ -90,8 +90,16 @@ async def _lie(server):
 def test_the_state_arrives_whole_from_several_donors(tmp_path):
     async def scenario():
         async with swarm(tmp_path, 3) as ((joiner, *donors), servers, (outer, momentum, root)):
-            target = _empty()
-            await _fetch(joiner, root, [donor.me for donor in donors], target)
+            target, seen = _empty(), []
+            await _fetch(
+                joiner,
+                root,
+                [donor.me for donor in donors],
+                target,
+                on_progress=lambda *here_and_all: seen.append(here_and_all),
+            )
+            assert seen[0] == (0, 8 * NUM_PARAMETERS) and seen[-1] == (8 * NUM_PARAMETERS, 8 * NUM_PARAMETERS)
+            assert seen == sorted(seen)
             assert torch.equal(target[0], outer)
             assert torch.equal(target[1], momentum)
             uploads = [server._server._pace.num_bytes for server in servers]

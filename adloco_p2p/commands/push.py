@@ -1,0 +1,42 @@
+"""An exported directory goes to the hub; only where `export --push` asks for it."""
+
+from pathlib import Path
+
+from adloco_p2p.config.hub_reach import is_hub_reachable
+from adloco_p2p.errors import ConfigError, SwarmError
+
+
+def check_push(repo: str) -> None:
+    """Raise ConfigError or SwarmError where an upload cannot work, before anything is written: a wrong name, no token, or no
+    hub."""
+    from huggingface_hub import get_token
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise ConfigError(f"--push {repo}: {error}; write owner/name", code="E200") from error
+    if get_token() is None:
+        raise ConfigError(f"--push {repo}: there is no token of the hub on this machine", code="E224")
+    if not is_hub_reachable():
+        raise SwarmError(f"--push {repo}: the hub cannot be reached, or HF_HUB_OFFLINE is set", code="E330")
+
+
+def push(directory: Path, repo: str, *, message: str) -> str:
+    """Upload every file of the directory as one commit, into a new private repository where there is none. Returns the commit's
+    address. Raises ConfigError where the hub refuses the token, and SwarmError where it does not take the files."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined] # httpx's or requests', by version
+
+    api = HfApi()
+    try:
+        api.create_repo(repo, private=True, exist_ok=True)
+        return str(api.upload_folder(repo_id=repo, folder_path=directory, commit_message=message).commit_url)
+    except HfHubHTTPError as error:
+        reason = f"--push {repo}: {' '.join(str(error).split())[:200]}; the export lies in {directory}"
+        if error.response.status_code in (401, 403):
+            raise ConfigError(reason, code="E224") from error
+        raise SwarmError(reason, code="E330") from error
+    except (HTTPError, OSError) as error:  # the connection, or a file
+        raise SwarmError(f"--push {repo}: {error}; the export lies in {directory}", code="E330") from error

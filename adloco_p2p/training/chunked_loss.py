@@ -1,0 +1,109 @@
+"""Token losses of a large vocabulary without ever holding all logits.
+
+Logits are the largest tensors of a step: 206 MB for a row of 1,024 tokens and 50,257 words, several times over. Here they exist
+for some tokens at a time, in the forward pass for their losses, and once more in the backward pass for their gradients, which
+costs one more product with the head. (`F.linear_cross_entropy` rounds in bfloat16 and is slow on CPUs.)
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+
+from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
+
+LARGE_VOCABULARY = 8192
+"""From here on logits are worth the time that it takes to make them twice."""
+CHUNK_VALUES = 1 << 25
+"""Logits held at a time: 128 MiB in fp32; twice as much again while their gradients are made."""
+_TOLERANCE = 1e-4
+"""Between the model's own logits and those of the head alone, relative to the largest."""
+
+LogitsOf = Callable[[torch.Tensor], torch.Tensor]
+"""Hidden states [k, D] -> logits [k, V]."""
+
+
+def head_of(module: transformers.PreTrainedModel) -> LogitsOf | None:
+    """What the model makes of its last hidden states, to be called with some of them. None where the vocabulary is small, or
+    where the model's own logits are others than these."""
+    head = module.get_output_embeddings()
+    config = module.config.get_text_config()
+    if head is None or config.vocab_size < LARGE_VOCABULARY:
+        return None
+
+    def logits_of(hidden: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = head(hidden)
+        if (divisor := getattr(config, "logits_scaling", None)) is not None:  # Granite
+            logits = logits / divisor
+        if (factor := getattr(config, "logit_scale", None)) is not None:  # Cohere
+            logits = logits * factor
+        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:  # Gemma 2 and 3
+            logits = torch.tanh(logits / cap) * cap
+        return logits
+
+    was_training = module.training
+    module.eval()
+    with torch.no_grad():
+        ids = torch.arange(4, device=head.weight.device).unsqueeze(0)
+        whole = module(input_ids=ids, use_cache=False).logits.float()
+        parts = logits_of(hidden_states(module, Batch(input_ids=ids, labels=ids))).float()
+    module.train(was_training)
+    is_equal = whole.shape == parts.shape and float((whole - parts).abs().max()) <= _TOLERANCE * float(whole.abs().max())
+    return logits_of if is_equal else None
+
+
+def hidden_states(module: transformers.PreTrainedModel, rows: Batch) -> torch.Tensor:
+    """What the head reads: [n, L, D]."""
+    plain: Any = module.get_base_model() if hasattr(module, "get_base_model") else module  # adapters sit inside of it
+    # positions that restart, and no attention mask: transformers then keeps attention inside of each document
+    output = plain.base_model(input_ids=rows.input_ids, position_ids=rows.positions, use_cache=False)
+    hidden: torch.Tensor = output.last_hidden_state
+    return hidden
+
+
+def chunked_cross_entropy(
+    hidden: torch.Tensor, targets: torch.Tensor, logits_of: LogitsOf, head: torch.nn.Module
+) -> torch.Tensor:
+    """Nats of each target [k] under the logits of hidden states [k, D]; zero where it is IGNORED_LABEL. `head`: the module
+    whose parameters `logits_of` uses."""
+    parameters = [parameter for parameter in head.parameters() if parameter.requires_grad]
+    losses: torch.Tensor = _ChunkedCrossEntropy.apply(hidden, targets, logits_of, *parameters)  # type: ignore[no-untyped-call]
+    return losses
+
+
+def _losses(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none", ignore_index=IGNORED_LABEL)
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, targets: torch.Tensor, logits_of: LogitsOf, *parameters: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.save_for_backward(hidden, targets, *parameters)
+        ctx.logits_of = logits_of
+        device = hidden.device.type
+        ctx.autocast = {"dtype": torch.get_autocast_dtype(device), "enabled": torch.is_autocast_enabled(device)}
+        ctx.size = max(1, CHUNK_VALUES // logits_of(hidden[:1]).shape[-1])  # tokens of a chunk
+        parts = [slice(first, first + ctx.size) for first in range(0, len(targets), ctx.size)]
+        return torch.cat([_losses(logits_of(hidden[part]), targets[part]) for part in parts])
+
+    @staticmethod
+    def backward(ctx: Any, *outputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (of_losses,) = outputs
+        hidden, targets, *parameters = ctx.saved_tensors
+        of_hidden = torch.empty_like(hidden)
+        of_parameters: list[torch.Tensor] = []
+        for first in range(0, len(targets), ctx.size):
+            part = slice(first, first + ctx.size)
+            piece = hidden[part].detach().requires_grad_()
+            with torch.enable_grad(), torch.autocast(hidden.device.type, **ctx.autocast):
+                losses = _losses(ctx.logits_of(piece), targets[part])
+            of_hidden[part], *found = torch.autograd.grad(losses, [piece, *parameters], of_losses[part])
+            if of_parameters:
+                for total, gradient in zip(of_parameters, found, strict=True):
+                    total.add_(gradient)
+            else:
+                of_parameters = found
+        return of_hidden, None, None, *of_parameters

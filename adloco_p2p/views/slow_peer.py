@@ -1,0 +1,60 @@
+"""The peer whose uplink the rounds wait for, by the speeds that the agreed plan names. Pure."""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from adloco_p2p.config.run_config import AveragingConfig
+from adloco_p2p.core.model.telemetry import Plan
+from adloco_p2p.views import units
+from adloco_p2p.views.records import RoundResult
+
+LEAST_SECONDS = 2.0
+"""Shorter waits are not worth a word."""
+LEAST_FRACTION = 0.2
+"""Of the computing time of a round; what is less hurts little."""
+COARSE: Literal["int8"] = "int8"
+"""The codec that the remedy names."""
+
+
+def slow_peer(plan: Plan, results: Iterable[RoundResult], *, codec: str, me: str) -> str:
+    """In words: the rounds wait for which peer, how long, why, and what helps; empty where they wait for none.
+
+    A peer sends about as much for an instance as this one did in the newest round of it that it averaged with others. The wait
+    is what the slowest uplink needs for that beyond the second slowest.
+    """
+    sent: dict[int, int] = {}
+    for result in sorted(results, key=lambda result: result.round):
+        if len(result.hosts) > 1 and result.bytes_sent:
+            sent[result.instance] = result.bytes_sent
+    seconds = sorted(_seconds(plan, sent).items(), key=lambda item: (-item[1], item[0]))
+    if len(seconds) < 2:
+        return ""
+    (slowest, longest), (_, next_longest) = seconds[:2]
+    wait = longest - next_longest
+    if wait < max(LEAST_SECONDS, LEAST_FRACTION * plan.expected_seconds):
+        return ""
+    rate = next(entry.upload_bytes_per_second for entry in plan.roster if entry.peer == slowest)
+    name = "this peer" if slowest == me else slowest
+    words = f"rounds wait {units.duration(wait)} for {name}, {rate * 8 / 1e6:.3g} Mbit/s up"
+    shrinks = _shrinks_to(codec)
+    if shrinks < 1.0:
+        return f"{words}; in a new run averaging.codec={COARSE} would need {units.duration(longest * shrinks)}"
+    return f"{words}; in a new run longer rounds (work.inner_steps) wait for it less often"
+
+
+def _seconds(plan: Plan, sent: Mapping[int, int]) -> dict[str, float]:
+    """Peer -> time of its uplink per round; only of peers whose uplink was measured."""
+    rates = {entry.peer: entry.upload_bytes_per_second for entry in plan.roster}
+    num_bytes = dict.fromkeys(rates, 0)
+    for planned in plan.instances:
+        for share in planned.hosts if len(planned.hosts) > 1 else ():
+            if share.peer in rates:
+                num_bytes[share.peer] += sent.get(planned.instance, 0)
+    return {peer: count / rates[peer] for peer, count in num_bytes.items() if count and rates[peer] > 0.0}
+
+
+def _shrinks_to(codec: str) -> float:
+    """Part of today's bytes that COARSE takes; 1 where the codec is not known."""
+    exact: tuple[Literal["float32", "float16", "bfloat16"], ...] = ("float32", "float16", "bfloat16")
+    known = {name: AveragingConfig(codec=name).bytes_per_value for name in exact}
+    return AveragingConfig(codec=COARSE).bytes_per_value / known[codec] if codec in exact else 1.0

@@ -1,0 +1,52 @@
+"""docs/json.md against the verbs: which of them print for programs, and with which fields."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adloco_p2p.cli import _Parser, _parser, main
+from adloco_p2p.commands.console import OUTPUT_VERSION
+
+PAGE = Path(__file__).parents[2] / "docs" / "json.md"
+
+
+def rows() -> dict[str, str]:
+    """Verb -> what the page says of its fields."""
+    found = re.findall(r"^\| (`.+`) \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+    return {verb: fields for verbs, fields in found for verb in re.findall(r"`([^`]+)`", verbs)}
+
+
+def verbs_with_json(parser: _Parser, words: str = "") -> Iterator[str]:
+    for name, verb in parser.verbs.items():
+        yield from verbs_with_json(verb, f"{words}{name} ")
+        if "--json" in verb.format_help() and not verb.verbs:
+            yield f"{words}{name}"
+
+
+def test_the_page_lists_every_verb_that_prints_for_programs() -> None:
+    listed = {verb.removesuffix(" ROUND") for verb in rows()} - {"ledger verify"}
+    assert listed == set(verbs_with_json(_parser()))
+
+
+@pytest.mark.parametrize("words", [["version"], ["explain-error", "E302"], ["bundle"]])
+def test_the_fields_are_those_of_the_page(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--workdir", str(tmp_path)] if words == ["bundle"] else []
+    assert main([*words, "--json", *more]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document.pop("output_version") == OUTPUT_VERSION
+    fields = re.findall(r"`([a-z_]+)`", rows()[words[0]])
+    assert list(document) == fields[:1] if words == ["explain-error", "E302"] else list(document) == fields
+    if words[0] == "explain-error":
+        assert list(document["errors"][0]) == fields[1:]
+
+
+def test_an_error_is_a_document_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--json", "--workdir", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert document["output_version"] == OUTPUT_VERSION
+    assert list(document["error"]) == ["code", "problems", "cause", "remedy"]
+    words = PAGE.read_text().split("`error`:")[1].split("docs/errors.md")[0]
+    assert re.findall(r"`([a-z_]+)`", words)[:4] == list(document["error"])

@@ -1,0 +1,169 @@
+"""`export --push`: what reaches the hub, and what prevents it. The hub is a server on loopback that speaks its API."""
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.e2e.processes import ENVIRONMENT, LAST_SECONDS, MACHINE, REPOSITORY, run, write_config
+
+TOKEN = "hf_of_a_test"
+REPO = "owner/tiny"
+
+
+class FakeHub(ThreadingHTTPServer):
+    """One repository: creation, LFS uploads and commits, for requests with the token."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.created: list[dict[str, object]] = []
+        self.blobs: dict[str, bytes] = {}
+        self.files: dict[str, bytes] = {}
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeHub
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers["Authorization"] != f"Bearer {TOKEN}":
+            self._answer(401, {"error": "Invalid username or password."})
+        elif self.path == "/api/repos/create":
+            self.server.created.append(json.loads(body))
+            self._answer(200, {"url": f"{self.server.url}/{REPO}"})
+        elif self.path == "/api/validate-yaml":
+            self._answer(200, {"errors": [], "warnings": []})
+        elif self.path == f"/api/models/{REPO}/preupload/main":
+            modes = [
+                {
+                    "path": file["path"],
+                    "uploadMode": "lfs" if file["path"].endswith(".safetensors") else "regular",
+                    "shouldIgnore": False,
+                }
+                for file in json.loads(body)["files"]
+            ]
+            self._answer(200, {"files": modes})
+        elif self.path == f"/{REPO}.git/info/lfs/objects/batch":
+            objects = [
+                {**wanted, "actions": {"upload": {"href": f"{self.server.url}/blob/{wanted['oid']}"}}}
+                for wanted in json.loads(body)["objects"]
+            ]
+            self._answer(200, {"transfer": "basic", "objects": objects})
+        elif self.path == f"/api/models/{REPO}/commit/main":
+            self._commit([json.loads(line) for line in body.splitlines()])
+        else:
+            self._answer(404, {"error": "not found"})
+
+    def do_GET(self) -> None:
+        self._answer(404, {"error": "not found"})
+
+    def do_PUT(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        assert hashlib.sha256(content).hexdigest() == self.path.rpartition("/")[2]
+        self.server.blobs[self.path.rpartition("/")[2]] = content
+        self._answer(200, {})
+
+    def _commit(self, lines: list[dict[str, dict[str, str]]]) -> None:
+        for line in lines[1:]:
+            value = line["value"]
+            found = self.server.blobs[value["oid"]] if line["key"] == "lfsFile" else base64.b64decode(value["content"])  # type: ignore[comparison-overlap]
+            self.server.files[value["path"]] = found
+        self._answer(200, {"commitUrl": f"{self.server.url}/{REPO}/commit/{'1' * 40}", "commitOid": "1" * 40})
+
+    def _answer(self, status: int, document: object) -> None:
+        content = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    server = FakeHub()
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    settings = ("--set", "instances.count=1", "work.rounds=1")
+    ended = run(["start", write_config(folder), *settings, "--workdir", folder / "work", *MACHINE], folder=folder)
+    assert ended.code == 0, ended
+    return folder / "work"
+
+
+def export(workdir: Path, output: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, since the hub's library reads the environment when it is imported. Without the protocol of
+    chunks (xet), which the hub on loopback does not speak."""
+    surroundings = {name: value for name, value in os.environ.items() if not name.startswith("HF_")} | ENVIRONMENT
+    surroundings |= {
+        "PYTHONPATH": str(REPOSITORY),
+        "HF_HOME": str(output.parent / "no-token"),
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+        **environment,
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "adloco_p2p", "export", "--workdir", workdir, "--output", output, *options],
+        env=surroundings,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LAST_SECONDS,
+    )
+
+
+def test_every_file_of_the_export_is_uploaded(trained: Path, hub: FakeHub, tmp_path: Path) -> None:
+    output = tmp_path / "model"
+    ended = export(trained, output, "--push", REPO, HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN)
+    assert ended.returncode == 0, ended.stderr
+    assert f"uploaded: {hub.url}/{REPO}/commit/{'1' * 40}" in ended.stdout
+    assert hub.files == {path.name: path.read_bytes() for path in output.iterdir()}
+    assert {"README.md", "model.safetensors", "tokenizer.json"} <= hub.files.keys()
+    assert [(created["name"], created["organization"]) for created in hub.created] == [("tiny", "owner")]
+    assert hub.created[0].get("private") or hub.created[0].get("visibility") == "private"
+
+
+@pytest.mark.parametrize(
+    ("environment", "code", "problem", "is_written"),
+    [
+        ({}, 2, "E224: --push owner/tiny: there is no token", False),
+        ({"HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "1"}, 3, "E330: --push owner/tiny: the hub cannot be reached", False),
+        ({"HF_TOKEN": "hf_of_somebody_else"}, 2, "E224: --push owner/tiny: Client error '401", True),
+    ],
+)
+def test_what_prevents_an_upload_is_named(
+    environment: dict[str, str], code: int, problem: str, is_written: bool, trained: Path, hub: FakeHub, tmp_path: Path
+) -> None:
+    """Before anything is written where it can be known; otherwise with the place of what was written."""
+    ended = export(trained, tmp_path / "model", "--push", REPO, **{"HF_ENDPOINT": hub.url, **environment})
+    assert ended.returncode == code and problem in ended.stderr and "Traceback" not in ended.stderr, ended
+    assert not hub.files and (tmp_path / "model").exists() == is_written
+    assert ("the export lies in" in ended.stderr) == is_written
+
+
+def test_a_name_that_no_repository_can_have_is_refused(trained: Path, tmp_path: Path) -> None:
+    ended = export(trained, tmp_path / "model", "--push", "a/b/c")
+    assert ended.returncode == 2 and "E200: --push a/b/c" in ended.stderr and not (tmp_path / "model").exists(), ended

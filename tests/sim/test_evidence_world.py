@@ -1,0 +1,88 @@
+"""Liars in averages of a live swarm: what is proven bans them within a few rounds, and no honest peer is ever banned."""
+
+from collections.abc import Callable
+
+import pytest
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import Equivocation, LedgerEntry
+from adloco_p2p.core.model.types import Digest, PeerId, roster_of
+from adloco_p2p.sim.averaging import Averaging, pledge_of
+from adloco_p2p.sim.faults import Faults
+from adloco_p2p.sim.identities import name_of
+from adloco_p2p.sim.world import Parts, World
+
+PEERS, ROUNDS, LIAR = 6, 14, 3
+
+
+def as_it_is(peer: PeerId, message: object) -> list[tuple[float, object]]:
+    """The liar lies in averages only."""
+    del peer
+    return [(0.0, message)]
+
+
+class Recorded:
+    """A world, the decrees of its ledger by round, and its rosters."""
+
+    def __init__(self, seed: int, *, liar: int | None, faults: Faults) -> None:
+        strategies = {} if liar is None else {liar: lambda machine, peer, message: as_it_is(peer, message)}
+        self.world = World(
+            seed, peers=PEERS, rounds=ROUNDS, faults=faults, round_seconds=1.2, parts=Parts(strategies=strategies)
+        )
+        self.banned: dict[PeerId, int] = {}
+        self.rosters: dict[int, tuple[PeerId, ...]] = {}
+        note = self.world.checkers.persisting
+
+        def persisting(peer: PeerId, record: object) -> None:
+            if isinstance(record, LedgerEntry):
+                self.rosters[record.plan.round] = roster_of(record.plan)
+                for made in record.value.statements:
+                    assert isinstance(made, Equivocation)
+                    self.banned.setdefault(made.subject, record.plan.round)
+            note(peer, record)
+
+        self.world.checkers.persisting = persisting  # type: ignore[method-assign]
+
+
+def lie(world: World, liar: PeerId, begin: int, kind: str) -> Callable[[], int | None]:
+    """From that round on, every average of the liar shows two of its pledges to those who take part. Returns the first round of
+    it, once there is one."""
+    averaging: Averaging = world._around.averaging
+    reduce = averaging._reduce
+    lied: list[int] = []
+
+    def lying(attempt, process) -> None:
+        member = attempt.joined.get(liar)
+        if member is not None and len(attempt.members) > 1 and member.effect.round >= begin:
+            lied.append(member.effect.round)
+            contents = [Digest(canonical.digest(f"{word} {member.effect.key}")) for word in ("one", "other")]
+            one, other = (pledge_of(liar, member.effect, kind, content) for content in contents)  # type: ignore[arg-type]
+            averaging.show([joined for peer, joined in attempt.joined.items() if peer != liar][:1], one, other)
+        reduce(attempt, process)
+
+    averaging._reduce = lying  # type: ignore[method-assign]
+    return lambda: min(lied, default=None)
+
+
+@pytest.mark.parametrize("kind", ["contribution", "reduction"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_member_that_pledges_two_things_is_out_within_a_few_rounds(seed: int, kind: str) -> None:
+    """One honest host alone holds the proof, some crash, messages are lost."""
+    faults = Faults(loss=0.02, crashes=1, faults_end_at=10.0)
+    recorded = Recorded(seed, liar=LIAR, faults=faults)
+    first = lie(recorded.world, name_of(LIAR), 3, kind)
+    recorded.world.run()
+    lied_in = first()
+    assert lied_in is not None, f"seed {seed}: the liar never averaged"
+    assert set(recorded.banned) == {name_of(LIAR)}, f"seed {seed}"
+    banned_in = recorded.banned[name_of(LIAR)]
+    assert banned_in <= lied_in + 4, f"seed {seed}: lied in round {lied_in}, banned in {banned_in}"
+    assert all(name_of(LIAR) not in roster for round, roster in recorded.rosters.items() if round >= banned_in)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_honest_peers_that_crash_and_come_back_are_never_banned(seed: int) -> None:
+    faults = Faults(loss=0.05, crashes=4, crash_chance=0.002, crash_targets=0.01, faults_end_at=20.0)
+    recorded = Recorded(seed, liar=None, faults=faults)
+    recorded.world.run()
+    assert recorded.banned == {}, f"seed {seed}"

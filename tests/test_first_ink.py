@@ -1,0 +1,108 @@
+"""What a newcomer sees first: every verb that takes long prints a line before anything heavy is imported."""
+
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from adloco_p2p.cli import FIRST_STEPS, _Parser, _parser, main
+from adloco_p2p.commands import console
+from adloco_p2p.commands.console import Steps, say
+
+HEAVY = ("torch", "transformers", "hivemind", "datasets", "matplotlib", "grpc", "aiohttp", "rich")
+WORDS = {
+    "swarm:swarm": ["swarm", "--peers", "2"],
+    "train:start": ["start", "--offline"],
+    "train:join": ["join", "--initial-peers", "/ip4/127.0.0.1/tcp/1"],
+    "trained_model:generate": ["generate", "--prompt", "x"],
+    "inspect:report": ["report", "--output", "out"],
+}
+PROGRAM = f"""
+import json, sys
+from adloco_p2p import cli
+class Terminal:
+    encoding = "utf-8"
+    def isatty(self): return True
+    def flush(self): pass
+    def write(self, text):
+        if text.strip():
+            loaded = [name for name in {HEAVY} if name in sys.modules]
+            sys.__stdout__.write(json.dumps((text, loaded)))
+            sys.__stdout__.flush()
+            import os
+            os._exit(0)
+sys.stdout = sys.stderr = Terminal()
+cli.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("verb", WORDS)
+def test_the_first_line_comes_before_anything_heavy(verb: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *WORDS[verb], "--workdir", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TERM": "xterm"},
+        check=False,
+    )
+    text, loaded = json.loads(done.stdout)
+    assert FIRST_STEPS[verb] in text, done
+    assert loaded == []
+
+
+def test_every_first_step_is_of_a_verb() -> None:
+    def functions(parser: _Parser) -> set[str]:
+        below = [functions(verb) for verb in parser.verbs.values()]
+        return {parser.get_default("verb")}.union(*below)
+
+    assert {*FIRST_STEPS} <= functions(_parser())
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_step_moves_in_a_terminal_and_makes_way_for_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(console, "LEAST_SECONDS", 0.0)
+    steps = Steps(terminal)
+    steps.enter("importing libraries")
+    say("a result")
+    steps.enter("building the model")
+    steps.enter(None)
+    text = terminal.getvalue()
+    assert "importing libraries" in text.split("\r\x1b[2Ka result\n")[0]
+    lines = [line.rpartition("\x1b[2K")[2] for line in text.split("\n")[:-1]]
+    assert [line.rsplit("  ", 1)[0].strip() for line in lines] == ["a result", "importing libraries", "building the model"]
+
+
+def test_a_pipe_gets_the_steps_of_training_and_the_results_of_the_rest() -> None:
+    log, other = io.StringIO(), io.StringIO()
+    Steps(log).enter("importing libraries")
+    Steps(other, is_log=False).enter("loading the model")
+    assert (log.getvalue(), other.getvalue()) == ("importing libraries\n", "")
+    quiet = io.StringIO()
+    Steps(quiet, is_quiet=True).enter("importing libraries")
+    assert quiet.getvalue() == ""
+
+
+def test_verbose_shows_what_usually_goes_without_saying(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("adloco_p2p")
+    before = logger.level
+    try:
+        assert main(["explain-error", "E302", "-v"]) == 0
+        assert logger.level == logging.INFO
+    finally:
+        logger.setLevel(before)
+    assert main(["explain-error", "E302", "-q"]) == 0
+    assert capsys.readouterr().out.count("E302") >= 2

@@ -1,0 +1,115 @@
+"""Losses and gradients of some tokens at a time equal those of all logits, for every architecture."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from adloco_p2p.config.run_config import Scalar
+from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
+from adloco_p2p.training import chunked_loss
+from adloco_p2p.training.inner_loop import accumulate_gradient
+from adloco_p2p.training.model import build_model
+from adloco_p2p.training.shell import ModelShell
+from tests.training.small_run import ARCHITECTURE, LENGTH, RUN, VOCAB_SIZE, rows_of
+
+LLAMA: dict[str, Scalar] = dict(ARCHITECTURE)
+ARCHITECTURES: dict[str, dict[str, Scalar]] = {
+    "llama": LLAMA,
+    "llama, head of its own": LLAMA | {"tie_word_embeddings": False},
+    "gpt2": {
+        "model_type": "gpt2",
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 2,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+    },
+    "qwen2": LLAMA | {"model_type": "qwen2"},
+    "gemma": LLAMA | {"model_type": "gemma", "head_dim": 16},
+    "gemma2, capped": LLAMA | {"model_type": "gemma2", "head_dim": 16, "final_logit_softcapping": 0.5},
+    "mixtral": LLAMA | {"model_type": "mixtral", "num_local_experts": 4},
+    "cohere": LLAMA | {"model_type": "cohere", "logit_scale": 0.25},
+    "granite": LLAMA | {"model_type": "granite", "logits_scaling": 3.0},
+}
+
+
+def shell_of(architecture: dict[str, Scalar], *, is_bfloat16: bool = False) -> ModelShell:
+    torch.set_num_threads(1)
+    model = replace(RUN.model, architecture=architecture)
+    module = build_model(model, vocab_size=VOCAB_SIZE, sequence_length=LENGTH, seed=3)
+    return ModelShell(module, device=torch.device("cpu"), is_bfloat16=is_bfloat16)
+
+
+def packed() -> Batch:
+    """Padding, a prompt that is not learned, and two documents in a row."""
+    rows = rows_of("chunked", 0, 5, is_padded=True)
+    rows.labels[1, 3:9] = IGNORED_LABEL
+    positions = torch.arange(LENGTH).repeat(5, 1)
+    positions[2, 10:] -= 10
+    return replace(rows, positions=positions)
+
+
+def step(shell: ModelShell) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Losses, gradient, and noise products, of a measured step of two micro-batches."""
+    _, noise = accumulate_gradient(shell, packed(), micro_batch=3, is_measured=True)
+    assert noise is not None
+    return shell.token_losses(packed()).detach(), shell.gradient.clone(), noise[0]
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_losses_and_gradients_are_those_of_all_logits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = shell_of(ARCHITECTURES[name])
+    assert not whole.is_loss_chunked
+    monkeypatch.setattr(chunked_loss, "LARGE_VOCABULARY", 2)
+    monkeypatch.setattr(chunked_loss, "CHUNK_VALUES", 7 * VOCAB_SIZE)  # seven tokens at a time
+    chunked = shell_of(ARCHITECTURES[name])
+    assert chunked.is_loss_chunked
+    losses, gradient, noise = step(whole)
+    found_losses, found_gradient, found_noise = step(chunked)
+    assert torch.allclose(found_losses, losses, atol=1e-5)
+    assert float((found_gradient - gradient).norm() / gradient.norm()) < 1e-5
+    assert torch.allclose(found_noise, noise, rtol=1e-4)
+
+
+def test_bfloat16_gives_the_same_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses, gradient, _ = step(shell_of(LLAMA, is_bfloat16=True))
+    monkeypatch.setattr(chunked_loss, "LARGE_VOCABULARY", 2)
+    monkeypatch.setattr(chunked_loss, "CHUNK_VALUES", 50 * VOCAB_SIZE)
+    found_losses, found_gradient, _ = step(shell_of(LLAMA, is_bfloat16=True))
+    assert torch.allclose(found_losses, losses, atol=1e-5)
+    assert float((found_gradient - gradient).norm() / gradient.norm()) < 1e-2  # bfloat16 sums of other lengths
+
+
+def test_a_model_whose_logits_are_others_keeps_them_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scaling that the chunked loss does not know."""
+    monkeypatch.setattr(chunked_loss, "LARGE_VOCABULARY", 2)
+    module = build_model(RUN.model, vocab_size=VOCAB_SIZE, sequence_length=LENGTH, seed=3)
+    forward = module.forward
+
+    def doubled(*arguments: object, **named: object) -> object:
+        output = forward(*arguments, **named)
+        output.logits = 2 * output.logits
+        return output
+
+    module.forward = doubled
+    assert not ModelShell(module, device=torch.device("cpu"), is_bfloat16=False).is_loss_chunked
+
+
+def test_all_logits_never_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked_loss, "LARGE_VOCABULARY", 2)
+    monkeypatch.setattr(chunked_loss, "CHUNK_VALUES", 7 * VOCAB_SIZE)
+    shell = shell_of(LLAMA)
+    largest: list[int] = []
+
+    class Watch(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            result = function(*args, **(kwargs or {}))
+            if isinstance(result, torch.Tensor) and result.ndim and result.shape[-1] == VOCAB_SIZE:
+                largest.append(result.numel())
+            return result
+
+    with Watch():
+        accumulate_gradient(shell, packed(), micro_batch=5, is_measured=False)
+    assert largest and max(largest) <= 7 * VOCAB_SIZE
