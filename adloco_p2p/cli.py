@@ -225,7 +225,7 @@ def _training(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     keep.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
     _machine(keep)
     _network(keep)
-    keep.set_defaults(verb="train:keep")
+    keep.set_defaults(verb="train:keep", gather=False)
 
     swarm = verbs.add_parser("swarm", help="a whole swarm on this machine: real processes on loopback")
     _config(swarm)
