@@ -4,7 +4,7 @@ A value names its reports by digest and the plan by its digest. A peer accepts i
 the same reports here, so reports and values that are missing are pulled from a peer that named them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.agreement.report_pool import ReportPool
@@ -19,7 +19,11 @@ from adloco_p2p.core.model.report_form import usable
 from adloco_p2p.core.model.types import REPORT_LAG, Digest, PeerId, RoundPlan, roster_of
 
 DOUBT_LEASES = 8
-"""A value that omits reports is refused for so long; then any plan is better than none."""
+"""A value that omits reports is refused for so long, from when its proposer could have had them; then any plan is better than
+none."""
+UNMEASURED_SECONDS = 3600.0
+"""A straggler's time in the rounds whose length no plan knows: in the first ones, before any speed was measured. Shorter than a
+round, it would let a peer that reports at once decide alone, and then no plan would ever learn the others' speeds."""
 
 
 class Values:
@@ -142,8 +146,9 @@ class Values:
         """After the first report a plan comes without those of a majority only after so long: none reports as late without
         reason (`core/averaging/adaptive_timeout.py`), and a peer may report at once."""
         reported = self._slot.ledger.reported
-        expected = reported.expected_seconds if reported is not None else 0.0
-        return self._context.timing.straggler_seconds + 2.0 * expected
+        if reported is None or reported.expected_seconds == 0.0:
+            return UNMEASURED_SECONDS
+        return self._context.timing.straggler_seconds + 2.0 * reported.expected_seconds
 
     def expected(self, now: float) -> tuple[list[PeerId], list[PeerId]]:
         """The reporters that live, in the order of the proposers, and those of them that decide."""
@@ -153,8 +158,8 @@ class Values:
 
     def omits_reports(self, digest: Digest, now: float) -> bool:
         """Whether a value leaves out reports that its proposer should have: this peer's own, which it sent in time, more than
-        half of those that are here, or, before a straggler's time is over, those of a majority of the electors that live. For
-        so long only as the members need to find a value that does not.
+        half of those that are here, or, before a straggler's time is over, those of a majority of the electors that live. From
+        when a value can be made that does not, for so long only as the members need to find it.
 
         So no proposer decides alone which reports, and with them which statistics, a plan holds, nor who seems to be silent.
         """
@@ -164,15 +169,19 @@ class Values:
         reported = {signed.report.peer for signed in self._pool.get(value.reports)}
         if not self._omits(frozenset(value.reports), reported, now):
             return False
-        if self._doubted_since is None:
+        if self._doubted_since is None and not self._lacks_majority(self.held, now):
             self._doubted_since = now
-        return now < self._doubted_since + DOUBT_LEASES * self._context.members.lease_seconds
+        return self._doubted_since is None or now < self._doubted_since + DOUBT_LEASES * self._context.members.lease_seconds
 
     def _omits(self, named: frozenset[Digest], reported: set[PeerId], now: float) -> bool:
         own = self.held.get(self._context.me)
         is_timely = self._own_since is not None and now >= self._own_since + self._context.timing.grace_seconds
         if (is_timely and own not in named) or 2 * len(reported) < len(self.held):
             return True
+        return self._lacks_majority(reported, now)
+
+    def _lacks_majority(self, reported: Container[PeerId], now: float) -> bool:
+        """Whether these are too few reporters as long as stragglers have time."""
         if self._first_since is not None and now >= self._first_since + self.straggler_seconds:
             return False
         _, deciding = self.expected(now)
