@@ -70,6 +70,10 @@ REPAIR_SECONDS = 60.0
 COMMIT_TIMEOUTS = 3
 """A host that has voted waits as long as so many attempts of the others may take; then the round is void for it."""
 
+MAX_REPAIRS = 5
+"""A committed average that so many tries did not bring is lost: all hosts that held it were killed before they had applied it.
+A vote outlives the process that cast it, the average does not."""
+
 
 class Phase(StrEnum):
     """Where a round of one instance stands. The table below names every step from one phase to another."""
@@ -594,6 +598,8 @@ class OuterRound:
             return self._carry_over(now)
         if choice is None:
             return self._end_overdue_attempt(now)
+        if self._num_repairs_failed >= MAX_REPAIRS:
+            return self._carry_over(now)
         if self.phase is Phase.COMMITTING and self.average is not None and choice == self._held:
             return self._apply(now)
         if self.phase is Phase.AVERAGING and choice[0] == self._attempts.current.number and not self._is_overdue(now):

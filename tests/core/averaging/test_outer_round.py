@@ -448,6 +448,30 @@ def test_a_vote_is_written_down_before_it_is_sent_and_stands_after_a_restart() -
     assert not has(again.tick(32.0, ()), Persist), "it casts no second one"
 
 
+def test_an_average_that_nobody_holds_any_more_makes_the_round_void() -> None:
+    """All its voters were killed at once, and started again: each has its vote and none the average."""
+    outer = averaging(A, B, adaptive_timeout=AdaptiveTimeout())
+    cast = outer.average_finished(finished(outer, A, B), 11.0, ())
+    (record,) = [effect.record for effect in cast if isinstance(effect, Persist)]
+    assert isinstance(record, CommitVoted)
+    again = outer_round(A, outer._plan, AdaptiveTimeout(), kept_vote=record.vote)
+    again.start(20.0, progress_end=0.1)
+    again.inner_finished(inner_result(again), 30.0, ())
+    effects = again.received(B, vote(outer, B, A, B), 31.0, ())
+    now = 31.0
+    for _ in range(20):
+        if has(effects, CarryOver):
+            break
+        if has(effects, RepairAverage):
+            now += 1.0
+            effects = again.average_failed(replace(failure(attempt=0, suspects=(B,)), is_repair=True), now, ())
+        else:
+            assert again.next_deadline is not None
+            now = again.next_deadline
+            effects = again.tick(now, ())
+    assert has(effects, CarryOver) and again.is_void
+
+
 def test_the_wait_for_a_silent_voter_ends() -> None:
     outer = averaging(A, B, adaptive_timeout=AdaptiveTimeout())
     outer.average_finished(finished(outer, A, B), 14.0, ())
