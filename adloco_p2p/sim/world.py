@@ -9,8 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from adloco_p2p.core.agreement.emergency import STUCK_LEASES
 from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
+from adloco_p2p.core.ledger.validation import num_emergencies
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.events import Commanded
@@ -29,7 +31,7 @@ from adloco_p2p.sim.event_queue import EventQueue
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.healing import Healing
 from adloco_p2p.sim.identities import RUN, name_of, short, sign, verify
-from adloco_p2p.sim.machine import Machine, MakeAgreement, MakePeer, Outgoing, Surroundings
+from adloco_p2p.sim.machine import Machine, MakeAgreement, MakePeer, Outgoing, Process, Surroundings
 from adloco_p2p.sim.network import Network
 from adloco_p2p.sim.peer_checkers import PeerCheckers, check_ledger, check_tables
 from adloco_p2p.sim.synthetic_reports import CAPACITY, invented
@@ -232,12 +234,23 @@ class World:
         if not finished:
             return
         ended_at = min(process.stopped_at for _, process in finished)
-        self._check_one_state([machine for machine, _ in finished if machine.booted_at < ended_at - LATE_SECONDS])
+        if not self._has_ended_apart([process for _, process in finished], ended_at):
+            self._check_one_state([machine for machine, _ in finished if machine.booted_at < ended_at - LATE_SECONDS])
         ended = {machine.peer for machine, _ in finished}
         for machine in self._honest():
             if not machine.is_gone and machine.peer not in ended and machine.booted_at < ended_at - LATE_SECONDS:
                 raise Violation(f"{machine.peer} was left behind, {ended_at - machine.booted_at:.0f} s after its start")
         check_ledger(self.genesis, list(finished[0][1].agreement.ledger.since(1)), self.decide, verify)
+
+    def _has_ended_apart(self, finished: Sequence[Process], ended_at: float) -> bool:
+        """Whether the run was over on one side of a partition before its sides had to come together again: every side went on
+        by emergency entries, and peers may refuse those of the others for eight leases (`core/agreement/emergency.py`)."""
+        if self.faults.partition_at is None:
+            return False
+        together_at = self.faults.partition_at + self.faults.partition_seconds
+        lease = self.timing.lease(len(self.genesis.roster))
+        ledgers = [list(process.agreement.ledger.since(1)) for process in finished]
+        return ended_at < together_at + STUCK_LEASES * lease and all(num_emergencies(self.genesis, known) for known in ledgers)
 
     def _check_one_state(self, finished: Sequence[Machine]) -> None:
         """Of the run's end, on the disks of these machines."""

@@ -21,9 +21,6 @@ from adloco_p2p.core.model.types import REPORT_LAG, Digest, PeerId, RoundPlan, r
 DOUBT_LEASES = 8
 """A value that omits reports is refused for so long, from when its proposer could have had them; then any plan is better than
 none."""
-UNMEASURED_SECONDS = 3600.0
-"""A straggler's time in the rounds whose length no plan knows: in the first ones, before any speed was measured. Shorter than a
-round, it would let a peer that reports at once decide alone, and then no plan would ever learn the others' speeds."""
 
 
 class Values:
@@ -146,9 +143,8 @@ class Values:
         """After the first report a plan comes without those of a majority only after so long: none reports as late without
         reason (`core/averaging/adaptive_timeout.py`), and a peer may report at once."""
         reported = self._slot.ledger.reported
-        if reported is None or reported.expected_seconds == 0.0:
-            return UNMEASURED_SECONDS
-        return self._context.timing.straggler_seconds + 2.0 * reported.expected_seconds
+        expected = reported.expected_seconds if reported is not None else 0.0
+        return self._context.timing.straggler_seconds + 2.0 * expected
 
     def expected(self, now: float) -> tuple[list[PeerId], list[PeerId]]:
         """The reporters that live, in the order of the proposers, and those of them that decide."""

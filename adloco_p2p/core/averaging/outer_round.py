@@ -21,6 +21,7 @@ attempt comes next, `commit_votes.py` which average to have.
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 from enum import StrEnum
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
@@ -157,6 +158,8 @@ class OuterRound:
         self._phase_since = 0.0
         clients = frozenset(entry.peer for entry in plan.roster if not entry.capacity.is_reachable)
         hosts = [share.peer for share in self.instance_plan.hosts]
+        if hosts == [me]:  # no vote of it counts for others: after a restart it makes its average again
+            voter = replace(voter, kept=None, keep=lambda _vote: ())
         self._votes = CommitVotes(me=me, plan_digest=plan_digest, contributors=self.contributors, clients=clients, voter=voter)
         self._hosts = HostViews(me=me, hosts=hosts, contributors=self.contributors, clients=clients)
         self._attempts = Attempts(

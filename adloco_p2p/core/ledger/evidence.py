@@ -1,8 +1,8 @@
 """Whether evidence bans: a pure function of the ledger and of the evidence itself, so every peer finds the same.
 
-Nobody's word counts, and nothing that is only probable: two signatures of the accused exclude each other, or there is no ban.
-Only who had a seat in a late plan can be accused, and once: made-up identities cannot fill the ledger with evidence against
-themselves.
+No peer's claim counts, and nothing that is only probable: two signatures of the accused exclude each other, or there is no ban.
+Only a peer that had a seat in one of the newest plans can be accused, and once: made-up identities cannot fill the ledger with
+evidence against themselves.
 """
 
 from adloco_p2p.core.ledger.ledger import ENTRIES_KEPT, Ledger

@@ -1,7 +1,7 @@
 """What signers ordered of a live run: when it pauses and ends, and settings that change from a round on. Pure.
 
-Every plan carries the course of its run, so every peer applies an order with the same plan, and whoever holds the ledger
-recomputes it. An order takes effect with the round that it names, or as soon as it can where that round is over.
+Every plan carries the course of its run, so every peer applies an order with the same plan, and any holder of the
+ledger can recompute it. An order takes effect with the round that it names, or as soon as it can where that round is over.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The hosts that measure an outer step: drawn by lot, once everybody is bound to what the step is made of."""
+"""The hosts that measure an outer step: drawn by lot, once all contributors are bound to what the step is made of."""
 
 import hashlib
 from collections.abc import Collection, Sequence
@@ -12,10 +12,9 @@ PAIRS_AFTER_DISPUTE = 2
 
 
 def measurers(state: Digest, workers: Collection[PeerId], roster: Sequence[RosterEntry], *, count: int) -> tuple[PeerId, ...]:
-    """Up to `count` of the hosts that had work, full members first of all: those of least hash.
+    """Up to `count` of the hosts that had work, of the full members alone where there are any: those of least hash.
 
-    `state` is that after the outer step, which follows from the committed average: until hosts have voted for that, nobody
-    knows it, and whoever contributes is bound before.
+    `state` is that after the outer step, which follows from the committed average: contributors are bound before it exists.
     """
     full = [entry.peer for entry in roster if entry.peer in workers and not entry.probation]
     return tuple(sorted(full or workers, key=lambda peer: _lot(state, peer))[:count])

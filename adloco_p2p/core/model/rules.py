@@ -139,7 +139,7 @@ class GuardRules:
     """Whether outer steps that raise the loss are undone."""
 
     enabled: bool = False
-    """Two hosts, drawn by lot, measure the loss before and after every outer step; where both say that it rose by more than
+    """Two hosts, drawn by lot, measure the loss before and after every outer step; where both report that it rose by more than
     training explains, the instance goes back to the state before. Costs these two 64 rows forwards, and all of them 8 bytes per
     parameter."""
 

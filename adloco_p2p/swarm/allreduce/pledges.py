@@ -2,8 +2,8 @@
 
 Every contributor signs the root of its encoded parts and sends it to every reducer, with the hashes of that reducer's parts; a
 reducer reduces nothing before it has the roots of all, and only parts that hash to them. Every reducer passes the signed roots
-on to every member, so all members compare what a contributor told each reducer. The roots are part of the result's digest:
-hosts that saw different ones cannot commit one average.
+on to every member, so all members compare the roots that a contributor sent to each reducer. The roots are part of the
+result's digest: hosts that saw different ones cannot commit one average.
 
 Two signed roots of one contributor, or two receipts of one reducer, are evidence, which anybody can check. What is not signed
 by the accused itself is none: then the attempt fails with a suspect, as for any other fault.
@@ -83,7 +83,7 @@ def inputs_digest(roots: Sequence[Digest], coefficients: Sequence[float]) -> Dig
 
 
 def receipt_content(inputs: Digest, parts: Sequence[bytes]) -> Digest:
-    """What a reducer's receipt says: from these inputs it made these parts (SHA-256 of each)."""
+    """The content of a reducer's receipt: from these inputs it made these parts (SHA-256 of each)."""
     return Digest(hashlib.sha256(bytes.fromhex(inputs) + b"".join(parts)).hexdigest())
 
 

@@ -1,7 +1,8 @@
 """Receipts of the last attempts, and the comparison of them between members: a reducer cannot give two members two.
 
-Every member shows what it got to one other member, drawn at random after the average is made. Where a reducer split the members
-in two halves, no pair meets across them with a probability of less than one half per member.
+Every member shows the receipts that it got to one of the other reducers, drawn at random after the average is made. Where a
+reducer split n members in two halves that reduce alike, the probability that no member shows its receipts to the other half is
+about 2 ** -n.
 """
 
 import asyncio

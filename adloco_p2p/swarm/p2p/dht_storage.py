@@ -1,4 +1,4 @@
-"""What this node of the DHT stores for others: few, small and short-lived records, whoever sends them.
+"""What this node of the DHT stores for others: few, small and short-lived records, from any sender.
 
 hivemind's storage has no limits, and one plain value under a key replaces all records below it. Ours are below a key, one per
 name, so plain values are refused. Where a key is full, a record that came once makes way before one that its peer renews: a

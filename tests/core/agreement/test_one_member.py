@@ -147,18 +147,3 @@ def test_a_value_that_omits_reports_is_taken_eight_leases_after_a_better_one_can
     assert values.omits_reports(digest, begun + 7.9 * lease)
     assert not values.omits_reports(digest, begun + 8.1 * lease)
     assert canonical.digest_once(proposal.value) == digest
-
-
-def test_a_round_that_takes_long_is_not_decided_by_a_peer_that_reports_at_once() -> None:
-    """Else no plan would ever learn the others' speeds, and the stragglers' time would never reach the length of a round."""
-    swarm = Swarm(5)
-    swarm.deliver()
-    liar = swarm.order[-1]
-    honest = [name for name in swarm.peers if name != liar]
-    parent = swarm.peers[liar].ledger.plans[-1]
-    swarm.report(liar, 0)
-    swarm.deliver(to=tuple(swarm.peers))
-    for number in range(1, 9):
-        assert not acks_of(swarm, liar, lone_proposal(swarm, liar, number))
-        swarm.pass_time(60, among=tuple(swarm.peers))
-    assert all(swarm.peers[name].ledger.plans[-1] == parent for name in honest)
