@@ -5,7 +5,9 @@ with the average, if it can still reach all others, else with a failure that nam
 some members may have the average and others not. A member that gives up tells the others, as far as its words arrive.
 
 A machine begins an attempt once in its life, over restarts (`storage/attempt_keys.py`), because it signs a commitment; two of
-one machine under one key would be evidence, and reach everybody who joined.
+one machine under one key would be evidence, and reach everybody who joined. A reducer signs a receipt for what it hands out,
+and each member shows its receipts to one other, as in `swarm/allreduce/receipt_exchange.py`. Those of honest reducers are the
+same everywhere, so here only reducers that lie sign any.
 """
 
 from collections.abc import Iterable, Mapping
@@ -62,6 +64,10 @@ class _Member:
     process: "Process"
     contribution: object
     has_ended: bool = False
+    receipts: dict[PeerId, Pledge] = field(default_factory=dict)
+    """Of reducers that may lie, for what they handed this member."""
+    told: list[Pledge] = field(default_factory=list)
+    """Receipts that other members showed to this one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -157,7 +163,9 @@ class Averaging:
         member.has_ended = True
         effect, process = member.effect, member.process
         process.averagings.pop((effect.instance, effect.round, effect.attempt), None)
-        average = self._returned(attempt, peer)
+        handed = self._handed_out(attempt, peer)
+        average = [attempt.average, *handed.values()][-1]
+        self._exchange_receipts(attempt, peer, handed)
         self._keep(process, effect.instance, effect.round, average)
         finished = AverageFinished(
             instance=effect.instance,
@@ -172,13 +180,38 @@ class Averaging:
         )
         self._machines[peer].feed(finished, process)
 
-    def _returned(self, attempt: _Attempt, peer: PeerId) -> object:
-        """What this member gets of the average: reducers that lie may hand each host another one."""
-        average = attempt.average
-        for other in attempt.joined:
-            hands_out = self._machines[other].returned
-            average = average if hands_out is None or other == peer else hands_out(peer, average)
-        return average
+    def _handed_out(self, attempt: _Attempt, peer: PeerId) -> dict[PeerId, object]:
+        """What this member gets in place of the average from each reducer that lies; of several the last one's words count."""
+        strategies = {other: self._machines[other].returned for other in attempt.joined if other != peer}
+        return {other: hands_out(peer, attempt.average) for other, hands_out in strategies.items() if hands_out is not None}
+
+    def _exchange_receipts(self, attempt: _Attempt, peer: PeerId, handed: Mapping[PeerId, object]) -> None:
+        """Keep the receipts of reducers that may lie, compare them with those that were shown here, and show them to one other
+        member. A member that lies itself compares nothing."""
+        member = attempt.joined[peer]
+        if not handed or self._machines[peer].returned is not None:
+            return
+        device = member.process.device
+        for reducer, average in handed.items():
+            content = canonical.digest(device.average_digest(average))
+            member.receipts[reducer] = pledge_of(reducer, member.effect, "reduction", content)
+        self._compare(member)
+        other = self._random.choice([name for name in attempt.members if name != peer])
+        if self._network.is_open(peer, other):
+            told = tuple(member.receipts.values())
+            self._queue.after(self._network.delay_seconds(), self._show_receipts, attempt, other, told)
+
+    def _show_receipts(self, attempt: _Attempt, peer: PeerId, told: tuple[Pledge, ...]) -> None:
+        member = attempt.joined.get(peer)
+        if member is not None and member.process.is_alive:
+            member.told.extend(told)
+            self._compare(member)
+
+    def _compare(self, member: _Member) -> None:
+        for told in member.told:
+            own = member.receipts.get(told.peer)
+            if own is not None and own.content != told.content:
+                self.show([member], own, told)
 
     def _unreachable(self, attempt: _Attempt, peer: PeerId) -> tuple[PeerId, ...]:
         """Members that `peer` cannot get bytes from now. One that has joined must still be the same process."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from benchmarks.adversary.arena import Result
 
@@ -21,6 +22,14 @@ class Scenario:
     finding: str
     """Of the review; empty for a variant that is not in it."""
     play: Callable[[int], Outcome]
+    gap: str = ""
+    """Why the run is known not to withstand it; empty where it does."""
+
+    def verdict(self, outcome: Outcome) -> Literal["pass", "open", "FAIL", "shut"]:
+        """open: it succeeds, as is known. shut: it is known to succeed, and did not, so its mark as a gap is wrong by now."""
+        if self.gap:
+            return "shut" if outcome.has_passed else "open"
+        return "pass" if outcome.has_passed else "FAIL"
 
 
 def judged(result: Result, *problems: str, sent: str) -> Outcome:

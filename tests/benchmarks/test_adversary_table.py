@@ -1,11 +1,13 @@
 """`python -m benchmarks.adversary`: a handful of its rows in every build; the rest by name."""
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks.adversary.__main__ import main, scenarios
 from benchmarks.adversary.scenario import Outcome, Scenario, named
 
-EVERYDAY = ("A7", "A9", "B7", "B9", "C1", "C2", "C4", "one-vote entry of a member")
+EVERYDAY = ("A7", "A9", "B6", "B7", "B9", "C1", "C2", "C4", "one-vote entry of a member")
 
 
 def test_a_handful_of_attacks_is_withstood(capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,6 +21,27 @@ def test_a_row_that_fails_fails_the_command(monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.setattr("benchmarks.adversary.__main__.scenarios", lambda: [Scenario(name="all", finding="A1", play=play)])
     assert main(["--seed", "5"]) == 1
     assert "FAIL  A1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("has_passed", "code", "word"), [(False, 0, "open  B6"), (True, 1, "shut  B6")])
+def test_a_known_gap_is_shown_as_open_and_fails_the_command_once_it_is_shut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_passed: bool, code: int, word: str
+) -> None:
+    def play(seed: int) -> Outcome:
+        return Outcome(sent=f"seed {seed}", happened="a wrong average", has_passed=has_passed)
+
+    gap = Scenario(name="all", finding="B6", play=play, gap="nobody looks")
+    monkeypatch.setattr("benchmarks.adversary.__main__.scenarios", lambda: [gap])
+    assert main(["--seed", "5"]) == code
+    told = capsys.readouterr().out
+    assert word in told and "known gap: nobody looks" in told
+
+
+def test_the_gaps_are_those_that_the_page_on_security_names() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    known = page[page.index("known gaps") :]
+    assert all(row.name in known for row in scenarios() if row.gap)
+    assert [row.name for row in scenarios() if row.gap] == ["reporting alone", "one wrong average for all", "a forgotten half"]
 
 
 def test_every_finding_has_a_row_and_there_are_twenty_variants() -> None:

@@ -8,6 +8,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Equivocation, LedgerEntry
 from adloco_p2p.core.model.types import Digest, PeerId, roster_of
 from adloco_p2p.sim.averaging import Averaging, pledge_of
+from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of
 from adloco_p2p.sim.world import Parts, World
@@ -24,11 +25,13 @@ def as_it_is(peer: PeerId, message: object) -> list[tuple[float, object]]:
 class Recorded:
     """A world, the decrees of its ledger by round, and its rosters."""
 
-    def __init__(self, seed: int, *, liar: int | None, faults: Faults) -> None:
+    def __init__(
+        self, seed: int, *, liar: int | None, faults: Faults, returned: Callable[[PeerId, object], object] | None = None
+    ) -> None:
+        """`returned`: what the liar, as a reducer, hands each host in place of an average."""
         strategies = {} if liar is None else {liar: lambda machine, peer, message: as_it_is(peer, message)}
-        self.world = World(
-            seed, peers=PEERS, rounds=ROUNDS, faults=faults, round_seconds=1.2, parts=Parts(strategies=strategies)
-        )
+        parts = Parts(strategies=strategies, returned={} if liar is None or returned is None else {liar: returned})
+        self.world = World(seed, peers=PEERS, rounds=ROUNDS, faults=faults, round_seconds=1.2, parts=parts)
         self.banned: dict[PeerId, int] = {}
         self.rosters: dict[int, tuple[PeerId, ...]] = {}
         note = self.world.checkers.persisting
@@ -78,6 +81,29 @@ def test_a_member_that_pledges_two_things_is_out_within_a_few_rounds(seed: int, 
     banned_in = recorded.banned[name_of(LIAR)]
     assert banned_in <= lied_in + 4, f"seed {seed}: lied in round {lied_in}, banned in {banned_in}"
     assert all(name_of(LIAR) not in roster for round, roster in recorded.rosters.items() if round >= banned_in)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_reducer_that_hands_out_different_averages_is_banned_by_its_receipts(seed: int) -> None:
+    def divides(host: PeerId, average: object) -> object:
+        return hashed("for", host, average)
+
+    recorded = Recorded(seed, liar=LIAR, faults=Faults(loss=0.02, faults_end_at=10.0), returned=divides)
+    recorded.world.run()
+    assert set(recorded.banned) == {name_of(LIAR)}, f"seed {seed}"
+    assert recorded.banned[name_of(LIAR)] <= 5, f"seed {seed}"
+
+
+def test_a_reducer_that_hands_everybody_the_same_is_not_found_out() -> None:
+    """The gap that docs/security.md states: its receipts agree."""
+
+    def agrees_with_itself(host: PeerId, average: object) -> object:
+        del host
+        return hashed("wrong", average)
+
+    recorded = Recorded(1, liar=LIAR, faults=Faults(loss=0.02, faults_end_at=10.0), returned=agrees_with_itself)
+    recorded.world.run()
+    assert recorded.banned == {}
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import fsum
 from statistics import median
 
+from adloco_p2p.core.model.electorate import SILENT_ROUNDS, silent_rounds
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.types import MAX_HOSTS, HostShare, InstancePlan, PeerId, RosterEntry, SwitchMode, shortened
 from adloco_p2p.core.planning.apportionment import allocate_hosts, credible_speeds, share_batch
@@ -34,8 +35,9 @@ def place_hosts(
     """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless all leave.
 
     A host that is new to an instance has to fetch its state first, so it only receives the first average; so does a host that
-    missed averages (`host_backoff.py`), as long as another host can train. A peer's speed is split over its instances by their
-    requests. Keepers receive every average of as many instances as they hold, and are given no work.
+    missed averages (`host_backoff.py`), as long as another host can train. Seats whose reports are missing train as a minority
+    (`outvoted`). A peer's speed is split over its instances by their requests. Keepers receive every average of as many
+    instances as they hold, and are given no work.
     """
     training = [roster_entry for roster_entry in roster if not roster_entry.capacity.is_keeper] or list(roster)
     staying = [roster_entry for roster_entry in training if not roster_entry.capacity.is_leaving] or training
@@ -50,7 +52,8 @@ def place_hosts(
     trainers = {}
     for draft in drafts:
         there = hosts[draft.plan.instance]
-        trainers[draft.plan.instance] = backed_off([p for p in there if p in draft.ready] or there, draft.plan.hosts, round)
+        ready = backed_off([peer for peer in there if peer in draft.ready] or there, draft.plan.hosts, round)
+        trainers[draft.plan.instance] = outvoted(ready, staying, round)
     loads = dict.fromkeys(speeds, 0)
     for draft in drafts:
         for peer in trainers[draft.plan.instance]:
@@ -67,6 +70,28 @@ def place_hosts(
             if speeds.get(share.peer, 0.0) > 0.0:
                 seconds[share.peer].append(min(share.samples / speeds[share.peer], MAX_SECONDS))
     return tuple(place_hosts), min(max(fsum(times) for times in seconds.values()), MAX_SECONDS)
+
+
+def outvoted(candidates: Sequence[PeerId], roster: Sequence[RosterEntry], round: int) -> list[PeerId]:
+    """The candidates, without so many of those whose reports are missing that the others are more than half; the latest seats
+    go first. Missing is the first report of a newcomer from the plan on that could have used it, and those of SILENT_ROUNDS of
+    anybody. All train where no candidate has reported.
+
+    An average counts with the votes of more than half of the hosts that train it, so seats that only exist must not be half of
+    them. A peer without work reports, too, and trains again after that.
+    """
+    missing = [
+        entry.peer
+        for entry in sorted(roster, key=lambda entry: (entry.joined_round, entry.peer))
+        if entry.peer in candidates and silent_rounds(entry, round) >= (1 if _is_new(entry) else SILENT_ROUNDS)
+    ]
+    num_reporting = len(candidates) - len(missing)
+    left_out = missing[num_reporting - 1 :] if num_reporting else []
+    return [peer for peer in candidates if peer not in left_out]
+
+
+def _is_new(entry: RosterEntry) -> bool:
+    return entry.joined_round > 0 and entry.last_report is None
 
 
 def _with_keepers(hosts: Sequence[PeerId], roster: Sequence[RosterEntry], index: int) -> list[PeerId]:

@@ -16,7 +16,7 @@ from statistics import median
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import in_words, work_at
-from adloco_p2p.core.model.electorate import DEPARTS_AFTER, is_majority, silent_rounds
+from adloco_p2p.core.model.electorate import DEPARTS_AFTER, SILENT_ROUNDS, is_majority, silent_rounds
 from adloco_p2p.core.model.measurers import PAIR
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.run_progress import end_after, progress_at, samples_after, steps_within
@@ -48,7 +48,8 @@ from adloco_p2p.core.planning.placement import InstanceDraft, place_hosts
 from adloco_p2p.core.planning.standing import after_report, remembered, seated
 
 ORPHANED_ROUNDS = 3
-"""An instance ends after all its hosts have reported so many rounds without its state."""
+"""An instance ends after so many rounds in which nobody reported its state and every host of it reported, or has never reported
+since it got its seat, SILENT_ROUNDS ago: seats that only exist must not keep an instance that nobody holds."""
 SPEEDS_KEPT = 5
 """Measured speeds that a seat remembers; their median shares the work."""
 
@@ -292,7 +293,8 @@ def _carried(
     )
     kept = [item.instance for peer in keepers_of(previous) if peer in received for item in received[peer].instances]
     is_lost = not claims and plan.instance not in kept
-    is_orphaned = previous.round > 0 and is_lost and all(share.peer in received for share in plan.hosts)
+    settled = {*received, *_never_heard(previous)}
+    is_orphaned = previous.round > 0 and is_lost and all(share.peer in settled for share in plan.hosts)
     moved = replace(
         plan,
         orphaned_rounds=0 if not is_lost else plan.orphaned_rounds + is_orphaned,
@@ -315,6 +317,13 @@ def _carried(
     moved = replace(moved, measurers_before=plan.measurers)
     moved, alarm = judged(plan, moved, claims, previous.roster, round=previous.round - 1, rules=rules.guard)
     return InstanceDraft(plan=moved, holders=hosts, ready=hosts), alarm
+
+
+def _never_heard(previous: RoundPlan) -> set[PeerId]:
+    """Members that never reported, for so long that nobody waits for what they may hold."""
+    round = previous.round + 1
+    unheard = [entry for entry in previous.roster if entry.last_report is None]
+    return {entry.peer for entry in unheard if silent_rounds(entry, round) >= SILENT_ROUNDS}
 
 
 def _agreed_state(plan: InstancePlan, previous: RoundPlan, claims: Claims, places: Mapping[PeerId, int]) -> Digest | None:
@@ -397,7 +406,7 @@ def _end_of_orphans(plans: Sequence[InstancePlan]) -> Merge | None:
         return None
     survivor = max(others, key=lambda plan: (plan.requested_batch, plan.instance)).instance
     names = ", ".join(map(str, orphans))
-    reason = f"instance {names} ends: all its hosts reported {ORPHANED_ROUNDS} rounds without it, so its state is lost"
+    reason = f"instance {names} ends: its hosts reported {ORPHANED_ROUNDS} rounds without it, or never, so its state is lost"
     return keep_only(survivor, [survivor, *orphans], reason=reason)
 
 

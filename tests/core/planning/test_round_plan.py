@@ -89,9 +89,11 @@ def run(
     until: int | None = None,
     say: Callable[[RoundPlan], list[Report]] = honest_reports,
     joins: Mapping[int, RosterChange] | None = None,
+    max_instances: int = 8,
 ) -> list[RoundPlan]:
-    """Plans of a run in which every plan is decided from the reports of the round before the last; all are checked."""
-    plans = [start(rules, num_peers)]
+    """Plans of a run in which every plan is decided from the reports of the round before the last; all are checked.
+    `max_instances`: that each founder offers to host."""
+    plans = [start(rules, num_peers, max_instances=max_instances)]
     last = rules.work.rounds if until is None else until
     while plans[-1].round < last:
         reports = say(plans[-2]) if len(plans) > 1 else []

@@ -1,0 +1,63 @@
+"""Seats that only exist: they never report, hold nothing, and are more than the peers that train."""
+
+from dataclasses import replace
+
+from adloco_p2p.core.model.rules import InstanceRules, MergeRules
+from adloco_p2p.core.model.types import Capacity, Report, RosterChange, RosterEntry, RoundPlan
+from adloco_p2p.core.planning.placement import outvoted
+from tests.core.core_values import capacity, peer
+from tests.core.planning.test_round_plan import ONE, THREE, honest_reports, run
+
+NUM_FOUNDERS, NUM_GHOSTS = 3, 5
+GHOSTS = {peer(index) for index in range(NUM_FOUNDERS, NUM_FOUNDERS + NUM_GHOSTS)}
+SEATED = {2: RosterChange(joined=tuple((ghost, capacity(max_instances=1)) for ghost in sorted(GHOSTS)))}
+TWO = replace(THREE, instances=InstanceRules(count=2, start="fork", fork_round=2), merge=MergeRules(guard=True))
+
+
+def silent_ghosts(done: RoundPlan) -> list[Report]:
+    return [report for report in honest_reports(done) if report.peer not in GHOSTS]
+
+
+def test_an_instance_that_only_silent_seats_hold_ends_while_they_keep_their_seats() -> None:
+    plans = run(TWO, num_peers=NUM_FOUNDERS, until=10, say=silent_ghosts, joins=SEATED, max_instances=1)
+    forked = plans[2]
+    (held_by_none,) = (item for item in forked.instances if {share.peer for share in item.hosts} <= GHOSTS)
+    assert len(forked.instances) == 2
+    assert [item.instance for item in plans[10].instances] == [1 - held_by_none.instance]
+    assert {entry.peer for entry in plans[10].roster} >= GHOSTS
+
+
+def test_an_instance_whose_hosts_reported_once_waits_for_them() -> None:
+    """Their state may come back with them, as long as they have their seats."""
+
+    def say(done: RoundPlan) -> list[Report]:
+        return honest_reports(done) if done.round < 3 else silent_ghosts(done)
+
+    plans = run(TWO, num_peers=NUM_FOUNDERS, until=11, say=say, joins=SEATED, max_instances=1)
+    assert any({share.peer for share in item.hosts} <= GHOSTS for item in plans[4].instances)
+    assert len(plans[11].instances) == 2
+
+
+def test_hosts_that_report_are_more_than_half_of_those_that_train() -> None:
+    """From the plan on that could have used the first reports of the others."""
+    plans = run(ONE, num_peers=NUM_FOUNDERS, until=12, say=silent_ghosts, joins=SEATED)
+    for plan in plans[4:]:
+        working = {share.peer for share in plan.instances[0].hosts if share.samples > 0}
+        assert len(working - GHOSTS) == NUM_FOUNDERS > len(working & GHOSTS), plan.round
+
+
+def test_newcomers_that_report_train_from_their_second_round_on() -> None:
+    plans = run(ONE, num_peers=NUM_FOUNDERS, until=6, joins=SEATED)
+    for plan in plans[3:]:
+        assert all(share.samples > 0 for share in plan.instances[0].hosts)
+        assert len(plan.instances[0].hosts) == NUM_FOUNDERS + NUM_GHOSTS
+
+
+def test_one_host_that_reports_trains_alone_and_all_do_where_none_reports() -> None:
+    offer = Capacity(samples_per_second=1.0, micro_batch_limit=1, max_instances=1, is_leaving=False)
+    roster = [RosterEntry(peer=peer(0), joined_round=0, capacity=offer, last_report=3)]
+    roster += [RosterEntry(peer=peer(index), joined_round=3, capacity=offer) for index in (1, 2)]
+    everybody = [entry.peer for entry in roster]
+    assert outvoted(everybody, roster, 4) == everybody, "no report of theirs could be there yet"
+    assert outvoted(everybody, roster, 5) == [peer(0)]
+    assert outvoted(everybody[1:], roster, 5) == everybody[1:]
