@@ -1,7 +1,8 @@
 """How the values of a vector travel. Pure; equal bytes become equal values on every machine.
 
-Casts (2 or 4 bytes per value); blocks of integers with one scale per block; the largest values of each chunk alone, the form
-of SparseLoCo (arXiv 2508.15706). Decoding is a cast or one product rounded to float32. Bytes are little-endian, as every
+Casts (2 or 4 bytes per value); blocks of integers with one scale per block; signs with one scale per chunk, the form of signSGD
+with error feedback (arXiv 1901.09847); the largest values of each chunk alone, the form of SparseLoCo (arXiv 2508.15706).
+Decoding is a cast or one product rounded to float32. Bytes are little-endian, as every
 machine that torch runs on stores them.
 
 A codec cuts a vector in groups of `group` values that it codes by themselves: where parts begin at multiples of it, coding
@@ -36,6 +37,12 @@ class TensorCodec(Protocol):
     @property
     def needs_feedback(self) -> bool: ...
     @property
+    def returns_mean(self) -> bool:
+        """Whether what travels back is the mean, but for rounding. Where it is not, only the Gram matrix of the contributions
+        gives the statistics of the batch test."""
+        ...
+
+    @property
     def largest(self) -> float:
         """Largest magnitude that `encode` keeps finite."""
         ...
@@ -62,6 +69,7 @@ class CastCodec:
 
     group = 1
     needs_feedback = False
+    returns_mean = True
 
     def __init__(self, name: str, code: int, dtype: torch.dtype) -> None:
         self.name = name
@@ -96,6 +104,7 @@ class IntegerCodec:
     """
 
     needs_feedback = True
+    returns_mean = True
 
     def __init__(self, name: str, code: int, *, bits: int, group: int) -> None:
         assert bits in (4, 8) and group % 2 == 0
@@ -142,6 +151,53 @@ class IntegerCodec:
         return _INT8
 
 
+class SignCodec:
+    """Chunks of `group` values, each a float32 scale (the mean magnitude) and one bit a value: set where the value is negative.
+
+    size, scales [chunks], bits [n], the first value's lowest. Of all vectors with one magnitude per chunk and these signs the
+    decoded one is the nearest. The mean travels back in `back`, by default in the same form: as large for any number of hosts.
+    """
+
+    needs_feedback = True
+
+    def __init__(self, name: str, code: int, *, group: int = 4096, back: TensorCodec | None = None) -> None:
+        assert group % 8 == 0
+        self.name, self.code, self.group = name, code, group
+        self.largest = float(np.finfo(np.float32).max)
+        self._back = back
+
+    @property
+    def returns_mean(self) -> bool:
+        return self._back is not None and self._back.returns_mean
+
+    def num_bytes(self, size: int) -> int:
+        return _SIZE.size + 4 * _blocks(size, self.group) + (size + 7) // 8
+
+    def encode(self, values: torch.Tensor) -> memoryview:
+        assert values.dtype == torch.float32 and values.ndim == 1
+        size = values.numel()
+        lengths = np.full(_blocks(size, self.group), self.group)
+        lengths[-1:] -= -size % self.group
+        scales = np.abs(_padded(values.numpy(), self.group)).sum(axis=1, dtype=np.float64) / lengths
+        bits = np.packbits(values.numpy() < 0, bitorder="little")
+        return memoryview(_SIZE.pack(size) + scales.astype("<f4").tobytes() + bits.tobytes())
+
+    def decode(self, data: Buffer) -> torch.Tensor:
+        size = _claimed_size(data, self)
+        num_chunks = _blocks(size, self.group)
+        scales = np.frombuffer(data, dtype="<f4", count=num_chunks, offset=_SIZE.size)
+        if not np.isfinite(scales).all() or (scales < 0).any():
+            raise RemoteProtocolError("a scale that is not finite, or negative")
+        packed = np.frombuffer(data, dtype=np.uint8, offset=_SIZE.size + 4 * num_chunks)
+        signs = 1 - 2 * np.unpackbits(packed, count=size, bitorder="little").view(np.int8)
+        chunks = _padded(signs, self.group).astype(np.float32)
+        chunks *= scales[:, None]
+        return torch.from_numpy(chunks.reshape(-1)[:size])
+
+    def for_mean(self, num_contributors: int) -> TensorCodec:  # noqa: ARG002
+        return self._back or self
+
+
 class TopKCodec:
     """Of each chunk of `group` values the `kept` largest, each by its place and a value of `bits` bits; the others are zero.
 
@@ -153,7 +209,7 @@ class TopKCodec:
     def __init__(self, name: str, code: int, *, kept: int, bits: int, group: int = 4096) -> None:
         assert bits in (2, 8) and kept % 4 == 0 and kept <= group <= 1 << 16
         self.name, self.code, self.group, self.kept, self.bits = name, code, group, kept, bits
-        self.needs_feedback = bits == 2
+        self.needs_feedback, self.returns_mean = bits == 2, True
         self.largest = float(np.finfo(np.float32).max)
 
     @property
@@ -235,14 +291,17 @@ def _claimed_size(data: Buffer, codec: TensorCodec) -> int:
 
 
 _INT8 = IntegerCodec("int8", 4, bits=8, group=256)
+_INT4 = IntegerCodec("int4", 5, bits=4, group=64)
 _SPARSE_MEANS = tuple(TopKCodec(f"sparse{64 * count}", 16 + count, kept=64 * count, bits=8) for count in range(1, 17))
 CODECS: tuple[TensorCodec, ...] = (
     CastCodec("float32", 1, torch.float32),
     CastCodec("float16", 2, torch.float16),
     CastCodec("bfloat16", 3, torch.bfloat16),
     _INT8,
-    IntegerCodec("int4", 5, bits=4, group=64),
+    _INT4,
     TopKCodec("topk2", 6, kept=64, bits=2),
+    SignCodec("sign", 7),
+    SignCodec("sign_int4", 8, back=_INT4),
 )
 """By choice of a run; `topk2` keeps 64 of 4096 values with 2 bits each."""
 
