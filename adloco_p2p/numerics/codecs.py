@@ -159,16 +159,13 @@ class SignCodec:
     """
 
     needs_feedback = True
+    returns_mean = False  # few values, equally spaced, are rounded to 4 bits with a bias that the norm of the mean shows
 
     def __init__(self, name: str, code: int, *, group: int = 4096, back: TensorCodec | None = None) -> None:
         assert group % 8 == 0
         self.name, self.code, self.group = name, code, group
         self.largest = float(np.finfo(np.float32).max)
         self._back = back
-
-    @property
-    def returns_mean(self) -> bool:
-        return self._back is not None and self._back.returns_mean
 
     def num_bytes(self, size: int) -> int:
         return _SIZE.size + 4 * _blocks(size, self.group) + (size + 7) // 8
@@ -201,9 +198,9 @@ class SignCodec:
 class TopKCodec:
     """Of each chunk of `group` values the `kept` largest, each by its place and a value of `bits` bits; the others are zero.
 
-    size; per chunk, padded to a whole one: two float32 scales, places [kept] uint16 ascending, values [kept]. With 2 bits a
-    value is one of +-low and +-high, the mean magnitudes of those below and above half of the largest; with 8 bits `high` is
-    the largest magnitude and values are its 127ths.
+    size; per chunk, padded to a whole one: two float32 scales, places [kept] uint16 ascending or, where that is shorter, one bit
+    for each place, the first lowest; values [kept]. With 2 bits a value is one of +-low and +-high, the mean magnitudes of those
+    below and above half of the largest; with 8 bits `high` is the largest magnitude and values are its 127ths.
     """
 
     def __init__(self, name: str, code: int, *, kept: int, bits: int, group: int = 4096) -> None:
@@ -211,10 +208,9 @@ class TopKCodec:
         self.name, self.code, self.group, self.kept, self.bits = name, code, group, kept, bits
         self.needs_feedback, self.returns_mean = bits == 2, True
         self.largest = float(np.finfo(np.float32).max)
-
-    @property
-    def _chunk_bytes(self) -> int:
-        return 8 + 2 * self.kept + self.kept * self.bits // 8
+        self._has_bitmap = group // 8 < 2 * kept
+        self._values_at = 8 + (group // 8 if self._has_bitmap else 2 * kept)
+        self._chunk_bytes = self._values_at + kept * bits // 8
 
     def num_bytes(self, size: int) -> int:
         return _SIZE.size + _blocks(size, self.group) * self._chunk_bytes
@@ -226,8 +222,28 @@ class TopKCodec:
         places = np.sort(np.argpartition(magnitudes, self.group - self.kept, axis=1)[:, self.group - self.kept :], axis=1)
         taken = np.take_along_axis(chunks, places, axis=1)
         scales, codes = self._quantize(taken)
-        pieces = np.concatenate([scales.view(np.uint8), places.astype("<u2").view(np.uint8), codes], axis=1)
+        pieces = np.concatenate([scales.view(np.uint8), self._pack(places), codes], axis=1)
         return memoryview(_SIZE.pack(values.numel()) + pieces.tobytes())
+
+    def _pack(self, places: np.ndarray) -> np.ndarray:
+        """Places [chunks, kept], ascending, as uint8 [chunks, bytes]."""
+        if not self._has_bitmap:
+            return places.astype("<u2").view(np.uint8)
+        is_taken = np.zeros((len(places), self.group), dtype=np.uint8)
+        np.put_along_axis(is_taken, places, 1, axis=1)
+        return np.packbits(is_taken, axis=1, bitorder="little")
+
+    def _unpack(self, packed: np.ndarray) -> np.ndarray:
+        """The reverse. Raises RemoteProtocolError for what no encoder makes."""
+        if self._has_bitmap:
+            is_taken = np.unpackbits(packed, axis=1, bitorder="little")
+            if (is_taken.sum(axis=1, dtype=np.int64) != self.kept).any():
+                raise RemoteProtocolError(f"places that are not {self.kept} of a chunk")
+            return np.nonzero(is_taken)[1].reshape(-1, self.kept)
+        places = np.ascontiguousarray(packed).view("<u2").astype(np.int64)
+        if (places >= self.group).any() or (np.diff(places, axis=1) <= 0).any():
+            raise RemoteProtocolError("places that do not ascend, or lie outside the chunk")
+        return places
 
     def _quantize(self, taken: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scales [chunks, 2] and codes [chunks, bytes] of the kept values [chunks, kept]."""
@@ -249,12 +265,9 @@ class TopKCodec:
         size = _claimed_size(data, self)
         pieces = np.frombuffer(data, dtype=np.uint8, offset=_SIZE.size).reshape(-1, self._chunk_bytes)
         scales = np.ascontiguousarray(pieces[:, :8]).view("<f4")
-        places = np.ascontiguousarray(pieces[:, 8 : 8 + 2 * self.kept]).view("<u2").astype(np.int64)
-        codes = pieces[:, 8 + 2 * self.kept :]
+        places, codes = self._unpack(pieces[:, 8 : self._values_at]), pieces[:, self._values_at :]
         if not np.isfinite(scales).all() or (scales < 0).any():
             raise RemoteProtocolError("a scale that is not finite, or negative")
-        if (places >= self.group).any() or (np.diff(places, axis=1) <= 0).any():
-            raise RemoteProtocolError("places that do not ascend, or lie outside the chunk")
         if self.bits == 8:
             values = codes.view(np.int8).astype(np.float32) / np.float32(127) * scales[:, 1:]
         else:
@@ -267,8 +280,11 @@ class TopKCodec:
         return torch.from_numpy(chunks.reshape(-1)[:size])
 
     def for_mean(self, num_contributors: int) -> TensorCodec:
-        """Room for every place that any contributor named, up to 16 of them; 8 bits, so that little is lost on the way back."""
-        return _SPARSE_MEANS[min(max(1, num_contributors), len(_SPARSE_MEANS)) - 1] if self.bits == 2 else self
+        """Room for every place that any contributor named, in 8 bits, so that little is lost on the way back; all places where
+        that is shorter."""
+        if self.bits != 2:
+            return self
+        return _SPARSE_MEANS[max(1, num_contributors) - 1] if num_contributors <= len(_SPARSE_MEANS) else _INT8
 
 
 def _blocks(size: int, group: int) -> int:
@@ -292,7 +308,7 @@ def _claimed_size(data: Buffer, codec: TensorCodec) -> int:
 
 _INT8 = IntegerCodec("int8", 4, bits=8, group=256)
 _INT4 = IntegerCodec("int4", 5, bits=4, group=64)
-_SPARSE_MEANS = tuple(TopKCodec(f"sparse{64 * count}", 16 + count, kept=64 * count, bits=8) for count in range(1, 17))
+_SPARSE_MEANS = tuple(TopKCodec(f"sparse{64 * count}", 16 + count, kept=64 * count, bits=8) for count in range(1, 57))
 CODECS: tuple[TensorCodec, ...] = (
     CastCodec("float32", 1, torch.float32),
     CastCodec("float16", 2, torch.float16),
@@ -308,7 +324,7 @@ CODECS: tuple[TensorCodec, ...] = (
 
 def mean_codecs(codec: TensorCodec) -> tuple[TensorCodec, ...]:
     """All in which a mean of vectors of this codec may come, whatever the number of contributors."""
-    return tuple(dict.fromkeys(codec.for_mean(count) for count in range(1, len(_SPARSE_MEANS) + 1)))
+    return tuple(dict.fromkeys(codec.for_mean(count) for count in range(1, len(_SPARSE_MEANS) + 2)))
 
 
 def codec_named(name: str) -> TensorCodec:

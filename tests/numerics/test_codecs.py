@@ -11,7 +11,7 @@ from adloco_p2p.config.run_config import AveragingConfig
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.codecs import CODECS, TensorCodec, codec_named, fits
 
-ALL = (*CODECS, *(codec_named("topk2").for_mean(count) for count in (1, 4, 99)))
+ALL = (*CODECS, *(codec_named("topk2").for_mean(count) for count in (1, 4, 5, 56, 57)))
 by_name = pytest.mark.parametrize("codec", ALL, ids=lambda codec: codec.name)
 finite = st.floats(-(2.0**100), 2.0**100, width=32)
 vectors = arrays(np.float32, st.integers(0, 300), elements=finite).map(torch.from_numpy)
@@ -120,15 +120,26 @@ def test_signs_come_back_as_signs_or_as_the_mean() -> None:
     for count in (1, 2, 40):
         assert codec_named("sign").for_mean(count) is codec_named("sign")
         assert codec_named("sign_int4").for_mean(count) is codec_named("int4")
-    assert [codec.name for codec in CODECS if not codec.returns_mean] == ["sign"]
+    assert [codec.name for codec in CODECS if not codec.returns_mean] == ["sign", "sign_int4"]
 
 
-def test_the_mean_of_sparse_vectors_loses_no_place() -> None:
+@pytest.mark.parametrize("count", [2, 5, 16, 17, 40, 64])
+def test_the_mean_of_sparse_vectors_loses_no_place(count: int) -> None:
     codec = codec_named("topk2")
-    vectors = [codec.decode(codec.encode(torch.randn(8192))) for _ in range(5)]
+    vectors = [codec.decode(codec.encode(torch.randn(8192))) for _ in range(count)]
     mean = torch.stack(vectors).mean(dim=0)
-    back = codec.for_mean(5).decode(codec.for_mean(5).encode(mean))
+    back = codec.for_mean(count).decode(codec.for_mean(count).encode(mean))
     assert float((back - mean).abs().max()) <= float(mean.abs().max()) / 253
+    assert codec.for_mean(count).num_bytes(8192) <= codec_named("int8").num_bytes(8192)
+
+
+def test_places_as_bits_are_as_many_as_an_encoder_makes() -> None:
+    codec = codec_named("topk2").for_mean(5)
+    data = bytearray(codec.encode(torch.randn(4096)))
+    assert len(data) == 4 + 8 + 512 + 320
+    data[12] ^= 1
+    with pytest.raises(RemoteProtocolError):
+        codec.decode(data)
 
 
 @pytest.mark.parametrize("name", ["int8", "int4", "topk2", "sign"])
