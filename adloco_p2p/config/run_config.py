@@ -180,6 +180,19 @@ class EvaluationConfig:
     """Held-out rows; a fixed set, equal on every peer."""
 
 
+AVERAGING_PRESETS: dict[str, dict[str, Scalar]] = {
+    "dense": {"averaging.codec": "float32"},
+    "half": {"averaging.codec": "float16"},
+    "int8": {"averaging.codec": "int8", "averaging.feedback": 1.0},
+    "sign": {"averaging.codec": "sign", "averaging.feedback": 1.0},
+    "sparse": {
+        "averaging.codec": "topk2",
+        "averaging.feedback": 0.95,
+        "outer.kind": "sgd",
+        "outer.learning_rate": 1.0,
+    },
+}
+"""What `averaging.preset` stands for; `outer.*` where the codec wants another outer step than the run's mode brings."""
 _BYTES_PER_VALUE = {
     "float32": 4.0,
     "float16": 2.0,
@@ -194,6 +207,9 @@ _BYTES_PER_VALUE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragingConfig:
+    preset: Literal["dense", "half", "int8", "sign", "sparse"] | None = None
+    """Names a codec and the settings that were measured with it; what each costs is in `docs/results.md`, and `adloco-peer plan`
+    repeats it. The codec is then left out; other settings that the file has win over the preset."""
     codec: Literal["float32", "float16", "bfloat16", "int8", "int4", "topk2", "sign", "sign_int4"] = "float32"
     """How pseudo-gradients travel. Values of 4 or 2 bytes; blocks of 8- or 4-bit integers; `topk2`: 64 of 4096 values, 2 bits
     each; `sign`: one bit each, and a scale for 4096. Means come back in the same form, those of `int4` as `int8`, those of
