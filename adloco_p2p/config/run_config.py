@@ -184,15 +184,17 @@ AVERAGING_PRESETS: dict[str, dict[str, Scalar]] = {
     "dense": {"averaging.codec": "float32"},
     "half": {"averaging.codec": "float16"},
     "int8": {"averaging.codec": "int8", "averaging.feedback": 1.0},
-    "sign": {"averaging.codec": "sign", "averaging.feedback": 1.0},
+    "sign": {"averaging.codec": "sign", "averaging.feedback": 1.0, "batch.statistic": "micro_batch"},
     "sparse": {
         "averaging.codec": "topk2",
         "averaging.feedback": 0.95,
+        "batch.statistic": "micro_batch",
         "outer.kind": "sgd",
         "outer.learning_rate": 1.0,
     },
 }
-"""What `averaging.preset` stands for; `outer.*` where the codec wants another outer step than the run's mode brings."""
+"""What `averaging.preset` stands for: `outer.*` where the codec wants another outer step than the run's mode brings, and the
+statistic of the batch test where most of what is sent is what earlier rounds lost: pseudo-gradients would show its noise."""
 _BYTES_PER_VALUE = {
     "float32": 4.0,
     "float16": 2.0,
