@@ -1,7 +1,7 @@
 """What each `averaging.preset` costs in loss beside float32: real training in a simulated swarm, one instance, whole runs.
 
-python -m benchmarks.presets run --seeds 1 2 3       train what the kept records and presets.jsonl lack; stop and go on at any time
-python -m benchmarks.presets report                  the table from both, into docs/results.md; keeps the records of both
+python -m benchmarks.presets run --seeds 1 2 3    train what the kept records and presets.jsonl lack; stop and go on at any time
+python -m benchmarks.presets report               the table from both, into docs/results.md; keeps the records of both
 
 Codec, feedback, reduction and outer step are the product's, by the preset; the inner steps of all hosts are computed at once
 (`benchmarks/robustness/training.py`), one row a host and step. A run of 8 hosts and 64 rounds takes 20 s of an idle core with
@@ -200,9 +200,7 @@ def price_of(records: Sequence[Record], cell: Cell) -> str:
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    records: Mapping[str, Record] = {
-        record["key"]: record for path in (KEPT, *arguments.runs) for record in read_records(path)
-    }
+    records: Mapping[str, Record] = {record["key"]: record for path in (KEPT, *arguments.runs) for record in read_records(path)}
     kept = [records[key] for key in sorted(records)]
     page = DOCS / "results.md"
     page.write_text(placed(page.read_text("utf-8"), "presets", table(kept)), "utf-8")

@@ -46,7 +46,8 @@ def results_of(results: list[Averaged | BaseException]) -> list[Averaged]:
 
 
 @pytest.mark.parametrize(
-    ("rule", "codec"), [*((rule, "int8") for rule in GRAM_RULES), *(("robust", codec.name) for codec in CODECS), ("mean", "sign")]
+    ("rule", "codec"),
+    [*((rule, "int8") for rule in GRAM_RULES), *(("robust", codec.name) for codec in CODECS), ("mean", "sign")],
 )
 def test_every_host_has_the_bytes_that_one_process_would_make(peers: Peers, rule: str, codec: str) -> None:
     vectors, weights = alike(4), (3, 1, 2, 2)
