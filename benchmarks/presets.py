@@ -1,7 +1,7 @@
 """What each `averaging.preset` costs in loss beside float32: real training in a simulated swarm, one instance, whole runs.
 
-python -m benchmarks.presets run --seeds 1 2 3       train what the kept records and presets.jsonl lack; stop and go on at any time
-python -m benchmarks.presets report                  the table from both, into docs/results.md; keeps the records of both
+python -m benchmarks.presets run --seeds 1 2 3    train what the kept records and presets.jsonl lack; stop and go on at any time
+python -m benchmarks.presets report               the table from both, into docs/results.md; keeps the records of both
 
 Codec, feedback, reduction and outer step are the product's, by the preset; the inner steps of all hosts are computed at once
 (`benchmarks/robustness/training.py`), one row a host and step. A run of 8 hosts and 64 rounds takes 20 s of an idle core with

@@ -15,7 +15,7 @@ from adloco_p2p.storage.disk import reported
 
 if TYPE_CHECKING:
     from adloco_p2p.training.memory_need import MemoryNeed
-    from adloco_p2p.views.cost_model import Estimate, Link
+    from adloco_p2p.views.cost_model import Estimate, Exchange, Link
 
 
 def show_config(arguments: argparse.Namespace) -> int:
@@ -49,7 +49,8 @@ def report(arguments: argparse.Namespace) -> int:
 def plan(arguments: argparse.Namespace) -> int:
     """Bounds of rounds, bytes and transfer time (method section 12, derived); where a directory is named, what happened in it
     and how the run continues from there."""
-    from adloco_p2p.views.cost_model import Link, Workload, bounds
+    from adloco_p2p.numerics.codecs import codec_named, wire_bytes
+    from adloco_p2p.views.cost_model import Link, Workload, bounds, exchange_of
 
     if not 0 < arguments.mbit < math.inf:
         raise ConfigError(f"--mbit {arguments.mbit}: a rate above 0 is accepted", code="E200")
@@ -68,13 +69,14 @@ def plan(arguments: argparse.Namespace) -> int:
     link = Link(
         num_parameters=num_parameters,
         num_workers=arguments.peers,
-        bytes_per_value=run.averaging.bytes_per_value,
+        bytes_per_value=wire_bytes(codec_named(run.averaging.codec), arguments.peers) / run.averaging.fragments,
         megabits_per_second=arguments.mbit,
     )
     growth_cap = run.batch.growth_cap if run.batch.is_tested else 1.0
     estimates = bounds(work, link, growth_cap=growth_cap, max_batch=run.batch.max_batch)
     if run.batch.test == "schedule":
         estimates = (_ramp_estimate(run, num_samples, link),)
+    exchange = exchange_of(run.averaging, link)
     happened = None
     if arguments.workdir is not None:
         happened = _happened(arguments)
@@ -83,6 +85,7 @@ def plan(arguments: argparse.Namespace) -> int:
         document = {
             "samples": num_samples,
             "parameters": num_parameters,
+            "exchange": asdict(exchange),
             "estimates": [asdict(item) for item in estimates],
             "memory": asdict(need),
             "happened": happened,
@@ -94,6 +97,7 @@ def plan(arguments: argparse.Namespace) -> int:
         f" H {run.work.inner_steps}, first batch {run.batch.initial_batch}, {arguments.mbit:g} Mbit/s"
     )
     say(_memory_line(need))
+    say(_exchange_line(exchange))
     for item in estimates:
         say(_estimate_line(item))
     if happened is not None:
@@ -112,6 +116,15 @@ def _ramp_estimate(run: RunConfig, num_samples: int, link: "Link") -> "Estimate"
     return estimate_of(
         f"{run.batch.ramp} ramp: batch {', '.join(map(str, quarters))} by quarters of the rounds", len(batches), link
     )
+
+
+def _exchange_line(exchange: "Exchange") -> str:
+    codec = f"codec {exchange.codec}" + (f" (averaging.preset {exchange.preset})" if exchange.preset else "")
+    line = f"  a round, {codec}: {exchange.bytes_per_peer / 1e6:,.2f} MB per peer and direction"
+    if exchange.price_nats is None:
+        return line
+    spread = f" +- {exchange.price_half_width:.3f}" if exchange.price_half_width is not None else ""
+    return f"{line}; {exchange.price_nats:+.3f}{spread} nats beside float32 where it was measured (docs/results.md)"
 
 
 def _estimate_line(item: "Estimate") -> str:

@@ -127,7 +127,8 @@ def _optimizers(run: RunConfig) -> list[str]:
     problems = []
     if averaging.preset is not None and averaging.codec != (codec := AVERAGING_PRESETS[averaging.preset]["averaging.codec"]):
         problems.append(
-            f"averaging.codec: {averaging.codec}, but averaging.preset {averaging.preset} means {codec}; leave one of the two out"
+            f"averaging.codec: {averaging.codec}, but averaging.preset {averaging.preset} means {codec};"
+            " leave one of the two out"
         )
     if outer.kind == "average" and outer.learning_rate != 1:
         problems.append(

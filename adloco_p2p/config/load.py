@@ -1,7 +1,8 @@
 """From what the user wrote to one validated value, with the origin of every setting.
 
 Four layers, each a difference from the one before: the defaults of the dataclasses, the presets that the run names
-(`presets.py`), the file, and `--set key=value`. Nothing is half accepted: all problems are collected and raised together as one ConfigError.
+(`presets.py`), the file, and `--set key=value`. Nothing is half accepted: all problems are collected and raised together as one
+ConfigError.
 """
 
 import difflib

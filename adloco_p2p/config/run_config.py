@@ -210,8 +210,8 @@ _BYTES_PER_VALUE = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragingConfig:
     preset: Literal["dense", "half", "int8", "sign", "sparse"] | None = None
-    """Names a codec and the settings that were measured with it; what each costs is in `docs/results.md`, and `adloco-peer plan`
-    repeats it. The codec is then left out; other settings that the file has win over the preset."""
+    """Names a codec and the settings that belong to it; `adloco-peer plan` shows what each costs, from `docs/results.md`.
+    `averaging.codec` is then left out; other settings that are written win over the preset."""
     codec: Literal["float32", "float16", "bfloat16", "int8", "int4", "topk2", "sign", "sign_int4"] = "float32"
     """How pseudo-gradients travel. Values of 4 or 2 bytes; blocks of 8- or 4-bit integers; `topk2`: 64 of 4096 values, 2 bits
     each; `sign`: one bit each, and a scale for 4096. Means come back in the same form, those of `int4` as `int8`, those of
@@ -221,7 +221,7 @@ class AveragingConfig:
     the median one. `robust`: that, and hosts that the mean of the others contradicts are left out, from four hosts on.
     `geometric_median`, `centered_clip`: for comparison. All but `mean` wait for every upload before parts return."""
     feedback: Fraction = 1.0
-    """Part of what `int8`, `int4`, `topk2` and the signs lost that a host adds to its next pseudo-gradient; 0: lost for good."""
+    """Part of what `int8`, `int4`, `topk2` and signs lost that a host adds to its next pseudo-gradient; 0: lost for good."""
 
     fragments: Annotated[int, Ge(1), Le(64)] = 1
     """Parts of the parameter vector that are averaged in turn, one a round; local parameters of the others go on

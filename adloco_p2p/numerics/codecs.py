@@ -198,9 +198,9 @@ class SignCodec:
 class TopKCodec:
     """Of each chunk of `group` values the `kept` largest, each by its place and a value of `bits` bits; the others are zero.
 
-    size; per chunk, padded to a whole one: two float32 scales, places [kept] uint16 ascending or, where that is shorter, one bit
-    for each place, the first lowest; values [kept]. With 2 bits a value is one of +-low and +-high, the mean magnitudes of those
-    below and above half of the largest; with 8 bits `high` is the largest magnitude and values are its 127ths.
+    size; per chunk, padded to a whole one: two float32 scales, places [kept] uint16 ascending or, where that is shorter, a bit
+    for each place, the first lowest; values [kept]. With 2 bits a value is one of +-low and +-high, the mean magnitudes of
+    those below and above half of the largest; with 8 bits `high` is the largest magnitude and values are its 127ths.
     """
 
     def __init__(self, name: str, code: int, *, kept: int, bits: int, group: int = 4096) -> None:
@@ -325,6 +325,12 @@ CODECS: tuple[TensorCodec, ...] = (
 def mean_codecs(codec: TensorCodec) -> tuple[TensorCodec, ...]:
     """All in which a mean of vectors of this codec may come, whatever the number of contributors."""
     return tuple(dict.fromkeys(codec.for_mean(count) for count in range(1, len(_SPARSE_MEANS) + 2)))
+
+
+def wire_bytes(codec: TensorCodec, num_contributors: int) -> float:
+    """Per value of a long vector: the mean of its way to the reducers and of the mean's way back."""
+    size = 1 << 20
+    return (codec.num_bytes(size) + codec.for_mean(num_contributors).num_bytes(size)) / (2 * size)
 
 
 def codec_named(name: str) -> TensorCodec:

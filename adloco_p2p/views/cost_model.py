@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from math import ceil, log
 from typing import Literal
 
+from adloco_p2p.config.run_config import AveragingConfig
+
 ROUNDING = 1e-9
 """Rounds that are whole but for rounding are whole."""
 
@@ -80,6 +82,32 @@ class Link:
     bytes_per_value: float
     """On the wire, by the codec."""
     megabits_per_second: float
+
+
+MEASURED_PRICES: dict[str, tuple[float, float | None]] = {"sign": (0.025, None)}
+"""By preset, or codec that has none: held-out loss above float32's in nats per token, and half its 95 % interval where there
+are several seeds; 8 hosts, 64 rounds, 20,864 parameters. `python -m benchmarks.presets report` says so too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One exchange of pseudo-gradients, and what its codec costs."""
+
+    codec: str
+    preset: str | None
+    bytes_per_peer: float
+    """Sent by one peer; it receives as many."""
+    price_nats: float | None
+    """None where nothing was measured."""
+    price_half_width: float | None
+
+
+def exchange_of(averaging: AveragingConfig, link: Link) -> Exchange:
+    price, half_width = MEASURED_PRICES.get(averaging.preset or averaging.codec, (None, None))
+    size = round_bytes(num_parameters=link.num_parameters, num_workers=link.num_workers, bytes_per_value=link.bytes_per_value)
+    return Exchange(
+        codec=averaging.codec, preset=averaging.preset, bytes_per_peer=size, price_nats=price, price_half_width=half_width
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

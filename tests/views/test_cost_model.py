@@ -4,13 +4,16 @@ from math import ceil, inf
 
 import pytest
 
+from adloco_p2p.config.run_config import AveragingConfig
 from adloco_p2p.views.cost_model import (
+    MEASURED_PRICES,
     Link,
     Workload,
     bounds,
     capped_geometric_rounds,
     constant_rounds,
     estimate_of,
+    exchange_of,
     geometric_rounds,
     growing_rounds,
     round_bytes,
@@ -66,3 +69,10 @@ def test_bounds_without_a_growth_that_nobody_measured() -> None:
 def test_a_batch_that_cannot_grow_has_one_estimate(growth_cap: float, max_batch: int) -> None:
     (only,) = bounds(WORK, LINK, growth_cap=growth_cap, max_batch=max_batch)
     assert only == estimate_of(only.method, 1250, LINK)
+
+
+def test_an_exchange_has_the_price_of_its_preset_or_none() -> None:
+    found = exchange_of(AveragingConfig(preset="sign", codec="sign"), LINK)
+    assert (found.preset, found.codec, found.bytes_per_peer) == ("sign", "sign", pytest.approx(1.8e9))
+    assert (found.price_nats, found.price_half_width) == MEASURED_PRICES["sign"]
+    assert exchange_of(AveragingConfig(codec="topk2"), LINK).price_nats is None, "measured with other settings only"

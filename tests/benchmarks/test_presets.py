@@ -1,0 +1,45 @@
+"""The parts of `python -m benchmarks.presets`, and the prices that `plan` shows."""
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from adloco_p2p.config.run_config import AVERAGING_PRESETS
+from adloco_p2p.views.cost_model import MEASURED_PRICES
+from benchmarks.method.store import read_records
+from benchmarks.presets import KEPT, WAYS, Cell, Noise, key_of, price_of, run_of, table
+
+
+def record(way: str, seed: int, loss: float) -> dict[str, Any]:
+    cell = asdict(Cell(way=way))
+    return {"cell": cell, "seed": seed, "parameters": 20_864, "loss": loss, "noise_sent": 0.3, "noise_made": 0.1}
+
+
+def test_the_noise_is_that_of_the_mean_over_the_signal_by_hand() -> None:
+    """(3, 0) and (1, 2): the mean is (2, 1), each is 2 from it by squares, so the mean's noise is 2 and the signal 5 - 2."""
+    noise = Noise()
+    noise.add([9.0, 5.0], 5.0)
+    assert noise.ratio == pytest.approx(2 / 3)
+
+
+def test_losses_are_paired_by_seed() -> None:
+    records = [record("dense", 1, 2.0), record("dense", 2, 3.0), record("sign", 1, 2.5), record("sign", 2, 3.5)]
+    (line,) = [line for line in table(records) if "| sign |" in line]
+    assert line == "| 20,864 | 8 | 64 | sign | 0.126 | 0.126 | 2 | 3.000 +- 6.353 | +0.500 +- 0.000 | 3.00 |"
+
+
+def test_every_preset_is_measured_with_its_own_settings_and_runs_of_equal_settings_are_one() -> None:
+    assert set(AVERAGING_PRESETS) <= set(WAYS)
+    sparse = run_of(Cell(way="sparse"), 1)
+    assert (sparse.averaging.codec, sparse.outer.kind, sparse.averaging.feedback) == ("topk2", "sgd", 0.95)
+    keys = {key_of(Cell(way=way), seed) for way in WAYS for seed in (1, 2)}
+    assert len(keys) == 2 * len(WAYS)
+    assert key_of(Cell(way="sign", hosts=4), 1) not in keys
+
+
+def test_plan_shows_the_price_that_the_kept_records_give() -> None:
+    records = read_records(KEPT)
+    for way, (price, half_width) in MEASURED_PRICES.items():
+        spread = "" if half_width is None else f" +- {half_width:.3f}"
+        assert price_of(records, Cell(way=way)) == f"{price:+.3f}{spread}"
