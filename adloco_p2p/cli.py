@@ -378,6 +378,8 @@ def _model(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     )
     evaluate.add_argument("--limit", type=_positive, metavar="N", help="of each task the first N documents")
     evaluate.add_argument("--chat", action="store_true", help="write the prompts of tasks by the chat template")
+    evaluate.add_argument("--tasks-path", type=Path, metavar="DIR", help="further tasks: YAML files, whose code is run")
+    evaluate.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)
     _json(evaluate)
     evaluate.set_defaults(verb="evaluation:evaluate")
 

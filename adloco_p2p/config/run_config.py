@@ -19,9 +19,10 @@ from adloco_p2p.core.model.rules import (
     SwitchRules,
     WorkRules,
 )
+from adloco_p2p.core.model.task_scores import MAX_TASKS, TaskName
 from adloco_p2p.core.model.types import Digest, Fraction
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 """Peers of different protocol versions do not talk; it is part of every run's digest."""
 MAX_FOUNDERS = 64
 """Each of them can hold up the start of a run."""
@@ -173,11 +174,25 @@ class OuterConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TasksConfig:
+    """Scores on tasks of lm-eval during the run, by a full member that is drawn for it among those that can. It claims them;
+    nobody checks them."""
+
+    names: Annotated[tuple[TaskName, ...], MaxLen(MAX_TASKS)] = ()
+    """As lm-eval, or a machine's `tasks_path`, knows them: single tasks, no groups and no files. Empty: none."""
+    every_rounds: PositiveInt = 10
+    """Score after every so many rounds."""
+    limit: PositiveInt | None = 200
+    """Of each task the first so many documents; none: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationConfig:
     period_rounds: NaturalInt = 1
     """Evaluate every live instance after every so many rounds; 0: only at the end."""
     rows: PositiveInt = 64
     """Held-out rows; a fixed set, equal on every peer."""
+    tasks: TasksConfig = field(default_factory=TasksConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -383,6 +383,7 @@ class NetworkPeer:
                 states=self._states,
                 journal=self._journal,
                 events=ContributionSink(CountingSink(local.sink, self._traffic.totals), me=local.me, began=process_start()),
+                scorer=local.scorer,
             ),
         )
 

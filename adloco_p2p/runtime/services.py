@@ -19,6 +19,7 @@ from adloco_p2p.numerics.batch import Feed
 from adloco_p2p.runtime.adapters.control_adapter import ControlAdapter
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
+from adloco_p2p.runtime.adapters.task_child import TaskChild, can_score
 from adloco_p2p.runtime.node.event_sink import Sink, View
 from adloco_p2p.runtime.node.loop import Node
 from adloco_p2p.runtime.node.ports import RateLimiter
@@ -60,7 +61,12 @@ class LocalPeer:
             checkpoint_period=self.peer_config.checkpoint_period_rounds,
             checkpoint_seconds=self._checkpoint_seconds(),
             is_delayed=self.run.outer.overlap != "none",
+            task_period=self.run.evaluation.tasks.every_rounds if self.run.evaluation.tasks.names else 0,
         )
+
+    @property
+    def scorer(self) -> TaskChild:
+        return TaskChild(self.workdir.path, self.run, self.peer_config)
 
     def _checkpoint_seconds(self) -> float:
         if (seconds := self.peer_config.checkpoint_period_seconds) is not None:
@@ -119,6 +125,7 @@ def open_local(*, workdir: Workdir, run: RunConfig, peer_config: PeerConfig, vie
             max_instances=peer_config.max_instances,
             is_reachable=not peer_config.client_mode,
             is_keeper=peer_config.keeper,
+            scores_tasks=can_score(run, peer_config),
         ),
         started=_started(me, run, engine, feed, resumed_round=latest.round if latest else None),
     )
