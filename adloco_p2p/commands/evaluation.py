@@ -51,8 +51,10 @@ def _on_heldout(arguments: argparse.Namespace) -> int:
         arguments.workdir,
         lambda saved: {instance: saved.store.load_instance(saved.round, instance) for instance in saved.instances},
     )
-    evaluated = saved.run if arguments.data is None else _over_file(saved.run, arguments.data)
-    engine = Hosting(saved.run, PeerConfig(), PeerId("evaluation"), open_feed(evaluated, cache_dir=arguments.workdir / "data"))
+    evaluated = saved.sources if arguments.data is None else _over_file(saved.sources, arguments.data)
+    engine = Hosting(
+        saved.sources, PeerConfig(), PeerId("evaluation"), open_feed(evaluated, cache_dir=arguments.workdir / "data")
+    )
     for instance in saved.instances:
         engine.restore(instance, *states.pop(instance))
     losses = {instance: engine.evaluate(instance) for instance in saved.instances}
@@ -127,9 +129,9 @@ def _on_tasks(arguments: argparse.Namespace) -> int:
     from adloco_p2p.training.task_scores import score_tasks
 
     run = saved.run
-    model = load_model(run, outer, instance)
+    model = load_model(saved.sources, outer, instance)
     plain = merged(model) if run.model.lora.rank else cast("transformers.PreTrainedModel", model)
-    tokenizer = _transformers_tokenizer(run)
+    tokenizer = _transformers_tokenizer(saved.sources)
     if arguments.chat and tokenizer.chat_template is None:
         raise ConfigError("--chat: the tokenizer of this run has no chat template; leave it out", code="E208")
     scores = score_tasks(

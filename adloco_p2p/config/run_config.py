@@ -60,6 +60,10 @@ class ModelConfig:
     """Revision of a hub model; a public run pins it."""
     digest: Annotated[str, MaxLen(64)] = ""
     """Digest of the pretrained weights. `adloco-peer start` fills it in; a peer that has other weights is refused."""
+    share: bool = False
+    """Peers that lack the directory of `pretrained`, its tokenizer included, get it from others by its digest."""
+    files: Annotated[str, MaxLen(64)] = ""
+    """Root of the shared files, filled in."""
     parent: Annotated[str, MaxLen(64)] = ""
     """The run that made the pretrained weights, where `adloco-peer export` wrote them. Filled in likewise."""
     architecture: dict[str, Scalar] = field(

@@ -6,6 +6,7 @@ Nothing here decides anything about training.
 import asyncio
 from dataclasses import dataclass
 
+from adloco_p2p.config.local_files import with_shared_base
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.control.endpoint import parse_listen
@@ -98,9 +99,10 @@ def open_local(*, workdir: Workdir, run: RunConfig, peer_config: PeerConfig, vie
     event_log = EventLog.open(workdir.events_path)
     broadcaster = EventBroadcaster(view, events_path=workdir.events_path)
     workdir.enter("reading the text")
-    feed = open_feed(run, cache_dir=workdir.path / "data")
+    sources = with_shared_base(run, workdir.path)
+    feed = open_feed(sources, cache_dir=workdir.path / "data")
     workdir.enter("building the model")
-    engine = Hosting(run, peer_config, me, feed)
+    engine = Hosting(sources, peer_config, me, feed)
     if latest is not None:
         for instance in latest.instances:
             tensors, meta = store.load_instance(latest.round, instance)

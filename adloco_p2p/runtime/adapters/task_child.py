@@ -56,7 +56,7 @@ class TaskChild:
             if not problem:
                 return output
             if NO_CHECKPOINT not in problem:
-                raise TaskScoringFailed(" ".join(problem.split())[-MAX_REASON:])
+                raise TaskScoringFailed(" ".join(problem.split())[:MAX_REASON])
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _run(self) -> tuple[bytes, str]:
@@ -77,8 +77,16 @@ class TaskChild:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
             await asyncio.shield(child.wait())
-        words = (problem or output).decode(errors="replace").strip()
-        return output, "" if code == 0 else words or f"the child process ended with {code}"
+        return output, "" if code == 0 else _problem(output, problem) or f"the child process ended with {code}"
+
+
+def _problem(output: bytes, errors: bytes) -> str:
+    """Code and problems of the document that a failed verb prints with `--json`; else the end of what it wrote."""
+    try:
+        error = json.loads(output.splitlines()[-1])["error"]
+        return f"{error['code']}: {' '.join(error['problems'])}"
+    except (IndexError, KeyError, TypeError, ValueError):
+        return errors.decode(errors="replace").strip()[-MAX_REASON:]
 
 
 def claim_of(output: bytes, names: tuple[str, ...]) -> TaskClaim:
