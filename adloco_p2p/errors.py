@@ -8,6 +8,7 @@ AdlocoError
   SwarmError                  the network's: retried until a deadline, then an event
     AveragingError             an averaging attempt ended without a result
     StateTransferFailed       no donor could serve the wanted state
+  TaskScoringFailed           this machine's: the run's tasks cannot be scored here; training goes on
   StorageError                the disk's: refuse to start, or stop cleanly; never train on without durability
   DeviceError                 the machine's: even one sample does not fit the device
 """
@@ -75,6 +76,10 @@ class StateTransferFailed(SwarmError):
     """The wanted state could not be fetched from any donor."""
 
     code = "E311"
+
+
+class TaskScoringFailed(AdlocoError):
+    """The model could not be scored on the run's tasks on this machine; says why. Others may be able to."""
 
 
 class StorageError(AdlocoError):

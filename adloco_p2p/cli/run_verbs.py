@@ -44,6 +44,8 @@ def model(verbs: Verbs) -> None:
     )
     evaluate.add_argument("--limit", type=positive, metavar="N", help="of each task the first N documents")
     evaluate.add_argument("--chat", action="store_true", help="write the prompts of tasks by the chat template")
+    evaluate.add_argument("--tasks-path", type=Path, metavar="DIR", help="further tasks: YAML files, whose code is run")
+    evaluate.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)
     json_output(evaluate)
     evaluate.set_defaults(verb="evaluation:evaluate")
 

@@ -1,13 +1,16 @@
 """The verb that measures a trained model: held-out loss, or scores on tasks. It reads the last complete checkpoint."""
 
 import argparse
+import contextlib
 import glob
 import math
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
+from adloco_p2p.commands import lifeline
 from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.commands.trained_model import Saved, load_model, read_saved
 from adloco_p2p.config.run_config import DataConfig, RunConfig
@@ -21,13 +24,16 @@ if TYPE_CHECKING:
 
 TASK_BATCH = 8
 """Prompts at a time."""
+LOWEST_PRIORITY = 19
+FIRST_TO_GO = "1000"
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Scores on tasks where some are named, and the held-out loss otherwise."""
     if arguments.tasks:
         return _on_tasks(arguments)
-    for option, is_given in (("--limit", arguments.limit is not None), ("--chat", arguments.chat)):
+    given = {"--limit": arguments.limit, "--chat": arguments.chat or None, "--tasks-path": arguments.tasks_path}
+    for option, is_given in ((option, value is not None) for option, value in given.items()):
         if is_given:
             raise ConfigError(f"{option}: only tasks take it; name some with --tasks", code="E200")
     return _on_heldout(arguments)
@@ -45,8 +51,10 @@ def _on_heldout(arguments: argparse.Namespace) -> int:
         arguments.workdir,
         lambda saved: {instance: saved.store.load_instance(saved.round, instance) for instance in saved.instances},
     )
-    evaluated = saved.run if arguments.data is None else _over_file(saved.run, arguments.data)
-    engine = Hosting(saved.run, PeerConfig(), PeerId("evaluation"), open_feed(evaluated, cache_dir=arguments.workdir / "data"))
+    evaluated = saved.sources if arguments.data is None else _over_file(saved.sources, arguments.data)
+    engine = Hosting(
+        saved.sources, PeerConfig(), PeerId("evaluation"), open_feed(evaluated, cache_dir=arguments.workdir / "data")
+    )
     for instance in saved.instances:
         engine.restore(instance, *states.pop(instance))
     losses = {instance: engine.evaluate(instance) for instance in saved.instances}
@@ -109,36 +117,53 @@ def _on_tasks(arguments: argparse.Namespace) -> int:
     """Scores of the one instance, or of what several would be merged to now; the run's own data is not needed."""
     if arguments.data is not None:
         raise ConfigError("--data: gives a held-out loss, and --tasks scores; ask for one of them", code="E200")
+    if arguments.lifeline is not None:
+        _step_back(arguments.lifeline)
     saved, (instance, outer) = read_saved(arguments.workdir, merged_outer)
+    import torch
+
     from adloco_p2p.config.peer_config import PeerConfig
+    from adloco_p2p.numerics.digest import state_digests
     from adloco_p2p.training.adapters import merged
     from adloco_p2p.training.device import select_device
     from adloco_p2p.training.task_scores import score_tasks
 
     run = saved.run
-    model = load_model(run, outer, instance)
+    model = load_model(saved.sources, outer, instance)
     plain = merged(model) if run.model.lora.rank else cast("transformers.PreTrainedModel", model)
-    tokenizer = _transformers_tokenizer(run)
+    tokenizer = _transformers_tokenizer(saved.sources)
     if arguments.chat and tokenizer.chat_template is None:
         raise ConfigError("--chat: the tokenizer of this run has no chat template; leave it out", code="E208")
     scores = score_tasks(
-        plain.to(select_device(PeerConfig())).eval(),
+        plain.to(select_device(PeerConfig(device="auto" if arguments.lifeline is None else "cpu"))).eval(),
         tokenizer,
         arguments.tasks,
         batch_size=TASK_BATCH,
         limit=arguments.limit,
         is_chat=arguments.chat,
+        tasks_path=arguments.tasks_path,
     )
     digest = canonical.digest([score.digest for score in scores])
     if arguments.json:
         tasks = [canonical.to_plain(score) for score in scores]
-        say_json({"run": run.digest, "round": saved.round, "tasks_digest": digest, "tasks": tasks})
+        kept = outer.to(torch.bfloat16) if run.outer.state == "bfloat16" else outer  # as peers hold and hash it
+        model_digest = state_digests(kept, kept[:0])[0]
+        say_json({"run": run.digest, "round": saved.round, "model": model_digest, "tasks_digest": digest, "tasks": tasks})
         return 0
     say(f"{run.name}, after round {saved.round} of a run of {run.work.length}; tasks {digest}")
     for score in scores:
         figures = "  ".join(f"{name} {value:.4f}" for name, value in sorted(score.metrics.items()))
         say(f"  {score.name:<20} {score.num_documents} documents  {figures}")
     return 0
+
+
+def _step_back(fd: int) -> None:
+    """A node has started this process beside its training: end with it, let everything else go first, and where memory runs
+    out be what the kernel ends."""
+    lifeline.hold(fd, on_end=lambda: None)
+    os.nice(LOWEST_PRIORITY)
+    with contextlib.suppress(OSError):  # only Linux has it
+        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
 
 
 def merged_outer(saved: Saved) -> "tuple[InstanceId, torch.Tensor]":

@@ -9,7 +9,9 @@ from adloco_p2p.config.local_files import is_hub_id
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger.contributions import Contribution, credited, leaderboard
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.model.telemetry import TaskScores, task_lines
 from adloco_p2p.core.model.types import REPORT_LAG, InstanceId
+from adloco_p2p.views.derived import task_words
 
 MAX_ROWS = 50
 """Contributors and losses that are listed."""
@@ -25,6 +27,8 @@ def model_card(workdir: Path, run: RunConfig, *, round: int, instance: InstanceI
         genesis, entries = found
         rows = leaderboard(credited(genesis, entries), sequence_length=run.data.sequence_length)
         parts += ["## Contributors", _contributors(rows), "## Held-out loss", _losses(entries, instance)]
+        if claims := [line for entry in entries for line in task_lines([signed.report for signed in entry.reports])]:
+            parts += ["## Tasks", _claims(claims[-MAX_ROWS:])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -73,6 +77,16 @@ def _contributors(rows: Sequence[Contribution]) -> str:
     if len(rows) > MAX_ROWS:
         lines.append(f"| {len(rows) - MAX_ROWS} more | {sum(row.samples for row in rows[MAX_ROWS:])} | |")
     return "\n".join(lines)
+
+
+def _claims(claims: Sequence[TaskScores]) -> str:
+    lines = [
+        "As peers that were drawn for it claim; nobody checked them:",
+        "",
+        "| before round | peer | scores |",
+        "|---|---|---|",
+    ]
+    return "\n".join([*lines, *(f"| {claim.round} | `{claim.peer}` | {'; '.join(task_words(claim))} |" for claim in claims)])
 
 
 def _losses(entries: Sequence[LedgerEntry], instance: InstanceId) -> str:

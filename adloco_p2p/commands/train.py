@@ -15,6 +15,7 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.control.endpoint import parse_listen
 from adloco_p2p.core.model.events import Stop
+from adloco_p2p.errors import ConfigError
 
 if TYPE_CHECKING:
     from adloco_p2p.storage.workdir import Workdir
@@ -76,7 +77,16 @@ def _identified(run: RunConfig) -> RunConfig:
         from adloco_p2p.training.pretrained import parent_of, weights_digest
 
         digest, parent = weights_digest(run.model), parent_of(run.model, EXPORT_RECORD)
-        run = replace(run, model=replace(run.model, digest=digest, parent=parent))
+        files = ""
+        if run.model.share:
+            from adloco_p2p.swarm.transfer.file_transfer import files_root
+
+            if not Path(run.model.pretrained or "").is_dir():
+                raise ConfigError(
+                    f"model.share: {run.model.pretrained} is no directory, and peers get it from the hub", code="E209"
+                )
+            files = files_root(Path(run.model.pretrained or ""))
+        run = replace(run, model=replace(run.model, digest=digest, parent=parent, files=files))
     if run.data.source not in ("python", "hub") and not run.data.digest:
         from adloco_p2p.data.source import files_digest
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.commands.model_card import model_card
 from adloco_p2p.commands.push import check_push, push
+from adloco_p2p.config.local_files import with_shared_base
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.types import InstanceId
@@ -34,6 +35,8 @@ class Saved:
     """A run's last checkpoint in a working directory."""
 
     run: RunConfig
+    sources: RunConfig
+    """The run as this machine reads it; see `with_shared_base`."""
     store: "CheckpointStore"
     round: int
     instances: tuple[InstanceId, ...]
@@ -67,7 +70,14 @@ def open_saved(workdir: Path) -> Saved:
     latest = store.latest() if store.directory.is_dir() else None
     if latest is None or not latest.instances:
         raise ConfigError(f"--workdir {workdir}: no checkpoint yet; the first is written at the end of a round", code="E204")
-    return Saved(run=run, store=store, round=latest.round, instances=latest.instances, durable=latest.durable)
+    return Saved(
+        run=run,
+        sources=with_shared_base(run, workdir),
+        store=store,
+        round=latest.round,
+        instances=latest.instances,
+        durable=latest.durable,
+    )
 
 
 def read_saved(workdir: Path, read: Callable[[Saved], Read]) -> tuple[Saved, Read]:
@@ -133,18 +143,18 @@ def write_export(workdir: Path, output: Path, *, instance: int | None, dtype: st
     transformers.utils.logging.disable_progress_bar()
     check_output(output)
     saved, outer = read_saved(workdir, lambda saved: saved.outer(saved.instance(instance)))
-    model = load_model(saved.run, outer, saved.instance(instance))
+    model = load_model(saved.sources, outer, saved.instance(instance))
     from adloco_p2p.training.adapters import merged, save_adapter  # seconds to import: a wrong directory was refused before
     from adloco_p2p.training.pretrained import stored_dtype
 
     chosen, run = saved.instance(instance), saved.run
-    tokenizer = open_tokenizer(run.tokenizer)
+    tokenizer = open_tokenizer(saved.sources.tokenizer)
     with reported(output):
         output.mkdir(parents=True, exist_ok=True)
         if run.model.lora.rank:
             save_adapter(model, run.model, output / ADAPTER_DIRECTORY)
         plain = merged(model) if run.model.lora.rank else cast("transformers.PreTrainedModel", model)
-        plain = plain.to(stored_dtype(run.model) if dtype is None else getattr(torch, dtype))
+        plain = plain.to(stored_dtype(saved.sources.model) if dtype is None else getattr(torch, dtype))
         if plain.generation_config is not None:
             plain.generation_config.eos_token_id = end_tokens(plain, tokenizer.end_of_document)
         plain.save_pretrained(output)
@@ -176,8 +186,8 @@ def generate(arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.temperature < math.inf:
         raise ConfigError(f"--temperature {arguments.temperature}: a number from 0 on is accepted", code="E200")
     saved, outer = read_saved(arguments.workdir, lambda saved: saved.outer(saved.instance(arguments.instance)))
-    model = load_model(saved.run, outer, saved.instance(arguments.instance))
-    tokenizer = open_tokenizer(saved.run.tokenizer)
+    model = load_model(saved.sources, outer, saved.instance(arguments.instance))
+    tokenizer = open_tokenizer(saved.sources.tokenizer)
     room = saved.run.data.sequence_length
     prompt = torch.tensor(tokenizer.encode([arguments.prompt])[0].tolist(), dtype=torch.long)[-room:]
     if prompt.numel() == 0:

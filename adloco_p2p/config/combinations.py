@@ -54,6 +54,8 @@ def _model(run: RunConfig) -> list[str]:
             " they would read nonsense; accepted: the model's own tokenizer (leave tokenizer.source out), or a hub id or"
             " directory with the same vocabulary"
         )
+    if model.share and model.pretrained is None:
+        problems.append("model.share: true, but there are no pretrained weights to share; set model.pretrained")
     if model.revision is not None and model.pretrained is None:
         problems.append("model.revision: names a version of model.pretrained, which is not set")
     if model.lora.rank and model.pretrained is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen, Predicate
 
 from adloco_p2p.core.model import canonical
 
@@ -165,6 +165,8 @@ def _limits(constraints: tuple[Any, ...]) -> list[str]:
                 words.append(f"at least {limit} characters")
             case MaxLen(max_length=limit):
                 words.append(f"at most {limit} characters")
+            case Predicate(func=accepts):
+                words.append(accepts.__doc__ or "")  # written for this
             case _:
                 raise AssertionError(f"no words for the constraint {constraint!r}")
     return words

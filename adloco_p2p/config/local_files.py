@@ -9,6 +9,8 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.errors import ConfigError
 
+SHARED_BASE = "base"
+"""Of a working directory: the pretrained model as it came from other peers."""
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -46,7 +48,7 @@ def unpinned(run: RunConfig) -> list[str]:
 
 def check_local_files(run: RunConfig, machine: PeerConfig) -> None:
     """Raise ConfigError where another author's run names files of this machine and the machine does not allow it."""
-    asked = local_files(run)
+    asked = [asked for asked in local_files(run) if not _is_shared(run, asked)]
     if asked and not machine.allow_local_files:
         raise ConfigError(
             f"run {run.name} asks for files of this machine: {'; '.join(asked)}; what it learns from them, others can learn."
@@ -105,6 +107,27 @@ def check_source(setting: str, name: str, *, code: str) -> None:
 def is_hub_id(name: str) -> bool:
     """Whether a model or tokenizer of that name comes from the hub: no directory here has it."""
     return bool(_HUB_ID.fullmatch(name)) and not Path(name).exists()
+
+
+def _is_shared(run: RunConfig, asked: str) -> bool:
+    """Of a name that a run asks for: the files come from other peers, and none of this machine is read."""
+    own = {f"model.pretrained: {run.model.pretrained}", f"tokenizer.source: {run.model.pretrained}"}
+    return run.model.share and asked in own
+
+
+def needs_shared_base(run: RunConfig, machine: PeerConfig) -> bool:
+    """Whether this peer gets the pretrained model from others: it may not read a directory of that name, or there is none."""
+    return run.model.share and not (machine.allow_local_files and Path(run.model.pretrained or "").is_dir())
+
+
+def with_shared_base(run: RunConfig, workdir: Path) -> RunConfig:
+    """The run as this machine reads it: where its pretrained model came from other peers, it lies in the working directory. The
+    digest of the result is not the run's."""
+    if not run.model.share or not (workdir / SHARED_BASE).is_dir():
+        return run
+    base = str((workdir / SHARED_BASE).resolve())
+    tokenizer = replace(run.tokenizer, source=base) if run.tokenizer.source == run.model.pretrained else run.tokenizer
+    return replace(run, model=replace(run.model, pretrained=base), tokenizer=tokenizer)
 
 
 def _may_be_local(run: RunConfig, setting: str, name: str) -> bool:

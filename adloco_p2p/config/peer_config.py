@@ -34,6 +34,11 @@ class PeerConfig:
     """How many instances this machine may host."""
     keeper: bool = False
     """Hold the newest states and the ledger for others, and train nothing (`adloco-peer keep`)."""
+    task_seconds: NaturalInt = 1800
+    """How long a child process of lowest priority may score the model on the run's tasks, on the CPU, where this peer is drawn;
+    0: this machine scores none. It takes a gigabyte and 8 bytes per parameter, and is the first to go when memory is short."""
+    tasks_path: str | None = None
+    """Directory of tasks of your own, YAML files of lm-eval, that a run may name; their code is run."""
     checkpoint_period_rounds: PositiveInt = 1
     """Save the state every so many rounds (and at the end and when stopping)."""
     checkpoint_period_seconds: Annotated[float, Ge(0)] | None = None

@@ -19,6 +19,7 @@ from adloco_p2p.core.model.rules import (
     SwitchRules,
     WorkRules,
 )
+from adloco_p2p.core.model.task_scores import MAX_TASKS, TaskName
 from adloco_p2p.core.model.types import Digest, Fraction
 
 PROTOCOL_VERSION = 9
@@ -59,6 +60,10 @@ class ModelConfig:
     """Revision of a hub model; a public run pins it."""
     digest: Annotated[str, MaxLen(64)] = ""
     """Digest of the pretrained weights. `adloco-peer start` fills it in; a peer that has other weights is refused."""
+    share: bool = False
+    """Peers that lack the directory of `pretrained`, its tokenizer included, get it from others by its digest."""
+    files: Annotated[str, MaxLen(64)] = ""
+    """Root of the shared files, filled in."""
     parent: Annotated[str, MaxLen(64)] = ""
     """The run that made the pretrained weights, where `adloco-peer export` wrote them. Filled in likewise."""
     architecture: dict[str, Scalar] = field(
@@ -173,11 +178,25 @@ class OuterConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TasksConfig:
+    """Scores on tasks of lm-eval during the run, by a full member that is drawn for it among those that can. It claims them;
+    nobody checks them."""
+
+    names: Annotated[tuple[TaskName, ...], MaxLen(MAX_TASKS)] = ()
+    """As lm-eval, or a machine's `tasks_path`, knows them: single tasks, no groups and no files. Empty: none."""
+    every_rounds: PositiveInt = 10
+    """Score after every so many rounds."""
+    limit: PositiveInt | None = 200
+    """Of each task the first so many documents; none: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationConfig:
     period_rounds: NaturalInt = 1
     """Evaluate every live instance after every so many rounds; 0: only at the end."""
     rows: PositiveInt = 64
     """Held-out rows; a fixed set, equal on every peer."""
+    tasks: TasksConfig = field(default_factory=TasksConfig)
 
 
 AVERAGING_PRESETS: dict[str, dict[str, Scalar]] = {

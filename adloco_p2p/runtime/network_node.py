@@ -28,6 +28,7 @@ from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, pro
 from adloco_p2p.runtime.adapters.metrics_endpoint import MetricsEndpoint
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal
 from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
+from adloco_p2p.runtime.adapters.shared_base import base_servers, get_base
 from adloco_p2p.runtime.adapters.swarm_ports import (
     PRICES,
     STRANGER_KINDS,
@@ -140,6 +141,7 @@ async def join_run(
                 f"--workdir {workdir.path}: holds run {manifest.run[:16]}, not {wanted[:16]}; name another one", code="E203"
             )
         check_run_of_others(run, config)
+        await get_base(swarm_node, discovery, run, config, workdir=workdir, digest=manifest.run, say=say)
         ticket = ticket_for(workdir.path, run, swarm_node.me, target.initial_peers)
         say(f"run {run.name} ({manifest.run[:16]}), {time.monotonic() - begun:.1f} s after the start")
         return await _take_part(
@@ -285,6 +287,7 @@ class NetworkPeer:
             verify=self._agreement.verify,
             on_evidence=self._accuse,
         )
+        self._base = base_servers(swarm_node, run, local.workdir.path, pace=pace, meter=traffic.state, members=members)
         self._server = StateServer(swarm_node.p2p, pace=pace, meter=traffic.state, members=members)
         self._server.on_served = lambda instance, number: self._node.post(StateServed(instance=instance, round=number))
         fetcher = StateFetcher(swarm_node.p2p, pace=pace, meter=traffic.state)
@@ -324,6 +327,9 @@ class NetworkPeer:
                 for service in (self._averager, self._server, self._wire, self._reachability, control, metrics):
                     await service.start()
                     services.push_async_callback(service.stop)
+                for donor in self._base:
+                    await donor.start()
+                    services.push_async_callback(donor.stop)
                 with _in_background(node, self._connecting()):
                     if should_gather:
                         await self._gather()
@@ -383,6 +389,7 @@ class NetworkPeer:
                 states=self._states,
                 journal=self._journal,
                 events=ContributionSink(CountingSink(local.sink, self._traffic.totals), me=local.me, began=process_start()),
+                scorer=local.scorer,
             ),
         )
 

@@ -42,6 +42,7 @@ async def train_alone(local: LocalPeer) -> Stop:
             states=port,
             journal=NothingToJournal(),
             events=local.sink,
+            scorer=local.scorer,
         ),
     )
     control = control_server(node, local, None)

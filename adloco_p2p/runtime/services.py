@@ -6,6 +6,7 @@ Nothing here decides anything about training.
 import asyncio
 from dataclasses import dataclass
 
+from adloco_p2p.config.local_files import with_shared_base
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.control.endpoint import parse_listen
@@ -19,6 +20,7 @@ from adloco_p2p.numerics.batch import Feed
 from adloco_p2p.runtime.adapters.control_adapter import ControlAdapter
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
+from adloco_p2p.runtime.adapters.task_child import TaskChild, can_score
 from adloco_p2p.runtime.node.event_sink import Sink, View
 from adloco_p2p.runtime.node.loop import Node
 from adloco_p2p.runtime.node.ports import RateLimiter
@@ -60,7 +62,12 @@ class LocalPeer:
             checkpoint_period=self.peer_config.checkpoint_period_rounds,
             checkpoint_seconds=self._checkpoint_seconds(),
             is_delayed=self.run.outer.overlap != "none",
+            task_period=self.run.evaluation.tasks.every_rounds if self.run.evaluation.tasks.names else 0,
         )
+
+    @property
+    def scorer(self) -> TaskChild:
+        return TaskChild(self.workdir.path, self.run, self.peer_config)
 
     def _checkpoint_seconds(self) -> float:
         if (seconds := self.peer_config.checkpoint_period_seconds) is not None:
@@ -92,9 +99,10 @@ def open_local(*, workdir: Workdir, run: RunConfig, peer_config: PeerConfig, vie
     event_log = EventLog.open(workdir.events_path)
     broadcaster = EventBroadcaster(view, events_path=workdir.events_path)
     workdir.enter("reading the text")
-    feed = open_feed(run, cache_dir=workdir.path / "data")
+    sources = with_shared_base(run, workdir.path)
+    feed = open_feed(sources, cache_dir=workdir.path / "data")
     workdir.enter("building the model")
-    engine = Hosting(run, peer_config, me, feed)
+    engine = Hosting(sources, peer_config, me, feed)
     if latest is not None:
         for instance in latest.instances:
             tensors, meta = store.load_instance(latest.round, instance)
@@ -119,6 +127,7 @@ def open_local(*, workdir: Workdir, run: RunConfig, peer_config: PeerConfig, vie
             max_instances=peer_config.max_instances,
             is_reachable=not peer_config.client_mode,
             is_keeper=peer_config.keeper,
+            scores_tasks=can_score(run, peer_config),
         ),
         started=_started(me, run, engine, feed, resumed_round=latest.round if latest else None),
     )

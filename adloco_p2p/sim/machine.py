@@ -59,6 +59,7 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Vote
 from adloco_p2p.core.model.messages import Ack, AverageDigest, Heartbeat, Message, Promise, Proposal
+from adloco_p2p.core.model.task_scores import ScoreTasks, TasksScored
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import Capacity, Decide, Digest, InstanceId, PeerId, Report, RoundPlan, roster_of
 from adloco_p2p.core.peer.agreement_port import Agreement
@@ -71,6 +72,7 @@ from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import sign, verify
 from adloco_p2p.sim.network import Network, OversizedMessage
 from adloco_p2p.sim.peer_checkers import PeerCheckers
+from adloco_p2p.sim.synthetic_reports import TASK_SECONDS, task_claim
 
 TOLD = (
     telemetry.FastForwarded,
@@ -485,6 +487,8 @@ class Machine:
                 self._around.averaging.cancel(process, (instance, number, attempt))
             case FetchState():
                 self._fetch(effect, process)
+            case ScoreTasks():
+                self._around.queue.after(TASK_SECONDS, self._finish_job, effect, process)
             case Stop():
                 self._around.note(self.peer, f"stops: {effect.reason}")
                 process.is_alive, process.stop, process.stopped_at = False, effect, self._around.queue.now
@@ -607,6 +611,8 @@ class Machine:
                 return TransitionApplied(round=effect.round, missing=missing)
             case Probe(round=number, merge=merge):
                 return Probed(round=number, verdict=device.probe(merge))
+            case ScoreTasks():
+                return TasksScored(claim=task_claim(self.disk.durable))
             case Evaluate(instance=instance, round=number):
                 return Evaluated(instance=instance, round=number, heldout_loss=device.heldout_loss(instance))
             case DropInstance(instance=instance):

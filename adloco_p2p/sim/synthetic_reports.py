@@ -3,8 +3,13 @@
 import hashlib
 from random import Random
 
+from adloco_p2p.core.model.events import Durable
+from adloco_p2p.core.model.task_scores import Metric, TaskClaim, TaskScore
 from adloco_p2p.core.model.types import BranchState, Capacity, Digest, RoundPlan
 
+DIGEST = Digest("5" * 64)
+TASK_SECONDS = 3.0
+"""A scoring of tasks takes longer than a round."""
 CAPACITY = Capacity(samples_per_second=10.0, micro_batch_limit=8, max_instances=4)
 
 
@@ -17,3 +22,11 @@ def invented(plan: RoundPlan, plan_digest: Digest, random: Random) -> BranchStat
     return BranchState(
         fork=fork, fork_round=fork_round, branch=branch, instance=instance, round=plan.round + 2, state=branch, samples=10**12
     )
+
+
+def task_claim(saved: Durable | None) -> TaskClaim | None:
+    """What scoring the saved model gives; none where nothing is saved yet."""
+    if saved is None:
+        return None
+    score = TaskScore(name="made_up", digest=DIGEST, num_documents=4, metrics=(Metric(name="acc", value=0.5),))
+    return TaskClaim(round=saved.round, model=DIGEST, scores=(score,))

@@ -72,6 +72,8 @@ class Parts:
     """Number of such a founder -> what it hands a host, as a reducer, in place of an average."""
     keepers: frozenset[int] = frozenset()
     """Numbers of founders that train nothing."""
+    task_period: int = 0
+    """Rounds from one scoring of tasks to the next, which all can do; 0: none."""
 
 
 class World:
@@ -111,7 +113,8 @@ class World:
         names = [name_of(index) for index in range(peers)]
         signers = names[:1] if self.rules.admission.kind == "tickets" else ()
         self._keepers = frozenset(names[index] for index in self.parts.keepers)
-        offers = tuple((name, replace(CAPACITY, is_keeper=name in self._keepers)) for name in names)
+        self._capacity = replace(CAPACITY, scores_tasks=self.parts.task_period > 0)
+        offers = tuple((name, replace(self._capacity, is_keeper=name in self._keepers)) for name in names)
         self.genesis = genesis(RUN, offers, self.rules, signers=signers)
         self.liars = {names[index]: None for index in self.parts.strategies}
         """Members that depart from the protocol: nobody judges them."""
@@ -155,8 +158,14 @@ class World:
             checkers=self.checkers,
             faults=faults,
             timing=self.timing,
-            cadence=Cadence(work=self.rules.work, evaluation_period=2, checkpoint_period=2, is_delayed=is_delayed),
-            capacity=CAPACITY,
+            cadence=Cadence(
+                work=self.rules.work,
+                evaluation_period=2,
+                checkpoint_period=2,
+                is_delayed=is_delayed,
+                task_period=parts.task_period,
+            ),
+            capacity=self._capacity,
             genesis=self.genesis,
             decide=self.decide,
             machines=self.machines,

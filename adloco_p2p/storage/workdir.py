@@ -8,6 +8,7 @@ peers.json         where other peers were found last time
 journal.bin        votes and final plans (`journal.py`)
 attempts.txt       averaging attempts that were begun (`attempt_keys.py`)
 events.jsonl       what happened, one line each (`event_log.py`)
+base/              the pretrained model, where it came from other peers (`swarm/transfer/file_transfer.py`)
 checkpoints/       the state at round boundaries (`checkpoint.py`)
 crash.txt          how the last crash ended; it is in support-bundle.zip too (`support_bundle.py`)
 """

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import transformers
@@ -30,9 +31,11 @@ def score_tasks(
     batch_size: int,
     limit: int | None,
     is_chat: bool,
+    tasks_path: Path | None = None,
 ) -> list[TaskScore]:
     """Scores of a causal model, on its device, on tasks: names that lm-eval knows, or YAML files of tasks, whose code is run.
     Of each task the first `limit` documents; none: all. `is_chat`: prompts are written by the tokenizer's chat template.
+    `tasks_path`: a directory of further tasks, found by name before those of lm-eval.
 
     Raises DeviceError where lm-eval is not installed, and ConfigError where a task or its data cannot be loaded.
     """
@@ -43,7 +46,14 @@ def score_tasks(
     except ImportError as error:
         raise DeviceError("--tasks: lm-eval is not installed; pip install 'adloco-peer[lm-eval]'", code="E521") from error
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # else it advises about what was set here on purpose
-    manager = TaskManager(include_defaults=not all(_is_file(task) for task in tasks))  # thousands of files to be read
+    own = TaskManager(include_path=str(tasks_path), include_defaults=False) if tasks_path is not None else None
+    if own is not None and all(task in own.all_tasks or _is_file(task) for task in tasks):
+        manager = own
+    else:
+        manager = TaskManager(  # of the defaults thousands of files are read
+            include_path=str(tasks_path) if tasks_path is not None else None,
+            include_defaults=not all(_is_file(task) for task in tasks),
+        )
     try:
         found = lm_eval.simple_evaluate(
             HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size, device=str(model.device)),

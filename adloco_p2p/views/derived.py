@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from adloco_p2p.core.model.telemetry import Bandwidth, InstanceLine, Plan, RosterLine
+from adloco_p2p.core.model.telemetry import Bandwidth, InstanceLine, Plan, RosterLine, TaskScores
 from adloco_p2p.core.model.types import HostShare
 from adloco_p2p.views import units
 from adloco_p2p.views.records import Activity, Decision, RoundResult
@@ -59,6 +59,17 @@ def ban_words(status: Status) -> dict[str, str]:
         peer: f"banned in round {ban.round} by {ban.by}{f': {units.one_line(ban.reason)}' if ban.reason else ''}"
         for peer, ban in sorted(status.bans.items())
     }
+
+
+def task_words(claim: TaskScores) -> list[str]:
+    """`hellaswag acc 0.3125, 200 documents`, for each task; standard errors are left out."""
+    words = []
+    for score in claim.scores:
+        figures = [
+            f"{units.one_line(metric.name)} {metric.value:.4f}" for metric in score.metrics if "_stderr" not in metric.name
+        ]
+        words.append(f"{units.one_line(score.name)} {', '.join([*figures, f'{score.num_documents} documents'])}")
+    return words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

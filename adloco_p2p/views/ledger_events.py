@@ -14,7 +14,18 @@ from adloco_p2p.core.ledger.contributions import CreditedSamples, credited_in
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.report_form import named_by
-from adloco_p2p.core.model.telemetry import Log, Plan, Round, Stamped, Started, fork_line, merge_line, plan_line, ruled_lines
+from adloco_p2p.core.model.telemetry import (
+    Log,
+    Plan,
+    Round,
+    Stamped,
+    Started,
+    fork_line,
+    merge_line,
+    plan_line,
+    ruled_lines,
+    task_lines,
+)
 from adloco_p2p.core.model.types import REPORT_LAG, InstanceId, PeerId, RoundPlan
 from adloco_p2p.views.status import Status, apply
 
@@ -77,6 +88,8 @@ class LedgerEvents:
             self._apply(merge_line(merge, plan.round))
 
     def _apply_reports(self, reported: RoundPlan, entry: LedgerEntry) -> None:
+        for claimed in task_lines([signed.report for signed in entry.reports]):
+            self._apply(claimed)
         found = credited_in(reported, entry)
         self.credited += found
         by_instance: dict[InstanceId, list[CreditedSamples]] = {}

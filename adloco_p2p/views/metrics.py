@@ -157,7 +157,14 @@ def _instances(status: Status) -> list[Measure]:
     def each(name: str, unit: Unit, meaning: str, value: Callable[[InstanceRow], float | None]) -> Measure:
         return _labelled(name, unit, meaning, ("model_instance",), {(str(row.instance),): value(row) for row in rows})
 
+    scores: Values = {
+        (task.name, metric.name, claim.peer): metric.value
+        for claim in status.task_scores.values()
+        for task in claim.scores
+        for metric in task.metrics
+    }
     return [
+        _labelled("task_score", "", "Of the model on a task, as a peer claims it.", ("task", "metric", "peer"), scores),
         _metric("instances", "", "Instances of the current plan.", len(rows)),
         each("instance_loss_nats", "nats", "Training loss per token.", lambda row: row.loss),
         each("instance_heldout_loss_nats", "nats", "Newest held-out loss per token.", lambda row: row.heldout_loss),

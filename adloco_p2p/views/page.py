@@ -69,6 +69,10 @@ def document(
         "peers": peers[:MAX_PEERS],
         "num_peers": len(peers),
         "bans": [{"peer": _text(peer), "words": _text(words)} for peer, words in derived.ban_words(status).items()][:MAX_PEERS],
+        "tasks": [
+            {"peer": _text(claim.peer), "round": claim.round, "words": [_text(words) for words in derived.task_words(claim)]}
+            for claim in [*status.task_scores.values()][::-1]
+        ],
         "num_alive": sum(peer["state"] == "alive" for peer in peers),
         "traffic": _traffic(status, own, parameters=parameters, bytes_per_value=bytes_per_value),
         "ledger": [_line(line) for line in plans[: -MAX_LINES - 1 : -1]],

@@ -144,6 +144,11 @@ def _probe(event: telemetry.Probe, status: Status) -> str:
 
 
 @line.register
+def _task_scores(event: telemetry.TaskScores, status: Status) -> str:
+    return _joined("tasks", _at(status, event.round), f"claimed by {units.one_line(event.peer)}", *derived.task_words(event))
+
+
+@line.register
 def _average_failed(event: telemetry.AverageFailed, status: Status) -> str:
     attempt = f"averaging attempt {event.attempt} failed"
     return _joined("failed", _at(status, event.round), f"instance {event.instance}", attempt, _why(event.reason))

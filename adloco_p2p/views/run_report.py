@@ -90,6 +90,7 @@ def summarise(status: Status) -> dict[str, Any]:
         "events": dict(sorted(status.counts.items())),
         "instances": [_instance(status, instance) for instance in sorted(status.lives)],
         "decisions": [asdict(decision) for decision in status.decisions],
+        "tasks": [asdict(claim) for claim in status.task_scores.values()],
     }
 
 
@@ -124,6 +125,7 @@ def _page(status: Status, summary: Mapping[str, Any]) -> str:
         _instances(summary),
         "## Decisions",
         _decisions(status),
+        *(["## Tasks", _tasks(status)] if status.task_scores else []),
         *(["## Troubles", _troubles(status)] if status.incidents else []),
         "## Pictures",
         *(f"![{caption}]({name})\n\n{caption}" for name, caption in CAPTIONS.items()),
@@ -194,6 +196,17 @@ def _decisions(status: Status) -> str:
                 units.one_line(decision.reason),
             )
             for decision in status.decisions
+        ),
+    )
+
+
+def _tasks(status: Status) -> str:
+    """As peers claim them: nobody checks them."""
+    return _table(
+        ("before round", "claimed by", "scores"),
+        (
+            (str(claim.round), units.one_line(claim.peer), "; ".join(derived.task_words(claim)))
+            for claim in status.task_scores.values()
         ),
     )
 

@@ -21,6 +21,8 @@ MAX_PLANS = 4
 """Plans kept: the current one, and those decided ahead of it."""
 SLOW_PEER = "slow peer"
 """Key of the condition that rounds wait for the uplink of a peer."""
+MAX_SCORERS = 8
+"""Peers whose scores on tasks are kept, those that claimed last."""
 MAX_INCIDENTS = 50
 """Past troubles kept for the view; `counts` still counts all of them."""
 
@@ -67,6 +69,8 @@ class Status:
     """Conditions that hold now: key to message."""
     bans: Mapping[str, telemetry.Ruled] = field(default_factory=dict)
     """Of peers that are banned now: by whom, when and why."""
+    task_scores: Mapping[str, telemetry.TaskScores] = field(default_factory=dict)
+    """By peer, at most MAX_SCORERS: its newest claim; the newest of all last."""
     peer_states: Mapping[str, str] = field(default_factory=dict)
     """The last membership event of a peer: joined, left, suspected, returned."""
     traffic: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -338,6 +342,12 @@ def _ruled(event: telemetry.Ruled, status: Status) -> Status:
     if event.action == "ban":
         bans[event.subject] = event
     return replace(status, bans=bans)
+
+
+@fold.register
+def _task_scores(event: telemetry.TaskScores, status: Status) -> Status:
+    others = [known for peer, known in status.task_scores.items() if peer != event.peer]
+    return replace(status, task_scores={known.peer: known for known in [*others, event][-MAX_SCORERS:]})
 
 
 @fold.register

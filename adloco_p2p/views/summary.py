@@ -107,6 +107,12 @@ def lines(fields: Mapping[str, Any]) -> list[str]:
         )
         for row in fields["peers"]
     ]
+    scores = next(metric for metric in fields["metrics"] if metric["name"] == "adloco_task_score")
+    found += [
+        _line("task", task, f"{metric} {sample['value']:.4f}", f"claimed by {units.short_peer(units.one_line(peer))}")
+        for sample in scores["samples"]
+        for task, metric, peer in [sample["labels"]]
+    ]
     if fields["join_link"]:
         found.append(_line("address", fields["join_link"]))
     found += [_line("warning", units.one_line(item["message"])) for item in fields["conditions"]]

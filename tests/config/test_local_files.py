@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from adloco_p2p.config.load import load_run
-from adloco_p2p.config.local_files import check_local_files, check_run_of_others, local_files, unpinned
+from adloco_p2p.config.local_files import (
+    check_local_files,
+    check_run_of_others,
+    local_files,
+    needs_shared_base,
+    unpinned,
+    with_shared_base,
+)
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.errors import ConfigError
@@ -92,3 +99,26 @@ def test_what_an_author_could_not_start_nobody_joins() -> None:
         with pytest.raises(ConfigError, match=told) as refused:
             check_run_of_others(bad, PeerConfig())
         assert refused.value.code == "E201"
+
+
+def test_a_shared_model_is_never_read_from_the_path_that_a_run_names(tmp_path: Path) -> None:
+    secret = tmp_path / "private"
+    secret.mkdir()
+    base = RunConfig()
+    model, tokenizer = replace(base.model, pretrained=str(secret), share=True), replace(base.tokenizer, source=str(secret))
+    shared = replace(base, model=model, tokenizer=tokenizer)
+    closed, trusting = PeerConfig(), PeerConfig(allow_local_files=True)
+    check_local_files(shared, closed)
+    assert needs_shared_base(shared, closed) and not needs_shared_base(shared, trusting)
+    work = tmp_path / "work"
+    (work / "base").mkdir(parents=True)
+    read = with_shared_base(shared, work)
+    assert read.model.pretrained == read.tokenizer.source == str(work / "base")
+    assert with_shared_base(replace(shared, model=replace(model, share=False)), work).model.pretrained == str(secret)
+    for other in (
+        replace(shared, model=replace(model, share=False)),
+        replace(shared, tokenizer=replace(tokenizer, source=str(tmp_path))),
+        replace(shared, data=replace(shared.data, source="text", path=str(secret / "diary.txt"))),
+    ):
+        with pytest.raises(ConfigError, match="asks for files of this machine"):
+            check_local_files(other, closed)

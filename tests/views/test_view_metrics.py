@@ -17,7 +17,7 @@ from tests.views.synthetic import THIS, Made, events, replay
 GRAFANA = Path(__file__).parents[2] / "peers" / "grafana"
 UNITS = ("_per_second", "_seconds", "_bytes", "_samples", "_nats", "_ratio", "_info", "_tokens")
 NUMBERS = ("adloco_round", "adloco_run_rounds", "adloco_run_finished", "adloco_instances", "adloco_instance_hosts")
-NUMBERS += ("adloco_peers", "adloco_warnings", "adloco_events", "adloco_saved_round")
+NUMBERS += ("adloco_peers", "adloco_warnings", "adloco_events", "adloco_saved_round", "adloco_task_score")
 """Counts of things have no unit."""
 TROUBLES = ("average_failed", "out_of_memory", "suspected", "warning")
 EVERYTHING = '{__name__=~"adloco_.+",job="$job"}'

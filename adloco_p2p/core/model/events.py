@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.ledger_entry import Decree, Reorg
 from adloco_p2p.core.model.messages import JournalRecord, WireMessage
+from adloco_p2p.core.model.task_scores import ScoreTasks, TasksScored
 from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import (
     Capacity,
@@ -280,6 +281,7 @@ Event = (
     | FetchFailed
     | Commanded
     | StateServed
+    | TasksScored
     | PeerGone
     | PeerBack
 )
@@ -524,6 +526,7 @@ Effect = (
     | SnapshotState
     | ReleaseState
     | SaveCheckpoint
+    | ScoreTasks
     | Log
     | Stop
 )

@@ -1,9 +1,9 @@
-"""The hosts that measure an outer step: drawn by lot, once all contributors are bound to what the step is made of."""
+"""Peers drawn by lot: the hosts that measure an outer step, and the peer that scores the model on tasks."""
 
 import hashlib
 from collections.abc import Collection, Sequence
 
-from adloco_p2p.core.model.types import Digest, PeerId, RosterEntry
+from adloco_p2p.core.model.types import Digest, PeerId, RosterEntry, RoundPlan
 
 PAIR = 2
 """An evaluator and a confirmer, whose losses count only where they agree."""
@@ -18,6 +18,19 @@ def measurers(state: Digest, workers: Collection[PeerId], roster: Sequence[Roste
     """
     full = [entry.peer for entry in roster if entry.peer in workers and not entry.probation]
     return tuple(sorted(full or workers, key=lambda peer: _lot(state, peer))[:count])
+
+
+def task_scorer(plan: RoundPlan, *, period_rounds: int) -> PeerId | None:
+    """The full member that scores the model on the run's tasks after the round, of those that say they can; none in a round
+    without scoring (`period_rounds` 0: all of them). Nobody can choose the lot: it is of the run, the round and the peer."""
+    if not period_rounds or (plan.round + 1) % period_rounds:
+        return None
+    able = [
+        entry.peer
+        for entry in plan.roster
+        if entry.capacity.scores_tasks and not entry.probation and not (entry.capacity.is_leaving or entry.capacity.is_keeper)
+    ]
+    return min(able, key=lambda peer: _lot(Digest(f"{plan.run}:{plan.round}"), peer), default=None)
 
 
 def _lot(state: Digest, peer: PeerId) -> bytes:

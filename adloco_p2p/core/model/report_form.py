@@ -43,9 +43,11 @@ def max_bytes(num_instances: int) -> int:
 
 
 def fitted(report: Report) -> Report:
-    """A peer's own report, cut to what others accept. Branch states are cut first, the last ones before the others; then
-    statistics."""
+    """A peer's own report, cut to what others accept. Scores on tasks are cut first; then branch states, the last ones before
+    the others; then statistics."""
     limit = max_bytes(len(report.instances))
+    if canonical.size(report) > limit:
+        report = replace(report, tasks=None)
     while report.branches and canonical.size(report) > limit:
         report = replace(report, branches=report.branches[:-1])
     for place in reversed(range(len(report.instances))):

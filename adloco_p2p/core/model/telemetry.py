@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from adloco_p2p.core.model import canonical, types
 from adloco_p2p.core.model.ledger_entry import Decree, Statement
 from adloco_p2p.core.model.run_progress import planned_samples
+from adloco_p2p.core.model.task_scores import TaskScore
 from adloco_p2p.core.model.types import Digest, HostShare, InstanceId, PeerId, RoundPlan
 
 
@@ -238,6 +239,22 @@ class Probe(Log):
     target: InstanceId
     source_losses: tuple[float | None, ...]
     merged_loss: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskScores(Log):
+    """Reports of a round hold scores of the model on tasks, as one peer claims them."""
+
+    round: int
+    """The model is that of the boundary before it."""
+    peer: PeerId
+    model: Digest
+    scores: tuple[TaskScore, ...]
+
+
+def task_lines(reports: Sequence[types.Report]) -> list[TaskScores]:
+    """What the reports claim of tasks."""
+    return [TaskScores(peer=report.peer, **shared(report.tasks, TaskScores)) for report in reports if report.tasks is not None]
 
 
 # --- rounds of one instance on this peer -----------------------------------------------------------------------------

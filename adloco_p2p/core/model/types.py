@@ -7,14 +7,26 @@ that host does per inner step. Digests are lower-case hex SHA-256.
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import fsum, isnan
-from typing import Annotated, Literal, NewType
+from math import fsum
+from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le, Lt, MaxLen, Predicate
+from annotated_types import Ge, Gt, Le, Lt, MaxLen
 
-PeerId = NewType("PeerId", str)
-InstanceId = NewType("InstanceId", int)
-Digest = NewType("Digest", str)
+from adloco_p2p.core.model.scalars import LARGEST_COUNT as LARGEST_COUNT
+from adloco_p2p.core.model.scalars import LARGEST_SCALAR as LARGEST_SCALAR
+from adloco_p2p.core.model.scalars import Count as Count
+from adloco_p2p.core.model.scalars import Digest as Digest
+from adloco_p2p.core.model.scalars import Finite as Finite
+from adloco_p2p.core.model.scalars import HexDigest as HexDigest
+from adloco_p2p.core.model.scalars import InstanceId as InstanceId
+from adloco_p2p.core.model.scalars import NonNegative as NonNegative
+from adloco_p2p.core.model.scalars import PeerId as PeerId
+from adloco_p2p.core.model.scalars import PositiveCount as PositiveCount
+from adloco_p2p.core.model.scalars import Text as Text
+from adloco_p2p.core.model.scalars import is_digest as is_digest
+from adloco_p2p.core.model.scalars import within_scalars as within_scalars
+from adloco_p2p.core.model.task_scores import TaskClaim
+
 MAX_HOSTS = 256
 """Hosts of one instance that a plan may name."""
 MAX_ROSTER = 4096
@@ -37,27 +49,6 @@ MAX_BALLOT_JUMP = 1 << 20
 """No honest peer is so many attempts ahead of others; a larger step would exhaust the numbers that others can use."""
 MAX_HISTORY = 32
 """Rounds of statistics that a plan carries per instance."""
-
-
-def is_digest(text: str) -> bool:
-    return len(text) == 64 and all(char in "0123456789abcdef" for char in text)
-
-
-HexDigest = Annotated[Digest, Predicate(is_digest)]
-"""In what others send: not just any text."""
-LARGEST_COUNT = 1 << 62
-Count = Annotated[int, Ge(0), Le(LARGEST_COUNT)]
-PositiveCount = Annotated[int, Ge(1), Le(LARGEST_COUNT)]
-"""In what others send: so much that sums of them can still be written. Settings have `NaturalInt` and `PositiveInt`."""
-Text = Annotated[str, MaxLen(400)]
-LARGEST_SCALAR = 1e30
-NonNegative = Annotated[float, Ge(0), Le(LARGEST_SCALAR)]
-Finite = Annotated[float, Ge(-LARGEST_SCALAR), Le(LARGEST_SCALAR)]
-
-
-def within_scalars(measured: float) -> float:
-    """The nearest number that others accept in a report; of what is not a number, the largest one."""
-    return LARGEST_SCALAR if isnan(measured) else min(max(measured, -LARGEST_SCALAR), LARGEST_SCALAR)
 
 
 HostBits = Annotated[int, Ge(0), Lt(1 << MAX_HOSTS)]
@@ -176,6 +167,8 @@ class Capacity:
     """Others can open connections to it. A peer in client mode only has those that it opens itself."""
     is_keeper: bool = False
     """It holds the newest states and the ledger, and neither trains nor votes."""
+    scores_tasks: bool = False
+    """It can score the run's tasks, as far as it knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +209,8 @@ class Report:
     verdict: ProbeVerdict | None = None
     branches: Annotated[tuple[BranchState, ...], MaxLen(MAX_BRANCHES)] = ()
     """States of lost histories that the peer holds: trained there itself, or fetched for a merge."""
+    tasks: TaskClaim | None = None
+    """Of a peer that was drawn to score the model on tasks and has done so since its last report."""
 
 
 # --- decided: the round plan -----------------------------------------------------------------------------------------

@@ -58,7 +58,8 @@ from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, RunComplete
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.run_progress import progress_after
-from adloco_p2p.core.model.telemetry import Left, Returned, ruled_lines
+from adloco_p2p.core.model.task_scores import TasksScored
+from adloco_p2p.core.model.telemetry import Left, Returned, ruled_lines, task_lines
 from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, PeerId, Report
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.boundary import Boundary
@@ -84,6 +85,8 @@ class Cadence:
     """At least so long between two checkpoints."""
     is_delayed: bool = False
     """Outer updates may come one round late."""
+    task_period: int = 0
+    """Rounds from one scoring of the run's tasks to the next; 0: none."""
 
     def evaluates(self, round: int) -> bool:
         return self.evaluation_period > 0 and (round + 1) % self.evaluation_period == 0
@@ -106,7 +109,7 @@ class Peer:
         self._adaptive_timeout = AdaptiveTimeout()
         self._divergence = Divergence()
         self._fetching = Fetching(self._state, kept_vote=agreement.kept_vote)
-        self._reporting = Reporting(self._state, submit=self._submit)
+        self._reporting = Reporting(self._state, submit=self._submit, task_period=cadence.task_period)
         self._boundary = Boundary(self._state, fetching=self._fetching)
         self._catching_up = CatchingUp(
             self._state,
@@ -166,8 +169,8 @@ class Peer:
                 return [*shortages, *self._step(event, now)]
             case TransitionApplied():
                 return self._boundary.applied(event)
-            case Probed():
-                return self._reporting.probed(event)
+            case Probed() | TasksScored():
+                return self._reporting.measured(event)
             case StateFetched():
                 return self._fetching.fetched(event)
             case StateKept():
@@ -279,6 +282,7 @@ class Peer:
                         self._state.forget_before(plan.round - ROUNDS_KEPT)
                     for report in reports:
                         self._book.note_states(report)
+                    effects += task_lines(reports)
                     effects += self._state.plan_lines(plan)
                     effects += self._catching_up.check_own_state(plan)
                 case Reorg():

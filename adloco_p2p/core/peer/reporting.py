@@ -7,26 +7,33 @@ from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import Effect, InnerFinished, Probe, Probed
 from adloco_p2p.core.model.report_form import fitted
+from adloco_p2p.core.model.task_scores import TasksScored
 from adloco_p2p.core.model.types import Capacity, InstanceReport, Report, RoundPlan
 from adloco_p2p.core.peer.state import PeerState
+from adloco_p2p.core.peer.task_scoring import TaskScoring
 
 
 class Reporting:
     """`report_rounds` whenever something happened. `submit` hands a report to the agreement."""
 
-    def __init__(self, at: PeerState, *, submit: Callable[[Report, float], list[Effect]]) -> None:
+    def __init__(self, at: PeerState, *, submit: Callable[[Report, float], list[Effect]], task_period: int) -> None:
+        """`task_period`: see `Cadence`."""
         self.capacity: Capacity | None = None
         """As measured in the last rounds."""
         self._state = at
         self._book = at.book
         self._branches = at.branches
         self._submit = submit
+        self._task_scoring = TaskScoring(at.me, period_rounds=task_period)
 
     @property
     def is_probing(self) -> bool:
         return any(number not in self._state.verdicts for number in self._state.probing)
 
-    def probed(self, event: Probed) -> list[Effect]:
+    def measured(self, event: Probed | TasksScored) -> list[Effect]:
+        """Keep it for the report."""
+        if isinstance(event, TasksScored):
+            return self._task_scoring.scored(event)
         self._state.verdicts[event.round] = event.verdict
         return [telemetry.Probe(round=event.round, **telemetry.shared(event.verdict, telemetry.Probe))]
 
@@ -88,6 +95,7 @@ class Reporting:
         uplink = max((outer.average.upload_bytes_per_second for outer in done if outer.average is not None), default=0.0)
         if uplink > 0:
             self.capacity = replace(self.capacity, upload_bytes_per_second=uplink)
+        self.capacity = self._task_scoring.capacity(self.capacity)
         made = Report(
             peer=self._state.me,
             round=plan.round,
@@ -96,12 +104,13 @@ class Reporting:
             instances=(*(outer.report() for outer in done), *self._kept(plan)),
             verdict=self._state.verdicts.get(plan.round),
             branches=self._branches.claims(),
+            tasks=self._task_scoring.take(),
         )
         self._branches.claimed(made.branches)
         report = fitted(made)
         self._state.own_reports[plan.round] = report
         self._book.note_states(report)
-        return self._submit(report, now)
+        return [*self._task_scoring.ended(plan), *self._submit(report, now)]
 
     def _kept(self, plan: RoundPlan) -> list[InstanceReport]:
         """Of a keeper: the states that went through the round as they were, since no host trained it."""

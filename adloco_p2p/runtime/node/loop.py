@@ -44,10 +44,11 @@ from adloco_p2p.core.model.events import (
     Transition,
 )
 from adloco_p2p.core.model.events import FetchFailed as FetchFailedEvent
+from adloco_p2p.core.model.task_scores import ScoreTasks, TasksScored
 from adloco_p2p.core.model.telemetry import Log, StoodStill, Stopped
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.core.peer.peer import Peer
-from adloco_p2p.errors import AveragingError, DeviceError, StateTransferFailed
+from adloco_p2p.errors import AveragingError, DeviceError, StateTransferFailed, TaskScoringFailed
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
 from adloco_p2p.runtime.node.ports import (
     AveragedVector,
@@ -58,6 +59,7 @@ from adloco_p2p.runtime.node.ports import (
     Journal,
     Messenger,
     StateExchange,
+    TaskScorer,
 )
 
 STOOD_STILL_SECONDS = 10.0
@@ -77,6 +79,8 @@ class Ports:
     states: StateExchange
     journal: Journal
     events: EventSink
+    scorer: TaskScorer | None = None
+    """Only where this peer says that it can score the run's tasks."""
 
 
 class _Inbox:
@@ -245,6 +249,8 @@ class Node:
             case FetchState():
                 self._cancel_fetch(effect.instance)
                 self._fetches[effect.instance] = self._spawn(self._fetch(effect))
+            case ScoreTasks():
+                self._spawn(self._score_tasks())
             case Stop():
                 raise AssertionError("a stop ends the list")
 
@@ -323,6 +329,13 @@ class Node:
                     timeout_seconds=effect.timeout_seconds,
                     vector=self._worker.kept_pseudo_gradient(effect.instance, effect.round),
                 )
+
+    async def _score_tasks(self) -> None:
+        assert self._ports.scorer is not None, "this peer does not say that it can"
+        try:
+            self._inbox.put_local(TasksScored(claim=await self._ports.scorer.score()))
+        except TaskScoringFailed as error:
+            self._inbox.put_local(TasksScored(claim=None, reason=str(error)))
 
     async def _fetch(self, effect: FetchState) -> None:
         try:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, SupportsFloat
 
 from adloco_p2p.core.model.events import Durable, InnerResult, RunInner
 from adloco_p2p.core.model.messages import JournalRecord, WireMessage
+from adloco_p2p.core.model.task_scores import TaskClaim
 from adloco_p2p.core.model.telemetry import Bandwidth, Log
 from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict, PseudoGradientStatistics, Report
 
@@ -171,6 +172,13 @@ class StateExchange(Protocol):
     async def fetch(
         self, *, instance: InstanceId, round: int, digest: Digest, from_peers: tuple[PeerId, ...]
     ) -> Sequence[Vector]: ...
+
+
+class TaskScorer(Protocol):
+    """Scores the newest checkpoint on the run's tasks. Called from the event loop; raises TaskScoringFailed."""
+
+    async def score(self) -> TaskClaim:
+        """Takes minutes, and holds nothing up. Cancelled where the node ends."""
 
 
 class Journal(Protocol):

@@ -274,6 +274,7 @@ function drawPeers(run) {
     line.firstChild.setAttribute("title", peer.peer);
     return line;
   }));
+  at("tasks").replaceChildren(...run.tasks.map((claim) => element("li", { title: claim.peer }, `before round ${claim.round}: ${claim.words.join("; ")} - as ${short(claim.peer)} claims`)));
   at("bans").replaceChildren(...run.bans.map((ban) => element("li", { title: ban.peer }, `${short(ban.peer)}: ${ban.words}`)));
 }
 

@@ -54,7 +54,7 @@ def report(peer: PeerId, round: int, *, capacity: Capacity = OFFER) -> Report:
 def reported(capacity: Capacity) -> list[Report]:
     """Of round 1, which no host trained, by a peer that reported round 0."""
     state, sent = state_of(KEEPER), []
-    reporting = Reporting(state, submit=lambda made, now: sent.append(made) or [])  # type: ignore[func-returns-value]
+    reporting = Reporting(state, task_period=0, submit=lambda made, now: sent.append(made) or [])  # type: ignore[func-returns-value]
     reporting.capacity = capacity
     reporting.remember(report(KEEPER, 0))
     state.instance(INSTANCE).boundary = 2

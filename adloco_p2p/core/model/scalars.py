@@ -1,0 +1,31 @@
+"""What a field of a value may hold: names, digests, and numbers that others can send. All limits are checked at the border."""
+
+from math import isnan
+from typing import Annotated, NewType
+
+from annotated_types import Ge, Le, MaxLen, Predicate
+
+PeerId = NewType("PeerId", str)
+InstanceId = NewType("InstanceId", int)
+Digest = NewType("Digest", str)
+
+
+def is_digest(text: str) -> bool:
+    return len(text) == 64 and all(char in "0123456789abcdef" for char in text)
+
+
+HexDigest = Annotated[Digest, Predicate(is_digest)]
+"""In what others send: not just any text."""
+LARGEST_COUNT = 1 << 62
+Count = Annotated[int, Ge(0), Le(LARGEST_COUNT)]
+PositiveCount = Annotated[int, Ge(1), Le(LARGEST_COUNT)]
+"""In what others send: so much that sums of them can still be written. Settings have `NaturalInt` and `PositiveInt`."""
+Text = Annotated[str, MaxLen(400)]
+LARGEST_SCALAR = 1e30
+NonNegative = Annotated[float, Ge(0), Le(LARGEST_SCALAR)]
+Finite = Annotated[float, Ge(-LARGEST_SCALAR), Le(LARGEST_SCALAR)]
+
+
+def within_scalars(measured: float) -> float:
+    """The nearest number that others accept in a report; of what is not a number, the largest one."""
+    return LARGEST_SCALAR if isnan(measured) else min(max(measured, -LARGEST_SCALAR), LARGEST_SCALAR)

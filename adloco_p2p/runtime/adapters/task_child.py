@@ -1,0 +1,111 @@
+"""Scores on the run's tasks by a child process: `adloco-peer evaluate --tasks` on the newest checkpoint, of lowest priority.
+
+A child and not a thread: it holds nothing up, its memory goes with it, and what goes wrong in it cannot end the node. It goes
+by names only, never by files that a run names, and without the network: the data of the tasks have to be on this machine.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.scalars import Digest, within_scalars
+from adloco_p2p.core.model.task_scores import MAX_METRICS, MAX_TASKS, Metric, TaskClaim, TaskScore, is_word
+from adloco_p2p.errors import TaskScoringFailed
+
+NO_CHECKPOINT = "E204"
+AGAIN_SECONDS = 5.0
+"""After a try that found no checkpoint yet."""
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_DATASETS_TRUST_REMOTE_CODE": "0"}
+MAX_REASON = 300
+
+
+def can_score(run: RunConfig, machine: PeerConfig) -> bool:
+    """Whether this peer may be drawn; whether the tasks' data are here shows when it is."""
+    return bool(run.evaluation.tasks.names) and machine.task_seconds > 0 and find_spec("lm_eval") is not None
+
+
+class TaskChild:
+    """`score`, one at a time."""
+
+    def __init__(self, workdir: Path, run: RunConfig, machine: PeerConfig) -> None:
+        tasks = run.evaluation.tasks
+        self._names = tasks.names
+        self._seconds = machine.task_seconds
+        limit = [] if tasks.limit is None else ["--limit", str(tasks.limit)]
+        path = [] if machine.tasks_path is None else ["--tasks-path", machine.tasks_path]
+        self._arguments = ["evaluate", "--workdir", str(workdir), "--tasks", *tasks.names, *limit, *path]
+
+    async def score(self) -> TaskClaim:
+        """Raises TaskScoringFailed."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                return claim_of(await self._output(), self._names)
+        except TimeoutError:
+            reason = f"not done after {self._seconds} s; --peer-set task_seconds=N gives it longer, 0 leaves it to others"
+            raise TaskScoringFailed(reason) from None
+
+    async def _output(self) -> bytes:
+        while True:
+            output, problem = await self._run()
+            if not problem:
+                return output
+            if NO_CHECKPOINT not in problem:
+                raise TaskScoringFailed(" ".join(problem.split())[:MAX_REASON])
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _run(self) -> tuple[bytes, str]:
+        """What the child wrote, and where it failed, why. Its end of a pipe is its lifeline: it ends with this process."""
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "adloco_p2p", *self._arguments, "--json", "--lifeline", "0"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, **OFFLINE, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // 4))},
+            start_new_session=True,  # Ctrl-C reaches the node alone
+        )
+        try:
+            assert child.stdout is not None and child.stderr is not None
+            output, problem = await asyncio.gather(child.stdout.read(), child.stderr.read())
+            code = await child.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                child.kill()
+            await asyncio.shield(child.wait())
+        return output, "" if code == 0 else _problem(output, problem) or f"the child process ended with {code}"
+
+
+def _problem(output: bytes, errors: bytes) -> str:
+    """Code and problems of the document that a failed verb prints with `--json`; else the end of what it wrote."""
+    try:
+        error = json.loads(output.splitlines()[-1])["error"]
+        return f"{error['code']}: {' '.join(error['problems'])}"
+    except (IndexError, KeyError, TypeError, ValueError):
+        return errors.decode(errors="replace").strip()[-MAX_REASON:]
+
+
+def claim_of(output: bytes, names: tuple[str, ...]) -> TaskClaim:
+    """From the JSON of `evaluate --tasks`. Raises TaskScoringFailed where it has other tasks, of a group."""
+    found = json.loads(output.splitlines()[-1])
+    scores = {task["name"]: task for task in found["tasks"]}
+    if sorted(scores) != sorted(names):
+        raise TaskScoringFailed(f"evaluation.tasks.names: {' '.join(names)} gave {' '.join(scores)[:MAX_REASON]}")
+    assert 0 < len(names) <= MAX_TASKS
+    return TaskClaim(round=found["round"], model=Digest(found["model"]), scores=tuple(_score(scores[name]) for name in names))
+
+
+def _score(task: dict[str, object]) -> TaskScore:
+    """Standard errors go first where there are more metrics than a report holds."""
+    metrics = {name: value for name, value in dict(task["metrics"]).items() if is_word(name)}  # type: ignore[call-overload]
+    kept = sorted(metrics, key=lambda name: ("_stderr" in name, name))[:MAX_METRICS]
+    return TaskScore(
+        name=str(task["name"]),
+        digest=Digest(str(task["digest"])),
+        num_documents=int(str(task["num_documents"])),
+        metrics=tuple(Metric(name=name, value=within_scalars(float(metrics[name]))) for name in sorted(kept)),
+    )

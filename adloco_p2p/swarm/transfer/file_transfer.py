@@ -1,0 +1,170 @@
+"""The files of a pretrained model as a blob, so that peers without them get them from others.
+
+The first chunk lists the files, by names of a fixed list; the others are their content, none spans two files. Nothing of it is
+code: weights are safetensors, everything else is text. A download lies in one file beside the directory and goes on after a
+restart; the directory appears when all of it is there.
+"""
+
+import asyncio
+import json
+import mmap
+import re
+import shutil
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
+from pathlib import Path
+
+from hivemind.p2p import P2P
+
+from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.errors import ConfigError, RemoteProtocolError, StateTransferFailed
+from adloco_p2p.numerics.digest import blob_index, blob_root, chunk_digest
+from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
+from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES, ChunkIndex
+from adloco_p2p.swarm.transfer.chunk_server import Blob, ChunkServer
+from adloco_p2p.swarm.transfer.download import Download
+from adloco_p2p.swarm.transport.framed_stream import Pacing
+from adloco_p2p.swarm.transport.traffic import Meter
+
+KIND = "files"
+HEAD = b"files 1"
+MAX_CHUNKS = 1 << 16
+"""256 GiB in whole chunks."""
+MAX_FILES = 256
+DISK_FRACTION = 0.5
+"""Of the free disk, at most, for what others send."""
+FETCH_SECONDS = 24 * 3600.0
+_NAME = re.compile(
+    r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|merges\.txt"
+    r"|chat_template\.jinja|model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json"
+)
+
+
+def shared_files(directory: Path) -> list[Path]:
+    """The files of a model that others may have, sorted. Raises ConfigError where there are no weights."""
+    found = sorted(
+        path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_file() and path.stat().st_size
+    )
+    if not any(path.suffix == ".safetensors" for path in found) or len(found) > MAX_FILES:
+        raise ConfigError(f"model.share: {directory} holds no weights as safetensors that could be shared", code="E209")
+    return found
+
+
+def _chunks(files: Sequence[Path]) -> list[memoryview]:
+    """Of the blob; the files are mapped, not read."""
+    listing = json.dumps([[path.name, path.stat().st_size] for path in files]).encode()
+    chunks = [memoryview(listing)]
+    for path in files:
+        with path.open("rb") as file:
+            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        chunks += [content[start : start + MAX_CHUNK_BYTES] for start in range(0, len(content), MAX_CHUNK_BYTES)]
+    return chunks
+
+
+def _blob(directory: Path) -> Blob:
+    chunks = _chunks(shared_files(directory))
+    return Blob(blob_index(HEAD, ((len(chunk), chunk_digest(chunk)) for chunk in chunks)), tuple(chunks))
+
+
+def files_root(directory: Path) -> Digest:
+    """What a run calls the files by. Reads them all. Raises ConfigError."""
+    return blob_root(_blob(directory).index)
+
+
+def file_server(
+    p2p: P2P, root: Digest, directory: Path, *, pace: Pacing, meter: Meter, members: Callable[[], Collection[PeerId]]
+) -> ChunkServer:
+    """Serves the files of the directory, as long as they are those of the root. They are read when they are first asked for."""
+    blob = cache(lambda: _blob(directory))
+
+    async def find(asked: Digest) -> Blob | None:
+        if asked != root:
+            return None
+        held = await asyncio.to_thread(blob)
+        return held if blob_root(held.index) == root else None
+
+    return ChunkServer(p2p, KIND, find, pace=pace, meter=meter, members=members)
+
+
+class _Room:
+    """Where a download lands: one file, that stays as it is when the download breaks off."""
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        self._path, self._say = path, say
+        self.chunks: list[memoryview] = []
+        self.too_large = ""
+
+    def make(self, index: ChunkIndex) -> Sequence[memoryview]:
+        """Raises RemoteProtocolError for another kind of blob, and for one that is too large for this disk."""
+        if index.head != HEAD or not 2 <= len(index.chunks) <= MAX_CHUNKS:
+            raise RemoteProtocolError("offers something else than the files of a model")
+        held = self._path.stat().st_size if self._path.exists() else 0
+        room = int(DISK_FRACTION * (shutil.disk_usage(self._path.parent).free + held))
+        if index.num_bytes > room:
+            self.too_large = f"{index.num_bytes:,} bytes, more than the {room:,} that half of the free disk is"
+            raise RemoteProtocolError(self.too_large)
+        self._say(f"the pretrained model comes from other peers: {index.num_bytes:,} bytes")
+        with self._path.open("r+b" if held else "w+b") as file:
+            file.truncate(index.num_bytes)
+            whole, start = memoryview(mmap.mmap(file.fileno(), index.num_bytes)), 0
+        for num_bytes, _ in index.chunks:
+            self.chunks.append(whole[start : start + num_bytes])
+            start += num_bytes
+        return self.chunks
+
+
+def _listed(chunks: Sequence[memoryview]) -> list[tuple[str, int]]:
+    """Names and sizes. The author of the run vouches for them, and is believed in nothing. Raises RemoteProtocolError."""
+    try:
+        listing = [(str(name), int(size)) for name, size in json.loads(bytes(chunks[0]))]
+    except (ValueError, TypeError) as error:
+        raise RemoteProtocolError(f"no list of files: {error}") from None
+    names, content = [name for name, _ in listing], sum(len(chunk) for chunk in chunks[1:])
+    if not all(_NAME.fullmatch(name) and size > 0 for name, size in listing) or not 0 < len(names) <= MAX_FILES:
+        raise RemoteProtocolError(f"names of files that no model has: {' '.join(names)[:200]!r}")
+    if names != sorted(set(names)) or sum(size for _, size in listing) != content:
+        raise RemoteProtocolError(f"a list of files that does not fit {content} bytes")
+    return listing
+
+
+def _unpack(chunks: Sequence[memoryview], directory: Path) -> None:
+    """Write the files; the directory appears when all are there."""
+    aside = directory.with_name(f"{directory.name}.new")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    content = iter(chunks[1:])
+    for name, size in _listed(chunks):
+        with (aside / name).open("wb") as file:
+            while size > file.tell():
+                file.write(next(content))
+        if (aside / name).stat().st_size != size:
+            raise RemoteProtocolError(f"{name}: chunks that do not end with the file")
+    aside.rename(directory)
+
+
+async def fetch_files(
+    p2p: P2P,
+    root: Digest,
+    directory: Path,
+    donors: Sequence[PeerId],
+    *,
+    say: Callable[[str], None],
+    pace: Pacing | None = None,
+    timeout_seconds: float = FETCH_SECONDS,
+) -> None:
+    """Make `directory`, with the files of the root. After a failure, call again: what has come is kept.
+
+    Raises ConfigError where they are too large for the disk, RemoteProtocolError where the root is not that of the files of a
+    model, and StateTransferFailed where no donor is left.
+    """
+    part = directory.with_name(f"{directory.name}.part")
+    room = _Room(part, say)
+    download = Download(root, room.make, max_chunks=MAX_CHUNKS, name="pretrained model", may_hold_chunks=True)
+    problems = await ChunkFetcher(p2p, KIND, pace=pace).fetch(download, donors, timeout_seconds=timeout_seconds)
+    if room.too_large:
+        raise ConfigError(f"the pretrained model of the run takes {room.too_large}; free some of it", code="E217")
+    if not download.is_complete:
+        lines = [f"  {donor}: {why}" for donor, why in problems.items()] or ["  no peer is known"]
+        raise StateTransferFailed("\n".join(("the pretrained model did not come from any peer:", *lines)))
+    await asyncio.to_thread(_unpack, room.chunks, directory)
+    part.unlink()

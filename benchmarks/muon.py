@@ -1,0 +1,286 @@
+"""Does Muon pay inside the method? AdamW beside Muon, with a constant and with the adaptive batch, at equal samples and time.
+
+python -m benchmarks.muon run                     train what the kept records and muon.jsonl lack; stop and go on at any time
+python -m benchmarks.muon run --size small        the small model: 20 s a run on an idle core, 20 minutes of the large
+python -m benchmarks.muon report                  the table of docs/results.md from both; keeps the records of both
+
+Everything is the simulated swarm of `benchmarks.method`: four hosts, H 32, float32 averages, the embedded text, 20 tokens per
+parameter. Both optimizers are tuned on a seed of its own, for each size and batch, and compared on others at their best rate.
+Equal time: Muon with as many fewer samples as its steps take longer, on one core of the machine that ran it, averaging aside.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from adloco_p2p.config.load import load_run
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.data.feed import IndexedFeed
+from adloco_p2p.training.hosting import Hosting
+from benchmarks.finetune import ME, work_of
+from benchmarks.method.clock import Machine
+from benchmarks.method.figures import Estimate, estimate, paired
+from benchmarks.method.rows import TUNING_SEED, Row, adloco, diloco
+from benchmarks.method.run import BASE, indexed, run_row
+from benchmarks.method.store import Record, append_record, key_of, pack, read_records
+
+KEPT = Path(__file__).parents[1] / "docs/results/muon.jsonl.gz"
+"""Records of cells that were trained before; a reader's own go beside them."""
+TOKENS_PER_PARAMETER = 20
+NUM_HOSTS = 4
+BATCHES = ("constant", "adaptive")
+KINDS = ("adamw", "muon")
+STEPS_TIMED = 24
+TURNS = 5
+"""Times that each step is timed, the two optimizers in turn; the shortest counts, since other work only adds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A model, and the learning rates that are tried on it."""
+
+    parameters: int
+    settings: tuple[str, ...]
+    """Differences from `benchmarks/method/base.yaml`."""
+    rates: Mapping[str, tuple[str, ...]]
+
+    @property
+    def samples(self) -> int:
+        """Rows of 64 tokens, in whole rounds of the starting batch."""
+        return self.parameters * TOKENS_PER_PARAMETER // 64 // 256 * 256
+
+
+def _llama(hidden: int, inner: int, layers: int, heads: int) -> tuple[str, ...]:
+    numbers = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers}
+    numbers |= {"num_attention_heads": heads, "num_key_value_heads": heads}
+    return tuple(f"model.architecture.{name}={number}" for name, number in numbers.items())
+
+
+SIZES = {
+    "small": Size(
+        parameters=20_864,
+        settings=(),
+        rates={"adamw": ("3e-3", "6e-3", "1.2e-2"), "muon": ("6e-3", "1.2e-2", "2.4e-2", "4.8e-2")},
+    ),
+    "large": Size(
+        parameters=357_120,
+        settings=_llama(96, 256, 3, 3),
+        rates={"adamw": ("1e-3", "2e-3", "4e-3"), "muon": ("6e-3", "1.2e-2", "2.4e-2")},
+    ),
+}
+
+
+def row_of(size: str, batch: str, kind: str, rate: str) -> Row:
+    """One way to train; `constant` and `adaptive` are the rows of docs/results.md with batch 8 and H 32."""
+    own = (*SIZES[size].settings, f"inner.kind={kind}", f"inner.learning_rate={rate}")
+    name = f"{size}, {batch} batch, {kind}, rate {rate}"
+    if batch == "constant":
+        return diloco(8, 32, *own, momentum=0.5, name=name)
+    return adloco(name, "batch.eta=1.7", "inner.batch_scaling=sqrt", *own)
+
+
+class Cells:
+    """Records by key, trained where they are missing."""
+
+    def __init__(self, output: Path) -> None:
+        self._output = output
+        self._base = BASE.read_text("utf-8")
+        self.records = {record["key"]: record for path in (KEPT, output) for record in read_records(path)}
+
+    def find(self, row: Row, seed: int, samples: int) -> Record | None:
+        return self.records.get(key_of(row, seed, samples=samples, base=self._base))
+
+    def train(self, row: Row, seed: int, samples: int) -> Record:
+        """The record of this cell. Takes from seconds to hours where there is none yet."""
+        found = self.find(row, seed, samples)
+        return found if found is not None else self._add(row, seed, samples)
+
+    def _add(self, row: Row, seed: int, samples: int) -> Record:
+        started = time.monotonic()
+        record = run_row(row, seed, samples=samples)
+        self._keep(key_of(row, seed, samples=samples, base=self._base), record)
+        print(f"seed {seed}  {row.name}  {samples} samples  loss {record['loss']:.4f}  {time.monotonic() - started:.0f} s")
+        return record
+
+    def machine(self, size: str, kind: str) -> Machine | None:
+        """How long this model's inner steps were measured to take."""
+        record = self.records.get(f"step {size} {kind}")
+        return None if record is None else Machine(step_seconds=record["step"], sample_seconds=record["sample"])
+
+    def time_steps(self, size: str) -> None:
+        """Measure them, where it was not done."""
+        if all(self.machine(size, kind) is not None for kind in KINDS):
+            return
+        for kind, machine in timed_steps(size).items():
+            record = {"step": machine.step_seconds, "sample": machine.sample_seconds}
+            self._keep(f"step {size} {kind}", {"row": f"{size}, {kind}: a step", **record})
+
+    def _keep(self, key: str, record: Record) -> None:
+        self.records[key] = {"key": key, **record}
+        append_record(self._output, self.records[key])
+
+    def best_rate(self, size: str, batch: str, kind: str) -> str | None:
+        """Of those that were tried on the tuning seed, all of which must be there."""
+        samples = SIZES[size].samples
+        rates = SIZES[size].rates[kind]
+        found = {rate: self.find(row_of(size, batch, kind, rate), TUNING_SEED, samples) for rate in rates}
+        losses = {rate: record["loss"] for rate, record in found.items() if record is not None}
+        return min(losses, key=losses.__getitem__) if len(losses) == len(rates) else None
+
+
+def timed_steps(size: str) -> dict[str, Machine]:
+    """Processor seconds of an inner step: through two and sixteen samples a host goes a line."""
+    torch.set_num_threads(1)
+    shortest: dict[tuple[str, int], float] = {}
+    hosts: dict[tuple[str, int], Iterator[float]] = {(kind, b): _steps(size, kind, b) for kind in KINDS for b in (2, 16)}
+    for _ in range(TURNS):
+        for key, seconds in hosts.items():
+            shortest[key] = min(next(seconds), shortest.get(key, float("inf")))
+    machines = {}
+    for kind in KINDS:
+        few, many = shortest[kind, 2], shortest[kind, 16]
+        each = max(0.0, (many - few) / 14)
+        machines[kind] = Machine(step_seconds=few - 2 * each, sample_seconds=each)
+    return machines
+
+
+def _steps(size: str, kind: str, batch: int) -> Iterator[float]:
+    """Processor seconds of a step on `batch` samples, again and again."""
+    settings = [*row_of(size, "constant", kind, "1e-3").settings, f"batch.initial_batch={batch}"]
+    run = load_run(BASE, [*settings, f"work.inner_steps={STEPS_TIMED}", "work.rounds=1000"]).value
+    rows, vocab_size = indexed(canonical.encode(run.data))
+    feed = IndexedFeed(rows, vocab_size=vocab_size, seed=0)
+    engine = Hosting(run, PeerConfig(device="cpu", num_threads=1, max_micro_batch=batch), ME, feed)
+    engine.start([InstanceId(0)])
+    number = 0
+    while True:
+        work = work_of(run, InstanceId(0), number, 1)
+        begun = time.process_time()
+        assert engine.run_inner(work, should_stop=lambda: False, on_progress=lambda *_: None) is not None
+        yield (time.process_time() - begun) / STEPS_TIMED
+        number += 1
+
+
+def computing_seconds(record: Record, machine: Machine) -> float:
+    """Of the slowest host in each round, over the run; `log` has one instance per round."""
+    return sum(steps * machine.inner_step(batch) for ((_, batch, steps, _),) in record["log"])
+
+
+def train_cells(arguments: argparse.Namespace) -> None:
+    """Tuning first, then all cells of one seed before the next, so that an early end leaves whole pairs."""
+    torch.set_num_threads(1)
+    cells = Cells(arguments.output)
+    for size in arguments.size:
+        cells.time_steps(size)
+        samples = SIZES[size].samples
+        for batch in BATCHES:
+            for kind in KINDS:
+                for rate in SIZES[size].rates[kind]:
+                    cells.train(row_of(size, batch, kind, rate), TUNING_SEED, samples)
+        for seed in arguments.seeds:
+            for batch in BATCHES:
+                for kind in KINDS:
+                    cells.train(_best_row(cells, size, batch, kind), seed, samples)
+                cells.train(_best_row(cells, size, batch, "muon"), seed, short_samples(cells, size, batch))
+
+
+def _best_row(cells: Cells, size: str, batch: str, kind: str) -> Row:
+    rate = cells.best_rate(size, batch, kind)
+    assert rate is not None, "tuned before"
+    return row_of(size, batch, kind, rate)
+
+
+def short_samples(cells: Cells, size: str, batch: str) -> int:
+    """Samples with which Muon takes about the time of AdamW with all: from the runs of the tuning seed."""
+    seconds = {}
+    for kind in KINDS:
+        record = cells.find(_best_row(cells, size, batch, kind), TUNING_SEED, SIZES[size].samples)
+        machine = cells.machine(size, kind)
+        assert record is not None and machine is not None
+        seconds[kind] = computing_seconds(record, machine)
+    return round(SIZES[size].samples * seconds["adamw"] / seconds["muon"]) // 256 * 256
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def _over(records: Mapping[int, Record], machine: Machine) -> Estimate:
+    return estimate([computing_seconds(record, machine) for record in records.values()])
+
+
+def table(cells: Cells, seeds: list[int]) -> list[str]:
+    """One line for each size and batch whose rates are tuned, and what is still missing of the others."""
+    lines = [
+        "| model, batch | rates | seeds | AdamW | Muon, equal samples | Muon minus AdamW | seconds, Muon / AdamW "
+        "| Muon, equal time | minus AdamW |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for size in SIZES:
+        machines = {kind: cells.machine(size, kind) for kind in KINDS}
+        for batch in BATCHES:
+            rates = {kind: cells.best_rate(size, batch, kind) for kind in KINDS}
+            if None in rates.values() or None in machines.values():
+                lines.append(f"| {size}, {batch} | not tuned yet | | | | | | | |")
+                continue
+            lines.append(_line(cells, size, batch, seeds))
+    return lines
+
+
+def _line(cells: Cells, size: str, batch: str, seeds: list[int]) -> str:
+    samples = SIZES[size].samples
+    wanted = {
+        "adamw": (_best_row(cells, size, batch, "adamw"), samples),
+        "muon": (_best_row(cells, size, batch, "muon"), samples),
+        "short": (_best_row(cells, size, batch, "muon"), short_samples(cells, size, batch)),
+    }
+    found = {
+        name: {seed: record for seed in seeds if (record := cells.find(row, seed, number)) is not None}
+        for name, (row, number) in wanted.items()
+    }
+    losses = {name: {seed: record["loss"] for seed, record in records.items()} for name, records in found.items()}
+    if not all(losses.values()):
+        return f"| {size}, {batch} | no seed is complete yet | | | | | | | |"
+    means = {name: estimate(list(some.values())).shown(3) for name, some in losses.items()}
+    equal, short = paired(losses["muon"], losses["adamw"]), paired(losses["short"], losses["adamw"])
+    adamw, muon = cells.machine(size, "adamw"), cells.machine(size, "muon")
+    assert equal is not None and short is not None and adamw is not None and muon is not None
+    ratio = _over(found["muon"], muon).mean / _over(found["adamw"], adamw).mean
+    rates = ", ".join(str(cells.best_rate(size, batch, kind)) for kind in KINDS)
+    return (
+        f"| {size}, {batch} | {rates} | {min(len(some) for some in losses.values())} | {means['adamw']} | {means['muon']} |"
+        f" {equal.shown(3)} | {ratio:.2f} | {means['short']} | {short.shown(3)} |"
+    )
+
+
+def tabulate(arguments: argparse.Namespace) -> None:
+    """Print the table, and keep the records."""
+    cells = Cells(arguments.runs)
+    if cells.records:
+        pack([cells.records[key] for key in sorted(cells.records)], KEPT)
+    print("\n".join(table(cells, arguments.seeds)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(required=True)
+    run = verbs.add_parser("run", help="train what the records lack")
+    run.add_argument("--size", nargs="+", choices=SIZES, default=list(SIZES))
+    run.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    run.add_argument("--output", type=Path, default=Path("muon.jsonl"))
+    run.set_defaults(act=train_cells)
+    report = verbs.add_parser("report", help="the table")
+    report.add_argument("--runs", type=Path, default=Path("muon.jsonl"), help="records beside the kept ones")
+    report.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    report.set_defaults(act=tabulate)
+    arguments = parser.parse_args()
+    arguments.act(arguments)
+
+
+if __name__ == "__main__":
+    main()
