@@ -58,7 +58,8 @@ class ModelConfig:
     revision: Name | None = None
     """Revision of a hub model; a public run pins it."""
     digest: Annotated[str, MaxLen(64)] = ""
-    """Digest of the pretrained weights. `adloco-peer start` fills it in; a peer that has other weights is refused."""
+    """Digest of the pretrained weights. `adloco-peer start` fills it in; a peer that has other weights is refused. Of a
+    program's model: of its first parameters, which the first peer made and all others fetch."""
     parent: Annotated[str, MaxLen(64)] = ""
     """The run that made the pretrained weights, where `adloco-peer export` wrote them. Filled in likewise."""
     architecture: dict[str, Scalar] = field(
@@ -77,6 +78,11 @@ class ModelConfig:
     """Arithmetic of forward and backward; trained parameters and optimizers stay float32. `auto`: each machine takes bfloat16
     where its GPU, or its processor (AMX, AVX512-BF16), has the instructions."""
     lora: LoraConfig = field(default_factory=LoraConfig)
+    program: Annotated[str, MaxLen(200)] = ""
+    """Name that a program of its author's gives to a model of its own (docs/library.md): only such programs train the run, and
+    `model`, `tokenizer`, `data`, `inner` are theirs. Filled in by the program."""
+    layout: Annotated[str, MaxLen(64)] = ""
+    """Digest of the shapes of that model's parameters, in order; a program with other ones is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +250,11 @@ class RunConfig:
             admission=self.admission,
             guard=self.guard,
         )
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """At most: the length of a row; samples of a program's model are counted as one token each."""
+        return 1 if self.model.program else self.data.sequence_length
 
     @property
     def digest(self) -> Digest:

@@ -392,7 +392,7 @@ class OuterRound:
             return [*self._enter(Phase.EVALUATING, now), Evaluate(instance=self.instance, round=self.round)]
         return self._enter(Phase.DONE, now)
 
-    def evaluated(self, heldout_loss: float, now: float) -> list[Effect]:
+    def evaluated(self, heldout_loss: float | None, now: float) -> list[Effect]:
         assert self.phase is Phase.EVALUATING
         self.heldout_loss = heldout_loss
         return self._enter(Phase.DONE, now)
