@@ -58,6 +58,8 @@ class Program:
 
     @property
     def rounds(self) -> dict[int, Round]:
+        if not (self.workdir / "run.json").exists():
+            return {}
         return {event.round: event for event in adloco_p2p.Run(self.workdir).events if isinstance(event, Round)}
 
     def model(self) -> str:
