@@ -345,8 +345,8 @@ class HostedInstances(ABC):
         StorageError for one of another model."""
         has_local = self._run.averaging.fragments > 1 or "local" in tensors
         self._check_saved(instance, tensors, ("outer", "momentum"), self._state_dtype)
-        if has_local:
-            self._check_saved(instance, tensors, ("local",), torch.float32)
+        also = [name for name, is_there in (("local", has_local), ("residual", "residual" in tensors)) if is_there]
+        self._check_saved(instance, tensors, also, torch.float32)
         match meta:
             case {"optimizer_steps": int(steps), "adoption_steps": int() | None as adoption_steps, "feed": dict(feed_state)}:
                 pass
@@ -422,3 +422,4 @@ class HostedInstances(ABC):
         if rules.inner_state == "reset":
             target.forget_moments()
         target.return_to_outer()
+        self._residual.pop(merge.target, None)
