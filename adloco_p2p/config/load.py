@@ -63,7 +63,7 @@ def load_run_settings(document: dict[str, Any]) -> RunConfig:
     problem."""
     plain = {key: value for key, value in document.items() if "." not in key}
     dotted = [f"{key}={json.dumps(value)}" for key, value in document.items() if "." in key]
-    return _load(RunConfig, plain, "settings of the program", dotted, preset=_preset, impossible=combinations).value
+    return _load(RunConfig, plain, "settings of the program", dotted, preset=preset_of, impossible=combinations).value
 
 
 def load_peer(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[PeerConfig]:
