@@ -1,17 +1,19 @@
 """adloco-peer: a peer-to-peer node for leaderless, low-communication training of language models (AdLoCo, arXiv 2508.18182).
 
-For programs: `Run` reads a run, `frame` makes a data frame of its rows. See docs/library.md. The names
-are loaded when they are first used, so that importing the package costs nothing.
+For programs: `Swarm` makes a training loop a peer, `peer_id` names the peer of a directory, `Run` reads a run, `frame` makes a
+data frame of its rows. See docs/library.md. The names are loaded when they are first used, so that importing the package costs
+nothing.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from adloco_p2p.library.reading import Run, frame
+    from adloco_p2p.library.swarm import Swarm, peer_id
 
-__all__ = ["Run", "frame"]
+__all__ = ["Run", "Swarm", "frame", "peer_id"]
 
-_HOMES = {"Run": "reading", "frame": "reading"}
+_HOMES = {"Run": "reading", "frame": "reading", "Swarm": "swarm", "peer_id": "swarm"}
 """The module of `adloco_p2p.library` that each name comes from."""
 
 

@@ -178,6 +178,13 @@ ERROR_CODES = {
         "Get the same files as the author of the run. As the author, who has changed them on purpose: start a new run in a new"
         " directory, `adloco-peer start CONFIG --workdir DIR-2`.",
     ),
+    "E230": ErrorCode(
+        "the model belongs to a program",
+        "The run is trained by a program of its author's around `adloco_p2p.Swarm`, which holds the model. A program"
+        " with a model of other shapes, or another name for it, cannot take part either.",
+        "Run the same program as the author, with the join link; docs/library.md describes it. Its runs are read like all"
+        " others: `adloco-peer status --workdir DIR`, `adloco-peer report --workdir DIR --output DIR-2`.",
+    ),
     # --- 3: the network's --------------------------------------------------------------------------------------------
     "E301": ErrorCode(
         "the network did not deliver",

@@ -48,7 +48,7 @@ def dashboard(arguments: argparse.Namespace) -> int:
 
 def _count_parameters(run: RunConfig) -> int | None:
     """Of the run's model, for the bytes that it moves; none where a tokenizer or weights would have to be fetched first."""
-    if run.tokenizer.source != "bytes" or run.model.pretrained is not None:
+    if run.tokenizer.source != "bytes" or run.model.pretrained is not None or run.model.program:
         return None
     from adloco_p2p.commands.inspect import count_parameters
 
@@ -67,14 +67,14 @@ def leaderboard(arguments: argparse.Namespace) -> int:
     if problems or unconnected(records, genesis):
         say(f"the ledger is not sound, so nothing is counted; see adloco-peer ledger verify --workdir {arguments.workdir}")
         return EXIT_BROKEN
-    rows = contributions.leaderboard(contributions.credited(genesis, entries), sequence_length=run.data.sequence_length)
+    rows = contributions.leaderboard(contributions.credited(genesis, entries), sequence_length=run.tokens_per_sample)
     total = sum(row.samples for row in rows)
     if arguments.json:
         document = {
             "run": run.digest,
-            "sequence_length": run.data.sequence_length,
+            "sequence_length": run.tokens_per_sample,
             "samples": total,
-            "tokens": total * run.data.sequence_length,
+            "tokens": total * run.tokens_per_sample,
             "peers": [
                 {
                     "peer": row.peer,
@@ -88,7 +88,7 @@ def leaderboard(arguments: argparse.Namespace) -> int:
         }
         say_json(document)
         return 0
-    tokens = total * run.data.sequence_length
+    tokens = total * run.tokens_per_sample
     say(f"run {run.digest[:16]} {units.one_line(run.name)}: {tokens:,} tokens credited by signed reports")
     say(f"  {'':>3} {'tokens':>16} {'share':>6} {'rounds':>7} {'last':>6}  peer")
     for place, row in enumerate(rows, start=1):

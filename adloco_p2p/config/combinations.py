@@ -22,6 +22,7 @@ def combinations(run: RunConfig) -> list[str]:
     """Every impossible combination in a run's configuration; empty where there is none."""
     return [
         *_model(run),
+        *_program(run),
         *_data(run),
         *_evaluation(run),
         *_optimizers(run),
@@ -69,6 +70,29 @@ def _model(run: RunConfig) -> list[str]:
     if tokenizer.revision is not None and tokenizer.source == "bytes":
         problems.append("tokenizer.revision: the `bytes` tokenizer has no versions; leave it out or set tokenizer.source")
     return problems
+
+
+def _program(run: RunConfig) -> list[str]:
+    """Impossible where a program of the user's does the inner steps."""
+    if not run.model.program:
+        return []
+    impossible = {
+        "instances.count": (run.instances.count != 1, run.instances.count, "1"),
+        "outer.overlap": (run.outer.overlap != "none", run.outer.overlap, "none"),
+        "averaging.fragments": (run.averaging.fragments != 1, run.averaging.fragments, "1"),
+        "guard.enabled": (run.guard.enabled, True, "false"),
+        "model.pretrained": (
+            run.model.pretrained is not None,
+            run.model.pretrained,
+            "none, the program loads weights",
+        ),
+        "work.samples": (run.work.samples is not None, run.work.samples, "none, with work.rounds instead"),
+    }
+    return [
+        f"{key}: {value}, but a program does the inner steps (model.program {run.model.program}); accepted: {accepted}"
+        for key, (is_wrong, value, accepted) in impossible.items()
+        if is_wrong
+    ]
 
 
 def _data(run: RunConfig) -> list[str]:

@@ -59,6 +59,14 @@ def load_run(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[RunConf
     return replace(loaded, notices=tuple(notices))
 
 
+def load_run_settings(document: dict[str, Any]) -> RunConfig:
+    """The configuration of a run from sections and settings as a file holds them, or dotted keys. Raises ConfigError with every
+    problem."""
+    plain = {key: value for key, value in document.items() if "." not in key}
+    dotted = [f"{key}={json.dumps(value)}" for key, value in document.items() if "." in key]
+    return _load(RunConfig, plain, "settings of the program", dotted, preset=preset_of, impossible=combinations).value
+
+
 def load_peer(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[PeerConfig]:
     """The configuration of one machine: like `load_run`, without presets; None is the defaults. Raises ConfigError."""
     document = {} if path is None else read_document(path)

@@ -59,7 +59,8 @@ class ModelConfig:
     revision: Name | None = None
     """Revision of a hub model; a public run pins it."""
     digest: Annotated[str, MaxLen(64)] = ""
-    """Digest of the pretrained weights. `adloco-peer start` fills it in; a peer that has other weights is refused."""
+    """Digest of the pretrained weights. `adloco-peer start` fills it in; a peer that has other weights is refused. Of a
+    program's model: of its first parameters, which the first peer made and all others fetch."""
     share: bool = False
     """Peers that lack the directory of `pretrained`, its tokenizer included, get it from others by its digest."""
     files: Annotated[str, MaxLen(64)] = ""
@@ -82,6 +83,11 @@ class ModelConfig:
     """Arithmetic of forward and backward; trained parameters and optimizers stay float32. `auto`: each machine takes bfloat16
     where its GPU, or its processor (AMX, AVX512-BF16), has the instructions."""
     lora: LoraConfig = field(default_factory=LoraConfig)
+    program: Annotated[str, MaxLen(200)] = ""
+    """Name that a program of its author's gives to a model of its own (docs/library.md): only such programs train the run, and
+    `model`, `tokenizer`, `data`, `inner` are theirs. Filled in by the program."""
+    layout: Annotated[str, MaxLen(64)] = ""
+    """Digest of the shapes of that model's parameters, in order; a program with other ones is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,6 +300,11 @@ class RunConfig:
             guard=self.guard,
             final_fraction=self.inner.final_fraction,
         )
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """At most: the length of a row; samples of a program's model are counted as one token each."""
+        return 1 if self.model.program else self.data.sequence_length
 
     @property
     def digest(self) -> Digest:

@@ -143,7 +143,7 @@ class Run:
     def contributors(self) -> tuple[Contribution, ...]:
         """One row per peer, the largest contribution first."""
         if self.entries:
-            return tuple(leaderboard(self._ledger.credited, sequence_length=self.config.data.sequence_length))
+            return tuple(leaderboard(self._ledger.credited, sequence_length=self.config.tokens_per_sample))
         return tuple(contributions_alone(replay(self.stamped_events)))
 
     @property

@@ -165,8 +165,8 @@ async def _show_swarm(page: Page, node: _ObserverNode, run: RunConfig, parameter
         return document(
             from_ledger.status,
             from_ledger.lines,
-            contributions=leaderboard(from_ledger.credited, sequence_length=run.data.sequence_length),
-            sequence_length=run.data.sequence_length,
+            contributions=leaderboard(from_ledger.credited, sequence_length=run.tokens_per_sample),
+            sequence_length=run.tokens_per_sample,
             parameters=known,
             bytes_per_value=run.averaging.bytes_per_value,
             is_alive=alive.__contains__,
@@ -219,7 +219,7 @@ def workdir_document(workdir: Path, run: RunConfig, from_ledger: LedgerEvents) -
     own = replay(own_events)
     journal = workdir / "journal.bin"
     entries = chain(journal_records(journal), genesis_of(run)) if journal.exists() else []
-    length = run.data.sequence_length
+    length = run.tokens_per_sample
     if entries:
         from_ledger.follow(entries)
         contributions = leaderboard(from_ledger.credited, sequence_length=length)

@@ -21,9 +21,9 @@ from adloco_p2p.core.model.telemetry import Listening, Refused
 from adloco_p2p.core.model.types import PeerId, roster_of
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import ConfigError, SwarmError
-from adloco_p2p.runtime.adapters import signals
 from adloco_p2p.runtime.adapters.admission import first_invitation, pass_on_statements, ticket_for, watch_admission
 from adloco_p2p.runtime.adapters.daily_schedule import DailySchedule, DayBook
+from adloco_p2p.runtime.adapters.embedding import COMMAND, Embedding
 from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, process_start
 from adloco_p2p.runtime.adapters.metrics_endpoint import MetricsEndpoint
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal
@@ -37,6 +37,7 @@ from adloco_p2p.runtime.adapters.swarm_ports import (
     NetworkMessenger,
     NetworkStates,
 )
+from adloco_p2p.runtime.node.background import in_background
 from adloco_p2p.runtime.node.event_sink import CountingSink, View
 from adloco_p2p.runtime.node.loop import Node, Ports
 from adloco_p2p.runtime.services import LocalPeer, control_server, open_local, show_bandwidth
@@ -75,6 +76,7 @@ async def start_run(
     view: View,
     say: Callable[[str], None],
     should_gather: bool = False,
+    embedding: Embedding = COMMAND,
 ) -> Stop:
     """Be the first peer of a run, or come back to it. `initial_peers` are others that make it known, such as a bootstrap.
     `should_gather`: wait for the other founders after a restart, too."""
@@ -100,6 +102,7 @@ async def start_run(
             view=view,
             say=say,
             should_gather=should_gather,
+            embedding=embedding,
         )
 
 
@@ -111,6 +114,7 @@ async def join_run(
     view: View,
     say: Callable[[str], None],
     should_gather: bool = False,
+    embedding: Embedding = COMMAND,
 ) -> Stop:
     """Find the run through any of its peers, and take part. Raises ConfigError where the user has to choose. `should_gather`:
     see `start_run`."""
@@ -155,6 +159,7 @@ async def join_run(
             view=view,
             say=say,
             should_gather=should_gather,
+            embedding=embedding,
         )
 
 
@@ -188,6 +193,7 @@ async def _take_part(
     view: View,
     say: Callable[[str], None],
     should_gather: bool,
+    embedding: Embedding,
 ) -> Stop:
     workdir.adopt(run)
     addresses = await swarm_node.addresses()
@@ -198,8 +204,8 @@ async def _take_part(
     link = format_link(run.digest, linked) if linked else ""
     if link:
         keep_address(workdir.path, link)
-        _say_link(link, workdir=workdir, run=run, identity=swarm_node.identity, say=say)
-    local = await asyncio.to_thread(open_local, workdir=workdir, run=run, peer_config=config, view=view)
+        embedding.on_link(_say_link(link, workdir=workdir, run=run, identity=swarm_node.identity, say=say))
+    local = await asyncio.to_thread(open_local, workdir=workdir, run=run, peer_config=config, view=view, embedding=embedding)
     try:
         workdir.save_manifest(manifest.to_bytes())
         should_gather = should_gather or local.durable is None
@@ -208,20 +214,23 @@ async def _take_part(
         local.close()
 
 
-def _say_link(link: str, *, workdir: Workdir, run: RunConfig, identity: Identity, say: Callable[[str], None]) -> None:
+def _say_link(link: str, *, workdir: Workdir, run: RunConfig, identity: Identity, say: Callable[[str], None]) -> str:
     """The link for others. Only here, to the run's author, it holds an invitation; events and views have the bare one."""
     if run.admission.kind == "open":
         say(f"join link: {link}")
-    elif identity.peer_id != run.author:
+        return link
+    if identity.peer_id != run.author:
         say(f"address of the run: {link}")
-    else:
-        token = first_invitation(workdir.path, run, identity)
-        invited = token.invitation
-        say(f"join link: {with_invitation(link, token.to_text())}")
-        say(
-            f"the link lets in everybody who has it: {invited.seats} seats until round {invited.last_round}; more links, and an"
-            f" end of this one: adloco-peer invite --workdir {workdir.path}"
-        )
+        return link
+    token = first_invitation(workdir.path, run, identity)
+    invited = token.invitation
+    whole = with_invitation(link, token.to_text())
+    say(f"join link: {whole}")
+    say(
+        f"the link lets in everybody who has it: {invited.seats} seats until round {invited.last_round}; more links, and an"
+        f" end of this one: adloco-peer invite --workdir {workdir.path}"
+    )
+    return whole
 
 
 async def _train(
@@ -316,7 +325,7 @@ class NetworkPeer:
         )
         control = control_server(node, local, self._rate_limiter)
         metrics = MetricsEndpoint(local.peer_config, local.view)
-        signals.install_for(node, asyncio.get_running_loop(), grace_seconds=local.peer_config.grace_seconds)
+        local.embedding.steer(node, local.peer_config)
         local.workdir.on_phase(None)  # from here on the view shows what happens
         local.view.start()
         try:
@@ -330,11 +339,11 @@ class NetworkPeer:
                 for donor in self._base:
                     await donor.start()
                     services.push_async_callback(donor.stop)
-                with _in_background(node, self._connecting()):
+                with in_background(node, self._connecting()):
                     if should_gather:
                         await self._gather()
                     local.workdir.enter(None)
-                    with _in_background(node, [schedule.run(), *self._background()]):
+                    with in_background(node, [schedule.run(), *self._background()]):
                         stop = await node.run(Started(durable=durable, capacity=local.capacity))
                         await self._messenger.drain()
             return stop
@@ -449,21 +458,3 @@ class NetworkPeer:
     async def _watch_daemon(self) -> None:
         await self._swarm_node.wait_until_dead()
         raise SwarmError("the p2p daemon ended; start again, the checkpoint stands", code="E306")
-
-
-@contextlib.contextmanager
-def _in_background(node: Node, works: Sequence[Coroutine[Any, Any, None]]):  # type: ignore[no-untyped-def]
-    """Services beside the loop: what ends one of them ends the node, except troubles of the network, which pass."""
-
-    def reap(task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            node.post(error)
-
-    tasks = [asyncio.get_running_loop().create_task(work) for work in works]
-    for task in tasks:
-        task.add_done_callback(reap)
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()

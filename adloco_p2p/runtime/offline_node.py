@@ -8,7 +8,6 @@ from adloco_p2p.core.model.events import Started, Stop
 from adloco_p2p.core.model.types import Report, RoundPlan
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.core.planning.round_plan import next_plan
-from adloco_p2p.runtime.adapters import signals
 from adloco_p2p.runtime.adapters.metrics_endpoint import MetricsEndpoint
 from adloco_p2p.runtime.node.loop import Node, Ports
 from adloco_p2p.runtime.services import LocalPeer, control_server
@@ -47,7 +46,7 @@ async def train_alone(local: LocalPeer) -> Stop:
     )
     control = control_server(node, local, None)
     metrics = MetricsEndpoint(local.peer_config, local.view)
-    signals.install_for(node, asyncio.get_running_loop(), grace_seconds=local.peer_config.grace_seconds)
+    local.embedding.steer(node, local.peer_config)
     local.workdir.on_phase(None)  # from here on the view shows what happens
     local.view.start()
     try:

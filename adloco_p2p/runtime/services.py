@@ -6,7 +6,6 @@ Nothing here decides anything about training.
 import asyncio
 from dataclasses import dataclass
 
-from adloco_p2p.config.local_files import with_shared_base
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.control.endpoint import parse_listen
@@ -15,9 +14,8 @@ from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.telemetry import Started
 from adloco_p2p.core.model.types import Capacity, PeerId, roster_of
 from adloco_p2p.core.peer.peer import Cadence
-from adloco_p2p.data.feed import IndexedFeed, open_feed
-from adloco_p2p.numerics.batch import Feed
 from adloco_p2p.runtime.adapters.control_adapter import ControlAdapter
+from adloco_p2p.runtime.adapters.embedding import COMMAND, Built, Embedding, LocalEngine
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
 from adloco_p2p.runtime.adapters.task_child import TaskChild, can_score
@@ -29,7 +27,6 @@ from adloco_p2p.storage.event_log import EventLog, read_events
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.training.device import select_device
-from adloco_p2p.training.hosting import Hosting
 
 CHECKPOINT_BYTES_PER_SECOND = 32e6
 """Mean rate at which checkpoints are written; a laptop's disk takes some hundred terabytes in its life."""
@@ -42,7 +39,7 @@ class LocalPeer:
     me: PeerId
     run: RunConfig
     workdir: Workdir
-    engine: Hosting
+    engine: LocalEngine
     checkpoints: CheckpointStore
     event_log: EventLog
     sink: Sink
@@ -53,6 +50,7 @@ class LocalPeer:
     peer_config: PeerConfig
     started: Started
     """The first event."""
+    embedding: Embedding
 
     @property
     def cadence(self) -> Cadence:
@@ -86,7 +84,9 @@ class LocalPeer:
         self.workdir.close()
 
 
-def open_local(*, workdir: Workdir, run: RunConfig, peer_config: PeerConfig, view: View) -> LocalPeer:
+def open_local(
+    *, workdir: Workdir, run: RunConfig, peer_config: PeerConfig, view: View, embedding: Embedding = COMMAND
+) -> LocalPeer:
     """Build data, model and storage of one peer; restore the last checkpoint where there is one.
 
     Raises ConfigError, StorageError and DeviceError.
@@ -98,11 +98,8 @@ def open_local(*, workdir: Workdir, run: RunConfig, peer_config: PeerConfig, vie
     latest = store.latest()
     event_log = EventLog.open(workdir.events_path)
     broadcaster = EventBroadcaster(view, events_path=workdir.events_path)
-    workdir.enter("reading the text")
-    sources = with_shared_base(run, workdir.path)
-    feed = open_feed(sources, cache_dir=workdir.path / "data")
-    workdir.enter("building the model")
-    engine = Hosting(sources, peer_config, me, feed)
+    built = embedding.build(run, peer_config, me, workdir)
+    engine = built.engine
     if latest is not None:
         for instance in latest.instances:
             tensors, meta = store.load_instance(latest.round, instance)
@@ -129,12 +126,14 @@ def open_local(*, workdir: Workdir, run: RunConfig, peer_config: PeerConfig, vie
             is_keeper=peer_config.keeper,
             scores_tasks=can_score(run, peer_config),
         ),
-        started=_started(me, run, engine, feed, resumed_round=latest.round if latest else None),
+        started=_started(me, run, built, resumed_round=latest.round if latest else None),
+        embedding=embedding,
     )
 
 
-def _started(me: PeerId, run: RunConfig, engine: Hosting, feed: Feed, *, resumed_round: int | None) -> Started:
+def _started(me: PeerId, run: RunConfig, built: Built, *, resumed_round: int | None) -> Started:
     """The first event of a process."""
+    engine = built.engine
     return Started(
         run=run.digest,
         name=run.name,
@@ -146,7 +145,7 @@ def _started(me: PeerId, run: RunConfig, engine: Hosting, feed: Feed, *, resumed
         parameters=engine.num_parameters,
         device=str(engine.device),
         micro_batch_limit=engine.micro_batch_limit,
-        unigram_entropy=feed.unigram_entropy(run.evaluation.rows) if isinstance(feed, IndexedFeed) else None,
+        unigram_entropy=built.unigram_entropy,
         resumed_round=resumed_round,
         codec=run.averaging.codec,
     )

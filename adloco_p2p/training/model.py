@@ -35,6 +35,7 @@ def build_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, se
 
     Raises ConfigError naming the setting that does not work.
     """
+    check_no_program(model)
     if model.pretrained is None:
         config = _architecture(model.architecture, vocab_size=vocab_size, sequence_length=sequence_length)
         module = _from_config(config, model.architecture, seed)
@@ -51,6 +52,16 @@ def build_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, se
         name = "model.architecture.max_position_embeddings" if model.pretrained is None else "model.pretrained"
         raise ConfigError(f"{name}: the model reads {longest} tokens, data.sequence_length is {sequence_length}", code="E209")
     return adapted(module, model.lora, seed=seed) if model.lora.rank else module
+
+
+def check_no_program(model: ModelConfig) -> None:
+    """Raise ConfigError where the run's model is one of a program, which alone can build it."""
+    if model.program:
+        raise ConfigError(
+            f"model.program: the model {model.program!r} is one of its author's program, and this command cannot build it; run"
+            " that program with the join link, or read the run with `status`, `ledger` and `report`",
+            code="E230",
+        )
 
 
 def _architecture(architecture: dict[str, Scalar], *, vocab_size: int, sequence_length: int) -> transformers.PretrainedConfig:

@@ -131,6 +131,7 @@ class World:
         checkpoint_seconds: float = 0.0,
         is_delayed: bool = False,
         averaging_seconds: float = 0.5,
+        heldout_loss: float | None = 2.0,
     ) -> None:
         self.rules = rules
         self.random = random.Random(seed)
@@ -138,6 +139,7 @@ class World:
         self.now = 0.0
         self.merged_loss = merged_loss
         self.averaging_seconds = averaging_seconds
+        self.heldout_loss = heldout_loss
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.sequence = 0
         self.averages: dict[Digest, PendingAverage] = {}
@@ -302,7 +304,7 @@ class World:
             case ApplyOuter() | CarryOver():
                 self.on_device(name, 0.01, lambda host: self.end_round(host, effect))
             case Evaluate(instance=instance, round=number):
-                evaluated = Evaluated(instance=instance, round=number, heldout_loss=2.0, epoch=effect.epoch)
+                evaluated = Evaluated(instance=instance, round=number, heldout_loss=self.heldout_loss, epoch=effect.epoch)
                 self.on_device(name, 0.01, lambda host: evaluated)
             case Probe(round=number, merge=merge):
                 verdict = ProbeVerdict(

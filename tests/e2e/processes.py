@@ -105,7 +105,7 @@ def finish(process: subprocess.Popen[str]) -> Ended:
 _PRELOADED = ["adloco_p2p.cli", "adloco_p2p.runtime.services", "datasets", "transformers.models.llama"]
 
 
-def _warm() -> multiprocessing.context.ForkServerContext:
+def warm() -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     return context
@@ -122,7 +122,7 @@ def run(arguments: Sequence[object], *, folder: Path, fault: tuple[str, ...] = (
 
 
 def begin_warm(arguments: Sequence[object], *, output: Path, errors: Path, fault: tuple[str, ...] = ()) -> ForkServerProcess:
-    process = _warm().Process(target=_main, args=([*map(str, arguments)], str(output), str(errors), fault))
+    process = warm().Process(target=_main, args=([*map(str, arguments)], str(output), str(errors), fault))
     process.start()
     return process
 

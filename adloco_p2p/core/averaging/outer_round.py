@@ -252,7 +252,7 @@ class OuterRound(RoundState):
             return [*self.enter(Phase.EVALUATING, now), Evaluate(instance=self.instance, round=self.round)]
         return self.enter(Phase.DONE, now)
 
-    def evaluated(self, heldout_loss: float, now: float) -> list[Effect]:
+    def evaluated(self, heldout_loss: float | None, now: float) -> list[Effect]:
         assert self.phase is Phase.EVALUATING
         self.heldout_loss = heldout_loss
         return self.enter(Phase.DONE, now)

@@ -177,8 +177,8 @@ class OuterApplied:
 class Evaluated:
     instance: InstanceId
     round: int
-    heldout_loss: float
-    """Nats per predicted token."""
+    heldout_loss: float | None
+    """Nats per predicted token; None where the peer has nothing to evaluate on."""
     epoch: int = 0
 
 

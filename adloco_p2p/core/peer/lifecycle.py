@@ -301,7 +301,7 @@ class Lifecycle:
         if plan is None or self._state.opening is not None or not plan.is_last:
             return []
         loss, mine = self._state.final_loss, self._book.mine(plan)
-        if mine and loss is None:
+        if mine and not self._state.is_evaluated:
             return []
         if loss is not None and not isfinite(loss):
             return self.give_up(f"training has diverged: the held-out loss after round {plan.round} is not finite", now)

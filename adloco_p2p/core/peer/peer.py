@@ -234,7 +234,7 @@ class Peer:
         if outer is None:
             plan = self._book.get(event.round)
             if isinstance(event, Evaluated) and plan is not None and plan.is_last:
-                self._state.final_loss = event.heldout_loss
+                self._state.final_loss, self._state.is_evaluated = event.heldout_loss, True
             return []
         was_done = outer.is_done
         match event:

@@ -49,7 +49,9 @@ class PeerState:
         """Rounds that others were to train, and all of them are gone: the state here went through them as it was."""
         self.gone: dict[PeerId, None] = {}
         self.final_loss: float | None = None
-        """Held-out loss of an instance after the last plan, nats per predicted token."""
+        """Held-out loss of an instance after the last plan, nats per predicted token; None where nothing measures it."""
+        self.is_evaluated = False
+        """Whether the device has answered for that instance."""
         self.epoch = 0
         """Counts the times at which everything under way on the device was given up."""
 
@@ -115,7 +117,7 @@ class PeerState:
             item.is_carried = False
             if instance not in keeping:
                 item.give_up()
-        self.probing, self.opening, self.final_loss = {}, None, None
+        self.probing, self.opening, self.final_loss, self.is_evaluated = {}, None, None, False
         self.opened = self.skipped = boundary - 1
 
     # --- what is known -----------------------------------------------------------------------------------------------

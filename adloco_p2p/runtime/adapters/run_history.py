@@ -20,7 +20,7 @@ def ledger_events_of(run: RunConfig) -> LedgerEvents:
         samples=run.work.samples,
         inner_steps=run.work.inner_steps,
     )
-    return LedgerEvents(genesis_of(run), started=started, sequence_length=run.data.sequence_length)
+    return LedgerEvents(genesis_of(run), started=started, sequence_length=run.tokens_per_sample)
 
 
 def contributions_alone(own: Status) -> list[Contribution]:

@@ -64,7 +64,8 @@ class Engine(Protocol):
 
     def probe_merge(self, merge: Merge) -> ProbeVerdict: ...
 
-    def evaluate(self, instance: InstanceId) -> float: ...
+    def evaluate(self, instance: InstanceId) -> float | None:
+        """Held-out loss of the outer parameters; none where there is nothing to evaluate on."""
 
     def snapshot(self, instance: InstanceId) -> tuple[dict[str, Vector], dict[str, object]]:
         """Tensors that nobody writes to any more, and JSON-able values."""

@@ -45,6 +45,14 @@ def test_a_peer_alone_ends_its_run_and_every_round_is_logged_once() -> None:
     assert world.hosts[PEER0].durable is not None and world.hosts[PEER0].durable.round == 6
 
 
+def test_a_peer_with_nothing_to_evaluate_on_ends_its_run_too() -> None:
+    world = World(rules=rules(), heldout_loss=None)
+    world.run()
+    assert finished(world.hosts[PEER0])
+    assert world.logged(PEER0, "finished")[-1]["heldout_loss"] is None
+    assert {event["heldout_loss"] for event in world.logged(PEER0, "round")} == {None}
+
+
 def test_instances_fork_merge_and_end_as_one() -> None:
     world = World(rules=rules(rounds=12, count=4))
     world.run()

@@ -1,0 +1,364 @@
+"""A peer inside a program of the user's: the program trains, the node does everything else.
+
+The node runs in a thread of its own with its own event loop; the program's thread meets it in `Swarm.step`
+(training/own_loop.py).
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import numbers
+import threading
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from adloco_p2p.config.load import load_peer, load_run, load_run_settings
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.commands import Command
+from adloco_p2p.core.model.events import Stop
+from adloco_p2p.core.model.telemetry import Stamped
+from adloco_p2p.core.model.types import PeerId, roster_of
+from adloco_p2p.errors import ConfigError
+from adloco_p2p.numerics.digest import tensor_digest
+from adloco_p2p.runtime.adapters.embedding import Built, Embedding
+from adloco_p2p.runtime.adapters.plan_rule import genesis_of
+from adloco_p2p.runtime.network_node import join_run, start_run
+from adloco_p2p.runtime.node.loop import Node
+from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.swarm.discovery.join import JoinTarget
+from adloco_p2p.swarm.discovery.join_link import is_link, split_initial_peers
+from adloco_p2p.swarm.p2p.identity import Identity
+from adloco_p2p.swarm.p2p.listening import check_config, wait_for_ports
+from adloco_p2p.training.own_loop import Evaluate, OwnLoop, gathered, layout_digest
+
+logger = logging.getLogger("adloco_p2p")
+"""What the command prints for its user goes here, at level INFO; the join link too."""
+
+LEAVE_SECONDS = 30.0
+"""A node that was told to leave at once has left by then; else its tasks are cancelled."""
+Named = tuple[str, torch.nn.Parameter]
+Settings = Mapping[str, Any]
+
+
+def peer_id(workdir: str | Path) -> str:
+    """The name of the peer that works in this directory; its key is made there if there is none. A run's `founders` are such
+    names. Raises StorageError."""
+    workdir = Path(workdir)
+    workdir.mkdir(parents=True, exist_ok=True)
+    return Identity.load_or_create(workdir / "identity.key").peer_id
+
+
+class Swarm:
+    """A peer of a run around the program's own loop: a context manager, used in one thread.
+
+    `with Swarm(...) as swarm` returns once the first round begins here, with the run's parameters in the program's. Call `step`
+    after each step of the program's optimizer. After H of them (`work.inner_steps`, or as many as the plan gives this peer) it
+    averages with the others, applies the outer step, and returns at the start of the next round; `parameters` then hold that
+    round's start. Nothing else in `step` waits for the network. Errors of the node are raised here, as AdlocoError with a code.
+    """
+
+    def __init__(
+        self,
+        target: str | Path | Settings,
+        *,
+        workdir: str | Path,
+        parameters: Iterable[torch.nn.Parameter] | Iterable[Named],
+        name: str = "own model",
+        evaluate: Evaluate | None = None,
+        peer: Settings | None = None,
+    ) -> None:
+        """`target`: a join link, or the run to start: a configuration file, or its settings (dotted keys; mode diloco if not
+        set). `workdir`: this peer's directory; the same call with it again resumes. `parameters`: all that are trained, fp32,
+        in one order and shape on all peers. `name`: of the model, the same on all peers. `evaluate`: the held-out loss of the
+        model as it is, called in this thread between rounds. `peer`: settings of the machine. Nothing begins before `with`.
+
+        Raises ConfigError for settings and parameters that cannot be used.
+        """
+        self._target = target
+        self._directory = Path(workdir)
+        self._parameters = _checked(parameters)
+        self._name = name
+        self._evaluate = evaluate
+        machine = load_peer(None, [f"{key}={json.dumps(value)}" for key, value in (peer or {}).items()]).value
+        if machine.keeper:
+            raise ConfigError("keeper: true, but a program trains; accepted: false, or `adloco-peer keep`", code="E201")
+        self._machine: PeerConfig = machine
+        self._layout = layout_digest(self._parameters)
+        self._engine: OwnLoop | None = None
+        self._built, self._ended = threading.Event(), threading.Event()
+        self._failure: BaseException | None = None
+        self._node: Node | None = None
+        self._task: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
+        self._thread: threading.Thread | None = None
+        self._link: str = ""
+        self.is_finished = False
+        """Whether the run is complete; what is left in `parameters` is its model."""
+
+    # --- the program's loop ------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        assert self._thread is None, "a Swarm is entered once"
+        check_config(self._machine)
+        if not self._machine.client_mode:
+            wait_for_ports(self._machine.host_maddrs)
+        workdir = Workdir.open(self._directory)
+        try:
+            workdir.keep_to(is_offline=False)
+            work = self._join(workdir, str(self._target)) if self._is_link else self._start(workdir)
+        except BaseException:
+            workdir.close()
+            raise
+        self._thread = threading.Thread(target=self._run, args=(work, workdir), name="adloco-node", daemon=True)
+        self._thread.start()
+        try:
+            self._built.wait()
+            if self._engine is None:
+                assert self._failure is not None
+                raise self._failure
+            self._engine.wait()
+        except BaseException:
+            self._cancel()
+            raise
+        return self
+
+    def step(self, *, samples: int, loss: torch.Tensor | float, tokens: int | None = None) -> bool:
+        """Count a step that the program's optimizer has done. Blocks at the end of a round only. False once the run is
+        complete, or this peer was told to stop: leave the loop then.
+
+        `samples`: of this step's batch; they are the weight in the average. `loss`: its mean loss. `tokens`: for the views.
+        Raises ConfigError for arguments that are none, and what ended the node.
+        """
+        if not isinstance(samples, numbers.Integral) or samples < 1:
+            raise ConfigError(
+                f"step(samples={samples!r}): accepted: a whole number from 1 on, the rows of the batch", code="E201"
+            )
+        if isinstance(loss, torch.Tensor) and loss.numel() != 1:
+            raise ConfigError(f"step(loss=...): {tuple(loss.shape)} values; accepted: one, the mean of the batch", code="E201")
+        engine = self._running
+        return engine.step(samples=int(samples), tokens=samples if tokens is None else tokens, loss=loss)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Leave: the steps of an unfinished round count where the others average it within `grace_seconds` of the machine's
+        settings; after an exception nothing is averaged. Saved is the last boundary. Raises what ended the node."""
+        has_work = kind is None and not self._ended.is_set() and self._running.finish_early()
+        try:
+            if has_work:
+                self._command("drain", "the program is done")
+                if self._running.wait(timeout_seconds=self._machine.grace_seconds):
+                    self._leave("the program is done")  # a round begins that it will not do
+        except TimeoutError:
+            self._leave("the program is done, and the others are not")
+        finally:
+            self._leave("the program is done")
+        if kind is None and self._failure is not None:
+            raise self._failure
+
+    # --- what the run asks and knows ---------------------------------------------------------------------------------
+
+    @property
+    def link(self) -> str:
+        """By which others join; with an invitation where this peer is the author. Empty where others cannot dial it."""
+        return self._link
+
+    @property
+    def round(self) -> int | None:
+        """The round that the next step belongs to, from 0; none once there is none."""
+        return self._running.round
+
+    @property
+    def inner_steps(self) -> int:
+        """Steps that the plan gives this peer in this round; 0 once there is none."""
+        share = self._running.share
+        return share.inner_steps if share is not None else 0
+
+    @property
+    def batch_samples(self) -> int:
+        """Samples per step that the plan gives this peer in this round; 0 once there is none. A program that keeps to it takes
+        part in batch tests and shares of speed; samples beyond the plan's are not credited."""
+        share = self._running.share
+        return share.effective_batch if share is not None else 0
+
+    # --- inside: the start -------------------------------------------------------------------------------------------
+
+    @property
+    def _running(self) -> OwnLoop:
+        if self._engine is None:
+            raise ConfigError("the swarm is not entered; accepted: `with adloco_p2p.Swarm(...) as swarm:`", code="E201")
+        return self._engine
+
+    @property
+    def _is_link(self) -> bool:
+        return isinstance(self._target, str) and is_link(self._target)
+
+    def _start(self, workdir: Workdir) -> Coroutine[Any, Any, Stop]:
+        run = self._identified(workdir)
+        workdir.adopt(run)
+        return start_run(
+            workdir=workdir,
+            run=run,
+            initial_peers=(),
+            config=self._machine,
+            view=_NoView(),
+            say=logger.info,
+            embedding=self._embedding,
+        )
+
+    def _join(self, workdir: Workdir, link: str) -> Coroutine[Any, Any, Stop]:
+        split_initial_peers([link])
+        return join_run(
+            workdir=workdir,
+            target=JoinTarget(initial_peers=(link,), run=None),
+            config=self._machine,
+            view=_NoView(),
+            say=logger.info,
+            embedding=self._embedding,
+        )
+
+    def _identified(self, workdir: Workdir) -> RunConfig:
+        """The run to start. A directory that holds it keeps its first parameters: a program that is restarted draws others."""
+        if isinstance(self._target, Mapping):
+            names = {"mode": "diloco", "model.program": self._name, "model.layout": self._layout}
+            asked = load_run_settings({**names, **self._target})
+        else:
+            overrides = [f"model.program={json.dumps(self._name)}", f"model.layout={self._layout}"]
+            asked = load_run(Path(self._target), overrides).value
+        known = workdir.run.model if workdir.run is not None else None
+        is_known = known is not None and (known.program, known.layout) == (self._name, self._layout)
+        first = known.digest if known is not None and is_known else tensor_digest(gathered(self._parameters))
+        author = Identity.load_or_create(workdir.identity_path).peer_id
+        return replace(asked, author=author, model=replace(asked.model, digest=first))
+
+    @property
+    def _embedding(self) -> Embedding:
+        return Embedding(build=self._build, steer=self._steer, on_link=self._take_link)
+
+    # --- inside: in the node's thread --------------------------------------------------------------------------------
+
+    def _run(self, work: Coroutine[Any, Any, Stop], workdir: Workdir) -> None:
+        try:
+            self.is_finished = asyncio.run(self._noting_task(work)).is_finished
+        except BaseException as error:  # raised again in the program's thread
+            self._failure = error
+        finally:
+            workdir.close()
+            self._ended.set()
+            self._built.set()
+            if self._engine is not None:
+                self._engine.close(self._failure)
+
+    async def _noting_task(self, work: Coroutine[Any, Any, Stop]) -> Stop:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = asyncio.get_running_loop(), task
+        return await work
+
+    def _build(self, run: RunConfig, peer_config: PeerConfig, me: PeerId, workdir: Workdir) -> Built:
+        """Raises ConfigError where the run's model is not the program's."""
+        del peer_config
+        self._check_model(run, me, is_fresh=not any(workdir.checkpoints_path.glob("round-*")))
+        engine = OwnLoop(run, me, self._parameters, evaluate=self._evaluate)
+        self._engine = engine
+        self._built.set()
+        return Built(engine=engine, unigram_entropy=None)
+
+    def _check_model(self, run: RunConfig, me: PeerId, *, is_fresh: bool) -> None:
+        model = run.model
+        if not model.program:
+            raise ConfigError(
+                f"run {run.name}: trains a model that every peer builds itself, not a program's; accepted: `adloco-peer join`"
+                " with this link",
+                code="E230",
+            )
+        if model.program != self._name:
+            raise ConfigError(
+                f"name={self._name!r}: run {run.name} trains {model.program!r}; accepted: the author's program and name",
+                code="E230",
+            )
+        if model.layout != self._layout:
+            count, values = len(self._parameters), sum(parameter.numel() for parameter in self._parameters)
+            raise ConfigError(
+                f"parameters: {count} tensors of {values} values together, but run {run.name} has other shapes or another order"
+                " of them; accepted: those of the author's program, in its order",
+                code="E230",
+            )
+        if is_fresh and me in roster_of(genesis_of(run)) and tensor_digest(gathered(self._parameters)) != model.digest:
+            raise ConfigError(
+                "parameters: their values differ from those of the run's author, and founders begin with their own; accepted:"
+                " equal ones (draw them after torch.manual_seed), or a peer that is no founder, which fetches them",
+                code="E230",
+            )
+
+    def _steer(self, node: Node, peer_config: PeerConfig) -> None:
+        """The program has its own signals."""
+        del peer_config
+        self._node = node
+
+    def _take_link(self, link: str) -> None:
+        self._link = link
+
+    # --- inside: the end ---------------------------------------------------------------------------------------------
+
+    def _command(self, command: Command, reason: str) -> None:
+        assert self._node is not None, "a round has begun"
+        self._node.command(command, reason=reason)
+
+    def _leave(self, reason: str) -> None:
+        """Return once the node has ended."""
+        assert self._thread is not None
+        if not self._ended.is_set():
+            self._command("leave", reason)
+            try:
+                self._running.wait_for_end(timeout_seconds=LEAVE_SECONDS)
+            except TimeoutError:
+                self._cancel()
+        self._thread.join()
+
+    def _cancel(self) -> None:
+        """End the node whatever it does, and return once it has ended."""
+        assert self._thread is not None
+        if self._task is not None:
+            loop, task = self._task
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the node has ended
+                loop.call_soon_threadsafe(task.cancel)
+        self._thread.join()
+
+
+def _checked(given: Iterable[torch.nn.Parameter] | Iterable[Named]) -> list[torch.nn.Parameter]:
+    """The parameters in their order. Raises ConfigError where they cannot be averaged."""
+    found = [item[1] if isinstance(item, tuple) else item for item in given]
+    if not found:
+        raise ConfigError("parameters: none; accepted: such as net.parameters()", code="E201")
+    for place, parameter in enumerate(found):
+        if parameter.dtype != torch.float32:
+            raise ConfigError(
+                f"parameters: number {place} is {parameter.dtype}; accepted: torch.float32 (autocast computes in less)",
+                code="E201",
+            )
+    if len({id(parameter) for parameter in found}) < len(found):
+        raise ConfigError(
+            "parameters: one of them is there twice; accepted: each once, as net.parameters() gives them", code="E201"
+        )
+    return found
+
+
+class _NoView:
+    """The program shows what it likes; `Run` reads the events."""
+
+    def start(self) -> None:
+        """Nothing."""
+
+    def recall(self, events: Any) -> None:
+        """Nothing."""
+
+    def update(self, stamped: Stamped) -> None:
+        """Nothing."""
+
+    def stop(self) -> None:
+        """Nothing."""

@@ -1,0 +1,84 @@
+"""What a node needs of the process that it runs in: the engine, the way to end it, the words for its user. The command has one
+set of these, a program that imports the package has its own."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from adloco_p2p.config.local_files import with_shared_base
+from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.data.feed import IndexedFeed, open_feed
+from adloco_p2p.runtime.adapters import signals
+from adloco_p2p.runtime.node.loop import Node
+from adloco_p2p.runtime.node.ports import Engine
+from adloco_p2p.storage.workdir import Workdir
+from adloco_p2p.training.hosting import Hosting
+from adloco_p2p.training.model import check_no_program
+
+
+class LocalEngine(Engine, Protocol):
+    """An engine as the composition roots see it. Called before the node runs."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def num_parameters(self) -> int: ...
+
+    @property
+    def state_dtype(self) -> torch.dtype: ...
+
+    @property
+    def snapshot_bytes(self) -> int: ...
+
+    @property
+    def micro_batch_limit(self) -> int: ...
+
+    def num_averaged(self, round: int) -> int: ...
+
+    def start(self, instances: Sequence[InstanceId]) -> None: ...
+
+    def restore(self, instance: InstanceId, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, object]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    engine: LocalEngine
+    unigram_entropy: float | None
+    """Of the run's text, where its rows are indexed."""
+
+
+def build_hosting(run: RunConfig, peer_config: PeerConfig, me: PeerId, workdir: Workdir) -> Built:
+    """The engine of the command: the run's model on its data. Raises ConfigError and DeviceError."""
+    check_no_program(run.model)
+    workdir.enter("reading the text")
+    sources = with_shared_base(run, workdir.path)
+    feed = open_feed(sources, cache_dir=workdir.path / "data")
+    workdir.enter("building the model")
+    engine = Hosting(sources, peer_config, me, feed)
+    baseline = feed.unigram_entropy(run.evaluation.rows) if isinstance(feed, IndexedFeed) else None
+    return Built(engine=engine, unigram_entropy=baseline)
+
+
+def steer_by_signals(node: Node, peer_config: PeerConfig) -> None:
+    """Ctrl-C and SIGTERM end the node. Called in the main thread's loop."""
+    signals.install_for(node, asyncio.get_running_loop(), grace_seconds=peer_config.grace_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedding:
+    """One process around a node."""
+
+    build: Callable[[RunConfig, PeerConfig, PeerId, Workdir], Built] = build_hosting
+    steer: Callable[[Node, PeerConfig], None] = steer_by_signals
+    """Called in the node's loop just before it runs."""
+    on_link: Callable[[str], None] = lambda _: None
+    """Takes the link by which others join, with its invitation where this peer is the author."""
+
+
+COMMAND = Embedding()

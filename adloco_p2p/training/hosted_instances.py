@@ -1,0 +1,425 @@
+"""The instances that a peer hosts: their states, and what outer rounds, forks, merges and checkpoints do with them.
+
+The inner steps are a subclass's: `Hosting` does those of a run's model on its data, `OwnLoop` those of a program of the user's.
+Between rounds an instance stands at a boundary: its local parameters are its outer parameters. Where outer updates are delayed
+the inner steps of a round may begin before the outer step of the last one (`RunInner.is_ahead`). Their pseudo-gradient counts
+from where they began, and the outer step, when it comes, leaves the local parameters to them. Where fragments of the vector are
+averaged in turn, only those of the round's fragment come to the boundary; the others go on, and are part of the snapshot.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import torch
+
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict, within_scalars
+from adloco_p2p.errors import DeviceError, LocalProtocolError, StorageError
+from adloco_p2p.numerics.digest import state_digests
+from adloco_p2p.numerics.layout import fragment
+from adloco_p2p.numerics.outer_optimizer import is_sound, outer_step_
+from adloco_p2p.numerics.reduction import weighted_average
+from adloco_p2p.training.inner_optimizer import InnerOptimizer, has_shape_of, load_state_
+from adloco_p2p.training.instance import Instance
+from adloco_p2p.training.model import derived_seed
+
+Result = TypeVar("Result")
+
+
+class HostedInstances(ABC):
+    """A peer's instances. All vectors that go in or out are on the CPU, of size P; of a round's pseudo-gradient and its
+    average, of the size R of the round's fragment, which is P unless the run has fragments. They are fp32; outer parameters
+    and outer momentum are bf16 where the run keeps them so (`outer.state`)."""
+
+    def __init__(self, run: RunConfig, me: PeerId, device: torch.device) -> None:
+        """`device`: of the local parameters."""
+        self._run = run
+        self._me = me
+        self._device = device
+        self._instances: dict[InstanceId, Instance] = {}
+        self._pseudo_gradients: dict[InstanceId, torch.Tensor] = {}
+        self._residual: dict[InstanceId, torch.Tensor] = {}
+        """What earlier pseudo-gradients lost on their way into an average (error feedback), [P]; checkpointed, forgotten with
+        the instance."""
+        self._state_dtype = torch.bfloat16 if run.outer.state == "bfloat16" else torch.float32
+        self._training: InstanceId | None = None
+        """The instance whose inner steps are under way."""
+
+    # --- a subclass's ------------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def num_parameters(self) -> int:
+        """P."""
+
+    @abstractmethod
+    def _fresh(self, instance: InstanceId) -> torch.Tensor:
+        """An instance's first parameters [P], on the CPU."""
+
+    @abstractmethod
+    def _new_optimizer(self, local: torch.Tensor) -> InnerOptimizer:
+        """With zero state, for local parameters [P]."""
+
+    @abstractmethod
+    def _heldout_loss(self, outer: torch.Tensor) -> float:
+        """Of outer parameters [P], nats per predicted token."""
+
+    def _reading(self, instance: InstanceId) -> dict[str, object]:  # noqa: ARG002
+        """Where the instance reads its data, for a checkpoint."""
+        return {}
+
+    def _resume_reading(self, instance: InstanceId, state: dict[str, object]) -> None:  # noqa: B027 - most need nothing
+        """Go on reading there."""
+
+    def _free_device(self) -> None:  # noqa: B027 - only a device that is short of memory needs it
+        """Give back what instances do not need now."""
+
+    # --- what is hosted ---------------------------------------------------------------------------------------------------
+
+    @property
+    def hosted(self) -> tuple[InstanceId, ...]:
+        """Instances whose state is here, sorted."""
+        return tuple(sorted(self._instances))
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @property
+    def state_dtype(self) -> torch.dtype:
+        """Of outer parameters and outer momentum."""
+        return self._state_dtype
+
+    def start(self, instances: Sequence[InstanceId]) -> None:
+        """Host fresh instances, as the run's seed makes them: the same on every peer."""
+        for instance in instances:
+            self._instances[instance] = self._new(self._fresh(instance).to(self._state_dtype), momentum=None)
+
+    def adopt(self, instance: InstanceId, outer: torch.Tensor, momentum: torch.Tensor) -> None:
+        """Host an instance whose state came from others, or replace what is here by it: zero moments, adoption warm-up.
+
+        The vectors [P] are kept, and written to by nobody from now on.
+        """
+        adopted = self._new(outer, momentum=momentum)
+        adopted.adoption_steps = 0
+        self._instances[instance] = adopted
+        self._pseudo_gradients.pop(instance, None)
+        self._residual.pop(instance, None)
+
+    def drop(self, instance: InstanceId) -> None:
+        """Forget an instance, if it is here."""
+        self._instances.pop(instance, None)
+        self._pseudo_gradients.pop(instance, None)
+        self._residual.pop(instance, None)
+
+    # --- one outer round --------------------------------------------------------------------------------------------------
+
+    def _fragment_of(self, round: int) -> slice:
+        """Where in the vector lies what this round averages."""
+        num_fragments, rounds = self._run.averaging.fragments, self._run.work.rounds
+        if num_fragments == 1:
+            return slice(0, self.num_parameters)
+        assert rounds is not None, "combinations.py: the last round of a run with fragments is known"
+        return fragment(round, size=self.num_parameters, count=num_fragments, rounds=rounds)
+
+    def num_averaged(self, round: int) -> int:
+        """R: how many values this round averages."""
+        return len(range(self.num_parameters)[self._fragment_of(round)])
+
+    def _run_ahead(self, instance: InstanceId) -> None:
+        """Begin a round from the outer parameters as they are, or from where this host's own pseudo-gradient, in place of the
+        average that is under way, would bring them."""
+        hosted = self._get(instance)
+        start = hosted.outer.to(torch.float32, copy=True)
+        weight = {"eager": hosted.fraction, "forecast": 1.0}.get(self._run.outer.overlap)
+        if weight is not None:
+            momentum = hosted.momentum.to(torch.float32, copy=True)
+            self._step(start, momentum, self.pseudo_gradient(instance) * weight)
+        self._residual.pop(instance, None)  # it travels with the pseudo-gradient, and what is lost comes back with the average
+        hosted.run_ahead(start)
+
+    def pseudo_gradient(self, instance: InstanceId) -> torch.Tensor:
+        """Outer parameters, or where the inner steps began without waiting for them, minus local parameters, [R]. Scratch of
+        the round: the same buffer until `discard`, the round's `apply_outer` or the next `run_inner`."""
+        if instance in self._pseudo_gradients:
+            return self._pseudo_gradients[instance]
+        hosted = self._get(instance)
+        part = self._part(hosted)
+        if hosted.start is None:
+            scratch = hosted.local[part].to("cpu", copy=True)
+            torch.sub(hosted.outer[part], scratch, out=scratch)
+        else:
+            scratch = hosted.start.sub_(hosted.local.to("cpu"))
+        if instance in self._residual:
+            scratch.add_(self._residual[instance][part], alpha=self._run.averaging.feedback)
+        self._pseudo_gradients[instance] = scratch
+        return scratch
+
+    def apply_outer(
+        self, instance: InstanceId, averaged: torch.Tensor, *, round: int, residual: torch.Tensor | None = None
+    ) -> bool:
+        """Step the outer parameters with the committed average [R] of the round; the local parameters follow, unless the inner
+        steps of the next one have begun. `residual` [R], what the round's pseudo-gradient lost on its way into the average, is
+        kept, and is part of the next one, also where that is made already.
+
+        False where the step would lead to parameters that are not sound (`is_sound`): then outer parameters and momentum stay
+        as they are, on every host alike, since all have the same ones and the same average.
+        """
+        hosted = self._get(instance)
+        part = self._fragment_of(round)
+        outer, momentum = hosted.new_outer()
+        if len(averaged) < self.num_parameters:
+            outer.copy_(hosted.outer)
+            momentum.copy_(hosted.momentum)
+        self._step(
+            hosted.outer[part],
+            hosted.momentum[part],
+            averaged,
+            into=(outer[part], momentum[part]),
+            rounding_seed=derived_seed(self._run.seed, "outer rounding", instance, round),
+        )
+        is_applied = is_sound(outer[part], momentum[part])
+        if is_applied:
+            if self._run.guard.enabled:
+                hosted.keep_present()
+            hosted.set_outer(outer, momentum)
+        else:
+            hosted.forget_moments()
+        if is_applied and residual is not None and self._run.averaging.feedback:
+            self._keep_residual(instance, part, residual, is_late=hosted.round is not None and hosted.round > round)
+        if hosted.round is None or hosted.round <= round:
+            hosted.return_to_outer(part)
+            self._pseudo_gradients.pop(instance, None)
+        return is_applied
+
+    def carry_over(self, instance: InstanceId, pseudo_gradient: torch.Tensor | None, *, round: int) -> None:
+        """The round is void: its outer step falls out, and the next pseudo-gradient spans it, too.
+
+        Where the inner steps of the next round have not begun, the local parameters stay where they are and nothing else is
+        needed. Where they have, `pseudo_gradient` [P] of the round is added to theirs. It contains the residual that was there
+        before, so the codec's loss of it counts no more: whatever the codec, nothing is lost.
+        """
+        hosted = self._get(instance)
+        residual, feedback = self._residual.get(instance), self._run.averaging.feedback
+        if hosted.has_diverged:  # with what was carried into it, it has nothing to give
+            if hosted.round is None or hosted.round <= round:
+                hosted.return_to_outer()
+            return
+        if hosted.round is None or hosted.round <= round:
+            if hosted.start is not None and pseudo_gradient is not None:  # it counts from elsewhere than the outer parameters
+                hosted.local.copy_(hosted.outer - pseudo_gradient)
+                if residual is not None:
+                    hosted.local.add_(residual.to(self._device), alpha=feedback)
+            hosted.stay_local()
+            self._pseudo_gradients.pop(instance, None)
+            return
+        assert pseudo_gradient is not None and hosted.start is not None, "a round that ran ahead follows one that was trained"
+        following = self._pseudo_gradients.get(instance)
+        if following is None:
+            hosted.start.add_(pseudo_gradient)
+        else:
+            following.add_(pseudo_gradient)
+            if residual is not None:
+                following.sub_(residual, alpha=feedback)
+        self._residual.pop(instance, None)
+
+    def rewind(self, instance: InstanceId, state: Digest) -> bool:
+        """Go back to the kept state with this digest, with zero moments and adoption warm-up: what they learned since, they
+        learned elsewhere. False where there is none; then nothing is changed."""
+        hosted = self._get(instance)
+        found = next((kept for kept in (*hosted.kept, hosted.state) if state_digests(*kept)[1] == state), None)
+        if found is None:
+            return False
+        hosted.set_outer(*found)
+        hosted.kept.clear()
+        hosted.forget_moments()
+        hosted.return_to_outer()
+        self._pseudo_gradients.pop(instance, None)
+        self._residual.pop(instance, None)
+        return True
+
+    def _part(self, hosted: Instance) -> slice:
+        """The parameters that the pseudo-gradient of the current round refers to."""
+        return slice(0, self.num_parameters) if hosted.round is None else self._fragment_of(hosted.round)
+
+    def _step(
+        self,
+        outer: torch.Tensor,
+        momentum: torch.Tensor,
+        averaged: torch.Tensor,
+        *,
+        into: tuple[torch.Tensor, torch.Tensor] | None = None,
+        rounding_seed: int = 0,
+    ) -> None:
+        """As `outer_step_`, by the run's rules."""
+        rules = self._run.outer
+        outer_step_(
+            outer,
+            momentum,
+            averaged,
+            kind=rules.kind,
+            learning_rate=rules.learning_rate,
+            momentum_factor=rules.momentum,
+            into=into,
+            rounding_seed=rounding_seed,
+        )
+
+    def _keep_residual(self, instance: InstanceId, part: slice, residual: torch.Tensor, *, is_late: bool) -> None:
+        """`is_late`: the next round's inner steps have begun, and its pseudo-gradient may be there already."""
+        if len(residual) == self.num_parameters:
+            self._residual[instance] = residual
+        else:
+            self._residual.setdefault(instance, torch.zeros(self.num_parameters))[part].copy_(residual)
+        if is_late and instance in self._pseudo_gradients:
+            self._pseudo_gradients[instance].add_(residual, alpha=self._run.averaging.feedback)
+
+    def discard(self, instance: InstanceId) -> None:
+        """Local parameters return to the outer parameters, if the instance is here. The inner optimizer's state keeps what it
+        learned."""
+        if instance in self._instances:
+            self._instances[instance].return_to_outer()
+        self._pseudo_gradients.pop(instance, None)
+
+    def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
+        """Of the outer parameters, and of the state (outer parameters and momentum)."""
+        hosted = self._get(instance)
+        return state_digests(hosted.outer, hosted.momentum)
+
+    def state(self, instance: InstanceId) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outer parameters and momentum [P], which nobody writes to: what a donor serves and `adopt` takes."""
+        return self._get(instance).state
+
+    # --- forks and merges -------------------------------------------------------------------------------------------------
+
+    def transition(self, forks: Sequence[Fork], merges: Sequence[Merge]) -> None:
+        """Apply forks, then merges, at a boundary. The merged-away sources are dropped.
+
+        A fork copies everything: parameters, momentum, the inner optimizer's state. A merge takes the weighted mean of outer
+        parameters and momentum. Sources of positive weight must be here, fetched (`adopt`) where this peer did not train them;
+        a target that was fetched starts from zero moments by that. Raises LocalProtocolError where one is missing.
+        """
+        for fork in forks:
+            for target in fork.targets:
+                self._instances[target] = self._with_room(self._get(fork.source).copy, keep=fork.source)
+        for merge in merges:
+            self._merge(merge)
+            for source in merge.sources:
+                if source != merge.target:
+                    self.drop(source)
+
+    def probe_merge(self, merge: Merge) -> ProbeVerdict:
+        """Held-out losses of the sources and of the point that the merge would give; changes nothing."""
+        losses = tuple(within_scalars(self._heldout_loss(self._get(source).outer)) for source in merge.sources)
+        merged = weighted_average([self._get(source).outer.float() for source in merge.sources], merge.weights)
+        return ProbeVerdict(
+            sources=merge.sources,
+            target=merge.target,
+            source_losses=losses,
+            merged_loss=within_scalars(self._heldout_loss(merged)),
+        )
+
+    # --- saving -----------------------------------------------------------------------------------------------------------
+
+    def snapshot(self, instance: InstanceId) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
+        """All that a bit-exact resume needs, taken at a boundary: CPU tensors that nobody writes to, and JSON-able values.
+        Where the inner steps of the next round have begun, the inner optimizer's state and the feed are already a few steps
+        into it."""
+        hosted = self._get(instance)
+        assert hosted.is_at_boundary or hosted.start is not None, f"instance {instance} has unfinished work"
+        tensors = {"outer": hosted.outer, "momentum": hosted.momentum}
+        tensors |= {name: tensor.to("cpu", copy=True) for name, tensor in hosted.optimizer.state.items()}
+        if self._run.averaging.fragments > 1 or (hosted.is_carried and hosted.start is None):
+            tensors["local"] = hosted.local.to("cpu", copy=True)
+        if instance in self._residual:
+            tensors["residual"] = self._residual[instance].clone()
+        meta: dict[str, object] = {
+            "optimizer_steps": hosted.optimizer.steps,
+            "adoption_steps": hosted.adoption_steps,
+            "feed": self._reading(instance),
+        }
+        return tensors, meta
+
+    def restore(self, instance: InstanceId, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, object]) -> None:
+        """Host an instance as a snapshot left it. Outer parameters and momentum are kept, the others copied. Raises
+        StorageError for one of another model."""
+        has_local = self._run.averaging.fragments > 1 or "local" in tensors
+        self._check_saved(instance, tensors, ("outer", "momentum"), self._state_dtype)
+        also = [name for name, is_there in (("local", has_local), ("residual", "residual" in tensors)) if is_there]
+        self._check_saved(instance, tensors, also, torch.float32)
+        match meta:
+            case {"optimizer_steps": int(steps), "adoption_steps": int() | None as adoption_steps, "feed": dict(feed_state)}:
+                pass
+            case _:
+                raise StorageError(f"checkpoint of instance {instance}: its counters are missing", code="E405")
+        restored = self._new(tensors["outer"], momentum=tensors["momentum"])
+        for name, own in restored.optimizer.state.items():
+            if not has_shape_of(tensors.get(name), own):
+                raise StorageError(f"checkpoint of instance {instance}: {name} is missing or not of this model", code="E405")
+        load_state_(restored.optimizer, tensors, steps)
+        restored.adoption_steps = adoption_steps
+        if has_local:
+            restored.local.copy_(tensors["local"])
+            restored.is_carried = self._run.averaging.fragments == 1
+        self._instances[instance] = restored
+        if "residual" in tensors:
+            self._residual[instance] = tensors["residual"].clone()
+        self._resume_reading(instance, feed_state)
+
+    def _check_saved(
+        self, instance: InstanceId, tensors: Mapping[str, torch.Tensor], names: Sequence[str], dtype: torch.dtype
+    ) -> None:
+        for name in names:
+            if name not in tensors or tensors[name].shape != (self.num_parameters,) or tensors[name].dtype != dtype:
+                raise StorageError(f"checkpoint of instance {instance}: {name} is missing or not of this model", code="E405")
+
+    # --- inside -----------------------------------------------------------------------------------------------------------
+
+    def _get(self, instance: InstanceId) -> Instance:
+        if instance not in self._instances:
+            raise LocalProtocolError(f"instance {instance} is not hosted here; hosted: {self.hosted}")
+        return self._instances[instance]
+
+    def _with_room(self, work: Callable[[], Result], *, keep: InstanceId | None) -> Result:
+        """What `work` gives; where the device's memory is short, while all instances but `keep`, and the one that is training,
+        wait on the host. Raises DeviceError where that is not enough."""
+        try:
+            return work()
+        except torch.OutOfMemoryError:
+            pass
+        # outside the handler, which would keep the failed attempt's tensors alive
+        for instance, hosted in self._instances.items():
+            if instance not in (keep, self._training):
+                hosted.leave_device()
+        self._free_device()
+        try:
+            return work()
+        except torch.OutOfMemoryError as error:
+            raise DeviceError(
+                f"memory_fraction: {self._device} does not hold one instance of {self.num_parameters} parameters and a second"
+                " set of them; raise it, or lower max_micro_batch",
+                code="E502",
+            ) from error
+
+    def _new(self, outer: torch.Tensor, *, momentum: torch.Tensor | None) -> Instance:
+        return Instance(outer, momentum=momentum, device=self._device, new_optimizer=self._new_optimizer)
+
+    def _merge(self, merge: Merge) -> None:
+        """Outer parameters and momentum of the target <- weighted means; its inner optimizer by the rules (method
+        section 6)."""
+        rules = self._run.merge
+        target = self._get(merge.target)
+        taken = [(self._get(s), weight) for s, weight in zip(merge.sources, merge.weights, strict=True) if weight > 0]
+        weights = [weight for _, weight in taken]
+        if all(source is target for source, _ in taken):
+            return  # a merge that only ends other instances leaves the survivor as it is
+        outer = weighted_average([source.outer.float() for source, _ in taken], weights).to(self._state_dtype)
+        if rules.outer_momentum == "zero":
+            momentum = torch.zeros_like(target.momentum)
+        else:
+            momentum = weighted_average([source.momentum.float() for source, _ in taken], weights).to(self._state_dtype)
+        target.set_outer(outer, momentum)
+        if rules.inner_state == "reset":
+            target.forget_moments()
+        target.return_to_outer()
+        self._residual.pop(merge.target, None)

@@ -1,0 +1,317 @@
+"""The inner steps of a program of the user's: its own model, data, loss and loop around the same outer rounds.
+
+Two threads meet here. The device thread asks for a round and waits; the program's thread does the steps of the round and comes
+back to `OwnLoop.step` after each. Parameters are touched in the program's thread only: while it waits for a round it also does
+what the device thread asks of it (`_Handover.ask`), such as an evaluation.
+"""
+
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import torch
+
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.events import InnerResult, RunInner
+from adloco_p2p.core.model.types import Digest, HostShare, InstanceId, PeerId
+from adloco_p2p.numerics.outer_optimizer import is_sound
+from adloco_p2p.training.hosted_instances import HostedInstances
+from adloco_p2p.training.inner_loop import OnProgress
+from adloco_p2p.training.inner_optimizer import InnerOptimizer, State
+
+LOOK_SECONDS = 0.05
+"""How often the device thread looks whether it should stop while the program computes."""
+UNLIMITED_SAMPLES = 1 << 20
+"""How many samples fit one pass is the program's business: the plan never asks it to accumulate."""
+
+Parameters = Sequence[torch.nn.Parameter]
+Evaluate = Callable[[], float]
+"""Held-out loss of the model as it is, in nats per predicted token."""
+
+
+def layout_digest(parameters: Parameters) -> str:
+    """Of the shapes in their order: what peers of one run have in common."""
+    return canonical.digest([list(parameter.shape) for parameter in parameters])
+
+
+def gathered(parameters: Parameters) -> torch.Tensor:
+    """A copy of the values as one vector [P], fp32 on the CPU."""
+    return torch.cat([parameter.detach().to("cpu", torch.float32).reshape(-1) for parameter in parameters])
+
+
+@torch.no_grad()
+def scatter_(parameters: Parameters, vector: torch.Tensor) -> None:
+    """The parameters <- a vector [P]."""
+    offset = 0
+    for parameter in parameters:
+        parameter.copy_(vector[offset : offset + parameter.numel()].view(parameter.shape))
+        offset += parameter.numel()
+    assert offset == len(vector), (offset, len(vector))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Round:
+    """The inner steps of one round, as far as the program has done them."""
+
+    number: int
+    share: HostShare
+    start: torch.Tensor
+    """Parameters [P] to begin from."""
+    begun: float = 0.0
+    steps: int = 0
+    samples: int = 0
+    tokens: int = 0
+    loss_sum: torch.Tensor | float = 0.0
+    """Of losses times samples; on the program's device, so that no step waits for it."""
+    last_loss: torch.Tensor | float = math.nan
+    seconds: float = 0.0
+    end: torch.Tensor | None = None
+    """Parameters [P] after the last step, once the program has done it."""
+
+
+@dataclass(slots=True)
+class _Ended:
+    """No round comes any more."""
+
+    error: BaseException | None
+    outer: torch.Tensor | None
+    """Outer parameters [P] at the last boundary."""
+
+
+@dataclass(slots=True)
+class _Handover:
+    """What the device thread puts, and the program's thread takes while it waits for a round."""
+
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    """Guards the round under way, and is notified after each of its steps."""
+    _jobs: "queue.SimpleQueue[_Round | _Ended | Callable[[], None]]" = field(default_factory=queue.SimpleQueue)
+
+    def put(self, item: _Round | _Ended) -> None:
+        self._jobs.put(item)
+
+    def ask(self, work: Callable[[], float]) -> float:
+        """Have it done by the program's thread. Not to be called from there."""
+        answer: Future[float] = Future()
+
+        def do() -> None:
+            try:
+                answer.set_result(work())
+            except BaseException as error:  # handed to the device thread, which ends the node with it
+                answer.set_exception(error)
+
+        self._jobs.put(do)
+        return answer.result()
+
+    def serve(self, *, timeout_seconds: float | None = None) -> _Round | _Ended:
+        """Do what is asked until a round begins, or none comes any more. Raises TimeoutError."""
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                job = self._jobs.get(timeout=left)
+            except queue.Empty:
+                raise TimeoutError from None
+            if isinstance(job, _Round | _Ended):
+                return job
+            job()
+
+
+class _ProgramsOptimizer:
+    """Stands for the program's inner optimizer, which is none of ours: no state, no step."""
+
+    def __init__(self) -> None:
+        self.state: State = {}
+        self.steps = 0
+
+    def set_steps(self, steps: int) -> None:
+        self.steps = steps
+
+    def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
+        raise AssertionError(f"the program steps, not the node ({gradient.shape}, {learning_rate})")
+
+
+class OwnLoop(HostedInstances):
+    """The engine of a peer whose inner steps are the program's. `step`, `wait`, `finish_early` are called from the program's
+    thread; everything else from the runtime's, as of any engine."""
+
+    def __init__(self, run: RunConfig, me: PeerId, parameters: Parameters, *, evaluate: Evaluate | None) -> None:
+        """`parameters`: the program's, all fp32, in the same order and shapes on every peer."""
+        super().__init__(run, me, torch.device("cpu"))
+        self._parameters = parameters
+        self._initial = gathered(parameters)
+        self._evaluate = evaluate
+        self._handover = _Handover()
+        self._round: _Round | None = None
+        """Under way, or ended by the program."""
+        self._ended: _Ended | None = None
+
+    # --- the program's side ------------------------------------------------------------------------------------------
+
+    @property
+    def round(self) -> int | None:
+        """The number of the round whose steps are to be done; none before the first one and after the last."""
+        return None if self._round is None else self._round.number
+
+    @property
+    def share(self) -> HostShare | None:
+        """What the plan of that round gives this peer."""
+        return None if self._round is None else self._round.share
+
+    def wait(self, *, timeout_seconds: float | None = None) -> bool:
+        """Until a round begins, whose start the parameters then are, or the node has ended: False; then they are those of the
+        last boundary. Raises what ended it, and TimeoutError."""
+        if self._ended is None:
+            match self._handover.serve(timeout_seconds=timeout_seconds):
+                case _Round() as begun:
+                    scatter_(self._parameters, begun.start)
+                    begun.begun = time.perf_counter()
+                    self._round = begun
+                    return True
+                case _Ended() as ended:
+                    self._ended, self._round = ended, None
+                    if ended.outer is not None:
+                        scatter_(self._parameters, ended.outer)
+        assert self._ended is not None
+        if self._ended.error is not None:
+            raise self._ended.error
+        return False
+
+    def step(self, *, samples: int, tokens: int, loss: torch.Tensor | float) -> bool:
+        """Count one inner step that the program has done. After the last one of a round: as `wait`, for the next round."""
+        return self.count(samples=samples, tokens=tokens, loss=loss) or self.wait()
+
+    def count(self, *, samples: int, tokens: int, loss: torch.Tensor | float) -> bool:
+        """The same without the wait. False where the round is over, or there is none."""
+        current = self._round
+        if current is None:
+            return False
+        value = loss.detach() if isinstance(loss, torch.Tensor) else loss
+        with self._handover.changed:
+            current.steps += 1
+            current.samples += samples
+            current.tokens += tokens
+            current.loss_sum = current.loss_sum + value * samples
+            current.last_loss = value
+            self._handover.changed.notify_all()
+        if current.steps < current.share.inner_steps:
+            return True
+        self._end_round(current)
+        return False
+
+    def finish_early(self) -> bool:
+        """End the round with the steps that are done: a smaller contribution. False where there are none."""
+        current = self._round
+        if current is None or current.steps == 0:
+            return False
+        self._end_round(current)
+        return True
+
+    def wait_for_end(self, *, timeout_seconds: float) -> None:
+        """Until the node has ended; rounds that begin are not done. Raises TimeoutError."""
+        self._round = None
+        while self._ended is None:
+            if isinstance(item := self._handover.serve(timeout_seconds=timeout_seconds), _Ended):
+                self._ended = item
+
+    def _end_round(self, current: _Round) -> None:
+        vector = gathered(self._parameters)
+        with self._handover.changed:
+            current.seconds = time.perf_counter() - current.begun
+            current.end = vector
+            self._handover.changed.notify_all()
+        self._round = None
+
+    # --- the node's side ---------------------------------------------------------------------------------------------
+
+    def close(self, error: BaseException | None) -> None:
+        """No round comes any more; `error`: what ended the node. Called once no other thread of the node uses the engine."""
+        outer = next((hosted.outer.float() for hosted in self._instances.values()), None) if error is None else None
+        self._handover.put(_Ended(error, outer))
+
+    @property
+    def num_parameters(self) -> int:
+        return len(self._initial)
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Of outer parameters and momentum."""
+        return 2 * 4 * self.num_parameters
+
+    @property
+    def micro_batch_limit(self) -> int:
+        return UNLIMITED_SAMPLES
+
+    def run_inner(self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: OnProgress) -> InnerResult | None:
+        """Wait until the program has done the round's inner steps, or gave fewer. None where the peer stops before."""
+        assert not effect.is_ahead, "combinations.py: a program's rounds wait for the outer step"
+        instance = self._get(effect.plan.instance)
+        if not instance.is_at_boundary:  # a round that never got an average
+            self.discard(effect.plan.instance)
+        instance.round = effect.round
+        self._pseudo_gradients.pop(effect.plan.instance, None)
+        done = _Round(number=effect.round, share=effect.share, start=instance.local.clone())
+        self._handover.put(done)
+        with self._handover.changed:
+            told = 0
+            while done.end is None:
+                self._handover.changed.wait(LOOK_SECONDS)
+                if should_stop():
+                    return None
+                if done.steps > told:
+                    told = done.steps
+                    on_progress(told, done.last_loss, done.tokens)
+        instance.local.copy_(done.end)
+        instance.is_at_boundary = False
+        loss = float(done.loss_sum) / done.samples
+        has_diverged = not (math.isfinite(loss) and is_sound(instance.local))
+        instance.has_diverged = has_diverged
+        return InnerResult(
+            samples=done.samples,
+            tokens=done.tokens,
+            inner_steps=done.steps,
+            batch_samples=max(1, done.samples // done.steps),
+            accumulation_steps=1,
+            loss=loss,
+            seconds=done.seconds,
+            half_batch=None,
+            micro_batch_limit=UNLIMITED_SAMPLES,
+            has_diverged=has_diverged,
+        )
+
+    def evaluate(self, instance: InstanceId) -> float | None:
+        """By the program's function, on the outer parameters; none where it has given none."""
+        return None if self._evaluate is None else self._heldout_loss(self._get(instance).outer)
+
+    def measure_step(self, instance: InstanceId, state: Digest) -> tuple[float, float]:
+        raise AssertionError(f"combinations.py: no guard measures a program's steps ({instance}, {state})")
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _fresh(self, instance: InstanceId) -> torch.Tensor:  # noqa: ARG002 - there is one
+        return self._initial.clone()
+
+    def _new_optimizer(self, local: torch.Tensor) -> InnerOptimizer:  # noqa: ARG002
+        return _ProgramsOptimizer()
+
+    def _heldout_loss(self, outer: torch.Tensor) -> float:
+        """0 without a function: then histories that a partition separated are merged unmeasured."""
+        if self._evaluate is None:
+            return 0.0
+        return self._handover.ask(lambda: self._measured(outer))
+
+    def _measured(self, outer: torch.Tensor) -> float:
+        """In the program's thread. The next round scatters its own start."""
+        assert self._evaluate is not None
+        before = gathered(self._parameters)
+        scatter_(self._parameters, outer)
+        try:
+            with torch.no_grad():
+                loss = float(self._evaluate())
+        finally:
+            scatter_(self._parameters, before)
+        return loss if math.isfinite(loss) else math.inf

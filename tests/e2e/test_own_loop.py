@@ -1,0 +1,110 @@
+"""Programs with a model and a loop of their own as peers: `examples/own_loop.py` in real processes."""
+
+import os
+import re
+import runpy
+import sys
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+import pytest
+
+import adloco_p2p
+from adloco_p2p.core.model.telemetry import Round
+from tests.e2e.processes import ENVIRONMENT, REPOSITORY, warm
+from tests.e2e.swarm_processes import LOOPBACK, wait
+
+EXAMPLE = REPOSITORY / "examples" / "own_loop.py"
+
+
+def _main(arguments: list[str], output: str) -> None:
+    for number in (1, 2):
+        os.dup2(os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
+    os.environ.update(ENVIRONMENT)
+    sys.argv = [str(EXAMPLE), *arguments]
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+
+
+@dataclass
+class Program:
+    """One process of the example."""
+
+    workdir: Path
+    arguments: tuple[object, ...]
+    process: ForkServerProcess = field(init=False)
+
+    def start(self) -> "Program":
+        arguments = [str(self.workdir), "--listen", LOOPBACK, *map(str, self.arguments)]
+        self.process = warm().Process(target=_main, args=(arguments, str(self.output)))
+        self.process.start()
+        return self
+
+    @property
+    def output(self) -> Path:
+        return self.workdir.with_name(f"{self.workdir.name}.out")
+
+    @property
+    def words(self) -> str:
+        return self.output.read_text() if self.output.exists() else ""
+
+    def said(self, pattern: str) -> str:
+        def look() -> re.Match[str] | None:
+            found = re.search(pattern, self.words, re.MULTILINE)
+            assert found or self.process.exitcode is None, f"{self.workdir.name} ended: {self.words[-3000:]}"
+            return found
+
+        return str(wait(look, f"{self.workdir.name} to say {pattern}")[1])
+
+    @property
+    def rounds(self) -> dict[int, Round]:
+        if not (self.workdir / "run.json").exists():
+            return {}
+        return {event.round: event for event in adloco_p2p.Run(self.workdir).events if isinstance(event, Round)}
+
+    def model(self) -> str:
+        """What it ends with."""
+        return self.said(r"^finished: True, .* model (\w{64})$")
+
+
+def pair(folder: Path, *, rounds: int) -> tuple[Program, Program]:
+    """Two programs of one run, which begins when both are there."""
+    (folder / "a").mkdir(parents=True)
+    other = adloco_p2p.peer_id(folder / "b")
+    first = Program(folder / "a", ("--rounds", rounds, "--founder", other)).start()
+    link = first.said(r"^join link: (adloco://\S+)$")
+    return first, Program(folder / "b", ("--link", link)).start()
+
+
+def test_two_programs_end_with_one_model(tmp_path: Path) -> None:
+    first, second = pair(tmp_path, rounds=4)
+    try:
+        assert first.model() == second.model()
+    finally:
+        for program in (first, second):
+            program.process.kill()
+            program.process.join()
+    ours, theirs = first.rounds, second.rounds
+    assert sorted(ours) == sorted(theirs) == list(range(4))
+    assert [ours[n].digest for n in ours] == [theirs[n].digest for n in theirs]
+    assert all(len(row.contributors) == 2 for row in adloco_p2p.Run(first.workdir).rounds)
+    assert ours[0].samples == 10 * 32 and ours[0].requested_batch == 64
+    assert ours[3].heldout_loss is not None or theirs[3].heldout_loss is not None
+
+
+@pytest.mark.heavy
+def test_a_killed_program_comes_back_to_the_same_model(tmp_path: Path) -> None:
+    first, second = pair(tmp_path, rounds=200)
+    try:
+        wait(lambda: len(second.rounds) >= 5, "five rounds of both")
+        second.process.kill()
+        second.process.join()
+        second.start()
+        assert first.model() == second.model()
+    finally:
+        for program in (first, second):
+            program.process.kill()
+            program.process.join()
+    ours, theirs = first.rounds, second.rounds
+    common = ours.keys() & theirs.keys()
+    assert len(ours) == 200 and len(common) > 100 and all(ours[n].digest == theirs[n].digest for n in common)

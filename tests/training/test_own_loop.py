@@ -1,0 +1,210 @@
+"""A program's own loop as an engine: its steps become one inner round, and the outer rounds are those of the node."""
+
+import math
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from adloco_p2p.config.load import load_run_settings
+from adloco_p2p.core.model.events import InnerResult
+from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.training.model import check_no_program
+from adloco_p2p.training.own_loop import OwnLoop, gathered, layout_digest
+from tests.training.small_run import ME, ONE, effect
+
+RUN = load_run_settings(
+    {"mode": "diloco", "model.program": "line", "outer.learning_rate": 0.5, "outer.momentum": 0.5, "work.inner_steps": 3}
+)
+STEPS = 3
+
+
+class Meeting:
+    """An engine whose node side runs in a thread, as the device worker's; this thread is the program's."""
+
+    def __init__(self, *, evaluate: bool = False) -> None:
+        self.parameters = [torch.nn.Parameter(torch.tensor([[1.0, 2.0]])), torch.nn.Parameter(torch.tensor([3.0]))]
+        self.evaluated_in: list[threading.Thread] = []
+        self.engine = OwnLoop(RUN, ME, self.parameters, evaluate=self._loss if evaluate else None)
+        self.engine.start([ONE])
+        self.is_stopped = threading.Event()
+        self.progress: list[int] = []
+        self.device = ThreadPoolExecutor(1)
+
+    def _loss(self) -> float:
+        self.evaluated_in.append(threading.current_thread())
+        assert not torch.is_grad_enabled()
+        return float(gathered(self.parameters).sum())
+
+    def run_inner(self, number: int) -> "Future[InnerResult | None]":
+        return self.device.submit(
+            self.engine.run_inner,
+            effect(ONE, number, steps=STEPS),
+            should_stop=self.is_stopped.is_set,
+            on_progress=lambda steps, loss, tokens: self.progress.append(steps),
+        )
+
+    def train(self, value: float, *, loss: float = 2.0, samples: int = 4) -> None:
+        """One step of the program, without the wait for the next round."""
+        with torch.no_grad():
+            for parameter in self.parameters:
+                parameter.sub_(value)
+        self.engine.count(samples=samples, tokens=samples, loss=torch.tensor(loss))
+
+
+@contextmanager
+def meeting(*, evaluate: bool = False) -> Iterator[Meeting]:
+    made = Meeting(evaluate=evaluate)
+    try:
+        yield made
+    finally:
+        made.is_stopped.set()
+        made.device.shutdown()
+
+
+def test_a_round_of_the_program_is_one_outer_step() -> None:
+    """Nesterov by hand: buf = Delta, x = x - 0.5 (Delta + 0.5 Delta) at first; then buf = 0.5 buf + Delta."""
+    with meeting() as made:
+        result = made.run_inner(0)
+        assert made.engine.wait() and made.engine.round == 0
+        for _ in range(STEPS):
+            made.train(0.1)
+        done = result.result(30)
+        assert done is not None
+        assert (done.samples, done.inner_steps, done.batch_samples, done.loss) == (12, 3, 4, 2.0)
+        delta = made.engine.pseudo_gradient(ONE)
+        assert delta.tolist() == pytest.approx([0.3, 0.3, 0.3])
+        assert made.engine.apply_outer(ONE, delta, round=0)
+        made.run_inner(1)
+        assert made.engine.wait() and made.engine.round == 1
+        expected = [value - 0.5 * (0.3 + 0.5 * 0.3) for value in (1.0, 2.0, 3.0)]
+        assert gathered(made.parameters).tolist() == pytest.approx(expected)
+
+
+def test_the_mean_loss_is_weighted_by_samples() -> None:
+    with meeting() as made:
+        result = made.run_inner(0)
+        made.engine.wait()
+        made.train(0.1, loss=1.0, samples=1)
+        made.train(0.1, loss=1.0, samples=1)
+        made.train(0.1, loss=4.0, samples=4)
+        done = result.result(30)
+        assert done is not None and done.loss == pytest.approx(18 / 6) and done.samples == 6
+
+
+def test_fewer_steps_are_a_smaller_contribution_and_none_are_none() -> None:
+    with meeting() as made:
+        result = made.run_inner(0)
+        made.engine.wait()
+        assert not made.engine.finish_early()
+        made.train(0.1)
+        assert made.engine.finish_early() and not made.engine.finish_early()
+        done = result.result(30)
+        assert done is not None and (done.inner_steps, done.samples) == (1, 4)
+        assert made.engine.pseudo_gradient(ONE).tolist() == pytest.approx([0.1, 0.1, 0.1])
+
+
+def test_after_a_void_round_the_program_goes_on_from_where_it_is() -> None:
+    with meeting() as made:
+        result = made.run_inner(0)
+        made.engine.wait()
+        for _ in range(STEPS):
+            made.train(0.1)
+        result.result(30)
+        made.engine.carry_over(ONE, made.engine.pseudo_gradient(ONE), round=0)
+        made.run_inner(1)
+        made.engine.wait()
+        assert gathered(made.parameters).tolist() == pytest.approx([0.7, 1.7, 2.7])
+
+
+def test_a_node_that_stops_does_not_wait_for_the_program() -> None:
+    with meeting() as made:
+        result = made.run_inner(0)
+        made.engine.wait()
+        made.is_stopped.set()
+        assert result.result(30) is None
+
+
+def test_parameters_that_are_not_finite_have_diverged() -> None:
+    with meeting() as made:
+        result = made.run_inner(0)
+        made.engine.wait()
+        for _ in range(STEPS):
+            made.train(math.inf)
+        done = result.result(30)
+        assert done is not None and done.has_diverged
+
+
+def test_the_program_evaluates_the_outer_parameters_in_its_own_thread() -> None:
+    with meeting(evaluate=True) as made:
+        loss = made.device.submit(made.engine.evaluate, ONE)
+        made.run_inner(0)
+        with torch.no_grad():
+            made.parameters[0].zero_()
+        made.engine.wait()
+        assert loss.result(30) == pytest.approx(6.0) and made.evaluated_in == [threading.current_thread()]
+
+
+def test_without_a_function_nothing_is_evaluated() -> None:
+    with meeting() as made:
+        assert made.engine.evaluate(ONE) is None
+
+
+def test_what_ended_the_node_is_raised_in_the_program() -> None:
+    with meeting() as made:
+        made.engine.close(SwarmError("gone"))
+        for _ in range(2):
+            with pytest.raises(SwarmError, match="gone"):
+                made.engine.wait()
+
+
+def test_the_parameters_are_those_of_the_last_boundary_at_the_end() -> None:
+    with meeting() as made:
+        with torch.no_grad():
+            made.parameters[0].zero_()
+        made.engine.close(None)
+        assert not made.engine.wait() and not made.engine.step(samples=1, tokens=1, loss=0.0)
+        assert gathered(made.parameters).tolist() == [1.0, 2.0, 3.0] and made.engine.round is None
+
+
+def test_a_round_that_does_not_begin_in_time_is_a_timeout() -> None:
+    with meeting() as made, pytest.raises(TimeoutError):
+        made.engine.wait(timeout_seconds=0.0)
+
+
+def test_a_snapshot_resumes_at_the_boundary() -> None:
+    with meeting() as made:
+        result = made.run_inner(0)
+        made.engine.wait()
+        for _ in range(STEPS):
+            made.train(0.1)
+        result.result(30)
+        made.engine.apply_outer(ONE, made.engine.pseudo_gradient(ONE), round=0)
+        tensors, meta = made.engine.snapshot(ONE)
+        again = OwnLoop(RUN, ME, [torch.nn.Parameter(torch.zeros(1, 2)), torch.nn.Parameter(torch.zeros(1))], evaluate=None)
+        again.restore(ONE, tensors, meta)
+        assert again.digests(ONE) == made.engine.digests(ONE)
+
+
+def test_the_layout_is_shapes_in_their_order() -> None:
+    wide, tall = torch.nn.Parameter(torch.zeros(1, 2)), torch.nn.Parameter(torch.zeros(2, 1))
+    assert layout_digest([wide, tall]) == layout_digest([torch.nn.Parameter(torch.ones(1, 2)), tall])
+    assert len({layout_digest([wide, tall]), layout_digest([tall, wide]), layout_digest([wide])}) == 3
+
+
+def test_the_command_refuses_to_build_a_programs_model() -> None:
+    with pytest.raises(ConfigError, match="line") as refused:
+        check_no_program(RUN.model)
+    assert refused.value.code == "E230"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("instances.count", 2), ("outer.overlap", "delayed"), ("averaging.fragments", 2), ("guard.enabled", True)],
+)
+def test_settings_that_a_program_cannot_have_are_named(setting: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=rf"{setting}: .* a program does the inner steps"):
+        load_run_settings({"mode": "diloco", "model.program": "line", setting: value})
