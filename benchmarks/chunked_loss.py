@@ -1,30 +1,33 @@
-"""What never holding all logits saves, and costs: a training step with whole logits and with chunked ones, side by side.
+"""What never holding all logits saves, and costs: a training step with whole logits and with chunks of several sizes.
 
-python -m benchmarks.chunked_loss              vocabulary 50,257, width 768, two layers, a row of 1,024 tokens; half a minute
+python -m benchmarks.chunked_loss                      vocabulary 50,257, width 768, two layers, 1,024 tokens; two minutes
+python -m benchmarks.chunked_loss --chunks 32 64 128   tokens of a chunk
 
-A CPU, one thread; each side in a process of its own, in turns. Memory: the most that the process held resident in the steps,
-above what it held before them. Time: the processor's, of the fastest step.
+A CPU, one thread, one process; the sides take turns, so that what else the machine does meets all of them. Memory: the most
+that the process held resident in a step, above what it held before. Time: the processor's, of the fastest step.
 """
 
 import argparse
-import json
+import ctypes
 import os
-import resource
-import subprocess
 import sys
 import time
 
-import psutil
 import torch
 
+from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import ModelConfig
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.training import chunked_loss
+from adloco_p2p.training.device import configure_device
 from adloco_p2p.training.inner_loop import accumulate_gradient
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
+from benchmarks.resident import peak_bytes, reset_peak, resident_bytes
 
-VOCABULARY, LENGTH, SAMPLES, STEPS = 50_257, 1024, 1, 2
+VOCABULARY = 50_257
+WHOLE = 0
+"""In place of a chunk's tokens: all logits at once."""
 ARCHITECTURE: dict[str, str | int | float | bool | None] = {
     "model_type": "llama",
     "hidden_size": 768,
@@ -38,36 +41,42 @@ ARCHITECTURE: dict[str, str | int | float | bool | None] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--side", choices=["whole", "chunked"], help="this process measures that one")
-    side = parser.parse_args().side
-    if side is not None:
-        _measure(side)
-        return
-    for name in ("whole", "chunked"):
-        command = [sys.executable, "-m", "benchmarks.chunked_loss", "--side", name]
-        output = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        found = json.loads(output.stdout)
-        sys.stdout.write(f"{name:8s} {found['mib']:6.0f} MiB above the model, {found['seconds']:6.2f} s a step\n")
-
-
-def _measure(side: str) -> None:
-    torch.set_num_threads(1)
-    if side == "whole":
-        chunked_loss.LARGE_VOCABULARY = VOCABULARY + 1
-    module = build_model(ModelConfig(architecture=ARCHITECTURE), vocab_size=VOCABULARY, sequence_length=LENGTH, seed=1)
-    shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
-    assert shell.is_loss_chunked == (side == "chunked")
+    parser.add_argument("--chunks", type=int, nargs="+", default=[42, 83, 167, 667], metavar="TOKENS")
+    parser.add_argument("--length", type=int, default=1024, help="tokens of the row")
+    parser.add_argument("--steps", type=int, default=3, help="of each side")
+    arguments = parser.parse_args()
+    device = configure_device(PeerConfig(device="cpu", num_threads=1))
+    module = build_model(
+        ModelConfig(architecture=ARCHITECTURE), vocab_size=VOCABULARY, sequence_length=arguments.length, seed=1
+    )
+    shell = ModelShell(module, device=device, is_bfloat16=False)
+    logits_of = shell._logits_of
+    assert logits_of is not None
     shell.gradient.zero_()  # resident from here on
-    ids = torch.randint(VOCABULARY, (SAMPLES, LENGTH), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(VOCABULARY, (1, arguments.length), generator=torch.Generator().manual_seed(1))
     rows = Batch(input_ids=ids, labels=ids)
-    before = psutil.Process().memory_info().rss
-    seconds = []
-    for _ in range(STEPS):
-        begun = time.process_time()
-        accumulate_gradient(shell, rows, micro_batch=SAMPLES, is_measured=False)
-        seconds.append(time.process_time() - begun)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    sys.stdout.write(json.dumps({"mib": (peak - before) / 2**20, "seconds": min(seconds)}))
+    sides = [WHOLE, *arguments.chunks]
+    seconds: dict[int, list[float]] = {side: [] for side in sides}
+    peaks: dict[int, int] = dict.fromkeys(sides, 0)
+    for side in sides * arguments.steps:
+        shell._logits_of = None if side == WHOLE else logits_of
+        chunked_loss.CHUNK_VALUES = side * VOCABULARY
+        spent, peak = _step(shell, rows)
+        seconds[side].append(spent)
+        peaks[side] = max(peaks[side], peak)
+    for side in sides:
+        name = "whole" if side == WHOLE else f"{side} tokens"
+        sys.stdout.write(f"{name:12s} {peaks[side] / 2**20:6.0f} MiB above the model, {min(seconds[side]):6.2f} s a step\n")
+
+
+def _step(shell: ModelShell, rows: Batch) -> tuple[float, int]:
+    """Processor seconds of a step, and the most bytes above those from before it."""
+    ctypes.CDLL(None).malloc_trim(0)  # what another side freed would serve this one, uncounted
+    reset_peak(os.getpid())
+    before = sum(resident_bytes(os.getpid()))
+    begun = time.process_time()
+    accumulate_gradient(shell, rows, micro_batch=1, is_measured=False)
+    return time.process_time() - begun, peak_bytes(os.getpid()) - before
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from adloco_p2p.config.run_config import ModelConfig, RunConfig
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.training.hosting import Hosting
 from benchmarks.memory_per_instance import ARCHITECTURE, ME, Zeros, round_of
+from benchmarks.resident import peak_bytes
 
 ONE = InstanceId(0)
 LIMITS = {"device": 16.0, "host": 32.0}
@@ -171,16 +172,6 @@ def addresses(log: Path) -> list[str]:
             return found[1].split()
         time.sleep(0.2)
     raise RuntimeError(f"no address in {log}")
-
-
-def peak_bytes(pid: int) -> int:
-    """The kernel's high-water mark of resident memory; 0 once the process has ended."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
 
 
 def num_parameters_of(workdir: Path) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -22,6 +23,25 @@ from adloco_p2p.runtime.adapters import signals
 from adloco_p2p.storage.workdir import Workdir
 from tests.views.synthetic import events
 
+POOLS = """
+import ctypes, threading
+from adloco_p2p.__main__ import share_one_arena
+share_one_arena()
+barrier, blocks = threading.Barrier(4), []
+def allocate():
+    barrier.wait()
+    blocks.append(bytes(60_000))
+    barrier.wait()
+threads = [threading.Thread(target=allocate) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+stream = ctypes.c_void_p(libc.fdopen(1, b"w"))
+libc.malloc_info(0, stream)
+libc.fflush(stream)
+"""
+"""Prints glibc's own account of its pools."""
 AT_EXIT = "import atexit, sys; atexit.register(print, 'taken apart'); sys.argv[0] = 'adloco-peer'"
 HOLDER = "import sys; from pathlib import Path; from adloco_p2p.storage.workdir import Workdir"
 
@@ -43,6 +63,12 @@ def test_it_says_everything_and_ends_at_once(code: str, exit_code: int) -> None:
     ended, output, errors = command("explain-error", code, first=AT_EXIT)
     assert ended == exit_code and code in (errors if exit_code else output)
     assert "taken apart" not in output
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other pools")
+def test_threads_share_one_pool_of_memory() -> None:
+    output = subprocess.run([sys.executable, "-c", POOLS], capture_output=True, text=True, check=True).stdout
+    assert output.count("<heap nr=") == 1
 
 
 def test_ctrl_c_while_an_extension_is_loaded_is_no_crash(

@@ -148,18 +148,19 @@ def memory_need_of(run: RunConfig) -> "MemoryNeed":
     from adloco_p2p.numerics.layout import layout_of
     from adloco_p2p.training.memory_need import memory_need
     from adloco_p2p.training.model import build_model
-    from adloco_p2p.training.shell import block_matrices
+    from adloco_p2p.training.shell import block_matrices, frozen_bytes
 
     vocab_size = open_tokenizer(run.tokenizer).vocab_size
     model = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
-    return memory_need(run, layout_of(model), matrices=block_matrices(model))
+    return memory_need(run, layout_of(model), matrices=block_matrices(model), frozen_bytes=frozen_bytes(model))
 
 
 def _memory_line(need: "MemoryNeed") -> str:
-    device, more, host, disk = (size / 1e9 for size in (need.device, need.device_more, need.host, need.checkpoint))
+    sizes = (need.device, need.device_more, need.host, need.process, need.checkpoint)
+    device, more, host, process, disk = (size / 1e9 for size in sizes)
     return (
         f"  memory, activations aside: {device:.2f} GB on the device ({more:.2f} GB per further instance), {host:.2f} GB of"
-        f" main memory; {disk:.2f} GB of disk per checkpoint"
+        f" main memory and {process:.2f} GB for the process; {disk:.2f} GB of disk per checkpoint"
     )
 
 

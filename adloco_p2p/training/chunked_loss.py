@@ -15,7 +15,7 @@ from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 
 LARGE_VOCABULARY = 8192
 """From here on logits are worth the time that it takes to make them twice."""
-CHUNK_VALUES = 1 << 25
+CHUNK_VALUES = 1 << 21
 """Logits held at a time: 128 MiB in fp32; twice as much again while their gradients are made."""
 _TOLERANCE = 1e-4
 """Between the model's own logits and those of the head alone, relative to the largest."""

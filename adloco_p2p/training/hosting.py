@@ -56,7 +56,7 @@ class Hosting(HostedInstances):
     @property
     def snapshot_bytes(self) -> int:
         """Of one instance."""
-        return memory_need(self._run, self._shell.layout, matrices=self._shell.matrices).checkpoint
+        return memory_need(self._run, self._shell.layout, matrices=self._shell.matrices, frozen_bytes=0).checkpoint
 
     @property
     def micro_batch_limit(self) -> int:

@@ -3,6 +3,7 @@
 | per trainable parameter | where | bytes |
 |---|---|---|
 | gradient, shared by all instances | device | 4 |
+| of adapters: the frozen base, once | device | all of it; on a CPU as pages of its file where the types are equal |
 | local parameters; state of the inner optimizer, of each instance | device | 4; 8 with AdamW |
 | outer parameters and momentum at the newest two boundaries: trained, served to joiners, and saved without a copy | host | 16; 8 as bfloat16 |
 | with `guard.enabled`, outer parameters and momentum one boundary further back | host | 8; 4 as bfloat16 |
@@ -18,6 +19,8 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.layout import Layout
 
+PROCESS_BYTES = 650 << 20
+"""Python, torch and the other libraries of a peer before its model, and its rows (`benchmarks/peer_memory.py`)."""
 _FLOAT = 4
 
 
@@ -27,6 +30,8 @@ class MemoryNeed:
 
     num_parameters: int
     """Trainable ones."""
+    process: int
+    """Whatever is trained."""
     device: int
     device_more: int
     """For each further instance."""
@@ -35,8 +40,8 @@ class MemoryNeed:
     """On the disk."""
 
 
-def memory_need(run: RunConfig, layout: Layout, *, matrices: frozenset[str]) -> MemoryNeed:
-    """Of a model with this layout; `matrices` as in `inner_optimizer`."""
+def memory_need(run: RunConfig, layout: Layout, *, matrices: frozenset[str], frozen_bytes: int) -> MemoryNeed:
+    """Of a model with this layout; `matrices` as in `inner_optimizer`; `frozen_bytes` of parameters that are not trained."""
     size = layout.num_parameters
     optimizer = _optimizer_bytes(run, layout, matrices)
     averaging = 2 * _FLOAT + 2 * run.averaging.bytes_per_value * run.averaging.fragments
@@ -49,7 +54,8 @@ def memory_need(run: RunConfig, layout: Layout, *, matrices: frozenset[str]) -> 
         lasting += _FLOAT
     return MemoryNeed(
         num_parameters=size,
-        device=2 * _FLOAT * size + optimizer,
+        process=PROCESS_BYTES,
+        device=frozen_bytes + 2 * _FLOAT * size + optimizer,
         device_more=_FLOAT * size + optimizer,
         host=lasting * size + max(round(averaging * size), optimizer),
         checkpoint=state * size + optimizer,

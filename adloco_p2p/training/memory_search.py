@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import Batch
@@ -73,18 +74,16 @@ def _step_bytes(shell: ModelShell, rows: Batch) -> int:
 
     The tensors that autograd saves, and as a guess twice the largest saved tensor again: backward makes the logits' gradient
     beside them. Logits that are made in chunks are not saved, and count as a chunk's."""
-    own = {parameter.untyped_storage().data_ptr() for parameter in shell.module.parameters()}  # a frozen base, too
-    saved: dict[int, int] = {}
+    own = {parameter.untyped_storage()._cdata for parameter in shell.module.parameters()}  # a frozen base, too
+    saved: dict[StorageWeakRef, int] = {}  # weak: counting takes the memory of one layer, and no identity is used twice
 
     nothing = torch.empty(0)
-    kept: list[torch.Tensor] = []  # until counted, so that no address is used twice
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         # Nothing is handed back: an output that its own operation saved would hold itself, and the weights, for ever.
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            saved[storage.data_ptr()] = storage.nbytes()
-            kept.append(tensor.detach())
+        if storage._cdata not in own:
+            saved[StorageWeakRef(storage)] = storage.nbytes()  # type: ignore[no-untyped-call]
         return nothing
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

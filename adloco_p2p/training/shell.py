@@ -160,3 +160,8 @@ def block_matrices(module: transformers.PreTrainedModel) -> frozenset[str]:
     return frozenset(
         name for name, parameter in trainable_parameters(module) if parameter.ndim in (2, 3) and id(parameter) not in by_token
     )
+
+
+def frozen_bytes(module: torch.nn.Module) -> int:
+    """Of the parameters that are not trained: the base of adapters."""
+    return sum(parameter.nbytes for parameter in module.parameters() if not parameter.requires_grad)

@@ -9,11 +9,13 @@ import torch
 from adloco_p2p.config.run_config import AveragingConfig, ModelConfig
 from adloco_p2p.training.hosting import Hosting
 from adloco_p2p.training.memory_need import MemoryNeed, memory_need
+from adloco_p2p.training.shell import frozen_bytes
 from tests.training.small_run import ONE, RUN, TWO, effect, hosting, never, silent, train_round, with_run
 
 
 def need_of(peer: Hosting) -> MemoryNeed:
-    return memory_need(peer._run, peer._shell.layout, matrices=peer._shell.matrices)
+    shell = peer._shell
+    return memory_need(peer._run, shell.layout, matrices=shell.matrices, frozen_bytes=frozen_bytes(shell.module))
 
 
 def on_device(peer: Hosting) -> int:

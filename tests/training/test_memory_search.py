@@ -1,11 +1,13 @@
 """The largest micro-batch."""
 
+import gc
 from dataclasses import replace
 
 import pytest
 import torch
 
 from adloco_p2p.errors import DeviceError
+from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.training.memory_search import MicroBatchLimit, largest_fitting, search_cpu
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
@@ -54,6 +56,30 @@ def test_a_budget_too_small_for_one_sample_names_the_setting() -> None:
     assert peer.micro_batch_limit >= 1
     with pytest.raises(DeviceError, match="memory_budget_bytes"):
         cpu_limit(200_000)
+
+
+def test_counting_what_autograd_saves_does_not_hold_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two samples' activations at once were the largest peak of a peer's life."""
+    counted = shell()
+    forward = counted.token_losses
+    held: list[int] = []
+
+    def token_losses(rows: Batch) -> torch.Tensor:
+        before = live_bytes()
+        losses = forward(rows)
+        held.append(live_bytes() - before)
+        return losses
+
+    monkeypatch.setattr(counted, "token_losses", token_losses)
+    search_cpu(counted, sequence_length=LENGTH, vocab_size=VOCAB_SIZE, budget_bytes=20 << 20, limit=8)
+    assert len(held) == 2
+    assert max(held) < 3 * LENGTH * VOCAB_SIZE * 4, "less than the logits of the two samples take"
+
+
+def live_bytes() -> int:
+    gc.collect()
+    tensors = [item for item in gc.get_objects() if type(item) is torch.Tensor]
+    return sum({item.untyped_storage()._cdata: item.untyped_storage().nbytes() for item in tensors}.values())
 
 
 def test_probing_does_not_touch_what_is_hosted() -> None:

@@ -17,6 +17,7 @@ from adloco_p2p.storage.workdir import Holder, holder_of
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.p2p.listening import check_config, has_open_port, is_free
 from adloco_p2p.training.device import select_device
+from adloco_p2p.training.memory_need import PROCESS_BYTES
 from adloco_p2p.views.check_report import CheckResult
 
 DISTRIBUTION = "adloco-peer"
@@ -94,7 +95,7 @@ def check_gpu(config: PeerConfig) -> CheckResult:
 def check_memory(available_bytes: int | None) -> CheckResult:
     if available_bytes is None:
         return CheckResult(check="memory", outcome="skipped", found="this system does not report it")
-    trained = available_bytes / BYTES_PER_TRAINED_PARAMETER / 1e6
+    trained = max(0, available_bytes - PROCESS_BYTES) / BYTES_PER_TRAINED_PARAMETER / 1e6
     found = f"{_gib(available_bytes)} available: for some {trained:,.0f}M trained parameters on the CPU, activations aside"
     if available_bytes < GOOD_MEMORY_BYTES:
         outcome = "failed" if available_bytes < LEAST_MEMORY_BYTES else "warning"
