@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from adloco_p2p.core.ledger.contributions import Contribution
 from adloco_p2p.core.model.telemetry import Plan, Stamped
-from adloco_p2p.views import derived, units
+from adloco_p2p.views import derived, overview, units
 from adloco_p2p.views.cost_model import round_bytes
 from adloco_p2p.views.ledger_events import LedgerLine
 from adloco_p2p.views.metrics import measures
@@ -68,7 +68,9 @@ def document(
         ],
         "peers": peers[:MAX_PEERS],
         "num_peers": len(peers),
-        "bans": [{"peer": _text(peer), "words": _text(words)} for peer, words in derived.ban_words(status).items()][:MAX_PEERS],
+        "bans": [{"peer": _text(peer), "words": _text(words)} for peer, words in overview.ban_words(status).items()][
+            :MAX_PEERS
+        ],
         "num_alive": sum(peer["state"] == "alive" for peer in peers),
         "traffic": _traffic(status, own, parameters=parameters, bytes_per_value=bytes_per_value),
         "ledger": [_line(line) for line in plans[: -MAX_LINES - 1 : -1]],
