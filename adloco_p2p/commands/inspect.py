@@ -54,7 +54,7 @@ def _status_of_all(arguments: argparse.Namespace, events: Sequence[Stamped]) -> 
     if not (arguments.workdir / "journal.bin").exists():
         return None
     from adloco_p2p.commands.audit import read_journal
-    from adloco_p2p.runtime.adapters.ledger_view import status_of_all
+    from adloco_p2p.runtime.adapters.run_history import status_of_all
 
     run, records = read_journal(arguments.workdir)
     return status_of_all(run, records, events)
@@ -85,8 +85,10 @@ def plan(arguments: argparse.Namespace) -> int:
         bytes_per_value=run.averaging.bytes_per_value,
         megabits_per_second=arguments.mbit,
     )
-    growth_cap = 1.0 if run.batch.test == "constant" else run.batch.growth_cap
+    growth_cap = run.batch.growth_cap if run.batch.is_tested else 1.0
     estimates = bounds(work, link, growth_cap=growth_cap, max_batch=run.batch.max_batch)
+    if run.batch.test == "schedule":
+        estimates = (_ramp_estimate(run, num_samples, link),)
     happened = None
     if arguments.workdir is not None:
         happened = _happened(arguments)
@@ -111,6 +113,19 @@ def plan(arguments: argparse.Namespace) -> int:
     if happened is not None:
         say(_happened_line(happened))
     return 0
+
+
+def _ramp_estimate(run: RunConfig, num_samples: int, link: "Link") -> "Estimate":
+    """Of a run whose batches are known beforehand."""
+    from adloco_p2p.core.planning.batch_ramp import ramp_batches
+    from adloco_p2p.views.cost_model import estimate_of
+
+    steps, fraction = run.work.inner_steps, run.inner.final_fraction
+    batches = ramp_batches(run.batch, samples=num_samples, inner_steps=steps, final_fraction=fraction)
+    quarters = [batches[(len(batches) - 1) * quarter // 4] for quarter in range(5)]
+    return estimate_of(
+        f"{run.batch.ramp} ramp: batch {', '.join(map(str, quarters))} by quarters of the rounds", len(batches), link
+    )
 
 
 def _estimate_line(item: "Estimate") -> str:

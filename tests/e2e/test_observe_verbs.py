@@ -20,9 +20,9 @@ from adloco_p2p.commands import observe
 from adloco_p2p.core.ledger.contributions import credited, leaderboard
 from adloco_p2p.core.ledger.ledger import chain
 from adloco_p2p.core.model.telemetry import Checkpoint, Stamped, Started
-from adloco_p2p.runtime.adapters.ledger_view import ledger_events_of
 from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
+from adloco_p2p.runtime.adapters.run_history import ledger_events_of
 from adloco_p2p.runtime.follow_run import workdir_document
 from adloco_p2p.storage.workdir import read_run
 from tests.e2e.processes import CONNECTED, ROUNDS, begin_warm, events, run, write_config

@@ -233,7 +233,7 @@ def demanded_batch(history: Sequence[NoiseSample], *, inner_steps: int, rules: B
 
     Only samples of the newest sample's kind are pooled: norms of gradients and of pseudo-gradients do not compare.
     """
-    assert history and inner_steps >= 1 and rules.test != "constant"
+    assert history and inner_steps >= 1 and rules.is_tested
     source = history[-1].source
     window = [sample for sample in history[-window_length(rules) :] if sample.source == source]
     basis = f"{rules.test} test on {source} noise of {plural(len(window), 'round')}"

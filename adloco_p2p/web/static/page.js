@@ -57,6 +57,13 @@ function duration(seconds) {
   return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+// Of an axis: ticks may be less than a minute apart.
+function clock(seconds) {
+  const [hours, minutes, rest] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, Math.round(seconds % 60)];
+  const two = (number) => String(number).padStart(2, "0");
+  return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
+}
+
 // --- charts
 
 function niceStep(span, wanted) {
@@ -168,7 +175,7 @@ function drawLoss(run) {
   const holder = at("loss");
   const chart = frame(holder, {
     height: 300, left: 44, xs: all.map((point) => point[axis]), ys: hasReference ? [...ys, entropy] : ys, isLogarithmic: view.isLog,
-    xText: axis === "seconds" ? duration : count, yText: (tick) => tick.toFixed(2), label: "loss of every instance",
+    xText: axis === "seconds" ? clock : count, yText: (tick) => tick.toFixed(2), label: "loss of every instance",
   });
   if (hasReference) {
     chart.svg.append(shape("line", { class: "reference", x1: chart.left, x2: chart.width - chart.right, y1: chart.y(entropy), y2: chart.y(entropy) }));
