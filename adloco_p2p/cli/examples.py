@@ -51,7 +51,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "adloco-peer evaluate --workdir runs/mine --data other.txt --json",
     ),
     "generate": ("adloco-peer generate --workdir runs/mine --prompt 'Once upon a time'",),
-    "report": ("adloco-peer report --workdir runs/mine --output report",),
+    "report": (
+        "adloco-peer report --workdir runs/mine --output report",
+        "adloco-peer report --workdir runs/mine --output report --html",
+    ),
     "dashboard": (
         "adloco-peer dashboard --workdir runs/mine",
         "adloco-peer dashboard --initial-peers LINK --port 8080",

@@ -1,5 +1,6 @@
 """Verbs about a run: estimates before it, its model, its ledger, what happened in it."""
 
+import argparse
 from pathlib import Path
 
 from adloco_p2p.cli.parser import Verbs, add_verb
@@ -67,6 +68,7 @@ def views(verbs: Verbs) -> None:
     report = add_verb(verbs, "report", "plot the run: loss, batch growth, merges, time")
     workdir(report)
     report.add_argument("--output", type=Path, required=True, metavar="DIR", help="where the pictures and tables go")
+    report.add_argument("--html", action="store_true", help="one file for a browser instead of pictures and a page")
     json_output(report)
     report.set_defaults(verb="inspect:report")
 

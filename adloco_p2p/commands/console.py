@@ -1,5 +1,6 @@
 """The one place where a verb prints: results, and the steps that lead to them."""
 
+import functools
 import itertools
 import json
 import os
@@ -11,9 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from adloco_p2p.errors import ConfigError, SwarmError
+
 if TYPE_CHECKING:
     from adloco_p2p.runtime.node.event_sink import View
     from adloco_p2p.views.members import MemberRow
+    from adloco_p2p.views.status import Status
 
 FRAME_SECONDS = 0.1
 LEAST_SECONDS = 0.5
@@ -123,8 +127,15 @@ def _is_terminal(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def open_view(*, plain: bool, is_quiet: bool = False, members: "Callable[[], Sequence[MemberRow]] | None" = None) -> "View":
-    """The live view in a terminal, one line per round elsewhere. `members`: the peers of a swarm on this machine."""
+def open_view(
+    *,
+    plain: bool,
+    is_quiet: bool = False,
+    members: "Callable[[], Sequence[MemberRow]] | None" = None,
+    workdirs: Sequence[Path] = (),
+) -> "View":
+    """The live view in a terminal, one line per round elsewhere. `members`: the peers of a swarm on this machine.
+    `workdirs`: of the nodes that the key for a pause asks."""
     if is_quiet:
         from adloco_p2p.views.plain import PlainView
 
@@ -136,4 +147,17 @@ def open_view(*, plain: bool, is_quiet: bool = False, members: "Callable[[], Seq
 
     from adloco_p2p.views.terminal import TerminalView
 
-    return TerminalView(members=members)
+    return TerminalView(members=members, pause=functools.partial(_pause, workdirs) if workdirs else None)
+
+
+def _pause(workdirs: Sequence[Path], status: "Status") -> str:
+    """Ask the nodes to pause, or those that pause to go on. Returns what the last one answers, or why it does not."""
+    from adloco_p2p.control.client import ControlClient
+
+    try:
+        for workdir in workdirs:
+            with ControlClient(workdir) as client:
+                words = client.command("resume" if status.state in ("paused", "pausing") else "pause")
+    except (SwarmError, ConfigError) as error:
+        return str(error)
+    return words

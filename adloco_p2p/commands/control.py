@@ -134,7 +134,7 @@ def watch(arguments: argparse.Namespace) -> int:
     workdir: Path = arguments.workdir
     if _starting(workdir) is None:
         _client(workdir)  # where no node runs, this fails at once
-    view = open_view(plain=arguments.plain)
+    view = open_view(plain=arguments.plain, workdirs=[workdir])
     view.start()
     try:
         client, is_told = _connect(workdir, view), False

@@ -2,13 +2,14 @@
 
 import argparse
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.config.load import load_peer, load_run, show
 from adloco_p2p.config.run_config import RunConfig
-from adloco_p2p.core.model.telemetry import Plan, Round
+from adloco_p2p.core.model.telemetry import Plan, Round, Stamped
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.disk import reported
@@ -16,6 +17,7 @@ from adloco_p2p.storage.disk import reported
 if TYPE_CHECKING:
     from adloco_p2p.training.memory_need import MemoryNeed
     from adloco_p2p.views.cost_model import Estimate, Exchange, Link
+    from adloco_p2p.views.status import Status
 
 
 def show_config(arguments: argparse.Namespace) -> int:
@@ -31,19 +33,31 @@ def show_config(arguments: argparse.Namespace) -> int:
 
 
 def report(arguments: argparse.Namespace) -> int:
-    """Draw the run from its event file."""
+    """Draw the run from the events of its peer, and from the ledger where there is one."""
     from adloco_p2p.views.event_file import read_events
-    from adloco_p2p.views.run_report import draw_report
+    from adloco_p2p.views.run_report import FORMATS, draw_report
 
     events = list(read_events(arguments.workdir / "events.jsonl"))
+    swarm = _status_of_all(arguments, events)
     with reported(arguments.output):
-        paths = draw_report(events, arguments.output)
+        paths = draw_report(events, arguments.output, swarm=swarm, formats=FORMATS, as_html=arguments.html)
     if arguments.json:
         say_json({"files": [str(path) for path in paths]})
         return 0
     for path in paths:
         say(str(path))
     return 0
+
+
+def _status_of_all(arguments: argparse.Namespace, events: Sequence[Stamped]) -> "Status | None":
+    """The run as its ledger has it; none of a run that keeps none."""
+    if not (arguments.workdir / "journal.bin").exists():
+        return None
+    from adloco_p2p.commands.audit import read_journal
+    from adloco_p2p.runtime.adapters.run_history import status_of_all
+
+    run, records = read_journal(arguments.workdir)
+    return status_of_all(run, records, events)
 
 
 def plan(arguments: argparse.Namespace) -> int:

@@ -66,7 +66,10 @@ def swarm(arguments: argparse.Namespace) -> int:
             start = ["start", *config, *settings, "--workdir", str(workdirs[0]), *common]
             members.append(spawn(start, workdirs[0], threads=threads))
             view = open_view(
-                plain=arguments.plain, is_quiet=arguments.quiet, members=lambda: [member.row() for member in members]
+                plain=arguments.plain,
+                is_quiet=arguments.quiet,
+                members=lambda: [member.row() for member in members],
+                workdirs=workdirs,
             )
             addresses = _wait_for_addresses(members[0], steps, interrupts)
             for workdir in workdirs[1:] if addresses else []:

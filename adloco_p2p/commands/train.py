@@ -18,6 +18,7 @@ from adloco_p2p.core.model.events import Stop
 from adloco_p2p.errors import ConfigError
 
 if TYPE_CHECKING:
+    from adloco_p2p.runtime.node.event_sink import View
     from adloco_p2p.storage.workdir import Workdir
 
 
@@ -41,9 +42,7 @@ def start(arguments: argparse.Namespace) -> int:
             from adloco_p2p.runtime.offline_node import train_alone
             from adloco_p2p.runtime.services import open_local
 
-            local = open_local(
-                workdir=workdir, run=run, peer_config=config, view=open_view(plain=arguments.plain, is_quiet=arguments.quiet)
-            )
+            local = open_local(workdir=workdir, run=run, peer_config=config, view=_view(arguments))
             try:
                 stop = asyncio.run(train_alone(local))
             finally:
@@ -57,7 +56,7 @@ def start(arguments: argparse.Namespace) -> int:
                     run=run,
                     initial_peers=tuple(arguments.initial_peers),
                     config=config,
-                    view=open_view(plain=arguments.plain, is_quiet=arguments.quiet),
+                    view=_view(arguments),
                     say=say,
                     should_gather=arguments.gather,
                 )
@@ -117,7 +116,7 @@ def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
                 workdir=workdir,
                 target=target,
                 config=config,
-                view=open_view(plain=arguments.plain, is_quiet=arguments.quiet),
+                view=_view(arguments),
                 say=say,
                 should_gather=arguments.gather,
             )
@@ -151,6 +150,10 @@ def _open_workdir(arguments: argparse.Namespace, config: PeerConfig) -> "Workdir
         wait_for_ports(config.host_maddrs)
     workdir.enter("importing libraries")
     return workdir
+
+
+def _view(arguments: argparse.Namespace) -> "View":
+    return open_view(plain=arguments.plain, is_quiet=arguments.quiet, workdirs=[arguments.workdir])
 
 
 def _ended(stop: Stop, arguments: argparse.Namespace) -> int:

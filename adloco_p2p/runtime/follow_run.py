@@ -21,12 +21,11 @@ from adloco_p2p.core.ledger.ledger import chain
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
-from adloco_p2p.core.model.telemetry import Round
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
-from adloco_p2p.runtime.adapters.run_history import contributions_alone, ledger_events_of
+from adloco_p2p.runtime.adapters.run_history import contributions_alone, ledger_events_of, with_newest_rounds
 from adloco_p2p.runtime.adapters.swarm_ports import NetworkMessenger
 from adloco_p2p.storage.event_log import read_events
 from adloco_p2p.storage.workdir import read_run
@@ -40,7 +39,7 @@ from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.views import units
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import Document, document, plans_of
-from adloco_p2p.views.status import apply, replay
+from adloco_p2p.views.status import replay
 from adloco_p2p.web.server import Address, Page, Server
 
 PERIOD_SECONDS = 1.0
@@ -223,11 +222,7 @@ def workdir_document(workdir: Path, run: RunConfig, from_ledger: LedgerEvents) -
     if entries:
         from_ledger.follow(entries)
         contributions = leaderboard(from_ledger.credited, sequence_length=length)
-        status, plans = from_ledger.status, from_ledger.lines
-        for stamped in own_events:
-            event = stamped.event
-            if isinstance(event, Round) and (event.round, event.instance) not in from_ledger.status.results:
-                status = apply(status, stamped)
+        status, plans = with_newest_rounds(from_ledger.status, own_events), from_ledger.lines
         source = "Read from the ledger on this machine and from its node's events, which alone have the newest rounds."
     else:
         status, plans, contributions = own, plans_of(own_events), contributions_alone(own)

@@ -28,6 +28,8 @@ class InstanceRow:
     reason: str
     num_hosts: int
     tokens_per_second: float | None
+    averaging: tuple[float, float] | None = None
+    """While it averages: seconds so far, and seconds of the last time; none where that is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +53,6 @@ def _role(seat: RosterLine) -> str:
     if seat.is_keeper:
         return "keeper"
     return f"on probation for {seat.probation} more reports" if seat.probation else ""
-
-
-def ban_words(status: Status) -> dict[str, str]:
-    """Banned peer -> when, by whom and why."""
-    return {
-        peer: f"banned in round {ban.round} by {ban.by}{f': {units.one_line(ban.reason)}' if ban.reason else ''}"
-        for peer, ban in sorted(status.bans.items())
-    }
 
 
 def task_words(claim: TaskScores) -> list[str]:
@@ -328,7 +322,15 @@ def _instance_row(status: Status, instance: int, planned: InstanceLine | None) -
         reason=planned.reason if planned else "",
         num_hosts=len(planned.hosts) if planned else 0,
         tokens_per_second=activity.tokens_per_second if activity else None,
+        averaging=_averaging(status, activity, result) if phase == "averaging" else None,
     )
+
+
+def _averaging(status: Status, activity: Activity | None, last: RoundResult | None) -> tuple[float, float] | None:
+    usual = last.seconds.get("averaging", 0.0) if last is not None else 0.0
+    if activity is None or activity.since is None or status.last_time is None or usual <= 0.0:
+        return None
+    return status.last_time - activity.since, usual
 
 
 _AFTER_TRAINING = frozenset(

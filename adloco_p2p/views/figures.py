@@ -135,7 +135,7 @@ class Abscissa:
 
 
 def abscissas(status: Status) -> tuple[Abscissa, Abscissa, Abscissa]:
-    """Samples, rounds, time; all are of this peer and all its instances, so that instances compare at equal cost."""
+    """Samples, rounds, time, of all instances, so that they compare at equal cost. The status of a ledger names no peer."""
     rounds = sorted({result.round for result in status.results.values()})
     samples = dict.fromkeys([*rounds, *(round_ + 1 for round_ in rounds)], 0.0)
     seconds = dict(samples)
@@ -148,7 +148,7 @@ def abscissas(status: Status) -> tuple[Abscissa, Abscissa, Abscissa]:
         samples[round_ + 1], seconds[round_ + 1] = done, clock
     unit, divisor = ("hours", 3600.0) if clock > 7200 else ("minutes", 60.0) if clock > 120 else ("seconds", 1.0)
     return (
-        Abscissa(name="samples", label="samples trained by this peer, all instances", at_boundary=samples),
+        Abscissa(name="samples", label=f"samples of {'this peer' if status.peer else 'all peers'}", at_boundary=samples),
         Abscissa(name="rounds", label="outer rounds", at_boundary={boundary: float(boundary) for boundary in samples}),
         Abscissa(
             name="time",

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from adloco_p2p.core.ledger.contributions import Contribution
 from adloco_p2p.core.model.telemetry import Plan, Stamped
-from adloco_p2p.views import derived, units
+from adloco_p2p.views import derived, overview, units
 from adloco_p2p.views.cost_model import round_bytes
 from adloco_p2p.views.ledger_events import LedgerLine
 from adloco_p2p.views.metrics import measures
@@ -56,7 +56,7 @@ def document(
         },
         "source": source,
         "now": _now(status, contributions, own),
-        "instances": _instances(status),
+        "instances": _instances(status, own),
         "decisions": [
             asdict(decision)
             | {
@@ -68,7 +68,9 @@ def document(
         ],
         "peers": peers[:MAX_PEERS],
         "num_peers": len(peers),
-        "bans": [{"peer": _text(peer), "words": _text(words)} for peer, words in derived.ban_words(status).items()][:MAX_PEERS],
+        "bans": [{"peer": _text(peer), "words": _text(words)} for peer, words in overview.ban_words(status).items()][
+            :MAX_PEERS
+        ],
         "tasks": [
             {"peer": _text(claim.peer), "round": claim.round, "words": [_text(words) for words in derived.task_words(claim)]}
             for claim in [*status.task_scores.values()][::-1]
@@ -96,6 +98,9 @@ def _now(status: Status, contributions: Sequence[Contribution], own: Status | No
         "round": current,
         "samples_given": given,
         "is_finished": is_finished,
+        "seconds_left": _rounded(derived.eta_seconds(own)) if own is not None else None,
+        "tokens_per_second": _rounded(overview.swarm_tokens_per_second(own)) if own is not None else None,
+        "join": f"adloco-peer join --initial-peers '{own.join_link}' --workdir my-peer" if own and own.join_link else "",
         "orders": _text(status.warnings.get(ORDERS, "")),
         "is_last_agreed": any(plan.is_last for plan in status.plans),
         "fraction": min(1.0, fraction),
@@ -106,9 +111,10 @@ def _now(status: Status, contributions: Sequence[Contribution], own: Status | No
     }
 
 
-def _instances(status: Status) -> list[Document]:
+def _instances(status: Status, own: Status | None) -> list[Document]:
     trained = _samples_by_round(status)
     rows = {row.instance: row for row in derived.instance_rows(status)}
+    ends = dict(derived.round_ends(own)) if own is not None else {}
     found: list[Document] = []
     for instance, life in sorted(status.lives.items()):
         row = rows.get(instance)
@@ -128,16 +134,18 @@ def _instances(status: Status) -> list[Document]:
                 "loss": _rounded(points[-1].loss) if points else None,
                 "heldout": _rounded(derived.latest_heldout(status, instance)),
                 "samples": sum(point.samples for point in points),
-                "points": [_point(point, trained) for point in _thinned(points)],
+                "points": [_point(point, trained, ends) for point in _thinned(points)],
             }
         )
     return found
 
 
-def _point(point: RoundResult, trained: Mapping[int, int]) -> Document:
+def _point(point: RoundResult, trained: Mapping[int, int], ends: Mapping[int, float]) -> Document:
+    """`ends`: running time of this machine's node at the ends of the rounds that it has seen."""
     return {
         "round": point.round,
         "samples": trained[point.round],
+        "seconds": _rounded(ends.get(point.round)),
         "loss": _rounded(point.loss),
         "heldout": _rounded(point.heldout_loss),
         "requested": point.requested_batch,

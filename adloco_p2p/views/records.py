@@ -15,6 +15,8 @@ class Activity:
     num_steps: int = 0
     loss: float | None = None
     tokens_per_second: float | None = None
+    since: float | None = None
+    """Unix seconds at which the phase began; none while inner steps are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

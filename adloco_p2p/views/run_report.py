@@ -2,18 +2,22 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adloco_p2p.core.model.telemetry import Stamped
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.views import derived, units
+from adloco_p2p.views.html_report import Rows, Section, html_page
 from adloco_p2p.views.status import Status, replay
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 CAPTIONS = {
-    "loss_by_samples.png": "Loss against the samples that this peer trained on.",
+    "loss_by_samples.png": "Loss against the samples of the run: of all peers, where there is a ledger.",
     "loss_by_rounds.png": "Loss against outer rounds.",
     "loss_by_time.png": "Loss against running time.",
     "batches.png": "The batch that the test asked for, and the one that was used.",
@@ -24,34 +28,78 @@ CAPTIONS = {
 """Pictures in the order of the page."""
 
 
-def draw_report(events: Iterable[Stamped], output: Path) -> list[Path]:
-    """Write the pictures, `report.json` and `report.md` into the folder `output`; return the files, the page last.
+FORMATS = ("png", "svg", "pdf")
+"""For the screen, for a page, for print."""
 
-    Raises ConfigError where no round has finished: there is nothing to draw.
+
+def draw_report(
+    events: Iterable[Stamped],
+    output: Path,
+    *,
+    swarm: Status | None = None,
+    formats: Sequence[str] = FORMATS[:1],
+    as_html: bool = False,
+) -> list[Path]:
+    """Write the pictures, `report.json` and `report.md` into the folder `output`; return the files, the page last.
+    `as_html`: one file instead, `report.html`, that needs no other.
+
+    `swarm`: the run as its ledger has it, with the losses of all peers; without it those of this one are drawn. Raises
+    ConfigError where no round has finished: there is nothing to draw.
     """
     status = replay(events)
     if not status.results:
         raise ConfigError(f"{output}: no report, because no round has finished yet", code="E212")
     output.mkdir(parents=True, exist_ok=True)
-    pictures = _pictures(status, output)
+    figures = _figures(status, swarm)
     summary = summarise(status)
+    sections = _sections(status, summary)
+    heading = f"{units.one_line(status.name)}: report of run {units.short_digest(status.run)}"
+    if as_html:
+        page = output / "report.html"
+        page.write_text(html_page(heading, sections, {CAPTIONS[name]: figure for name, figure in figures.items()}), "utf-8")
+        return [page]
+    pictures = _save(figures, output, formats)
     numbers, page = output / "report.json", output / "report.md"
     numbers.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    page.write_text(_page(status, summary), encoding="utf-8")
+    page.write_text(_page(heading, sections), encoding="utf-8")
     return [*pictures, numbers, page]
 
 
-def _pictures(status: Status, output: Path) -> list[Path]:
+def _figures(status: Status, swarm: Status | None) -> "dict[str, Figure]":
+    """By their names in CAPTIONS, in that order."""
     from adloco_p2p.views import figures
 
-    drawn = {f"loss_by_{abscissa.name}.png": figures.loss(status, abscissa) for abscissa in figures.abscissas(status)}
-    drawn["batches.png"] = figures.batches(status)
-    drawn["family.png"] = figures.family(status)
-    drawn["seconds.png"] = figures.seconds(status)
-    drawn["bytes.png"] = figures.traffic(status)
-    for name in CAPTIONS:
-        drawn[name].savefig(output / name, dpi=figures.DOTS_PER_INCH, facecolor="white")
-    return [output / name for name in CAPTIONS]
+    run = status if swarm is None else replace(swarm, unigram_entropy=status.unigram_entropy)
+    by_samples, by_rounds, _ = figures.abscissas(run)
+    timed = _timed(run, status)
+    drawn = {
+        "loss_by_samples.png": figures.loss(run, by_samples),
+        "loss_by_rounds.png": figures.loss(run, by_rounds),
+        "loss_by_time.png": figures.loss(timed, figures.abscissas(timed)[2]),
+        "batches.png": figures.batches(status),
+        "family.png": figures.family(status),
+        "seconds.png": figures.seconds(status),
+        "bytes.png": figures.traffic(status),
+    }
+    return {name: drawn[name] for name in CAPTIONS}
+
+
+def _timed(run: Status, own: Status) -> Status:
+    """The rounds of the run that this peer has seen end, at its running time then: a ledger has no clock."""
+    ends: dict[int, float] = {}
+    for result in own.results.values():
+        ends[result.round] = max(ends.get(result.round, 0.0), result.elapsed_seconds)
+    seen = {key: replace(result, elapsed_seconds=ends[key[0]]) for key, result in run.results.items() if key[0] in ends}
+    return replace(run, results=seen)
+
+
+def _save(drawn: "Mapping[str, Figure]", output: Path, formats: Sequence[str]) -> list[Path]:
+    from adloco_p2p.views.figures import DOTS_PER_INCH
+
+    paths = [(output / name).with_suffix(f".{kind}") for kind in formats for name in drawn]
+    for path in paths:
+        drawn[path.with_suffix(".png").name].savefig(path, dpi=DOTS_PER_INCH, facecolor="white")
+    return paths
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -117,56 +165,60 @@ def _instance(status: Status, instance: int) -> dict[str, Any]:
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-def _page(status: Status, summary: Mapping[str, Any]) -> str:
-    sections = [
-        f"# {units.one_line(status.name)}: report of run {units.short_digest(status.run)}",
-        _overview(status, summary),
-        "## Instances",
-        _instances(summary),
-        "## Decisions",
-        _decisions(status),
-        *(["## Tasks", _tasks(status)] if status.task_scores else []),
-        *(["## Troubles", _troubles(status)] if status.incidents else []),
-        "## Pictures",
-        *(f"![{caption}]({name})\n\n{caption}" for name, caption in CAPTIONS.items()),
-        "The numbers are in [report.json](report.json).",
+def _sections(status: Status, summary: Mapping[str, Any]) -> list[Section]:
+    return [
+        ("", _overview(status, summary)),
+        ("Instances", _instances(summary)),
+        ("Decisions", _decisions(status)),
+        *([("Tasks", _tasks(status))] if status.task_scores else []),
+        *([("Troubles", _troubles(status))] if status.incidents else []),
     ]
-    return "\n\n".join(sections) + "\n"
 
 
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [header, tuple("---" for _ in header), *rows]
+def _page(heading: str, sections: Sequence[Section]) -> str:
+    parts = [f"# {heading}"]
+    for title, rows in sections:
+        parts += [f"## {title}"] if title else []
+        parts.append(_table(rows))
+    parts += ["## Pictures", *(f"![{caption}]({name})\n\n{caption}" for name, caption in CAPTIONS.items())]
+    parts.append("The numbers are in [report.json](report.json).")
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(rows: Rows) -> str:
+    """In Markdown; a single cell is a sentence."""
+    if len(rows) == 1:
+        return rows[0][0]
+    lines = [rows[0], tuple("---" for _ in rows[0]), *rows[1:]]
     return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |" for cells in lines)
 
 
-def _overview(status: Status, summary: Mapping[str, Any]) -> str:
+def _overview(status: Status, summary: Mapping[str, Any]) -> Rows:
     totals = derived.totals(status)
     loss = derived.final_heldout(status)
     state = "finished" if status.finish is not None else "not finished"
     entropy = "" if status.unigram_entropy is None else f" (unigram entropy of the text: {status.unigram_entropy:.3f})"
-    return _table(
+    return [
         ("", ""),
-        [
-            ("peer", f"{units.one_line(status.peer)} on {status.device}"),
-            ("mode", status.mode),
-            ("run", f"{derived.position(status)}, {state}"),
-            ("rounds", f"{summary['rounds']}, by this peer"),
-            ("held-out loss", f"{units.loss(loss)} nats per token{entropy}"),
-            ("perplexity", units.perplexity(loss)),
-            ("trained", f"{units.count(totals.samples)} samples, {units.count(totals.tokens)} tokens, by this peer"),
-            ("network", f"{units.size(totals.bytes_sent)} sent, {units.size(totals.bytes_received)} received"),
-            *(
-                (f"of it {kind}", f"{units.size(sent)} sent, {units.size(received)} received")
-                for kind, (sent, received) in derived.traffic_by_kind(status).items()
-            ),
-            ("per token", f"{units.size(derived.bytes_per_token(status))} sent, all traffic, by the tokens of this peer"),
-            ("running time", units.duration(status.elapsed_seconds)),
-            ("of it computing", units.percent(derived.compute_utilisation(status))),
-        ],
-    )
+        ("peer", f"{units.one_line(status.peer)} on {status.device}"),
+        ("mode", status.mode),
+        ("run", f"{derived.position(status)}, {state}"),
+        ("rounds", f"{summary['rounds']}, by this peer"),
+        ("held-out loss", f"{units.loss(loss)} nats per token{entropy}"),
+        ("perplexity", units.perplexity(loss)),
+        ("trained", f"{units.count(totals.samples)} samples, {units.count(totals.tokens)} tokens, by this peer"),
+        ("network", f"{units.size(totals.bytes_sent)} sent, {units.size(totals.bytes_received)} received"),
+        *(
+            (f"of it {kind}", f"{units.size(sent)} sent, {units.size(received)} received")
+            for kind, (sent, received) in derived.traffic_by_kind(status).items()
+        ),
+        ("per token", f"{units.size(derived.bytes_per_token(status))} sent, all traffic, by the tokens of this peer"),
+        ("running time", units.duration(status.elapsed_seconds)),
+        ("of it computing", units.percent(derived.compute_utilisation(status))),
+    ]
 
 
-def _instances(summary: Mapping[str, Any]) -> str:
+def _instances(summary: Mapping[str, Any]) -> Rows:
     rows = (
         (
             str(row["instance"]),
@@ -179,15 +231,15 @@ def _instances(summary: Mapping[str, Any]) -> str:
         )
         for row in summary["instances"]
     )
-    return _table(("instance", "rounds", "samples", "loss", "held-out", "largest batch", "end"), rows)
+    return [("instance", "rounds", "samples", "loss", "held-out", "largest batch", "end"), *rows]
 
 
-def _decisions(status: Status) -> str:
+def _decisions(status: Status) -> Rows:
     if not status.decisions:
-        return "None: no instance was forked or merged, and no mode was switched."
-    return _table(
+        return [("None: no instance was forked or merged, and no mode was switched.",)]
+    return [
         ("before round", "what", "instances", "weights", "why"),
-        (
+        *(
             (
                 str(decision.round),
                 decision.kind,
@@ -197,24 +249,24 @@ def _decisions(status: Status) -> str:
             )
             for decision in status.decisions
         ),
-    )
+    ]
 
 
-def _tasks(status: Status) -> str:
+def _tasks(status: Status) -> Rows:
     """As peers claim them: nobody checks them."""
-    return _table(
+    return [
         ("before round", "claimed by", "scores"),
-        (
+        *(
             (str(claim.round), units.one_line(claim.peer), "; ".join(derived.task_words(claim)))
             for claim in status.task_scores.values()
         ),
-    )
+    ]
 
 
-def _troubles(status: Status) -> str:
-    return _table(
+def _troubles(status: Status) -> Rows:
+    return [
         ("round", "instance", "what"),
-        (
+        *(
             (
                 str(incident.round),
                 units.MISSING if incident.instance is None else str(incident.instance),
@@ -222,4 +274,4 @@ def _troubles(status: Status) -> str:
             )
             for incident in status.incidents
         ),
-    )
+    ]

@@ -238,7 +238,7 @@ def _phase(event: telemetry.Phase, status: Status) -> Status:
         return status  # its inner steps did not wait for the end of this round
     if known is None or known.round != event.round:
         known = Activity(round=event.round, phase=event.phase)
-    return _active(status, event.instance, replace(known, phase=event.phase))
+    return _active(status, event.instance, replace(known, phase=event.phase, since=status.last_time))
 
 
 @fold.register

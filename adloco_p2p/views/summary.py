@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from adloco_p2p.views import derived, units
+from adloco_p2p.views import derived, overview, units
 from adloco_p2p.views.metrics import Measure, measures
 from adloco_p2p.views.status import Status
 
@@ -46,7 +46,7 @@ def summary(status: Status) -> dict[str, Any]:
         ],
         "conditions": [
             *({"key": key, "message": message} for key, message in status.warnings.items()),
-            *({"key": f"ban {peer}", "message": f"{peer} is {words}"} for peer, words in derived.ban_words(status).items()),
+            *({"key": f"ban {peer}", "message": f"{peer} is {words}"} for peer, words in overview.ban_words(status).items()),
         ],
     }
 

@@ -6,8 +6,10 @@ Another site that a browser shows cannot read along: names other than this machi
 """
 
 import asyncio
+import csv
 import gzip
 import hashlib
+import io
 import ipaddress
 import json
 import os
@@ -27,6 +29,8 @@ KEEPALIVE_SECONDS = 15.0
 """A quiet event stream sends a sign of life, so that a dead connection is noticed."""
 STOP_SECONDS = 0.2
 """For answers under way; the streams of events would never end by themselves."""
+POINT_FIELDS = ("round", "samples", "seconds", "loss", "heldout", "requested", "effective", "mode")
+"""Of the points of a curve in the document, in the order of the columns."""
 _SECURITY = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self';"
@@ -135,7 +139,7 @@ class Page:
     @property
     def routes(self) -> dict[str, Handler]:
         assets = {path: _asset(name, kind) for path, (name, kind) in _ASSETS.items()}
-        return {**assets, "/api/run": self._run, "/api/events": self._events}
+        return {**assets, "/api/run": self._run, "/api/run.csv": self._table, "/api/events": self._events}
 
     def show(self, document: Mapping[str, object]) -> None:
         """Replace the document. An unchanged one is not sent again."""
@@ -155,6 +159,17 @@ class Page:
             headers["Content-Encoding"] = "gzip"
             body = await asyncio.to_thread(gzip.compress, body, 5)
         return web.Response(body=body, content_type="application/json", headers=headers)
+
+    async def _table(self, request: web.Request) -> web.Response:
+        """The curves as comma-separated values, one line per round and instance."""
+        del request
+        written = io.StringIO()
+        rows = csv.DictWriter(written, ["instance", *POINT_FIELDS], extrasaction="ignore", lineterminator="\n")
+        rows.writeheader()
+        for instance in json.loads(self._body).get("instances", []):
+            rows.writerows({"instance": instance["id"], **point} for point in instance["points"])
+        headers = {"Content-Disposition": 'attachment; filename="run.csv"'}
+        return web.Response(text=written.getvalue(), content_type="text/csv", headers=headers)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events: the tag of the newest document, whenever there is another one."""

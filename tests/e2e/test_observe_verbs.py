@@ -22,7 +22,8 @@ from adloco_p2p.core.ledger.ledger import chain
 from adloco_p2p.core.model.telemetry import Checkpoint, Stamped, Started
 from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
-from adloco_p2p.runtime.follow_run import ledger_events_of, workdir_document
+from adloco_p2p.runtime.adapters.run_history import ledger_events_of
+from adloco_p2p.runtime.follow_run import workdir_document
 from adloco_p2p.storage.workdir import read_run
 from tests.e2e.processes import CONNECTED, ROUNDS, begin_warm, events, run, write_config
 from tests.e2e.swarm_processes import LOOPBACK, PeerProcess, wait, write_swarm_config

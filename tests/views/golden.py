@@ -11,8 +11,8 @@ from rich.console import Console
 
 from adloco_p2p.views.metrics import measures
 from adloco_p2p.views.plain import PlainView
+from adloco_p2p.views.screen import render
 from adloco_p2p.views.status import Status
-from adloco_p2p.views.terminal import render
 from tests.views.synthetic import events, replay, stamped
 
 FOLDER = Path(__file__).parent / "golden"

@@ -7,12 +7,15 @@ import string
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from adloco_p2p.core.ledger.contributions import Contribution, credited, leaderboard
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model.types import PeerId
-from adloco_p2p.views import page
+from adloco_p2p.views import derived, overview, page
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import document, plans_of
+from adloco_p2p.web.server import POINT_FIELDS
 from tests.core.agreement.test_consensus import RULES
 from tests.core.agreement.test_observer import members, trained
 from tests.core.core_values import peer
@@ -167,3 +170,19 @@ def test_a_run_that_counts_samples_shows_how_many_were_given_out() -> None:
     found = shown(events(6, samples=given), own=replay(events(6, samples=given)))
     assert (found["run"]["rounds"], found["run"]["samples"]) == (None, given)
     assert (found["now"]["round"], found["now"]["samples_given"], found["now"]["fraction"]) == (6, given, 1.0)
+
+
+def test_the_node_of_this_machine_adds_clock_speed_and_the_way_in() -> None:
+    made = events(9)
+    link = {"event": "listening", "time": made[0]["time"], "join_link": "adloco://x?peer=y"}
+    own = replay([made[0], link, *made[1:-3]])
+    found = shown(made, own=own)
+    ends = dict(derived.round_ends(own))
+    points = [point for instance in found["instances"] for point in instance["points"]]
+    assert {point["round"]: point["seconds"] for point in points if point["seconds"] is not None} == pytest.approx(ends)
+    assert found["now"]["seconds_left"] == pytest.approx(derived.eta_seconds(own))
+    assert found["now"]["tokens_per_second"] == pytest.approx(overview.swarm_tokens_per_second(own))
+    assert found["now"]["join"] == "adloco-peer join --initial-peers 'adloco://x?peer=y' --workdir my-peer"
+    alone = shown(made)
+    assert alone["now"]["join"] == "" and alone["now"]["seconds_left"] is None
+    assert all(set(POINT_FIELDS) <= set(point) for point in points)

@@ -3,9 +3,11 @@
 import itertools
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.views import figures
 from adloco_p2p.views.event_file import read_events
-from adloco_p2p.views.run_report import CAPTIONS, draw_report, summarise
+from adloco_p2p.views.run_report import CAPTIONS, FORMATS, _figures, _save, draw_report, summarise
 from tests.views.synthetic import Made, events, replay, stamped
 
 
@@ -165,3 +167,49 @@ def test_only_a_report_needs_matplotlib() -> None:
         "assert not {'matplotlib', 'torch', 'hivemind', 'grpc'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def drawn_losses(figure: Any) -> dict[str, int]:
+    """Label of the horizontal axis -> held-out points, which the thick lines have."""
+    (axes,) = figure.axes
+    thick = [line for line in axes.get_lines() if line.get_linewidth() > 2.0]
+    return {axes.get_xlabel(): sum(len(line.get_xdata()) for line in thick)}
+
+
+def test_the_losses_of_all_peers_are_those_of_the_ledger() -> None:
+    """This peer evaluated every third round; the ledger has each of them, and no clock."""
+    own = replay(
+        [{**event, "heldout_loss": None} if event["event"] == "round" and event["round"] % 3 else event for event in events(9)]
+    )
+    results = {
+        key: replace(result, elapsed_seconds=0.0, samples=4 * result.samples)
+        for key, result in replay(events(9)).results.items()
+    }
+    swarm = replace(replay(events(9)), peer="", results=results, unigram_entropy=None)
+    alone, together = _figures(own, None), _figures(own, swarm)
+    ((label, most),) = drawn_losses(together["loss_by_samples.png"]).items()
+    ((own_label, fewer),) = drawn_losses(alone["loss_by_samples.png"]).items()
+    assert label == "samples of all peers" and own_label == "samples of this peer"
+    counted = [sum(result.heldout_loss is not None for result in each.results.values()) for each in (swarm, own)]
+    assert [most, fewer] == counted and most > fewer > 0
+    axes = together["loss_by_time.png"].axes[0]
+    last = max(float(value) for line in axes.get_lines() for value in line.get_xdata())
+    assert last == pytest.approx(max(result.elapsed_seconds for result in own.results.values()))
+
+
+def test_one_file_for_a_browser_needs_nothing_else(tmp_path: Path) -> None:
+    made = [{**event, "name": "<script>alert(1)</script>"} if event["event"] == "started" else event for event in events(3)]
+    (page,) = draw_report(map(stamped, made), tmp_path, as_html=True)
+    assert page.name == "report.html" and [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    text = page.read_text("utf-8")
+    assert text.count("<svg") == text.count("<figure>") == len(CAPTIONS)
+    assert all(caption in text for caption in CAPTIONS.values())
+    assert "<script" not in text and "&lt;script&gt;" in text
+    assert not re.findall(r"(?:src|href)=\"(?!#)", text.replace('xlink:href="#', ""))
+
+
+def test_every_format_has_its_own_file(tmp_path: Path) -> None:
+    drawn = {"family.png": figures.family(replay(events(2)))}
+    files = _save(drawn, tmp_path, FORMATS)
+    assert [file.name for file in files] == ["family.png", "family.svg", "family.pdf"]
+    assert [file.read_bytes()[:4] for file in files] == [b"\x89PNG", b"<?xm", b"%PDF"]

@@ -1,14 +1,21 @@
 """The screen as text, at many sizes."""
 
 import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from adloco_p2p.views import derived, units
+from adloco_p2p.views.keyboard import Keyboard
 from adloco_p2p.views.members import member_row
+from adloco_p2p.views.screen import Around, render
 from adloco_p2p.views.status import Status
-from adloco_p2p.views.terminal import TerminalView, render
+from adloco_p2p.views.terminal import TerminalView
 from tests.views.golden import FOLDER, expected_files, screen, status_at
 from tests.views.synthetic import OTHERS, START, THIS, events, replay, stamped
 
@@ -34,15 +41,15 @@ def test_nothing_exceeds_the_terminal(width: int, height: int) -> None:
 
 def test_columns_drop_by_priority() -> None:
     narrow, middle, wide = (screen(status_at(*BUSY), width, 24).splitlines()[5] for width in (40, 80, 120))
-    assert " ".join(narrow.split()) == "id phase inner steps"
-    assert " ".join(middle.split()) == "id phase inner steps loss held-out asked -> batch mode"
-    assert " ".join(wide.split()) == "id phase inner steps loss held-out asked -> batch mode hosts tokens/s"
+    assert " ".join(narrow.split()) == "id phase this round"
+    assert " ".join(middle.split()) == "id phase this round loss held-out batch mode"
+    assert " ".join(wide.split()) == "id phase this round loss held-out batch mode hosts tokens/s"
 
 
 def test_the_header_says_when_the_work_began_to_count_and_what_a_token_costs() -> None:
     status = status_at(*BUSY)
     price = units.size(derived.bytes_per_token(status))
-    assert f"{price} sent per token  first counted after 21.5 s" in screen(status, 80, 24)
+    assert f"{price} sent per token  first counted after 21.5 s" in screen(status, 80, 40)
     again = replay([*events()[:-1], events()[0]])  # started again: of the new session nothing counts yet
     assert "first counted" not in screen(again, 200, 60) and f"{price[-2:]} sent per token" in screen(again, 200, 60)
 
@@ -80,7 +87,7 @@ def test_the_peers_of_a_swarm_stand_in_place_of_the_planned_ones() -> None:
     rows = [member_row("peer-0", status_at(*BUSY)), member_row("peer-1", Status(), outside="importing libraries")]
     console = Console(file=io.StringIO(), width=80, height=24, color_system=None)
     with console.capture() as capture:
-        console.print(render(status_at(*BUSY), 80, 24, rows))
+        console.print(render(status_at(*BUSY), 80, 24, Around(members=rows)))
     text = capture.get()
     assert "Peers of this swarm (2)" in text and "importing libraries" in text and "hosts instances" not in text
 
@@ -121,3 +128,125 @@ def test_the_terminal_view_leaves_its_last_screen_behind() -> None:
     assert enter in file.getvalue()
     after = file.getvalue().rsplit(leave, 1)[1]
     assert "finished in 5m17s" in after
+
+
+def test_every_peer_has_its_uplink_at_80_columns_where_it_was_measured() -> None:
+    plan = next(event for event in events() if event["event"] == "plan")
+    roster = [{**entry, "upload_bytes_per_second": 2e6 if entry["peer"] == OTHERS[1] else 0.0} for entry in plan["roster"]]
+    lines = screen(replay([events()[0], {**plan, "roster": roster}]), 80, 24).splitlines()
+    assert [line.split()[-1] for line in lines if " uplink " in line] == ["instances"]
+    assert sum("2.00 MB" in line for line in lines) == 1
+
+
+def test_the_batch_says_how_much_more_would_help() -> None:
+    lines = screen(status_at(*BUSY), 80, 24).splitlines()
+    assert [" ".join(line.split()[-4:-1]) for line in lines if line.endswith("capped")] == ["64 of 91", "64 of 104"]
+    last = [line for line in screen(replay(events()), 80, 24).splitlines() if line.endswith("accumulate")]
+    assert [line.split()[-2] for line in last] == ["682"]  # no less than the 678 that were asked for
+
+
+def shown(status: Status, around: Around, width: int = 80, height: int = 24) -> str:
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
+    with console.capture() as capture:
+        console.print(render(status, width, height, around))
+    return capture.get()
+
+
+def test_pages_and_keys_take_the_place_of_the_tables() -> None:
+    status = status_at(*BUSY)
+    assert "? help  q leave" in shown(status, Around(has_keys=True)) and "q leave" not in shown(status, Around())
+    text = shown(status, Around(page="help", has_keys=True))
+    assert "the number to watch" in text and "Peers (" not in text and "round 14/24" in text
+    reasons = shown(status, Around(page="reasons"))
+    assert "instance 2  norm test asks 104" in reasons and "norm test asks 104" not in shown(status, Around())
+    log = shown(status, Around(page="log", log=[f"line {number}" for number in range(50)]))
+    assert "line 49" in log and "line 10" not in log
+    for page in ("help", "log", "reasons", ""):
+        for height in (3, 8, 24, 60):
+            busy = Around(page=page, log=["a"] * 99, load="processor 5%", notice="paused", has_keys=True)
+            assert len(shown(status, busy, 40, height).splitlines()) <= height
+
+
+def test_averaging_shows_the_seconds_so_far_of_those_of_the_last_round() -> None:
+    made = events()
+    at = next(
+        index
+        for index, event in enumerate(made)
+        if (event["event"], event.get("phase"), event.get("round")) == ("phase", "averaging", 9)
+    )
+    later = {"event": "bandwidth", "time": made[at]["time"] + 3.0}
+    status = replay([*made[: at + 1], later])
+    row = next(row for row in derived.instance_rows(status) if row.phase == "averaging")
+    last = status.results[8, row.instance].seconds["averaging"]
+    assert row.averaging == pytest.approx((3.0, last))
+    assert f"3/{max(round(last), 1)} s" in screen(status, 80, 24)
+    assert all(row.averaging is None for row in derived.instance_rows(status_at(*BUSY)))
+
+
+def pressing(view: TerminalView, keys: str) -> str:
+    for key in keys:
+        view.press(key)
+    view._console = Console(file=io.StringIO(), width=80, height=40, color_system=None)
+    with view._console.capture() as capture:
+        view._console.print(view._render())
+    return capture.get()
+
+
+def test_keys_turn_pages_pause_the_node_and_leave_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr("os.kill", lambda _process, number: sent.append(number))
+    asked: list[str] = []
+    view = TerminalView(pause=lambda status: asked.append(status.state) or "ends round 24, then pauses")  # type: ignore[func-returns-value]
+    for event in events():
+        view.update(stamped(event))
+    assert "finished  rounds 24/24" in pressing(view, "l")
+    assert "the number to watch" in pressing(view, "?")
+    assert "Peers (4)" in pressing(view, "?x")
+    assert "ends round 24, then pauses" in pressing(view, "p") and asked == ["finished"]
+    assert "leaving after this round" in pressing(view, "qq") and sent == [signal.SIGINT]
+    assert "nothing to pause here" in pressing(TerminalView(), "p")
+
+
+KEYS_OF_A_TERMINAL = """
+import fcntl, sys, termios, threading
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from adloco_p2p.views.keyboard import Keyboard
+pressed, is_over = [], threading.Event()
+def press(key):
+    pressed.append(key)
+    if key == "x":
+        is_over.set()
+before = termios.tcgetattr(0)
+keyboard = Keyboard(press)
+print(keyboard.start(), termios.tcgetattr(0) != before, flush=True)
+is_over.wait()
+keyboard.stop()
+keyboard.stop()
+print(pressed, termios.tcgetattr(0) == before, flush=True)
+"""
+
+
+def test_a_terminal_is_read_key_by_key_and_given_back() -> None:
+    outer, inner = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", KEYS_OF_A_TERMINAL],
+        stdin=inner,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "True True\n"
+        os.write(outer, b"lx")
+        words = process.stdout.readline()
+    os.close(outer)
+    os.close(inner)
+    assert words == "['l', 'x'] True\n"
+
+
+def test_where_the_input_is_no_terminal_no_key_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyboard = Keyboard(lambda key: None)
+    with Path(os.devnull).open() as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        assert not keyboard.start()
+    keyboard.stop()

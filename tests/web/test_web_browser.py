@@ -65,7 +65,10 @@ def test_it_draws_without_a_complaint_and_fits(size: tuple[int, int], is_dark: b
                 "['color', 'backgroundColor'].map((name) => getComputedStyle(document.body)[name])"
             )
             assert (sum(map(int, _numbers(ink))) > sum(map(int, _numbers(back)))) == is_dark
-            await opened.evaluate("document.querySelector('[data-axis=samples]').click()")
+            for button in ("#log", "#smooth", "[data-axis=tokens]", "[data-axis=seconds]", "[data-axis=samples]"):
+                await opened.evaluate(f"document.querySelector('{button}').click()")
+                assert await opened.evaluate("document.querySelectorAll('#loss path.curve').length") >= 4
+                assert await opened.evaluate(f"document.querySelector('{button}').ariaPressed") == "true"
             picture = await opened.picture()
             assert opened.problems == []
             assert opened.asked and all(asked.startswith(url) for asked in opened.asked), opened.asked

@@ -61,6 +61,24 @@ def test_every_answer_forbids_what_the_page_does_not_need() -> None:
     asyncio.run(scenario())
 
 
+def test_the_curves_can_be_had_as_a_table() -> None:
+    async def scenario() -> str:
+        page = Page()
+        async with serving(page) as session:
+            async with session.get("/api/run.csv") as reply:
+                assert (await reply.text()).count("\n") == 1  # before the first round: the header
+            point = dict.fromkeys(server.POINT_FIELDS, None) | {"round": 3, "loss": 2.5, "mode": "single", "more": 1}
+            page.show({"instances": [{"id": 7, "points": [point, {**point, "round": 4}]}]})
+            async with session.get("/api/run.csv") as reply:
+                assert reply.content_type == "text/csv" and "run.csv" in reply.headers["Content-Disposition"]
+                assert "Content-Security-Policy" in reply.headers
+                return await reply.text()
+
+    lines = asyncio.run(scenario()).splitlines()
+    assert lines[0].split(",") == ["instance", *server.POINT_FIELDS]
+    assert lines[1:] == ["7,3,,,2.5,,,,single", "7,4,,,2.5,,,,single"]
+
+
 def test_only_reading_is_served_and_only_within_limits() -> None:
     async def scenario() -> None:
         async with serving(Page()) as session:

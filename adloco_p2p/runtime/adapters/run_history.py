@@ -1,12 +1,15 @@
 """The history of a run as its views and programs read it: folded from a ledger, or from the events of one node."""
 
+from collections.abc import Iterable, Sequence
+
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger.contributions import Contribution
-from adloco_p2p.core.model.telemetry import Started
+from adloco_p2p.core.ledger.ledger import chain
+from adloco_p2p.core.model.telemetry import Round, Stamped, Started
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
 from adloco_p2p.views.ledger_events import LedgerEvents
-from adloco_p2p.views.status import Status
+from adloco_p2p.views.status import Status, apply
 
 
 def ledger_events_of(run: RunConfig) -> LedgerEvents:
@@ -37,3 +40,20 @@ def contributions_alone(own: Status) -> list[Contribution]:
             last_round=max(result.round for result in results),
         )
     ]
+
+
+def with_newest_rounds(status: Status, own_events: Iterable[Stamped]) -> Status:
+    """The status of a ledger with the rounds that only a node has: the reports of the last ones are not in the ledger yet."""
+    known = status.results
+    for stamped in own_events:
+        event = stamped.event
+        if isinstance(event, Round) and (event.round, event.instance) not in known:
+            status = apply(status, stamped)
+    return status
+
+
+def status_of_all(run: RunConfig, records: Sequence[object], own_events: Sequence[Stamped]) -> Status:
+    """The run of the journal's records, and of the events of the node that wrote them."""
+    from_ledger = ledger_events_of(run)
+    from_ledger.follow(chain(records, genesis_of(run)))
+    return with_newest_rounds(from_ledger.status, own_events)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 
 from adloco_p2p.runtime.node.loop import Node
+from adloco_p2p.views.keyboard import release
 
 EXIT_INTERRUPTED = 130
 """Exit code after a second signal."""
@@ -27,6 +28,7 @@ def install(loop: asyncio.AbstractEventLoop, stop: Callable[[], None], *, termin
     def handle(answer: Callable[[], None]) -> None:
         nonlocal is_asked
         if is_asked:
+            release()
             sys.stderr.write("\nstopped at once; the last checkpoint stands\n")
             sys.stderr.flush()
             os._exit(EXIT_INTERRUPTED)

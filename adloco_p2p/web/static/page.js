@@ -4,8 +4,9 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const COLOURS = 8;
+const SMOOTHING = 0.8;  // part of the mean so far in the next one
 const FIRST_LINES = 15;  // of the ledger; the others on demand
-const view = { run: null, axis: "round", openRounds: new Set(), isWhole: false };
+const view = { run: null, axis: "round", isLog: false, isSmooth: false, openRounds: new Set(), isWhole: false };
 
 // --- elements
 
@@ -54,6 +55,13 @@ function duration(seconds) {
   if (seconds < 60) return `${seconds.toFixed(1)} s`;
   const minutes = Math.round(seconds / 60);
   return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+// Of an axis: ticks may be less than a minute apart.
+function clock(seconds) {
+  const [hours, minutes, rest] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, Math.round(seconds % 60)];
+  const two = (number) => String(number).padStart(2, "0");
+  return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
 }
 
 // --- charts
@@ -143,23 +151,37 @@ function waiting(id, text) {
   at(`${id}-readout`).replaceChildren();
 }
 
+// The points that have a place on the axis: tokens follow from samples, and only a node on this machine has a clock.
+function placed(run, points) {
+  let mean = null;
+  const found = points.map((point) => {
+    if (point.loss !== null) mean = mean === null || !view.isSmooth ? point.loss : SMOOTHING * mean + (1 - SMOOTHING) * point.loss;
+    return { ...point, loss: point.loss === null ? null : mean, tokens: point.samples * run.run.sequence_length };
+  });
+  return found.filter((point) => point[view.axis] !== null);
+}
+
 function drawLoss(run) {
-  const all = run.instances.flatMap((instance) => instance.points);
-  const ys = all.flatMap((point) => [point.loss, point.heldout]).filter((value) => value !== null);
-  if (!ys.length) return waiting("loss", "no round has been reported yet; a round is in the ledger two rounds later");
   const axis = view.axis;
+  const onAxis = run.instances.map((instance) => ({ id: instance.id, points: placed(run, instance.points) }));
+  const all = onAxis.flatMap((instance) => instance.points);
+  const ys = all.flatMap((point) => [point.loss, point.heldout]).filter((value) => value !== null);
+  if (!ys.length) {
+    const isUntimed = run.instances.some((instance) => instance.points.length);
+    return waiting("loss", isUntimed ? "no node of this machine has timed these rounds; choose another axis" : "no round has been reported yet; a round is in the ledger two rounds later");
+  }
   const entropy = run.now.unigram_entropy;
   const hasReference = entropy !== null && entropy <= Math.max(...ys) * 1.02;
   const holder = at("loss");
   const chart = frame(holder, {
-    height: 300, left: 44, xs: all.map((point) => point[axis]), ys: hasReference ? [...ys, entropy] : ys, isLogarithmic: false,
-    xText: count, yText: (tick) => tick.toFixed(2), label: "loss of every instance",
+    height: 300, left: 44, xs: all.map((point) => point[axis]), ys: hasReference ? [...ys, entropy] : ys, isLogarithmic: view.isLog,
+    xText: axis === "seconds" ? clock : count, yText: (tick) => tick.toFixed(2), label: "loss of every instance",
   });
   if (hasReference) {
     chart.svg.append(shape("line", { class: "reference", x1: chart.left, x2: chart.width - chart.right, y1: chart.y(entropy), y2: chart.y(entropy) }));
     chart.svg.append(shape("text", { class: "axis", x: chart.width - chart.right, y: chart.y(entropy) - 5, "text-anchor": "end" }, "a unigram model"));
   }
-  for (const instance of run.instances) {
+  for (const instance of onAxis) {
     for (const [field, style] of [["loss", "faint"], ["heldout", ""]]) {
       const points = instance.points.filter((point) => point[field] !== null);
       if (points.length) chart.svg.append(curve(points, (point) => [chart.x(point[axis]), chart.y(point[field])], `curve s${colour(instance.id)} ${style}`));
@@ -167,7 +189,7 @@ function drawLoss(run) {
   }
   readable(chart, holder, at("loss-readout"), new Set(all.map((point) => point[axis])), (place) => {
     const round = all.find((point) => point[axis] === place).round;
-    return [`round ${round}: `, ...perInstance(run, place, axis, (point) => `held out ${loss(point.heldout)}, training ${loss(point.loss)}`)];
+    return [`round ${round}: `, ...perInstance({ instances: onAxis }, place, axis, (point) => `held out ${loss(point.heldout)}, training ${loss(point.loss)}`)];
   });
 }
 
@@ -357,10 +379,13 @@ function drawHead(run) {
   const tiles = [
     ["held-out loss", loss(run.now.heldout_loss), "nats per token"], ["credited tokens", count(run.now.tokens), `${count(run.now.samples)} samples`],
     ["peers", String(isSeated ? run.num_peers : alive), isSeated ? "known" : `alive of ${run.num_peers}`], ["instances", String(live), `of ${run.instances.length} so far`],
+    ["time left", isOver ? "-" : duration(run.now.seconds_left), "estimated"], ["speed, all peers", count(run.now.tokens_per_second), "tokens/s"],
     ["averaging, all peers", bytes(run.traffic.swarm_averaging_bytes), "computed"],
   ];
   at("tiles").replaceChildren(...tiles.map(([name, value, unit]) => element("div", {}, element("dt", {}, name), element("dd", {}, value, " ", element("small", {}, unit)))));
   at("source").textContent = run.source;
+  at("join").hidden = !run.now.join || isOver;
+  at("join-command").textContent = run.now.join;
 }
 
 function drawCharts() {
@@ -401,6 +426,9 @@ function start() {
       for (const other of document.querySelectorAll("[data-axis]")) other.setAttribute("aria-pressed", String(other === button));
       drawCharts();
     });
+  }
+  for (const [id, name] of [["log", "isLog"], ["smooth", "isSmooth"]]) {
+    at(id).addEventListener("click", () => { view[name] = !view[name]; at(id).setAttribute("aria-pressed", String(view[name])); drawCharts(); });
   }
   at("all").addEventListener("click", () => { view.isWhole = true; drawLedger(view.run); });
   let width = 0;

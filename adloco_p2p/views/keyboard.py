@@ -1,0 +1,68 @@
+"""Keys while a view is on the screen: one by one, without Return, and not shown."""
+
+import os
+import select
+import sys
+import termios
+import threading
+import tty
+from collections.abc import Callable
+from typing import Any
+
+LOOK_SECONDS = 0.2
+"""A keyboard that is given back is no longer read after this time."""
+
+_before: tuple[int, list[Any]] | None = None
+"""Terminal and its settings, while one is being read."""
+
+
+class Keyboard:
+    """Calls `press` with every key, from a thread of its own. Where the input is no terminal, or belongs to another job of the
+    shell, nothing happens: a background process that touches its terminal would be stopped."""
+
+    def __init__(self, press: Callable[[str], None]) -> None:
+        self._press = press
+        self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> bool:
+        """Whether keys are read from now on."""
+        global _before  # noqa: PLW0603  # there is one terminal
+        try:
+            terminal = sys.stdin.fileno()
+            if not os.isatty(terminal) or os.tcgetpgrp(terminal) != os.getpgrp():
+                return False
+            _before = terminal, termios.tcgetattr(terminal)
+            tty.setcbreak(terminal, termios.TCSANOW)  # Ctrl-C stays a signal
+        except (OSError, ValueError, termios.error):  # closed, replaced, or no terminal of this process
+            return False
+        self._thread = threading.Thread(target=self._read, args=(terminal,), name="keyboard", daemon=True)
+        self._thread.start()
+        return True
+
+    def stop(self) -> None:
+        self._is_over.set()
+        release()
+
+    def _read(self, terminal: int) -> None:
+        while not self._is_over.is_set():
+            if not select.select([terminal], [], [], LOOK_SECONDS)[0]:
+                continue
+            try:
+                typed = os.read(terminal, 64)
+            except OSError:  # the terminal is gone
+                return
+            if not typed:
+                return
+            if typed[:1] != b"\x1b" or len(typed) == 1:  # arrows and the like send an escape and more
+                for key in typed.decode("ascii", "ignore"):
+                    self._press(key)
+
+
+def release() -> None:
+    """Give the terminal its settings back; also for a process that ends without more ado. May be called twice."""
+    global _before  # noqa: PLW0603
+    if _before is not None:
+        terminal, settings = _before
+        _before = None
+        termios.tcsetattr(terminal, termios.TCSANOW, settings)

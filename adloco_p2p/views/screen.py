@@ -1,0 +1,295 @@
+"""The screen of the live view. `render` is pure: status and size in, something rich can print out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from adloco_p2p.views import derived, overview, units
+from adloco_p2p.views.chart import LABEL, Chart, Series, Sparkline
+from adloco_p2p.views.members import MemberRow
+from adloco_p2p.views.metrics import Measure, measures
+from adloco_p2p.views.pages import KEYS, help_page, log_page, reasons_page
+from adloco_p2p.views.pieces import GAP, bar_line, fitting, line, title, wrapped
+from adloco_p2p.views.records import Decision, Incident
+from adloco_p2p.views.status import Status
+from adloco_p2p.views.summary import traffic_words
+from adloco_p2p.views.tables import INSTANCE_COLUMNS, MEMBER_COLUMNS, PEER_COLUMNS, table_section
+
+MAX_DECISIONS = 60
+"""Newest decisions that the view offers."""
+MAX_PAST = 3
+"""Newest troubles that the view offers, beside all conditions that hold now."""
+MAX_ENDING_CHARS = 64
+"""Of the words beside the progress of the run."""
+LEAST_LINES = 2
+"""Of a section: a title and something under it."""
+PEERS_WIDTH = 76
+"""Of the peers' table where it stands beside the decisions."""
+MARGIN = 1
+"""Columns left free on either side."""
+WIDE = 140
+"""From this width on, peers and decisions stand side by side."""
+TALL = 16
+"""From this height on, the header has room for a line of metrics, the screen for the curve of the loss and the keys."""
+MAX_METRIC_LINES = 4
+"""Of a screen twice as tall."""
+CHART_LINES = (9, 26)
+"""Of the chart of the losses, at least and at most; it takes what nothing else needs."""
+HEADLINE = ("adloco_tokens_per_second", "adloco_tokens_total")
+"""Metrics that stand beside the traffic."""
+
+_KIND_STYLES = {"merge": "bold", "fork": "bold", "switch": "", "probe": "dim"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What the screen shows beside the status of the node."""
+
+    members: Sequence[MemberRow] = ()
+    """The peers of a swarm on this machine, which replace those that the plan names."""
+    page: str = ""
+    """help, log, reasons; empty for the run."""
+    log: Sequence[str] = ()
+    load: str = ""
+    """Of the machine, in words."""
+    notice: str = ""
+    """The answer to a key."""
+    has_keys: bool = False
+
+
+NOTHING = Around()
+
+
+def render(status: Status, width: int, height: int, around: Around = NOTHING) -> RenderableType:
+    """Return the whole view: at most `height` lines, none wider than `width`. Columns and rows that do not fit are left
+    out, least important first."""
+    inner = max(width - 2 * MARGIN, 1)
+    measured = measures(status)
+    more = 0 if height < TALL else 1 if height < 2 * TALL else MAX_METRIC_LINES
+    header = [*_header(status, measured, inner), *_so_far(status, measured, around.load, inner)[:more]][: max(height, 0)]
+    footer = [line(around.notice or KEYS, inner, "yellow" if around.notice else "dim")]
+    footer = footer if height >= TALL and (around.has_keys or around.notice) else []
+    free = max(height - len(header) - len(footer), 0)
+    page = Table.grid(padding=0)
+    page.add_column(width=MARGIN)
+    page.add_column(width=inner)
+    page.add_row("", Group(*header, *_page(status, inner, free, around), *footer))
+    return page
+
+
+def _page(status: Status, width: int, free: int, around: Around) -> list[RenderableType]:
+    match around.page:
+        case "help":
+            return help_page(width, free)
+        case "log":
+            return log_page(around.log, width, free)
+        case "reasons":
+            return reasons_page(status, width, free)
+    trained = overview.training_losses(status)
+    kept = 1 if len(trained) > 1 and free >= TALL - LEAST_LINES else 0  # for the curve, however much else there is
+    lines = _Lines(free - kept)
+    arrange = _wide if width >= WIDE else _narrow
+    body = arrange(status, width, lines, around.members)
+    return [*body, *_losses(status, width, lines.free + kept)] if kept else body
+
+
+# --- the page --------------------------------------------------------------------------------------------------------
+
+
+class _Lines:
+    """Lines that are still free, handed out to sections, the most important first."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+    def take(self, wanted: int, *, others_want: int) -> int:
+        """Hand out up to `wanted` lines; while others want some too, they are left up to half of what is free. Under
+        LEAST_LINES a section is of no use: then none."""
+        taken = min(wanted, self.free - min(others_want, self.free // 2))
+        taken = taken if taken >= LEAST_LINES else 0
+        self.free -= taken
+        return taken
+
+
+def _narrow(status: Status, width: int, lines: _Lines, members: Sequence[MemberRow]) -> list[RenderableType]:
+    """One section below the other."""
+    rows = derived.instance_rows(status)
+    peers, section = _peers(status, members)
+    notes, decisions = _notes(status, width), _decisions(status, width)
+    wanted = [len(rows) + 2, _with_title(notes), len(peers) + 2, _with_title(decisions)]
+    taken = [lines.take(want, others_want=sum(wanted[index + 1 :])) for index, want in enumerate(wanted)]
+    return [
+        *table_section(f"Instances ({len(rows)})", INSTANCE_COLUMNS, rows, width, taken[0]),
+        *section(width, taken[2]),
+        *_list("Decisions", decisions, taken[3]),
+        *_list("Warnings", notes, taken[1]),
+    ]
+
+
+def _wide(status: Status, width: int, lines: _Lines, members: Sequence[MemberRow]) -> list[RenderableType]:
+    """Peers beside decisions."""
+    right = width - PEERS_WIDTH - 2 * GAP
+    rows = derived.instance_rows(status)
+    peers, section = _peers(status, members)
+    notes, decisions = _notes(status, width), _decisions(status, right)
+    wanted = [len(rows) + 2, _with_title(notes), max(len(peers) + 2, _with_title(decisions))]
+    taken = [lines.take(want, others_want=sum(wanted[index + 1 :])) for index, want in enumerate(wanted)]
+    pair = Table.grid(padding=0)
+    for column in (PEERS_WIDTH, 2 * GAP, right):
+        pair.add_column(width=column)
+    pair.add_row(Group(*section(PEERS_WIDTH, taken[2])), "", Group(*_list("Decisions", decisions, taken[2])))
+    return [
+        *table_section(f"Instances ({len(rows)})", INSTANCE_COLUMNS, rows, width, taken[0]),
+        *([pair] if taken[2] >= 3 else []),
+        *_list("Warnings", notes, taken[1]),
+    ]
+
+
+def _peers(status: Status, members: Sequence[MemberRow]) -> tuple[Sequence[object], Callable[[int, int], list[RenderableType]]]:
+    """The rows of the peers, and what draws them in so many columns and lines."""
+    if members:
+        heading = f"Peers of this swarm ({len(members)})"
+        return members, lambda width, num_lines: table_section(heading, MEMBER_COLUMNS, members, width, num_lines)
+    peers = derived.peer_rows(status)
+    return peers, lambda width, num_lines: table_section(f"Peers ({len(peers)})", PEER_COLUMNS, peers, width, num_lines)
+
+
+def _header(status: Status, measured: Sequence[Measure], width: int) -> list[RenderableType]:
+    if not status.run:
+        return [line(f"the node is starting: {status.starting or 'waiting for the run'}", width, "dim")]
+    speed, tokens = (measure.text for measure in measured if measure.name in HEADLINE)
+    who = [
+        (units.one_line(status.name), "bold"),
+        (f"run {units.short_digest(status.run)}", ""),
+        (f"peer {units.short_peer(status.peer)}", ""),
+        (status.mode, ""),
+        (f"running {units.duration(status.elapsed_seconds)}", "dim"),
+        (f"on {status.device}", "dim"),
+        (f"{units.count(status.parameters)} parameters", "dim"),
+    ]
+    rates = [
+        (speed, ""),
+        *((words, "") for words in traffic_words(asdict(derived.bandwidth(status)))),
+        (tokens, ""),
+    ]
+    arriving = derived.download_fraction(status)
+    download = [] if arriving is None else [bar_line("state", arriving, derived.download_words(status), width)]
+    return [fitting(who, width), _run_line(status, width), *download, fitting(rates, width)]
+
+
+def _so_far(status: Status, measured: Sequence[Measure], load: str, width: int) -> list[RenderableType]:
+    """This peer's part in the swarm, its machine, and the other metrics of the node, as many as fit each line."""
+    is_alone = bool(status.join_link) and [row.is_self for row in derived.peer_rows(status)] == [True]
+    words = ["alone; links for others: adloco-peer invite"] if is_alone else [overview.standing(status)]
+    rate = overview.swarm_tokens_per_second(status)
+    words += [f"swarm {units.count(rate)} tokens/s"] if rate is not None and not is_alone else []
+    words += load.split("  ")
+    words += [measure.text for measure in measured if measure.text and measure.name not in HEADLINE] if status.run else []
+    lines: list[str] = []
+    for word in filter(None, words):
+        if lines and len(lines[-1]) + GAP + len(word) <= width:
+            lines[-1] += " " * GAP + word
+        else:
+            lines.append(word)
+    return [line(each, width, "dim") for each in lines]
+
+
+def _run_line(status: Status, width: int) -> RenderableType:
+    fraction = derived.run_fraction(status)
+    return bar_line(derived.position(status), fraction, f"{units.percent(fraction)}  {_ending(status)}", width)
+
+
+def _ending(status: Status) -> str:
+    if status.finish is not None:
+        end = f"finished in {units.duration(status.finish.seconds)}"
+        loss = status.finish.heldout_loss
+        return end if loss is None else f"{end}, perplexity {units.perplexity(loss)}"
+    if status.state == "paused":
+        return "paused"
+    if status.state == "starting":
+        return f"starting: {status.starting}"
+    if status.stopping is not None:
+        why = units.one_line(status.stopping)
+        return units.shorten(why if why.startswith(status.state) else f"{status.state}: {why}", MAX_ENDING_CHARS)
+    if words := derived.joining(status):
+        return words
+    seconds = derived.eta_seconds(status)
+    return "time left unknown" if seconds is None else f"{units.duration(seconds)} left"
+
+
+def _losses(status: Status, width: int, free: int) -> list[RenderableType]:
+    """The losses by round, in at most so many lines: a chart, or one line of bars where they are few."""
+    trained, heldout = overview.training_losses(status), overview.heldout_losses(status)
+    least, most = CHART_LINES
+    if free < least or width <= 3 * LABEL:
+        return [_curve([loss for _, loss in trained], width)]
+    series = [Series(name="training loss", color="green", points=trained)]
+    series += [Series(name="held-out loss", color="cyan", points=heldout)] if heldout else []
+    return [title("Loss by round"), Chart(series, width, min(free, most) - 1)]
+
+
+def _curve(losses: Sequence[float], width: int) -> RenderableType:
+    """`loss 4.381 (bars) 1.982`."""
+    first, last = f"loss {units.loss(losses[0])}", units.loss(losses[-1])
+    room = width - len(first) - len(last) - 2 * GAP
+    if room < GAP:
+        return line(f"{first}  {last}", width)
+    room = min(room, len(losses))
+    grid = Table.grid(padding=0)
+    for column in (len(first) + GAP, room + GAP, len(last)):
+        grid.add_column(width=column, no_wrap=True)
+    grid.add_row(Text(first), Sparkline(losses, room), Text(last))
+    return grid
+
+
+# --- sections --------------------------------------------------------------------------------------------------------
+
+
+def _list(heading: str, items: Sequence[Sequence[Text]], num_lines: int) -> list[RenderableType]:
+    """A title and the items that fit as a whole; a first one that does not fit is shortened."""
+    if num_lines < 2 or not items:
+        return []
+    shown: list[Text] = []
+    for item in items:
+        if shown and len(shown) + len(item) > num_lines - 1:
+            break
+        shown.extend(item)
+    if len(shown) > num_lines - 1:
+        cut = shown[num_lines - 2].plain
+        shown = [*shown[: num_lines - 2], Text(units.shorten(f"{cut} and more", len(cut)), no_wrap=True)]
+    return [title(heading), *shown]
+
+
+def _with_title(items: Sequence[Sequence[Text]]) -> int:
+    """Lines that a list would like to have."""
+    return 1 + sum(len(item) for item in items) if items else 0
+
+
+def _decisions(status: Status, width: int) -> list[list[Text]]:
+    """The newest first: what was decided, before which round, and why."""
+    return [_decision(decision, width) for decision in status.decisions[: -MAX_DECISIONS - 1 : -1]]
+
+
+def _decision(decision: Decision, width: int) -> list[Text]:
+    reason = units.short_peers(decision.reason)
+    if decision.weights:
+        reason = f"weights {units.weights(decision.weights)}, {reason}"
+    label = f"round {decision.round:<4} {decision.kind:<6}  "
+    return wrapped(label, f"{derived.subject(decision)}  {reason}", width, _KIND_STYLES[decision.kind])
+
+
+def _notes(status: Status, width: int) -> list[list[Text]]:
+    """Conditions that hold now, then what went wrong lately, the newest first."""
+    now = [wrapped("now         ", units.short_peers(message), width, "bold yellow") for message in status.warnings.values()]
+    return [*now, *(_past(incident, width) for incident in status.incidents[: -MAX_PAST - 1 : -1])]
+
+
+def _past(incident: Incident, width: int) -> list[Text]:
+    where = "" if incident.instance is None else f"instance {incident.instance}, "
+    return wrapped(f"round {incident.round:<4}  ", where + units.short_peers(incident.message), width, "dim")
+
+
+# --- pieces ----------------------------------------------------------------------------------------------------------

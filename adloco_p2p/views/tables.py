@@ -1,0 +1,172 @@
+"""Tables of the screen: the columns that there are, and those of them that fit. Pure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from adloco_p2p.views import units
+from adloco_p2p.views.derived import InstanceRow, PeerRow
+from adloco_p2p.views.members import MemberRow
+from adloco_p2p.views.pieces import GAP, line, part, title
+
+_PHASE_STYLES = {
+    "training": "green",
+    "trained": "dim",
+    "averaging": "cyan",
+    "retrying": "yellow",
+    "repairing": "yellow",
+    "committing": "cyan",
+    "applying": "cyan",
+    "measuring": "cyan",
+    "evaluating": "cyan",
+    "probing": "cyan",
+    "fetching": "yellow",
+    "following": "yellow",
+    "done": "dim",
+    "waiting": "dim",
+    "planned": "dim",
+    "by others": "dim",
+}
+_STATE_STYLES = {"alive": "", "suspected": "yellow", "left": "dim", "joining": "dim", "paused": "yellow"}
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column(Generic[Row]):
+    header: str
+    width: int
+    cell: Callable[[Row, int], RenderableType]
+    """Row and width in, cell out."""
+    priority: int
+    """Columns with larger numbers are dropped first."""
+    is_right: bool = False
+    is_elastic: bool = False
+    """Takes what is left of the width."""
+
+
+def _steps(row: InstanceRow, width: int) -> RenderableType:
+    """A bar and `12/32`, or while it averages the seconds of about as many as last time; only the numbers where there is no
+    room."""
+    if row.averaging is not None:
+        seconds, usual = row.averaging
+        return part(round(seconds), max(round(usual), 1), width, unit=" s")
+    return part(row.step, row.num_steps, width) if row.num_steps else Text("none this round", "dim")
+
+
+def _member_steps(row: MemberRow, width: int) -> RenderableType:
+    return part(row.step, row.num_steps, width) if row.num_steps else Text("")
+
+
+INSTANCE_COLUMNS: tuple[Column[InstanceRow], ...] = (
+    Column(header="id", width=3, priority=0, is_right=True, cell=lambda row, _: Text(str(row.instance), "bold")),
+    Column(header="phase", width=10, priority=1, cell=lambda row, _: Text(row.phase, _PHASE_STYLES.get(row.phase, ""))),
+    Column(header="this round", width=15, priority=2, cell=_steps),
+    Column(header="loss", width=6, priority=3, is_right=True, cell=lambda row, _: Text(units.loss(row.loss))),
+    Column(
+        header="held-out", width=8, priority=4, is_right=True, cell=lambda row, _: Text(units.loss(row.heldout_loss), "bold")
+    ),
+    Column(header="batch", width=11, priority=5, is_right=True, cell=lambda row, _: Text(_batch(row))),
+    Column(header="mode", width=10, priority=6, cell=lambda row, _: Text(row.mode)),
+    Column(header="hosts", width=5, priority=7, is_right=True, cell=lambda row, _: Text(str(row.num_hosts))),
+    Column(header="tokens/s", width=8, priority=8, is_right=True, cell=lambda row, _: Text(units.count(row.tokens_per_second))),
+)
+
+PEER_COLUMNS: tuple[Column[PeerRow], ...] = (
+    Column(header="peer", width=10, priority=0, cell=lambda row, _: Text(units.short_peer(units.one_line(row.peer)))),
+    Column(header="", width=4, priority=1, cell=lambda row, _: Text("this" if row.is_self else "", "dim")),
+    Column(header="state", width=9, priority=2, cell=lambda row, _: Text(row.state, _STATE_STYLES[row.state])),
+    Column(
+        header="samples/s",
+        width=9,
+        priority=3,
+        is_right=True,
+        cell=lambda row, _: Text(units.count(row.samples_per_second)),
+    ),
+    Column(header="share", width=5, priority=4, is_right=True, cell=lambda row, _: Text(units.percent(row.share))),
+    Column(header="last report", width=11, priority=7, is_right=True, cell=lambda row, _: Text(_optional(row.last_report))),
+    Column(
+        header="uplink", width=8, priority=5, is_right=True, cell=lambda row, _: Text(units.size(row.upload_bytes_per_second))
+    ),
+    Column(
+        header="hosts instances",
+        width=15,
+        priority=6,
+        is_elastic=True,
+        cell=lambda row, width: Text(units.shorten(" ".join(str(instance) for instance in row.instances), width)),
+    ),
+)
+
+
+MEMBER_COLUMNS: tuple[Column[MemberRow], ...] = (
+    Column(header="peer", width=8, priority=0, cell=lambda row, _: Text(row.name)),
+    Column(
+        header="phase",
+        width=20,
+        priority=1,
+        is_elastic=True,
+        cell=lambda row, width: Text(units.shorten(row.phase, width), _PHASE_STYLES.get(row.phase, "")),
+    ),
+    Column(header="this round", width=15, priority=2, cell=_member_steps),
+    Column(header="loss", width=6, priority=3, is_right=True, cell=lambda row, _: Text(units.loss(row.loss))),
+    Column(header="tokens/s", width=8, priority=4, is_right=True, cell=lambda row, _: Text(units.count(row.tokens_per_second))),
+    Column(header="up/s", width=8, priority=5, is_right=True, cell=lambda row, _: Text(units.size(row.up_bytes_per_second))),
+    Column(
+        header="down/s", width=8, priority=6, is_right=True, cell=lambda row, _: Text(units.size(row.down_bytes_per_second))
+    ),
+    Column(header="id", width=10, priority=7, cell=lambda row, _: Text(units.short_peer(row.peer), "dim")),
+)
+
+
+def table_section(
+    heading: str, columns: Sequence[Column[Row]], rows: Sequence[Row], width: int, num_lines: int
+) -> list[RenderableType]:
+    """The heading, a table, and how many rows did not fit; exactly `num_lines` lines where there are rows enough."""
+    if num_lines < 3:
+        return []
+    shown, hidden = cut(rows, num_lines - 2)
+    more = [line(f"and {hidden} more", width, "dim")] if hidden else []
+    return [title(heading), table(columns, shown, width), *more]
+
+
+def cut(rows: Sequence[Row], num_lines: int) -> tuple[Sequence[Row], int]:
+    """The rows that fit, and how many do not; where some do not, one line (but not the only one) is kept to show their
+    number."""
+    if len(rows) <= num_lines or num_lines == 1:
+        return rows[:num_lines], 0
+    return rows[: num_lines - 1], len(rows) - num_lines + 1
+
+
+def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> Table:
+    """Keep the columns that fit, the most important first, in the order in which they stand."""
+    kept: list[Column[Row]] = []
+    used = -GAP
+    for column in sorted(columns, key=lambda column: column.priority):
+        if used + GAP + column.width > width:
+            break
+        kept.append(column)
+        used += GAP + column.width
+    table = Table.grid(padding=(0, GAP, 0, 0))
+    shown = [column for column in columns if column in kept]
+    widths = [column.width + (width - used if column.is_elastic else 0) for column in shown]
+    for column, column_width in zip(shown, widths, strict=True):
+        table.add_column(width=column_width, justify="right" if column.is_right else "left", no_wrap=True)
+    table.add_row(*(Text(column.header, "dim") for column in shown))
+    for row in rows:
+        table.add_row(*(column.cell(row, column_width) for column, column_width in zip(shown, widths, strict=True)))
+    return table
+
+
+def _batch(row: InstanceRow) -> str:
+    if row.requested_batch is None or row.effective_batch is None:
+        return units.MISSING
+    if row.requested_batch <= row.effective_batch:
+        return str(row.effective_batch)
+    return f"{row.effective_batch} of {row.requested_batch}"
+
+
+def _optional(number: int | None) -> str:
+    return units.MISSING if number is None else str(number)
