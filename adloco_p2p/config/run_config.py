@@ -21,7 +21,7 @@ from adloco_p2p.core.model.rules import (
 )
 from adloco_p2p.core.model.types import Digest, Fraction
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 """Peers of different protocol versions do not talk; it is part of every run's digest."""
 MAX_FOUNDERS = 64
 """Each of them can hold up the start of a run."""
