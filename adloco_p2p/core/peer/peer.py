@@ -146,6 +146,7 @@ class Peer:
             effects += more
             if not more:
                 break
+        self._agreement.note_work(self._state.working())
         return effects
 
     # --- one event ---------------------------------------------------------------------------------------------------
