@@ -5,7 +5,7 @@ averages and transfers beside it. It may crash after any effect, and starts agai
 """
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol
@@ -176,6 +176,9 @@ class WatchedAgreement:
         for report in reports:
             self._on_repeat(report)
         return _marked(self.inner.start(plans, reports, now))
+
+    def note_work(self, rounds: Collection[int]) -> None:
+        self.inner.note_work(rounds)
 
     def submit(self, report: Report, now: float) -> list[Outcome]:
         return _marked(self.inner.submit(self._on_submit(report), now))

@@ -257,7 +257,6 @@ REVIEW: tuple[Scenario, ...] = (
         name="reporting alone",
         finding="B2",
         play=by_member(_alone_with_a_dead_state, is_made=True, check=holds_most_reports, setting=LONG_ROUNDS),
-        gap="before speeds are measured, stragglers of long rounds have a minute",
     ),
     Scenario(name="tie of two hosts", finding="B3", play=two_hosts),
     Scenario(name="invented branches", finding="B4", play=by_reports(members.names_many_branches, check=names_no_branch)),

@@ -7,7 +7,7 @@ averages can never show the same digest again.
 import hashlib
 import heapq
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from adloco_p2p.core.agreement.fixed_roster import FixedRosterAgreement
@@ -512,6 +512,8 @@ class Referee:
 
 class Forgetful:
     """Of an agreement without a journal."""
+
+    def note_work(self, rounds: Collection[int]) -> None: ...
 
     def keep_vote(self, plan: Digest, vote: AverageDigest) -> list[Persist]:
         return []

@@ -99,6 +99,20 @@ def test_a_swarm_that_passes_messages_on_agrees_and_ends_with_the_states_of_all(
     assert world.timing.direct_limit < 30
 
 
+def test_the_agreement_knows_which_rounds_its_peer_is_at() -> None:
+    world = World(1, peers=3, rounds=3, faults=Faults(faults_end_at=0.0))
+
+    def working() -> list[list[int]]:
+        processes = [machine.process for machine in world.machines.values()]
+        return [list(process.agreement.consensus._context.working) for process in processes if process is not None]
+
+    while world.time < 1.5:
+        world.queue.step()
+    assert working() == [[0]] * 3
+    world.run()
+    assert working() == [[]] * 3
+
+
 def test_the_messages_of_a_peer_do_not_grow_with_the_swarm() -> None:
     """Up to the last plan: at the end each says once to all others that it leaves."""
     per_peer = {}

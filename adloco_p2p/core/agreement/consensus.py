@@ -19,7 +19,7 @@ A slot is the successor of one plan. `Consensus` composes the parts that agree o
 - Votes that make a value final are its certificate, so that any peer can check it later.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from adloco_p2p.core.agreement.acceptor import Acceptor
 from adloco_p2p.core.agreement.ballot_timer import BallotTimer
@@ -112,6 +112,11 @@ class Consensus:
         self._open_slot(now)
         self.acceptor.restore(recovered)
         return self._flush(now)
+
+    def note_work(self, rounds: Collection[int]) -> None:
+        """Rounds whose reports of this peer are still to come."""
+        self._context.working.clear()
+        self._context.working.update(dict.fromkeys(rounds))
 
     def submit(self, report: Report, now: float) -> list[Outcome]:
         """This peer's own report."""

@@ -4,7 +4,7 @@
 alone, or several peers in one process. Peers on a network use `core/agreement/consensus.py`, behind the same interface.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from adloco_p2p.core.model.events import Broadcast, Decided, Outcome, Persist, ReportHeard
 from adloco_p2p.core.model.messages import AverageDigest
@@ -29,6 +29,9 @@ class FixedRosterAgreement:
         for report in reports:
             self._reports[report.round, report.peer] = report
         return self._advance()
+
+    def note_work(self, rounds: Collection[int]) -> None:
+        """All reports are waited for."""
 
     def submit(self, report: Report, now: float) -> list[Outcome]:
         del now

@@ -4,7 +4,7 @@ Outcomes come in an order that the shell keeps: a record is on the disk before a
 The journal holds every persisted record, in order, and nothing else.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.agreement.consensus import Consensus, decided_by
@@ -96,6 +96,9 @@ class GossipAgreement:
             if report.peer == self.me:
                 outcomes += self.submit(report, now)
         return self._with_changes(outcomes, now)
+
+    def note_work(self, rounds: Collection[int]) -> None:
+        self.consensus.note_work(rounds)
 
     def submit(self, report: Report, now: float) -> list[Outcome]:
         self.members.observe(now)

@@ -73,14 +73,8 @@ class Proposer:
         if self.ready_at is not None:
             return self._due(self.ready_at, now)
         timing = self._context.timing
-        graces = [
-            start + seconds
-            for start, seconds in (
-                (self._majority_at, timing.grace_seconds),
-                (self._first_at, self._values.straggler_seconds),
-            )
-            if start is not None
-        ]
+        graces = [self._majority_at + timing.grace_seconds] if self._majority_at is not None else []
+        graces += [self._values.stragglers_end(self._first_at)] if self._first_at is not None else []
         return min(graces, default=None)
 
     def _note_reports(self, now: float) -> None:
@@ -98,7 +92,7 @@ class Proposer:
         if (
             num_present == len(expected)
             or (self._majority_at is not None and now >= self._majority_at + timing.grace_seconds)
-            or (self._first_at is not None and now >= self._first_at + self._values.straggler_seconds)
+            or (self._first_at is not None and now >= self._values.stragglers_end(self._first_at))
         ):
             self.ready_at = self._timer.ready_at = now
 
@@ -196,7 +190,7 @@ class Proposer:
         value = self._values.get(locked)
         if value is None or not self._values.is_valid(locked):
             return False
-        if self._evicts_the_living(locked, now) and not self._all_have_promised(now):
+        if self._is_unwanted(locked, now) and not self._all_have_promised(now):
             return False  # more promises may show that it need not be repeated
         self._publish(self._ballot, value, now)
         return True
@@ -204,9 +198,9 @@ class Proposer:
     def locked_value(self, now: float) -> Digest | None:
         """The value of the highest ballot that a majority of promises names.
 
-        A value that is wrong, cannot be had, or leaves out a member that is back, is passed over where it cannot have been
-        chosen: so many have promised without having accepted it that the others are no majority. Members would refuse it for as
-        long as the one that is back lives. Where it may have been chosen it is proposed again.
+        A value that is wrong, cannot be had, or that members would refuse, is passed over where it cannot have been chosen: so
+        many have promised without having accepted it that the others are no majority. Where it may have been chosen it is
+        proposed again.
         """
         accepted = {peer: promise.accepted for peer, promise in self._promises.items()}
         while True:
@@ -214,15 +208,19 @@ class Proposer:
             if highest is None:
                 return None
             others = {peer: item for peer, item in accepted.items() if item is None or item[1] != highest[1]}
-            is_wanted = self._values.is_valid(highest[1]) and not self._evicts_the_living(highest[1], now)
+            is_wanted = self._values.is_valid(highest[1]) and not self._is_unwanted(highest[1], now)
             backers = [peer for peer in self._slot.counted(self._absent) if peer not in others]
             if is_wanted or self._slot.is_quorum(backers, self._absent):
                 return highest[1]
             accepted = others
 
-    def _evicts_the_living(self, digest: Digest, now: float) -> bool:
+    def _is_unwanted(self, digest: Digest, now: float) -> bool:
+        """Members would refuse the value for what it omits: one that is back, for as long as it lives, or reports."""
         value = self._values.get(digest)
-        return value is not None and any(self._context.members.lease_valid(peer, now) for peer in value.departed)
+        if value is None:
+            return False
+        evicts_the_living = any(self._context.members.lease_valid(peer, now) for peer in value.departed)
+        return evicts_the_living or self._values.omits_reports(digest, now)
 
     def _all_have_promised(self, now: float) -> bool:
         counted, members = self._slot.counted(self._absent), self._context.members

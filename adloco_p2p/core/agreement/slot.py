@@ -29,6 +29,8 @@ class Context:
     members: Membership
     statements: StatementPool
     """Of signers, that no plan carries yet."""
+    working: dict[int, None] = field(default_factory=dict)
+    """Rounds whose inner steps or average this peer is at."""
     run_out: dict[PeerId, int] = field(default_factory=dict)
     """Proposers that let a ballot run out -> the round of the slot; kept for the members of the roster."""
     outbox: list[Outcome] = field(default_factory=list)

@@ -4,6 +4,7 @@ A value names its reports by digest and the plan by its digest. A peer accepts i
 the same reports here, so reports and values that are missing are pulled from a peer that named them.
 """
 
+import math
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 
@@ -18,6 +19,8 @@ from adloco_p2p.core.model.messages import Pull, Supply
 from adloco_p2p.core.model.report_form import usable
 from adloco_p2p.core.model.types import REPORT_LAG, Digest, PeerId, RoundPlan, roster_of
 
+UNKNOWN_ROUND_SECONDS = 3600.0
+"""Where no speeds are known a peer that is at a round itself waits at most so long for the reports of a majority."""
 DOUBT_LEASES = 8
 """A value that omits reports is refused for so long, from when its proposer could have had them; then any plan is better than
 none."""
@@ -45,6 +48,8 @@ class Values:
         """When this peer's own report for the next plan was first seen here. Seconds."""
         self._first_since: float | None = None
         """When any was."""
+        self._worked_until = -math.inf
+        """When this peer was last known to be at that round itself."""
         self._doubted_since: float | None = None
         """When a value was first refused for the reports that it lacks."""
         self._have: int | None = None
@@ -137,14 +142,25 @@ class Values:
             self._own_since = now
         if self._first_since is None and self.held:
             self._first_since = now
+        if self._is_working:
+            self._worked_until = now
 
     @property
-    def straggler_seconds(self) -> float:
-        """After the first report a plan comes without those of a majority only after so long: none reports as late without
-        reason (`core/averaging/adaptive_timeout.py`), and a peer may report at once."""
-        reported = self._slot.ledger.reported
+    def _is_working(self) -> bool:
+        return self._slot.round - REPORT_LAG in self._context.working and self._context.me not in self.held
+
+    def stragglers_end(self, first: float) -> float:
+        """When a plan may come without the reports of a majority, where the first report came at `first`. None reports so late
+        without reason (`core/averaging/adaptive_timeout.py`), and a peer may report at once. Where no speeds are known, this
+        peer's own work is the measure: as long as it is at the round, the others may be, too."""
+        timing, reported = self._context.timing, self._slot.ledger.reported
         expected = reported.expected_seconds if reported is not None else 0.0
-        return self._context.timing.straggler_seconds + 2.0 * expected
+        if expected > 0.0:
+            return first + timing.straggler_seconds + 2.0 * expected
+        longest = first + UNKNOWN_ROUND_SECONDS
+        if self._is_working:
+            return longest
+        return min(longest, max(first, self._worked_until) + timing.straggler_seconds)
 
     def expected(self, now: float) -> tuple[list[PeerId], list[PeerId]]:
         """The reporters that live, in the order of the proposers, and those of them that decide."""
@@ -178,7 +194,7 @@ class Values:
 
     def _lacks_majority(self, reported: Container[PeerId], now: float) -> bool:
         """Whether these are too few reporters as long as stragglers have time."""
-        if self._first_since is not None and now >= self._first_since + self.straggler_seconds:
+        if self._first_since is not None and now >= self.stragglers_end(self._first_since):
             return False
         _, deciding = self.expected(now)
         return bool(deciding) and not is_majority(len([peer for peer in deciding if peer in reported]), len(deciding))

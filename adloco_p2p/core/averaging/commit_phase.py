@@ -15,9 +15,10 @@ REPAIR_SECONDS = 60.0
 COMMIT_TIMEOUTS = 3
 """A host that has voted waits as long as so many attempts of the others may take; then the round is void for it."""
 
+LOST_SECONDS = 2 * RESEND_SECONDS
+"""A committed average that no host offers for so long is lost: this host has asked all others, and they had time to answer."""
 MAX_REPAIRS = 5
-"""A committed average that so many tries did not bring is lost: all hosts that held it were killed before they had applied it.
-A vote outlives the process that cast it, the average does not."""
+"""A committed average that so many tries did not bring cannot be had: its holders cannot be reached, or lie."""
 
 
 class CommitPhase:
@@ -27,6 +28,8 @@ class CommitPhase:
         self._at = at
         self._attempts = attempts
         self._num_repairs_failed = 0
+        self._lost_since: float | None = None
+        """Since when no host is known that holds the committed average. Seconds."""
 
     def give_nothing(self, now: float) -> list[Effect]:
         """There is no pseudo-gradient. The others make the average without this host, and it takes theirs, if there is one."""
@@ -87,7 +90,7 @@ class CommitPhase:
 
     def answer(self, receiver: PeerId) -> list[Effect]:
         at = self._at
-        answer = at.votes.answer(self._held if at.is_past and not at.is_void else None)
+        answer = at.votes.answer(at.votes.held if at.is_past and not at.is_void else None)
         if answer is None:  # a void round that this host only followed: it will not vote, which others may wait for
             answer = AverageDigest(
                 instance=at.instance, round=at.round, attempt=0, contributors=(), digest=NO_AVERAGE, is_answer=True
@@ -111,24 +114,29 @@ class CommitPhase:
             return self._carry_over(now)
         if choice is None:
             return self._attempts.end_overdue(now)
+        if at.phase is Phase.COMMITTING and choice == at.votes.held:
+            return self._apply(now)
         if self._num_repairs_failed >= MAX_REPAIRS:
             return self._carry_over(now)
-        if at.phase is Phase.COMMITTING and at.average is not None and choice == self._held:
-            return self._apply(now)
         if at.phase is Phase.AVERAGING and choice[0] == at.attempts.current.number and not self._attempts.is_overdue(now):
             return []
+        if self._is_lost(choice, now):
+            return self._carry_over(now)
         resting = at.hosts.resting_donors
         donors = tuple(peer for peer in at.votes.donors(choice) if peer not in resting)
         if donors:
             return self._repair(choice, donors, now)
-        at.next_deadline = now + max(RESEND_SECONDS, pause_seconds(self._num_repairs_failed))
+        if at.next_deadline is None or self._lost_since is None:  # else the others are asked first
+            at.next_deadline = now + max(RESEND_SECONDS, pause_seconds(self._num_repairs_failed))
         return []
 
-    @property
-    def _held(self) -> Choice | None:
-        """The average that lies here."""
-        held = self._at.average
-        return (held.attempt, held.digest, held.contributors) if held is not None else None
+    def _is_lost(self, choice: Choice, now: float) -> bool:
+        """No host has held the committed average for a while: all of them were killed before they had passed it on."""
+        if not self._at.votes.is_lost(choice, self._at.hosts.absent):
+            self._lost_since = None
+        elif self._lost_since is None:
+            self._lost_since = now
+        return self._lost_since is not None and now >= self._lost_since + LOST_SECONDS
 
     def _is_void_for_sure(self, tally: CommitTally, now: float) -> bool:
         """No average can get a majority, as far as this host knows; or it has waited for the others' votes long enough. A host

@@ -3,6 +3,9 @@
 A vote is signed and binds the plan, round, instance, attempt, contributors and digest, so it may come by any way. It states
 what the voter itself took part in making; an average that was fetched gives no vote. The majority is of the planned voters,
 whether they live or not: there is at most one, unless a voter signs two votes, and then none of its votes counts.
+
+A vote outlives the process that cast it, the average does not. So a message with a vote also states whether its sender can give
+the average; an average that a majority voted for, and that none of its living voters holds any more, is lost.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -85,8 +88,10 @@ class CommitVotes:
         self._votes: dict[PeerId, AverageDigest] = {me: voter.kept} if voter.kept is not None else {}
         self._direct: dict[PeerId, None] = {}
         """Voters that sent their vote here themselves."""
-        self._holders: dict[PeerId, Choice] = {}
-        """Hosts that can give their average, by their own word."""
+        self.held: Choice | None = None
+        """The average that lies here."""
+        self._holders: dict[PeerId, Choice | None] = {}
+        """Hosts that sent a vote, and the average that they can give, by their own word."""
         self._equivocators: dict[PeerId, None] = {}
 
     @property
@@ -97,7 +102,11 @@ class CommitVotes:
     def own(self) -> AverageDigest:
         """This host's vote; only after `cast`. It brings along the same votes of hosts in client mode."""
         own = self._votes[self._me]
-        return replace(own, backers=self._backers(own, [peer for peer in self._clients if peer in self._direct]))
+        backers = self._backers(own, [peer for peer in self._clients if peer in self._direct])
+        return replace(own, is_held=self._is_held(own), backers=backers)
+
+    def _is_held(self, vote: AverageDigest) -> bool:
+        return vote.is_void or choice_of(vote) == self.held
 
     def answer(self, applied: Choice | None) -> AverageDigest | None:
         """For a host that asks: the votes for the average that was applied here, which prove that it is committed, whether this
@@ -107,7 +116,8 @@ class CommitVotes:
         if vote is None:
             return None
         signature = own.signature if own is not None and choice_of(own) == choice_of(vote) else ""
-        return replace(vote, signature=signature, is_answer=True, backers=self._backers(vote, self._contributors))
+        backers = self._backers(vote, self._contributors)
+        return replace(vote, signature=signature, is_answer=True, is_held=self._is_held(vote), backers=backers)
 
     def _backers(self, own: AverageDigest, peers: Collection[PeerId]) -> tuple[tuple[PeerId, str], ...]:
         votes = self._countable
@@ -126,11 +136,11 @@ class CommitVotes:
         this host cast before it was restarted. Returns the voters that turn out to have signed two."""
         found: list[PeerId] = []
         if not vote.is_void:
-            self._holders[sender] = choice_of(vote)
+            self._holders[sender] = choice_of(vote) if vote.is_held else None
         for voter, signature in ((sender, vote.signature), *vote.backers):
             if voter not in self._contributors or not signature or (voter == self._me and self.have_own):
                 continue
-            one = replace(vote, signature=signature, backers=(), is_answer=False)
+            one = replace(vote, signature=signature, backers=(), is_answer=False, is_held=True)
             known = self._votes.get(voter)
             if known != one:
                 is_maker = vote.is_void or voter in vote.contributors
@@ -169,4 +179,12 @@ class CommitVotes:
 
     def donors(self, choice: Choice) -> list[PeerId]:
         """Other hosts that can give this one the average."""
-        return [peer for peer, held in sorted(self._holders.items()) if held == choice]
+        return [peer for peer in sorted(self._holders) if self._holders[peer] == choice]
+
+    def is_lost(self, choice: Choice, absent: Collection[PeerId]) -> bool:
+        """All that voted for the average and are there state that they do not hold it any more, one of them at least, and no
+        other host that is there offers it."""
+        holders = {**self._holders, self._me: self.held}
+        there = [peer for peer, vote in self._votes.items() if choice_of(vote) == choice and peer not in absent]
+        is_offered = any(held == choice for peer, held in holders.items() if peer not in absent)
+        return bool(there) and not is_offered and all(peer in holders for peer in there)

@@ -113,6 +113,7 @@ class OuterRound(RoundState):
         if not self._is_awaited(event):
             return []
         self.average = event
+        self.votes.held = (event.attempt, event.digest, event.contributors)
         if self.is_hidden:  # the time of this attempt alone: time lost in failed ones is no measure of the links
             num_bytes = event.bytes_sent + event.bytes_received
             self.adaptive_timeout.observe(now - self.phase_since, num_bytes=num_bytes)

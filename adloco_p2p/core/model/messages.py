@@ -217,9 +217,9 @@ NO_AVERAGE = Digest("0" * 64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AverageDigest:
-    """'I took part in this average and hold it.' The sender's one vote of this round. A void vote has no contributors: the
-    sender holds none, and can get none. Without a signature it is no vote: the sender holds what others made, and passes their
-    votes on, or, where it is void, only followed the void round."""
+    """'I took part in this average.' The sender's one vote of this round. A void vote has no contributors: the sender holds
+    none, and can get none. Without a signature it is no vote: the sender holds what others made, and passes their votes on, or,
+    where it is void, only followed the void round."""
 
     instance: InstanceId
     round: Count
@@ -229,6 +229,9 @@ class AverageDigest:
     signature: Signature = ""
     is_answer: bool = False
     """Said because the receiver showed that it does not know it; asks for nothing itself."""
+    is_held: bool = True
+    """The sender can give the average, if it names one. False after a restart: the vote is in the journal, the average is lost.
+    The signature does not cover it."""
     backers: Annotated[tuple[tuple[PeerId, Signature], ...], MaxLen(MAX_HOSTS)] = ()
     """Votes of others for the same average, that the sender passes on."""
 

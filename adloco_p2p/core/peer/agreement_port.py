@@ -1,6 +1,6 @@
 """What a peer needs of the agreement: the port that gossip and a fixed roster implement."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from adloco_p2p.core.model.events import Outcome, Persist
@@ -17,6 +17,9 @@ class Agreement(Protocol):
 
     def start(self, plans: Sequence[RoundPlan], reports: Sequence[Report], now: float) -> list[Outcome]:
         """Begin after `plans`, the last of which is the newest known; `reports` are those it has not used."""
+
+    def note_work(self, rounds: Collection[int]) -> None:
+        """Rounds whose inner steps or average this peer is at: their reports are still to come."""
 
     def submit(self, report: Report, now: float) -> list[Outcome]:
         """This peer's own report of a round."""

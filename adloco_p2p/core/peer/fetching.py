@@ -214,7 +214,7 @@ class Fetching:
         vote = self._kept_vote(self._book.digests[message.round], message.instance) or AverageDigest(
             instance=message.instance, round=message.round, attempt=0, contributors=(), digest=NO_AVERAGE
         )
-        return [Send(peer=sender, message=replace(vote, is_answer=True))]
+        return [Send(peer=sender, message=replace(vote, is_answer=True, is_held=vote.is_void))]
 
 
 def fetch_warning(instance: InstanceId, message: str, *, active: bool) -> telemetry.Warning:

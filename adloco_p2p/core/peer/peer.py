@@ -149,6 +149,7 @@ class Peer:
             effects += more
             if not more:
                 break
+        self._agreement.note_work(self._state.working())
         return effects
 
     # --- one event ---------------------------------------------------------------------------------------------------

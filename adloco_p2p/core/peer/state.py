@@ -135,6 +135,10 @@ class PeerState:
         """Instances that this peer hosts, as far as any peer has them."""
         return [instance for instance in self.book.mine(plan) if instance not in self.lost]
 
+    def working(self) -> list[int]:
+        """Rounds that this peer trains or averages: its reports of them are still to come."""
+        return sorted({number for (number, _), outer in self.rounds.items() if outer.is_contributor and not outer.is_done})
+
     def mine_of(self, number: int) -> list[InstanceId]:
         plan = self.book.get(number)
         return self.book.mine(plan) if plan is not None and number > self.skipped else []

@@ -18,6 +18,7 @@ from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, Va
 from adloco_p2p.core.model.messages import Ack, Chosen, Final, Prepare, Promise, Proposal, Supply
 from adloco_p2p.core.model.types import Digest, PeerId
 from tests.core.agreement.test_consensus import NOW, Swarm, decide, first_plan, recall_from, said, sign, verify
+from tests.core.agreement.test_strangers import played
 from tests.core.core_values import RUN, peer
 
 LARGE = Timing().direct_limit + 1
@@ -277,6 +278,25 @@ def test_a_value_that_evicts_the_living_is_repeated_where_it_may_have_been_chose
         for place, peer in enumerate(swarm.order[:num_promises])
     }
     assert value.departed == (living,) and swarm.peers[name].members.lease_valid(living, swarm.now)
+    assert proposer.locked_value(swarm.now) == (digest if is_repeated else None)
+
+
+@pytest.mark.parametrize(("num_promises", "is_repeated"), [(3, True), (4, False), (5, False)])
+def test_a_value_that_omits_reports_is_repeated_where_it_may_have_been_chosen(num_promises: int, is_repeated: bool) -> None:
+    """Review B2: one member accepts its own value of one report, and the next proposer learns of it."""
+    swarm = played(5)
+    name, liar = swarm.order[0], swarm.order[1]
+    swarm.report(liar, 2)
+    swarm.deliver(to=tuple(swarm.peers))
+    proposer, values = swarm.peers[name].consensus.proposer, swarm.peers[name].consensus.values
+    value = values.make(joined=(), absent=())
+    digest = values.keep(value, None)
+    older, ballot = Ballot(attempt=1, peer=liar), Ballot(attempt=2, peer=name)
+    proposer._promises = {
+        peer: Promise(parent=value.parent, ballot=ballot, accepted=(older, digest) if peer == liar else None)
+        for peer in swarm.order[:num_promises]
+    }
+    assert len(value.reports) == 1
     assert proposer.locked_value(swarm.now) == (digest if is_repeated else None)
 
 

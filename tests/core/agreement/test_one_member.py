@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from adloco_p2p.core.agreement.values import UNKNOWN_ROUND_SECONDS
 from adloco_p2p.core.ledger.fork_choice import outranks, verdict
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import check_entry
@@ -147,3 +148,35 @@ def test_a_value_that_omits_reports_is_taken_eight_leases_after_a_better_one_can
     assert values.omits_reports(digest, begun + 7.9 * lease)
     assert not values.omits_reports(digest, begun + 8.1 * lease)
     assert canonical.digest_once(proposal.value) == digest
+
+
+def test_peers_that_are_at_the_round_themselves_wait_for_a_majority_of_its_reports() -> None:
+    """Review B2: where no speeds are known, a round may be longer than any wait that does not look at it."""
+    swarm = played(3, rounds=0)
+    liar, newest = swarm.order[-1], swarm.peers[peer(0)].ledger.head.round
+    honest = [name for name in swarm.peers if name != liar]
+    for name in honest:
+        swarm.peers[name].note_work([0, 1])
+    swarm.report(liar, 0)
+    swarm.deliver(to=tuple(swarm.peers))
+    swarm.pass_time(100, among=tuple(swarm.peers))
+    assert not acks_of(swarm, liar, lone_proposal(swarm, liar, 1)), "their own reports are still to come"
+    for name in honest:
+        swarm.peers[name].note_work([])
+    swarm.pass_time(55, among=tuple(swarm.peers))
+    assert [swarm.peers[name].ledger.head.round for name in honest] == [newest] * 2, "a straggler has its time after that"
+    swarm.pass_time(15, among=tuple(swarm.peers))
+    (entry,) = swarm.peers[honest[0]].ledger.since(newest + 1)
+    assert [signed.report.peer for signed in entry.reports] == [liar], "any plan is better than none"
+
+
+def test_a_device_that_hangs_holds_up_the_plans_for_an_hour_at_most() -> None:
+    swarm = played(3, rounds=0)
+    consensus, first = swarm.peers[peer(0)].consensus, swarm.now
+    values, timing = consensus.values, swarm.peers[peer(0)].members.timing
+    consensus.note_work([0])
+    values.note_time(first + 100.0)
+    assert values.stragglers_end(first) == first + UNKNOWN_ROUND_SECONDS
+    consensus.note_work([1])
+    assert values.stragglers_end(first) == first + 100.0 + timing.straggler_seconds
+    assert values.stragglers_end(first - UNKNOWN_ROUND_SECONDS) == first

@@ -81,3 +81,42 @@ def test_votes_that_are_passed_on_are_taken_up_to_the_first_that_is_not_signed()
     assert votes.voters == (B,)
     votes.received(B, message)
     assert votes.voters == (B, C, D)
+
+
+def test_an_average_is_lost_where_no_voter_that_is_there_holds_it_and_one_says_so() -> None:
+    mine, empty = vote(A, "1", A, B, C, D), {peer: replace(vote(peer, "1", A, B, C, D), is_held=False) for peer in (B, C, D)}
+    choice = choice_of(mine)
+    kept = Voter(sign=lambda payload: sign(A, payload), verify=verify, keep=lambda _: [], kept=mine)
+    votes = CommitVotes(me=A, plan_digest=PLAN, hosts=(A, B, C, D), contributors=(A, B, C, D), clients=(), voter=kept)
+    assert not votes.own.is_held, "it was started again"
+    votes.received(B, vote(B, "1", A, B, C, D))
+    assert not votes.is_lost(choice, ()) and votes.donors(choice) == [B]
+    assert votes.is_lost(choice, (B,)), "the only holder is gone, and this host has nothing"
+    votes.received(B, empty[B])
+    assert votes.is_lost(choice, ()) and votes.tally(()).holders(choice) == [A, B], "a vote all the same"
+    votes.received(C, replace(empty[C], backers=((D, vote(D, "1", A, B, C, D).signature),)))
+    assert votes.tally(()).majority == choice
+    assert not votes.is_lost(choice, ()), "D has said nothing itself"
+    assert votes.is_lost(choice, (D,))
+    votes.received(D, vote(D, "1", A, B, C, D))
+    assert not votes.is_lost(choice, ())
+    votes.held = choice
+    assert votes.own.is_held and not votes.is_lost(choice, (D,))
+
+
+def test_voters_that_are_all_gone_may_hold_it_still() -> None:
+    votes = votes_of(D)
+    for peer in (A, B, C):
+        votes.received(peer, replace(vote(peer, "1", A, B, C), is_held=False))
+    assert votes.is_lost(choice_of(vote(A, "1", A, B, C)), ())
+    assert not votes.is_lost(choice_of(vote(A, "1", A, B, C)), (A, B, C)), "on the other side of a partition"
+
+
+def test_a_host_alone_makes_its_average_again_after_a_restart() -> None:
+    """No vote of it counts for others."""
+    written: list[AverageDigest] = []
+    kept = vote(A, "1", A)
+    voter = Voter(sign=lambda payload: sign(A, payload), verify=verify, keep=lambda one: written.append(one) or (), kept=kept)
+    alone = CommitVotes(me=A, plan_digest=PLAN, hosts=(A,), contributors=(A,), clients=(), voter=voter)
+    assert not alone.have_own and alone.cast(vote(A, "2", A)) == [] and not written
+    assert CommitVotes(me=A, plan_digest=PLAN, hosts=(A, B), contributors=(A,), clients=(), voter=voter).have_own

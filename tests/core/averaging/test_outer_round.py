@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.averaging.commit_phase import MAX_REPAIRS
 from adloco_p2p.core.averaging.commit_votes import Voter
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.averaging.phases import Phase
@@ -447,32 +448,64 @@ def test_a_vote_is_written_down_before_it_is_sent_and_stands_after_a_restart() -
     again.start(20.0, progress_end=0.1)
     again.inner_finished(inner_result(again), 30.0, ())
     assert again.phase is Phase.COMMITTING
-    assert again.votes.own == record.vote
+    assert again.votes.own == replace(record.vote, is_held=False)
     assert not has(again.tick(32.0, ()), Persist), "it casts no second one"
 
 
-def test_an_average_that_nobody_holds_any_more_makes_the_round_void() -> None:
-    """All its voters were killed at once, and started again: each has its vote and none the average."""
-    outer = averaging(A, B, adaptive_timeout=AdaptiveTimeout())
-    cast = outer.average_finished(finished(outer, A, B), 11.0, ())
-    (record,) = [effect.record for effect in cast if isinstance(effect, Persist)]
-    assert isinstance(record, CommitVoted)
-    again = outer_round(A, outer.plan, AdaptiveTimeout(), kept_vote=record.vote)
+def restarted(outer: OuterRound) -> OuterRound:
+    """The process was killed after its vote, and has trained the round again by 30 s: it has its vote and no average."""
+    again = outer_round(A, outer.plan, AdaptiveTimeout(), kept_vote=outer.votes.own)
     again.start(20.0, progress_end=0.1)
     again.inner_finished(inner_result(again), 30.0, ())
-    effects = again.received(B, vote(outer, B, A, B), 31.0, ())
-    now = 31.0
-    for _ in range(20):
-        if has(effects, CarryOver):
-            break
+    assert again.phase is Phase.COMMITTING
+    return again
+
+
+def until_void(outer: OuterRound, effects: list[Effect], now: float, *, gone: Sequence[PeerId] = ()) -> tuple[float, int]:
+    """When the round is void, and how often a repair was tried; every repair fails after a second."""
+    repairs = 0
+    while not has(effects, CarryOver):
+        assert now < 200.0, "it waits for good"
         if has(effects, RepairAverage):
+            repairs += 1
             now += 1.0
-            effects = again.average_failed(replace(failure(attempt=0, suspects=(B,)), is_repair=True), now, ())
+            effects = outer.average_failed(replace(failure(attempt=0, suspects=(B,)), is_repair=True), now, gone)
         else:
-            assert again.next_deadline is not None
-            now = again.next_deadline
-            effects = again.tick(now, ())
-    assert has(effects, CarryOver) and again.is_void
+            assert outer.next_deadline is not None
+            now = outer.next_deadline
+            effects = outer.tick(now, gone)
+    assert outer.is_void
+    return now, repairs
+
+
+def test_an_average_that_no_voter_holds_any_more_makes_the_round_void_at_once() -> None:
+    outer = averaging(A, B, adaptive_timeout=AdaptiveTimeout())
+    outer.average_finished(finished(outer, A, B), 11.0, ())
+    again = restarted(outer)
+    assert not again.votes.own.is_held and outer.votes.own.is_held
+    effects = again.received(B, replace(vote(outer, B, A, B), is_held=False), 31.0, ())
+    now, repairs = until_void(again, effects, 31.0)
+    assert (now, repairs) == (36.0, 0), "the others were asked once more, at 32 and 34 s"
+
+
+def test_a_third_host_that_fetched_it_saves_an_average_whose_voters_lost_it() -> None:
+    outer = averaging(A, B, C, adaptive_timeout=AdaptiveTimeout())
+    outer.average_finished(finished(outer, A, B), 11.0, ())
+    again = restarted(outer)
+    assert again.received(B, replace(vote(outer, B, A, B), is_held=False), 31.0, ()) == []
+    asked = again.tick(again.next_deadline or 0.0, ())
+    assert C in {effect.peer for effect in asked if isinstance(effect, Send)}
+    answer = replace(vote(outer, B, A, B, backers=(A, B)), signature="", is_answer=True)
+    repairs = [effect for effect in again.received(C, answer, 32.5, ()) if isinstance(effect, RepairAverage)]
+    assert [repair.from_peers for repair in repairs] == [(C,)]
+
+
+def test_an_average_that_its_holders_do_not_deliver_makes_the_round_void_after_five_tries() -> None:
+    outer = averaging(A, B, adaptive_timeout=AdaptiveTimeout())
+    outer.average_finished(finished(outer, A, B), 11.0, ())
+    again = restarted(outer)
+    _, repairs = until_void(again, again.received(B, vote(outer, B, A, B), 31.0, ()), 31.0)
+    assert repairs == MAX_REPAIRS
 
 
 def test_the_wait_for_a_silent_voter_ends() -> None:

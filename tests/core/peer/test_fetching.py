@@ -53,7 +53,7 @@ def test_a_vote_that_an_earlier_life_cast_is_the_answer() -> None:
     kept = {(state.book.digests[1], INSTANCE): vote}
     question = AttemptFailed(instance=INSTANCE, round=1, attempt=0, suspects=(PEER1,))
     fetching = Fetching(state, kept_vote=lambda plan, instance: kept.get((plan, instance)))
-    assert fetching.decline(PEER1, question) == [Send(peer=PEER1, message=replace(vote, is_answer=True))]
+    assert fetching.decline(PEER1, question) == [Send(peer=PEER1, message=replace(vote, is_answer=True, is_held=False))]
 
 
 def test_an_answer_is_not_answered_and_who_does_not_host_the_instance_gets_none() -> None:
