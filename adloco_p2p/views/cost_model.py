@@ -84,7 +84,11 @@ class Link:
     megabits_per_second: float
 
 
-MEASURED_PRICES: dict[str, tuple[float, float | None]] = {"sign": (0.025, None)}
+MEASURED_PRICES: dict[str, tuple[float, float | None]] = {
+    "sign_int4": (0.004, None),
+    "sign": (0.025, None),
+    "sparse": (0.215, None),
+}
 """By preset, or codec that has none: held-out loss above float32's in nats per token, and half its 95 % interval where there
 are several seeds; 8 hosts, 64 rounds, 20,864 parameters. `python -m benchmarks.presets report` says so too."""
 
