@@ -2,7 +2,7 @@
 
 python -m benchmarks.muon run                     train what the kept records and muon.jsonl lack; stop and go on at any time
 python -m benchmarks.muon run --size small        the small model: 20 s a run on an idle core, 20 minutes of the large
-python -m benchmarks.muon report                  the table of docs/results.md from both; keeps the records of both
+python -m benchmarks.muon report                  the table, from both; keeps the records of both
 
 Everything is the simulated swarm of `benchmarks.method`: four hosts, H 32, float32 averages, the embedded text, 20 tokens per
 parameter. Both optimizers are tuned on a seed of its own, for each size and batch, and compared on others at their best rate.
