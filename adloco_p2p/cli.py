@@ -431,6 +431,9 @@ def _planning(verbs: "argparse._SubParsersAction[_Parser]") -> None:
     plan.add_argument("--samples", type=_positive, metavar="N", help="samples of the whole run (default: work.samples)")
     plan.add_argument("--peers", type=_positive, default=4, metavar="M", help="hosts per instance (default 4)")
     plan.add_argument("--mbit", type=float, default=100.0, metavar="RATE", help="line rate in Mbit/s (default 100)")
+    plan.add_argument(
+        "--teraflops", type=float, metavar="RATE", help="what a device delivers: how much of the time it computes"
+    )
     plan.add_argument("--workdir", type=Path, metavar="DIR", help="compare with what happened in this directory")
     _json(plan)
     plan.set_defaults(verb="inspect:plan")
