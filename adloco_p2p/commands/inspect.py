@@ -6,9 +6,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from adloco_p2p.commands.console import say, say_json
-from adloco_p2p.config.load import load_run, show
+from adloco_p2p.config.load import load_peer, load_run, show
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.telemetry import Plan, Round
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.disk import reported
 
@@ -19,8 +20,14 @@ if TYPE_CHECKING:
 
 
 def show_config(arguments: argparse.Namespace) -> int:
-    """Every setting of a run with its value, origin and meaning."""
-    say(show(load_run(arguments.config, arguments.set), arguments.json))
+    """Every setting of a run, or of this machine, with its value, origin and meaning."""
+    is_machine = arguments.peer or arguments.peer_config is not None or bool(arguments.peer_set)
+    if is_machine and (arguments.config is not None or arguments.set):
+        raise ConfigError("--peer shows this machine's settings: leave out CONFIG and --set, which are a run's", code="E200")
+    if is_machine:
+        say(show(load_peer(arguments.peer_config, arguments.peer_set), arguments.json))
+    else:
+        say(show(load_run(arguments.config, arguments.set), arguments.json))
     return 0
 
 
@@ -88,7 +95,7 @@ def plan(arguments: argparse.Namespace) -> int:
         say_json(document)
         return 0
     say(
-        f"{run.name}: {num_samples:,} samples, {num_parameters:,} parameters, {arguments.peers} hosts per instance,"
+        f"{run.name}: {num_samples:,} samples, {num_parameters:,} parameters, {plural(arguments.peers, 'host')} per instance,"
         f" H {run.work.inner_steps}, first batch {run.batch.initial_batch}, {arguments.mbit:g} Mbit/s"
     )
     say(_memory_line(need))

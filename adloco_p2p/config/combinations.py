@@ -5,7 +5,7 @@ from math import ceil
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.quiet_hours import parse_range
-from adloco_p2p.config.run_config import DataConfig, RunConfig
+from adloco_p2p.config.run_config import AVERAGING_PRESETS, DataConfig, RunConfig
 from adloco_p2p.core.model.types import MAX_HISTORY, MAX_INSTANCES
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
@@ -123,8 +123,12 @@ def _evaluation(run: RunConfig) -> list[str]:
 
 
 def _optimizers(run: RunConfig) -> list[str]:
-    outer = run.outer
+    outer, averaging = run.outer, run.averaging
     problems = []
+    if averaging.preset is not None and averaging.codec != (codec := AVERAGING_PRESETS[averaging.preset]["averaging.codec"]):
+        problems.append(
+            f"averaging.codec: {averaging.codec}, but averaging.preset {averaging.preset} means {codec}; leave one of the two out"
+        )
     if outer.kind == "average" and outer.learning_rate != 1:
         problems.append(
             f"outer.learning_rate: {outer.learning_rate} would be ignored: outer.kind average takes the mean of the models;"

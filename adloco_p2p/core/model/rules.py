@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from adloco_p2p.core.model.types import Fraction
+from adloco_p2p.core.model.words import plural
 
 PositiveInt = Annotated[int, Ge(1)]
 NaturalInt = Annotated[int, Ge(0)]
@@ -131,7 +132,7 @@ class WorkRules:
     @property
     def length(self) -> str:
         """How long the run is, in words."""
-        return f"{self.samples:,} samples" if self.samples is not None else f"{self.rounds} rounds"
+        return f"{self.samples:,} samples" if self.samples is not None else plural(self.rounds or 0, "round")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

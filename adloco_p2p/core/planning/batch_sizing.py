@@ -14,6 +14,7 @@ from statistics import median
 
 from adloco_p2p.core.model.rules import BatchRules
 from adloco_p2p.core.model.types import MAX_HISTORY, InstancePlan, InstanceReport, NoiseSample, PeerId
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.core.planning.pseudo_gradient_noise import (
     BATCH_CLAIM_FACTOR,
     MIN_ROBUST_HOSTS,
@@ -92,7 +93,7 @@ def _pool_half_batches(trained: Mapping[PeerId, InstanceReport], limit: int, rou
         inner_variance=scalar(_trimmed_mean([half.inner_variance for half in measured], weights) / batch),
         orthogonal_noise=scalar(_trimmed_mean([half.orthogonal_trace for half in measured], weights) / batch),
     )
-    return sample, f"halves of batches of {len(measured)} hosts"
+    return sample, f"halves of batches of {plural(len(measured), 'host')}"
 
 
 def _trimmed_mean(values: Sequence[float], weights: Sequence[float]) -> float:
@@ -142,7 +143,7 @@ def next_request(
     streak = shrink_streak + 1 if demand < requested / 2 else 0
     if rules.may_shrink and streak >= SHRINK_STREAK:
         new = max(ceil(SHRINK * requested - ROUNDING), asked)
-        return new, 0, f"{requested} -> {new}: {basis} asks {demand:.6g}, below half for {streak} rounds"
+        return new, 0, f"{requested} -> {new}: {basis} asks {demand:.6g}, below half for {plural(streak, 'round')}"
     return requested, streak, f"{requested} is enough: {basis} asks {demand:.6g}"
 
 
@@ -154,7 +155,7 @@ def demanded_batch(history: Sequence[NoiseSample], *, inner_steps: int, rules: B
     assert history and inner_steps >= 1 and rules.is_tested
     source = history[-1].source
     window = [sample for sample in history[-window_length(rules) :] if sample.source == source]
-    basis = f"{rules.test} test on {source} noise of {len(window)} rounds"
+    basis = f"{rules.test} test on {source} noise of {plural(len(window), 'round')}"
     demands: list[float | None] = []
     if rules.test == "norm":
         demands = [_norm_demand(window, rules)]

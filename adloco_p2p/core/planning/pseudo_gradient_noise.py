@@ -29,6 +29,7 @@ from math import ceil, fsum, sqrt
 from statistics import median
 
 from adloco_p2p.core.model.types import InstancePlan, InstanceReport, NoiseSample, PeerId, PseudoGradientStatistics
+from adloco_p2p.core.model.words import plural
 
 MIN_ROBUST_HOSTS = 4
 """From this many hosts on, outliers are clipped or trimmed; with fewer, a liar cannot be identified."""
@@ -92,7 +93,7 @@ def pool_pseudo_gradients(
         return None, f"inner steps too unequal, {min(steps)} to {max(steps)}"
     contributions = _bounded(inside, steps, averaged, most_batch=BATCH_CLAIM_FACTOR * plan.effective_batch)
     sample = noise_of(contributions, averaged, num_hosts=num_hosts, round=round)
-    return sample, f"pseudo-gradients of {len(inside)} of {num_hosts} hosts"
+    return sample, f"pseudo-gradients of {len(inside)} of {plural(num_hosts, 'host')}"
 
 
 _Inside = Mapping[PeerId, tuple[InstanceReport, PseudoGradientStatistics]]

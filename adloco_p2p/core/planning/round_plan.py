@@ -39,6 +39,7 @@ from adloco_p2p.core.model.types import (
     keepers_of,
     shortened,
 )
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.core.planning.batch_ramp import scheduled_request
 from adloco_p2p.core.planning.batch_sizing import is_untestable, next_request, pool_round, window_length
 from adloco_p2p.core.planning.branch_merge import settle
@@ -87,7 +88,8 @@ def genesis(
         for instance in range(1 if warms_up else count)
     ]
     instances, seconds = place_hosts(drafts, roster_entries[:MAX_ROSTER], 0, rules)
-    what = f"warm-up of one instance, {count} from round {rules.instances.fork_round} on" if warms_up else f"{count} instances"
+    later = f"warm-up of one instance, {count} from round {rules.instances.fork_round} on"
+    what = later if warms_up else plural(count, "instance")
     plan = RoundPlan(
         run=run,
         round=0,
@@ -97,7 +99,7 @@ def genesis(
         roster=roster_entries[:MAX_ROSTER],
         expected_seconds=seconds,
         progress=0.0,
-        reason=f"start with {what} on {len(roster_entries)} peers",
+        reason=f"start with {what} on {plural(len(roster_entries), 'peer')}",
         signers=tuple(sorted(signers)),
         is_ticketed=bool(signers) and rules.admission.kind == "tickets",
     )
@@ -152,7 +154,8 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     changed = {source for merge in (*merges, *healing) for source in merge.sources}
     changed |= {instance for fork in forks for instance in (fork.source, *fork.targets)}
     instances = kept_apart(instances, changed, round)
-    reasons = [f"reports of {len(received)} of {len(previous.roster)} peers"] if previous.round > 0 else ["no reports yet"]
+    peers = plural(len(previous.roster), "peer")
+    reasons = [f"reports of {len(received)} of {peers}"] if previous.round > 0 else ["no reports yet"]
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
     reasons += branch_reasons
     reasons += [alarm for draft, alarm in carried if alarm and draft.plan.instance not in changed]
@@ -231,7 +234,8 @@ def _carried(
     sample, basis = pool_round(plan, previous.round - 1, claims, rules.batch, places=places)
     history = plan.history if sample is None else (*plan.history, sample)[-window_length(rules.batch) :]
     num_diverged = sum(claim.has_diverged for claim in claims.values())
-    basis += f"; round {previous.round - 1} led nowhere on {num_diverged} of {len(claims)} hosts" if num_diverged else ""
+    claimed = plural(len(claims), "host")
+    basis += f"; round {previous.round - 1} led nowhere on {num_diverged} of {claimed}" if num_diverged else ""
     requested, shrink_streak, why = _request(plan, previous, claims, sample, history, rules)
     kept = [item.instance for peer in keepers_of(previous) if peer in received for item in received[peer].instances]
     is_lost = not claims and plan.instance not in kept
