@@ -103,6 +103,9 @@ def planning(verbs: Verbs) -> None:
     plan.add_argument("--samples", type=positive, metavar="N", help="samples of the whole run (default: work.samples)")
     plan.add_argument("--peers", type=positive, default=4, metavar="M", help="hosts per instance (default 4)")
     plan.add_argument("--mbit", type=float, default=100.0, metavar="RATE", help="line rate in Mbit/s (default 100)")
+    plan.add_argument(
+        "--teraflops", type=float, metavar="RATE", help="what a device delivers: how much of the time it computes"
+    )
     plan.add_argument("--workdir", type=Path, metavar="DIR", help="compare with what happened in this directory")
     json_output(plan)
     plan.set_defaults(verb="inspect:plan")

@@ -17,6 +17,7 @@ from adloco_p2p.storage.disk import reported
 if TYPE_CHECKING:
     from adloco_p2p.training.memory_need import MemoryNeed
     from adloco_p2p.views.cost_model import Estimate, Exchange, Link
+    from adloco_p2p.views.device_share import DeviceShare
     from adloco_p2p.views.status import Status
 
 
@@ -68,6 +69,8 @@ def plan(arguments: argparse.Namespace) -> int:
 
     if not 0 < arguments.mbit < math.inf:
         raise ConfigError(f"--mbit {arguments.mbit}: a rate above 0 is accepted", code="E200")
+    if arguments.teraflops is not None and not 0 < arguments.teraflops < math.inf:
+        raise ConfigError(f"--teraflops {arguments.teraflops}: a rate above 0 is accepted", code="E200")
     run = load_run(arguments.config, arguments.set).value
     num_samples = arguments.samples or run.work.samples
     if num_samples is None:
@@ -95,6 +98,7 @@ def plan(arguments: argparse.Namespace) -> int:
     if arguments.workdir is not None:
         happened = _happened(arguments)
         estimates += _extrapolated(arguments, run, num_samples=num_samples, link=link)
+    computing = _computing(arguments, run, link)
     if arguments.json:
         document = {
             "samples": num_samples,
@@ -103,6 +107,7 @@ def plan(arguments: argparse.Namespace) -> int:
             "estimates": [asdict(item) for item in estimates],
             "memory": asdict(need),
             "happened": happened,
+            "device": None if computing is None else {**asdict(computing), "share": computing.share},
         }
         say_json(document)
         return 0
@@ -112,11 +117,35 @@ def plan(arguments: argparse.Namespace) -> int:
     )
     say(_memory_line(need))
     say(_exchange_line(exchange))
+    if computing is not None:
+        say(_computing_line(computing))
     for item in estimates:
         say(_estimate_line(item))
     if happened is not None:
         say(_happened_line(happened))
     return 0
+
+
+def _computing(arguments: argparse.Namespace, run: RunConfig, link: "Link") -> "DeviceShare | None":
+    """None where the device's rate is not stated."""
+    from adloco_p2p.views.device_share import device_share
+
+    if arguments.teraflops is None:
+        return None
+    return device_share(
+        link,
+        batch_per_host=run.batch.initial_batch / arguments.peers,
+        row_tokens=run.data.sequence_length,
+        inner_steps=run.work.inner_steps,
+        teraflops=arguments.teraflops,
+    )
+
+
+def _computing_line(item: "DeviceShare") -> str:
+    return (
+        f"  a device computes {item.share:.1%} of the time: a round of {item.computing_seconds:,.1f} s of inner steps,"
+        f" {item.averaging_seconds:,.1f} s of averaging and {item.outer_step_seconds:,.1f} s between (derived; first batch)"
+    )
 
 
 def _ramp_estimate(run: RunConfig, num_samples: int, link: "Link") -> "Estimate":

@@ -30,7 +30,7 @@ class BatchRules:
     ramp_samples: PositiveInt | None = None
     """The ramp ends after so many samples of the run; null: with the run, as the decay of the learning rate does."""
     statistic: Literal["pseudo_gradient", "micro_batch"] = "pseudo_gradient"
-    """Where the noise is measured. Rounds that cannot give the first (one host, unequal steps) use the second."""
+    """Where the noise is measured. Rounds that cannot give the first (one host, steps a factor of 8 apart) use the second."""
     level: Literal["outer", "inner"] = "outer"
     """For the pseudo-gradient statistic: noise of the averaged outer update, or of one inner step (H times larger)."""
     initial_batch: PositiveInt = 4

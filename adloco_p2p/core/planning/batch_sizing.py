@@ -8,21 +8,20 @@ Reports are claims of strangers. The effect of one liar among four or more hosts
 applies. Sums use `math.fsum`: the built-in `sum` rounds differently from one Python version to the next, and peers must agree.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import ceil, floor, fsum, sqrt
+from math import ceil, floor, fsum
 from statistics import median
 
 from adloco_p2p.core.model.rules import BatchRules
 from adloco_p2p.core.model.types import MAX_HISTORY, InstancePlan, InstanceReport, NoiseSample, PeerId
 from adloco_p2p.core.model.words import plural
+from adloco_p2p.core.planning.pseudo_gradient_noise import (
+    BATCH_CLAIM_FACTOR,
+    MIN_ROBUST_HOSTS,
+    pool_pseudo_gradients,
+    scalar,
+)
 
-MIN_ROBUST_HOSTS = 4
-"""From this many hosts on, outliers are clipped or trimmed; with fewer, a liar cannot be identified."""
-OUTLIER_FACTOR = 4.0
-"""A squared norm counts for at most this many times what the median host shows."""
-BATCH_CLAIM_FACTOR = 2
-"""A host's batch counts for at most this many times the planned effective batch of the whole instance."""
 SHRINK_STREAK = 5
 """Rounds in a row below half the batch, before a batch that may shrink does."""
 SHRINK = 0.9
@@ -30,7 +29,6 @@ SHRINK = 0.9
 ROUNDING = 1e-9
 """Rounding noise that never adds a sample."""
 
-_MAX_SCALAR = 1e30
 _MAX_COUNT = 1 << 40
 
 
@@ -59,13 +57,12 @@ def pool_round(
     trained = {peer: claims[peer] for peer in sorted(claims) if claims[peer].samples > 0 and claims[peer].batch_samples > 0}
     if not trained:
         return None, "no report of a host that trained"
-    limit = BATCH_CLAIM_FACTOR * plan.effective_batch
     why = ""
     if rules.statistic == "pseudo_gradient":
-        sample, why = _pool_pseudo_gradients(trained, claims, limit, round, places)
+        sample, why = pool_pseudo_gradients(plan, claims, round, places)
         if sample is not None:
             return sample, why
-    sample, text = _pool_half_batches(trained, limit, round)
+    sample, text = _pool_half_batches(trained, BATCH_CLAIM_FACTOR * plan.effective_batch, round)
     return sample, f"{why}; {text}" if why else text
 
 
@@ -73,80 +70,6 @@ def is_untestable(claims: Mapping[PeerId, InstanceReport]) -> bool:
     """Whether hosts trained, but each with a single sample per step, which cannot be halved."""
     batches = [claim.batch_samples for claim in claims.values() if claim.samples > 0]
     return bool(batches) and max(batches) <= 1
-
-
-def _pool_pseudo_gradients(
-    trained: Mapping[PeerId, InstanceReport],
-    claims: Mapping[PeerId, InstanceReport],
-    limit: int,
-    round: int,
-    places: Mapping[PeerId, int],
-) -> tuple[NoiseSample | None, str]:
-    """Method 4.3 B, with n_m for b_m of 4.1 where hosts did unequal work.
-
-    Contributors are those that more than half of the reports name. Those of them that did not report are taken to be like
-    the mean of the others, so a lost report costs precision and adds no bias. One liar among four or more: its squared norm
-    is clipped to OUTLIER_FACTOR times the median host's (the larger of the bounds for pure signal and for pure noise at its
-    number of samples), its inner product to what Cauchy-Schwarz allows, and the norm of the average is a median.
-    """
-    sets = Counter(claim.contributors for claim in claims.values())
-    named, count = max(sets.items(), key=lambda item: (item[1], item[0]), default=(0, 0))
-    if 2 * count <= len(claims):
-        return None, "no majority on who is in the average"
-    num_hosts = named.bit_count()
-    norms_of_average, inside = [], []
-    for peer in sorted(claims):
-        claim = claims[peer]
-        if claim.pseudo_gradient is None or claim.contributors != named:
-            continue
-        norms_of_average.append(claim.pseudo_gradient.averaged_sqnorm)
-        if peer in trained and peer in places and named >> places[peer] & 1:
-            inside.append((claim, claim.pseudo_gradient))
-    if len(inside) < 2:
-        return None, f"{len(inside)} pseudo-gradient reported, 2 needed"
-    steps = {claim.inner_steps for claim, _ in inside}
-    if len(steps) > 1 or 0 in steps:
-        return None, f"unequal inner steps, {min(steps)} to {max(steps)}"
-
-    averaged = median(norms_of_average)  # V
-    batches = [min(claim.batch_samples, limit) for claim, _ in inside]
-    samples = [
-        float(min(claim.samples, batch * claim.inner_steps, _MAX_COUNT))
-        for (claim, _), batch in zip(inside, batches, strict=True)
-    ]
-    sqnorms = _without_outliers([scalars.own_sqnorm for _, scalars in inside], samples)
-    products = []
-    for (_, scalars), sqnorm in zip(inside, sqnorms, strict=True):
-        bound = sqrt(sqnorm) * sqrt(averaged)
-        products.append(min(max(scalars.inner_product, -bound), bound))
-
-    total = fsum(samples)
-    degrees = num_hosts - 1
-    mean_sqnorm = fsum(n * s for n, s in zip(samples, sqnorms, strict=True)) / total
-    mean_square_product = fsum(n * p * p for n, p in zip(samples, products, strict=True)) / total
-    spread = fsum(n * (p - averaged) ** 2 for n, p in zip(samples, products, strict=True)) / total
-    noise = max(0.0, (mean_sqnorm - averaged) / degrees)
-    orthogonal = (mean_sqnorm - mean_square_product / averaged) / degrees if averaged > 0.0 else noise
-    batch = ceil(sum(batches) * num_hosts / len(inside))
-    sample = NoiseSample(
-        round=round,
-        source="pseudo_gradient",
-        batch_samples=max(1, min(batch, _MAX_COUNT)),
-        mean_sqnorm=_scalar(averaged),
-        noise=_scalar(noise),
-        signal=_scalar(averaged - noise),
-        inner_variance=_scalar(spread / degrees),
-        orthogonal_noise=_scalar(max(0.0, orthogonal)),
-    )
-    return sample, f"pseudo-gradients of {len(inside)} of {plural(num_hosts, 'host')}"
-
-
-def _without_outliers(sqnorms: Sequence[float], samples: Sequence[float]) -> list[float]:
-    if len(sqnorms) < MIN_ROBUST_HOSTS:
-        return list(sqnorms)
-    signal = median(sqnorms)
-    noise = median(n * s for n, s in zip(samples, sqnorms, strict=True))
-    return [min(s, OUTLIER_FACTOR * max(signal, noise / n)) for n, s in zip(samples, sqnorms, strict=True)]
 
 
 def _pool_half_batches(trained: Mapping[PeerId, InstanceReport], limit: int, round: int) -> tuple[NoiseSample | None, str]:
@@ -164,11 +87,11 @@ def _pool_half_batches(trained: Mapping[PeerId, InstanceReport], limit: int, rou
         round=round,
         source="micro_batch",
         batch_samples=batch,
-        mean_sqnorm=_scalar(max(0.0, signal + noise)),
-        noise=_scalar(noise),
-        signal=_scalar(signal),
-        inner_variance=_scalar(_trimmed_mean([half.inner_variance for half in measured], weights) / batch),
-        orthogonal_noise=_scalar(_trimmed_mean([half.orthogonal_trace for half in measured], weights) / batch),
+        mean_sqnorm=scalar(max(0.0, signal + noise)),
+        noise=scalar(noise),
+        signal=scalar(signal),
+        inner_variance=scalar(_trimmed_mean([half.inner_variance for half in measured], weights) / batch),
+        orthogonal_noise=scalar(_trimmed_mean([half.orthogonal_trace for half in measured], weights) / batch),
     )
     return sample, f"halves of batches of {plural(len(measured), 'host')}"
 
@@ -178,10 +101,6 @@ def _trimmed_mean(values: Sequence[float], weights: Sequence[float]) -> float:
     cut = len(pairs) // 4 if len(pairs) >= MIN_ROBUST_HOSTS else 0
     kept = pairs[cut : len(pairs) - cut]
     return fsum(value * weight for value, weight in kept) / fsum(weight for _, weight in kept)
-
-
-def _scalar(value: float) -> float:
-    return min(max(value, -_MAX_SCALAR), _MAX_SCALAR)
 
 
 # --- noise -> request ------------------------------------------------------------------------------------------------

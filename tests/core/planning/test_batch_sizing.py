@@ -108,13 +108,13 @@ def test_unequal_samples_follow_the_general_noise_scale(gradients: list[list[flo
         assert sample.noise == pytest.approx(sample.orthogonal_noise + sample.inner_variance / v, abs=1e-6)
 
 
-def test_unequal_steps_fall_back_to_micro_batches() -> None:
+def test_very_unequal_steps_fall_back_to_micro_batches() -> None:
     claims = claims_of(ACCEPTANCE_VECTORS, [8] * 4)
     claims = {name: replace(claim, half_batch=half_batch(trace=40.0, signal=1.0)) for name, claim in claims.items()}
-    claims[peer(0)] = replace(claims[peer(0)], inner_steps=16, samples=128)
+    claims[peer(0)] = replace(claims[peer(0)], inner_steps=3, samples=24)
     sample, why = pool_round(PLAN, 0, claims, BatchRules(), places=PLACES)
     assert sample is not None and sample.source == "micro_batch"
-    assert "unequal inner steps, 16 to 32" in why
+    assert "inner steps too unequal, 3 to 32" in why
     assert sample.batch_samples == 32
     assert sample.noise == pytest.approx(40 / 32)
     assert sample.signal == pytest.approx(1.0)

@@ -16,7 +16,7 @@ from adloco_p2p.core.model.rules import BatchRules, Rules
 from adloco_p2p.core.model.run_progress import proven_samples
 from adloco_p2p.core.model.types import InstanceReport, PeerId, Report, RosterChange, RoundPlan
 from adloco_p2p.core.planning.apportionment import FASTEST_CLAIM, SLOWEST_CLAIM, credible_speeds
-from adloco_p2p.core.planning.batch_sizing import OUTLIER_FACTOR
+from adloco_p2p.core.planning.pseudo_gradient_noise import OUTLIER_FACTOR
 from adloco_p2p.core.planning.round_plan import next_plan
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError

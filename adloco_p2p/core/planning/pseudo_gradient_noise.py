@@ -1,0 +1,180 @@
+"""Pseudo-gradients of one round -> gradient noise, for hosts that did different numbers of inner steps on different batches.
+
+Method 4.3 B with n_m for b_m of 4.1, extended to unequal steps. The model: host m did h_m steps on n_m samples, its
+pseudo-gradient is D_m = h_m (g + x_m) with E norm2(x_m) = S / n_m, where g is the gradient and S the trace of the per-sample
+covariance, both in the metric of the inner optimizer. The average is A = sum of w_m D_m with w_m = n_m / N. With
+
+    h = sum of w_m h_m,  q = sum of w_m h_m^2,  residual R_m = D_m / h_m - A / h
+
+g cancels in R_m, and for any weights v_m of sum 1
+
+    E sum of v_m norm2(R_m) = (S / N) (sum of v_m / w_m - 2 sum of v_m h_m / h + q / h^2)
+    E norm2(A) = h^2 norm2(g) + (S / N) q
+
+two equations for S / N and norm2(g), exact under the model. With equal steps and v = w they are the formulas of the method.
+Reported is what an even swarm of the same samples would show: signal h^2 norm2(g), noise h^2 S / N.
+
+The weights are batches, v_m proportional to n_m / h_m. Samples, the inverse of the model's variance, would be best under the
+model; but paths bend, the more the longer they are, and bends look like noise: measured, samples overestimate more.
+
+Bias. Where pseudo-gradients grow like steps to the power 1 + e, e^2 times the variance of the logarithm of the steps stays of
+the signal: a second-order error. The plain formula, norm2(D_m - A), keeps cv^2 / (M - 1) of the signal (cv: the coefficient of
+variation of the steps), which outweighs the noise where H is large. docs/results.md has what both give.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, fsum, sqrt
+from statistics import median
+
+from adloco_p2p.core.model.types import InstancePlan, InstanceReport, NoiseSample, PeerId, PseudoGradientStatistics
+from adloco_p2p.core.model.words import plural
+
+MIN_ROBUST_HOSTS = 4
+"""From this many hosts on, outliers are clipped or trimmed; with fewer, a liar cannot be identified."""
+OUTLIER_FACTOR = 4.0
+"""A squared norm counts for at most this many times what the median host shows."""
+BATCH_CLAIM_FACTOR = 2
+"""A host's batch counts for at most this many times the planned effective batch of the whole instance."""
+STEP_CLAIM_FACTOR = 2
+"""A host's inner steps count for at most this many times those that the newest plan gives it."""
+MOST_STEP_SPREAD = 8
+"""The most inner steps of a host over the fewest, beyond which the statistic is refused."""
+
+_MAX_SCALAR = 1e30
+_MAX_COUNT = 1 << 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """What one host says of its pseudo-gradient, within bounds."""
+
+    steps: int
+    batch: int
+    samples: float
+    sqnorm: float
+    """Of the pseudo-gradient as transmitted."""
+    product: float
+    """With the average."""
+
+
+def pool_pseudo_gradients(
+    plan: InstancePlan, claims: Mapping[PeerId, InstanceReport], round: int, places: Mapping[PeerId, int]
+) -> tuple[NoiseSample | None, str]:
+    """The noise of the round, or none, and why.
+
+    Contributors are those that more than half of the reports name. Those of them that did not report are taken to be like the
+    mean of the others, so a lost report costs precision and adds no bias. One liar among four or more: its squared norm of a
+    step is clipped to OUTLIER_FACTOR times the median host's (the larger of the bounds for pure signal and for pure noise at
+    its number of samples), its inner product to what Cauchy-Schwarz allows, its batch and its steps to twice the planned ones,
+    and the norm of the average is a median.
+    """
+    sets = Counter(claim.contributors for claim in claims.values())
+    named, count = max(sets.items(), key=lambda item: (item[1], item[0]), default=(0, 0))
+    if 2 * count <= len(claims):
+        return None, "no majority on who is in the average"
+    agreeing = {
+        peer: (claim, claim.pseudo_gradient)
+        for peer, claim in sorted(claims.items())
+        if claim.contributors == named and claim.pseudo_gradient is not None
+    }
+    inside = {
+        peer: (claim, scalars)
+        for peer, (claim, scalars) in agreeing.items()
+        if claim.samples > 0 and claim.batch_samples > 0 and peer in places and named >> places[peer] & 1
+    }
+    if len(inside) < 2:
+        return None, f"{len(inside)} pseudo-gradient reported, 2 needed"
+    averaged = median(scalars.averaged_sqnorm for _, scalars in agreeing.values())
+    num_hosts = named.bit_count()
+    steps = _bounded_steps(inside, plan)
+    if min(steps) < 1 or max(steps) > MOST_STEP_SPREAD * min(steps):
+        return None, f"inner steps too unequal, {min(steps)} to {max(steps)}"
+    contributions = _bounded(inside, steps, averaged, most_batch=BATCH_CLAIM_FACTOR * plan.effective_batch)
+    sample = noise_of(contributions, averaged, num_hosts=num_hosts, round=round)
+    return sample, f"pseudo-gradients of {len(inside)} of {plural(num_hosts, 'host')}"
+
+
+_Inside = Mapping[PeerId, tuple[InstanceReport, PseudoGradientStatistics]]
+
+
+def _bounded_steps(inside: _Inside, plan: InstancePlan) -> list[int]:
+    planned = {share.peer: share.inner_steps for share in plan.hosts if share.inner_steps > 0}
+    most_planned = max(planned.values(), default=_MAX_COUNT)
+    return [min(claim.inner_steps, STEP_CLAIM_FACTOR * planned.get(peer, most_planned)) for peer, (claim, _) in inside.items()]
+
+
+def _bounded(inside: _Inside, steps: Sequence[int], averaged: float, *, most_batch: int) -> list[Contribution]:
+    batches = [min(claim.batch_samples, most_batch) for claim, _ in inside.values()]
+    samples = [
+        float(min(claim.samples, batch * count, _MAX_COUNT))
+        for (claim, _), batch, count in zip(inside.values(), batches, steps, strict=True)
+    ]
+    per_step = [scalars.own_sqnorm / (count * count) for (_, scalars), count in zip(inside.values(), steps, strict=True)]
+    clipped = _without_outliers(per_step, samples)
+    sqnorms = [sqnorm * count * count for sqnorm, count in zip(clipped, steps, strict=True)]
+    products = []
+    for (_, scalars), sqnorm in zip(inside.values(), sqnorms, strict=True):
+        bound = sqrt(sqnorm) * sqrt(averaged)
+        products.append(min(max(scalars.inner_product, -bound), bound))
+    return [
+        Contribution(steps=count, batch=batch, samples=n, sqnorm=sqnorm, product=product)
+        for count, batch, n, sqnorm, product in zip(steps, batches, samples, sqnorms, products, strict=True)
+    ]
+
+
+def _without_outliers(sqnorms: Sequence[float], samples: Sequence[float]) -> list[float]:
+    if len(sqnorms) < MIN_ROBUST_HOSTS:
+        return list(sqnorms)
+    signal = median(sqnorms)
+    noise = median(n * s for n, s in zip(samples, sqnorms, strict=True))
+    return [min(s, OUTLIER_FACTOR * max(signal, noise / n)) for n, s in zip(samples, sqnorms, strict=True)]
+
+
+def noise_of(contributions: Sequence[Contribution], averaged: float, *, num_hosts: int, round: int = 0) -> NoiseSample:
+    """The two equations of this module, solved. `averaged` is norm2(A); `num_hosts` >= 2 are in the average, of which those of
+    `contributions` (at least 2, all with steps and samples) reported."""
+    reported = len(contributions)
+    samples = [item.samples for item in contributions]
+    mean_steps = fsum(n * item.steps for n, item in zip(samples, contributions, strict=True)) / fsum(samples)
+    relative = [item.steps / mean_steps for item in contributions]  # h_m / h, so that all is in units of h^2
+    by_samples = _fractions(samples)  # w
+    by_batch = _fractions([n / item.steps for n, item in zip(samples, contributions, strict=True)])  # v
+    squared = _dot(by_samples, [r * r for r in relative])
+    inverse = fsum(v / w for v, w in zip(by_batch, by_samples, strict=True)) * num_hosts / reported
+    degrees = inverse - 2.0 * _dot(by_batch, relative) + squared
+
+    # sum of v_m norm2(R_m), with sum of w_m <D_m, A> = norm2(A), which the averaging itself ensures
+    own = _dot(by_batch, [item.sqnorm / (r * r) for r, item in zip(relative, contributions, strict=True)])
+    lean = fsum((v / r - w) * c.product for v, w, r, c in zip(by_batch, by_samples, relative, contributions, strict=True))
+    residual = max(0.0, own - averaged - 2.0 * lean)
+    spread = _dot(by_batch, [(item.product / r - averaged) ** 2 for r, item in zip(relative, contributions, strict=True)])
+    noise = residual / degrees
+    signal = averaged - squared * noise
+    orthogonal = (residual - spread / averaged) / degrees if averaged > 0.0 else noise
+    batch = ceil(sum(item.batch for item in contributions) * num_hosts / reported)
+    return NoiseSample(
+        round=round,
+        source="pseudo_gradient",
+        batch_samples=max(1, min(batch, _MAX_COUNT)),
+        mean_sqnorm=max(0.0, scalar(signal + noise)),
+        noise=scalar(noise),
+        signal=scalar(signal),
+        inner_variance=scalar(spread / degrees),
+        orthogonal_noise=scalar(max(0.0, orthogonal)),
+    )
+
+
+def _fractions(parts: Sequence[float]) -> list[float]:
+    total = fsum(parts)
+    return [part / total for part in parts]
+
+
+def _dot(weights: Sequence[float], values: Sequence[float]) -> float:
+    return fsum(weight * value for weight, value in zip(weights, values, strict=True))
+
+
+def scalar(value: float) -> float:
+    """As a plan may carry it."""
+    return min(max(value, -_MAX_SCALAR), _MAX_SCALAR)

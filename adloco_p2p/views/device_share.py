@@ -1,0 +1,42 @@
+"""The part of the time in which a device computes, from a stated device and link. For `adloco-peer plan --teraflops`.
+
+In turn: a round computes, then averages, then takes the outer step; nothing is hidden. With the first batch; a batch that grows
+makes rounds longer and the share larger. Arithmetic, no measurement.
+"""
+
+from dataclasses import dataclass
+
+from adloco_p2p.views.cost_model import Link, round_bytes
+
+OPERATIONS = 6
+"""Floating-point operations per parameter and token, forward and backward (arXiv 2001.08361), attention left out."""
+LINK_EFFICIENCY = 0.8
+"""Part of a link's rate that the averaging reaches, and ... (docs/measured.md, 12M parameters)"""
+LATENCY_SECONDS = 0.05
+"""... one way; an averaging takes three of them: two exchanges and the commit."""
+OUTER_STEP_SECONDS = 4.0 / 150e6
+"""Per parameter, of one core: outer step, digests and the copy for joiners (docs/results.md)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceShare:
+    """Seconds of one round of one host."""
+
+    computing_seconds: float
+    averaging_seconds: float
+    outer_step_seconds: float
+
+    @property
+    def share(self) -> float:
+        return self.computing_seconds / (self.computing_seconds + self.averaging_seconds + self.outer_step_seconds)
+
+
+def device_share(link: Link, *, batch_per_host: float, row_tokens: int, inner_steps: int, teraflops: float) -> DeviceShare:
+    """Of equal hosts. `teraflops`: what the device delivers in training, in 10^12 operations a second, not its nominal rate."""
+    operations = OPERATIONS * link.num_parameters * batch_per_host * row_tokens * inner_steps
+    sent = round_bytes(num_parameters=link.num_parameters, num_workers=link.num_workers, bytes_per_value=link.bytes_per_value)
+    return DeviceShare(
+        computing_seconds=operations / (teraflops * 1e12),
+        averaging_seconds=sent * 8 / (link.megabits_per_second * 1e6 * LINK_EFFICIENCY) + 3 * LATENCY_SECONDS,
+        outer_step_seconds=OUTER_STEP_SECONDS * link.num_parameters,
+    )
