@@ -1,4 +1,5 @@
 """What never holding all logits saves, and costs: a training step with whole logits and with chunks of several sizes.
+The head is trained: each chunk adds a gradient as large as the head.
 
 python -m benchmarks.chunked_loss                      vocabulary 50,257, width 768, two layers, 1,024 tokens; two minutes
 python -m benchmarks.chunked_loss --chunks 32 64 128   tokens of a chunk

@@ -1,10 +1,10 @@
-"""What a peer takes of main memory, by phase: the whole process, and its p2p daemon apart; beside the settings' sum of tensors.
+"""What a peer takes of main memory, by phase: the whole process, and its p2p daemon apart.
 
 python -m benchmarks.peer_memory configs/finetune.yaml           a few minutes of a core
 python -m benchmarks.peer_memory CONFIG --rounds 2 --set data.sequence_length=128
 
 A peer alone, one thread, one row at a time, rows of 256 tokens unless set. A phase ends with a line of the peer's output; its
-peak is the kernel's own high-water mark, set back at the start of the phase.
+peak is the kernel's own high-water mark, set back at the start of the phase. `adloco-peer plan` gives the sum of tensors.
 """
 
 import argparse
@@ -23,10 +23,8 @@ PHASES = {
     "reading the text": "starting the p2p daemon",
     "building the model": "reading the text",
     "connecting to the others": "building the model",
-    "round 0/": "training, first round",
-    "done": "training, later rounds",
 }
-"""Beginnings of lines of output, each with the phase that it ends."""
+"""Beginnings of lines of output, each with the phase that it ends; then every round's line ends a phase."""
 MIB = 2**20
 
 
@@ -56,18 +54,17 @@ def _watch(peer: "subprocess.Popen[str]") -> int:
     """Most resident bytes of the process itself."""
     assert peer.stdout is not None
     most = 0
-    left = dict(PHASES)
     for line in peer.stdout:
-        begun = next((start for start in left if line.startswith(start)), None)
-        if begun is None:
+        phase = next((phase for start, phase in PHASES.items() if line.startswith(start)), None)
+        if line.startswith("round "):
+            phase = line.split("  ")[0]
+        if phase is None:
             continue
         peak, (own, of_files) = peak_bytes(peer.pid), resident_bytes(peer.pid)
         children = sum(child.memory_info().rss for child in psutil.Process(peer.pid).children(recursive=True))
-        numbers = f"{peak / MIB:7.0f}{own / MIB:17.0f}{of_files / MIB:10.0f}{children / MIB:10.0f}"
-        _say(f"{left.pop(begun):28s}{numbers}")
+        reset_peak(peer.pid)
+        _say(f"{phase:28s}{peak / MIB:7.0f}{own / MIB:17.0f}{of_files / MIB:10.0f}{children / MIB:10.0f}")
         most = max(most, peak)
-        if begun != "done":  # the process is about to end
-            reset_peak(peer.pid)
     return most
 
 

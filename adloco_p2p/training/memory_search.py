@@ -60,6 +60,7 @@ def search_cpu(shell: ModelShell, *, sequence_length: int, vocab_size: int, budg
     shell.module.train()
     with shell.keeping_activations():  # so with activation checkpointing the limit is far below what would fit
         one, two = (_step_bytes(shell, _synthetic_rows(n, sequence_length, vocab_size)) for n in (1, 2))
+    shell.free_cache()
     per_sample = two - one
     assert per_sample > 0, (one, two)
     fixed = one - per_sample + shell.gradient.nbytes

@@ -1,5 +1,7 @@
 """One model on one device, lent to one instance at a time: the module's parameters are views of the borrower's vector."""
 
+import ctypes
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,7 +12,7 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from adloco_p2p.numerics.grad_stats import half_products
 from adloco_p2p.numerics.layout import layout_of, trainable_parameters
-from adloco_p2p.training.chunked_loss import CHUNK_VALUES, chunked_cross_entropy, head_of, hidden_states
+from adloco_p2p.training.chunked_loss import chunk_values, chunked_cross_entropy, head_of, hidden_states
 
 
 class ModelShell:
@@ -40,7 +42,7 @@ class ModelShell:
         if not self.is_loss_chunked:
             return 0
         vocab_size: int = self.module.config.get_text_config().vocab_size
-        return 3 * 4 * min(CHUNK_VALUES, num_tokens * vocab_size)
+        return 3 * 4 * min(chunk_values(self._head), num_tokens * vocab_size)
 
     @contextmanager
     def keeping_activations(self) -> Iterator[None]:
@@ -145,9 +147,11 @@ class ModelShell:
         return losses.view(targets.shape)
 
     def free_cache(self) -> None:
-        """Give memory of failed attempts back, so that smaller ones find it whole."""
+        """Give memory of failed attempts, and of searching, back, so that others find it whole."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+        elif platform.libc_ver()[0] == "glibc":
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def block_matrices(module: transformers.PreTrainedModel) -> frozenset[str]:

@@ -113,3 +113,25 @@ def test_all_logits_never_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     with Watch():
         accumulate_gradient(shell, packed(), micro_batch=5, is_measured=False)
     assert largest and max(largest) <= 7 * VOCAB_SIZE
+
+
+def test_a_frozen_head_on_a_cpu_holds_few_logits_and_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = torch.nn.Linear(5, 40)
+    assert chunked_loss.chunk_values(head) == chunked_loss.CHUNK_VALUES
+    head.requires_grad_(False)
+    assert chunked_loss.chunk_values(head) == chunked_loss.FROZEN_CHUNK_VALUES < chunked_loss.CHUNK_VALUES
+    monkeypatch.setattr(chunked_loss, "FROZEN_CHUNK_VALUES", 3 * 40)
+    sizes: list[int] = []
+
+    def logits_of(hidden: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(hidden))
+        logits: torch.Tensor = head(hidden)
+        return logits
+
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(11, 5, generator=generator).requires_grad_()
+    targets = torch.randint(40, (11,), generator=generator)
+    (found,) = torch.autograd.grad(chunked_loss.chunked_cross_entropy(hidden, targets, logits_of, head).sum(), [hidden])
+    expected = torch.nn.functional.cross_entropy(head(hidden), targets, reduction="sum")
+    assert torch.allclose(found, torch.autograd.grad(expected, [hidden])[0], atol=1e-6)
+    assert max(sizes) == 3
