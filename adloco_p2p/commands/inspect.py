@@ -67,10 +67,7 @@ def plan(arguments: argparse.Namespace) -> int:
     from adloco_p2p.numerics.codecs import codec_named, wire_bytes
     from adloco_p2p.views.cost_model import Link, Workload, bounds, exchange_of
 
-    if not 0 < arguments.mbit < math.inf:
-        raise ConfigError(f"--mbit {arguments.mbit}: a rate above 0 is accepted", code="E200")
-    if arguments.teraflops is not None and not 0 < arguments.teraflops < math.inf:
-        raise ConfigError(f"--teraflops {arguments.teraflops}: a rate above 0 is accepted", code="E200")
+    _check_rates(arguments)
     run = load_run(arguments.config, arguments.set).value
     num_samples = arguments.samples or run.work.samples
     if num_samples is None:
@@ -124,6 +121,13 @@ def plan(arguments: argparse.Namespace) -> int:
     if happened is not None:
         say(_happened_line(happened))
     return 0
+
+
+def _check_rates(arguments: argparse.Namespace) -> None:
+    for name in ("mbit", "teraflops"):
+        rate = getattr(arguments, name)
+        if rate is not None and not 0 < rate < math.inf:
+            raise ConfigError(f"--{name} {rate}: a rate above 0 is accepted", code="E200")
 
 
 def _computing(arguments: argparse.Namespace, run: RunConfig, link: "Link") -> "DeviceShare | None":
