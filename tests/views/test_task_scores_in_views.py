@@ -75,4 +75,4 @@ def test_the_page_and_the_report_show_them(tmp_path: Path) -> None:
     page = run_report._page("a run", run_report._sections(status(), run_report.summarise(status())))
     assert "## Tasks" in page and f"| 7 | QmScorer | {WORDS} |" in page
     without = replay(events())
-    assert "## Tasks" not in run_report._page(without, run_report.summarise(without))
+    assert "## Tasks" not in run_report._page("a run", run_report._sections(without, run_report.summarise(without)))
