@@ -13,7 +13,7 @@ import pytest
 import adloco_p2p
 from adloco_p2p.core.model.telemetry import Round
 from tests.e2e.processes import ENVIRONMENT, REPOSITORY, warm
-from tests.e2e.swarm_processes import LOOPBACK, wait
+from tests.e2e.swarm_processes import LOOPBACK, WAIT_LIMIT_SECONDS, wait
 
 EXAMPLE = REPOSITORY / "examples" / "own_loop.py"
 
@@ -48,13 +48,13 @@ class Program:
     def words(self) -> str:
         return self.output.read_text() if self.output.exists() else ""
 
-    def said(self, pattern: str) -> str:
+    def said(self, pattern: str, *, seconds: float = WAIT_LIMIT_SECONDS) -> str:
         def look() -> re.Match[str] | None:
             found = re.search(pattern, self.words, re.MULTILINE)
             assert found or self.process.exitcode is None, f"{self.workdir.name} ended: {self.words[-3000:]}"
             return found
 
-        return str(wait(look, f"{self.workdir.name} to say {pattern}")[1])
+        return str(wait(look, f"{self.workdir.name} to say {pattern}", seconds=seconds)[1])
 
     @property
     def rounds(self) -> dict[int, Round]:
@@ -62,9 +62,9 @@ class Program:
             return {}
         return {event.round: event for event in adloco_p2p.Run(self.workdir).events if isinstance(event, Round)}
 
-    def model(self) -> str:
+    def model(self, *, seconds: float = WAIT_LIMIT_SECONDS) -> str:
         """What it ends with."""
-        return self.said(r"^finished: True, .* model (\w{64})$")
+        return self.said(r"^finished: True, .* model (\w{64})$", seconds=seconds)
 
 
 def pair(folder: Path, *, rounds: int) -> tuple[Program, Program]:
@@ -93,18 +93,19 @@ def test_two_programs_end_with_one_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(900)
 def test_a_killed_program_comes_back_to_the_same_model(tmp_path: Path) -> None:
-    first, second = pair(tmp_path, rounds=200)
+    first, second = pair(tmp_path, rounds=100)
     try:
         wait(lambda: len(second.rounds) >= 5, "five rounds of both")
         second.process.kill()
         second.process.join()
         second.start()
-        assert first.model() == second.model()
+        assert first.model(seconds=600) == second.model(seconds=600)
     finally:
         for program in (first, second):
             program.process.kill()
             program.process.join()
     ours, theirs = first.rounds, second.rounds
     common = ours.keys() & theirs.keys()
-    assert len(ours) == 200 and len(common) > 100 and all(ours[n].digest == theirs[n].digest for n in common)
+    assert len(ours) == 100 and len(common) > 50 and all(ours[n].digest == theirs[n].digest for n in common)
