@@ -50,6 +50,8 @@ def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
         preset["work.rounds"] = None
     if isinstance(pretrained := written.get("model.pretrained"), str) and "tokenizer.source" not in written:
         preset |= {"tokenizer.source": pretrained, "tokenizer.revision": written.get("model.revision")}
+    if known["batch.test"] == "schedule":
+        preset["inner.batch_scaling"] = "sqrt"
     if known["batch.statistic"] == "micro_batch":
         preset["batch.level"] = "inner"
     return {

@@ -273,6 +273,7 @@ class RunConfig:
             merge=self.merge,
             admission=self.admission,
             guard=self.guard,
+            final_fraction=self.inner.final_fraction,
         )
 
     @property

@@ -166,7 +166,7 @@ class Hosting:
                 share=effect.share,
                 schedule=learning_rate_schedule(effect, inner=self._run.inner, initial_batch=self._run.batch.initial_batch),
                 micro_batch_limit=micro_batch_limit,
-                is_measured=self._run.batch.test != "constant",
+                is_measured=self._run.batch.is_tested,
                 should_stop=should_stop,
                 on_progress=on_progress,
             )
@@ -532,7 +532,7 @@ class Hosting:
             sequence_length=sequence_length,
             vocab_size=vocab_size,
             clip_norm=self._run.inner.clip_norm,
-            is_measured=self._run.batch.test != "constant",
+            is_measured=self._run.batch.is_tested,
             new_optimizer=self._new_optimizer,
             num_instances=max(1, most - len(self._instances)),
             limit=limit,

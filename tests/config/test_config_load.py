@@ -245,7 +245,7 @@ def test_an_unknown_key_comes_with_the_likely_one(tmp_path: Path, key: str, mean
         ("batch.eta=0", "batch.eta: 0 (--set) is not accepted; accepted: a number, above 0"),
         ("batch.floor_fraction=1.5", "accepted: a number, at least 0, at most 1"),
         ("data.heldout_fraction=1", "accepted: a number, above 0, below 1"),
-        ("batch.test=nrom", "accepted: one of constant, norm, inner_product, augmented"),
+        ("batch.test=nrom", "accepted: one of constant, schedule, norm, inner_product, augmented"),
         ("merge.guard=1", "merge.guard: 1 (--set) is not accepted; accepted: true or false"),
         ("merge.guard='no'", "because it is text (perhaps only the quotes are too many); accepted: true or false"),
         ("name=8", "name: 8 (--set) is not accepted, because it is not text (quotes are missing)"),
