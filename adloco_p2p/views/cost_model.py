@@ -85,8 +85,10 @@ class Link:
 
 
 MEASURED_PRICES: dict[str, tuple[float, float | None]] = {
+    "half": (0.004, None),
+    "int8": (0.000, None),
     "sign_int4": (0.004, None),
-    "sign": (0.025, None),
+    "sign": (0.032, 0.014),
     "sparse": (0.215, None),
 }
 """By preset, or codec that has none: held-out loss above float32's in nats per token, and half its 95 % interval where there
