@@ -13,7 +13,7 @@ Only honest machines are judged.
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass
 
-from adloco_p2p.core.agreement.membership import MAX_KNOWN
+from adloco_p2p.core.agreement.known_peers import MAX_KNOWN
 from adloco_p2p.core.averaging.commit_votes import Choice, choice_of
 from adloco_p2p.core.ledger.validation import verify_ledger
 from adloco_p2p.core.model import canonical

@@ -282,10 +282,8 @@ def forgotten_half(seed: int) -> Outcome:
 
 REPLAYS: Callable[[int], Outgoing] = lambda seed: members.Replays(Random(seed))  # noqa: E731
 
-GAPS = {"a forgotten half": "an open run remembers 4096 names, whoever asks, so names without number crowd out the other side"}
-
 VARIANTS: tuple[Scenario, ...] = tuple(
-    Scenario(name=name, finding="", play=play, gap=GAPS.get(name, ""))
+    Scenario(name=name, finding="", play=play)
     for name, play in (
         (
             "everything at once",

@@ -37,6 +37,7 @@ from adloco_p2p.core.agreement.values import Values
 from adloco_p2p.core.ledger.fork_choice import switch_between
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import door_of
+from adloco_p2p.core.model.electorate import electorate
 from adloco_p2p.core.model.events import Decided, Outcome, Persist, Send
 from adloco_p2p.core.model.ledger_entry import (
     Certificate,
@@ -216,6 +217,7 @@ class Consensus:
     def _open_slot(self, now: float) -> None:
         slot = next_slot(self.ledger, self.me)
         self.members.set_roster(slot.digest, slot.roster, now)
+        self.members.known.learn_electors(slot.electorate)
         self._emergency.open(slot)
         self._compose(slot)
         early, self._early = self._early, {}
@@ -256,6 +258,7 @@ class Consensus:
         plans = self.ledger.plans[-ROSTERS_KEPT:]
         for plan, digest in zip(plans, self.ledger.digests[-len(plans) :], strict=True):
             self.members.learn_roster(digest, roster_of(plan))
+            self.members.known.learn_electors(electorate(plan))
 
     def _append_value(self, digest: Digest, certificate: Certificate, now: float) -> None:
         self._append(self.values.entry(digest, certificate), now)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import TypeVar
 
+from adloco_p2p.core.agreement.known_peers import MAX_KNOWN, KnownPeers
 from adloco_p2p.core.model.events import Broadcast, Effect, Send
 from adloco_p2p.core.model.ledger_entry import Decree, Head, JoinRequest, Sign, Ticket, Verify
 from adloco_p2p.core.model.messages import MAX_PASSED_ON, Heartbeat, Leave, Life, Ping
@@ -26,8 +27,6 @@ BEATS_PER_INCARNATION = 10_000_000
 """One incarnation has fewer heartbeats than this (four months of seconds)."""
 LARGEST_INCARNATION = LARGEST_COUNT // BEATS_PER_INCARNATION - 1
 """The largest of which all beats can be encoded."""
-MAX_KNOWN = 4096
-"""Former members and contacts that are remembered, and peers that ask to join."""
 LEASES_REMEMBERED = 8
 """A join request counts for one lease and is remembered for so many, so that copies of it that arrive later are no news."""
 PASSIVE_FANOUT = 2
@@ -112,7 +111,7 @@ class Membership:
         self._ever: dict[PeerId, None] = {}
         """Peers of all rosters that this process knew, the last ones if there are many."""
         self._renewed: dict[PeerId, float] = {}
-        self._known: dict[PeerId, None] = {}
+        self.known = KnownPeers(me)
         self._leaves: dict[PeerId, Leave] = {}
         self._joins: dict[PeerId, tuple[JoinRequest, float]] = {}
         self._indirect_pings: dict[PeerId, list[PeerId]] = {}
@@ -169,7 +168,7 @@ class Membership:
         self._next_beat = now
         self._last_call = now
         for peer in sorted(contacts):
-            self._remember(peer)
+            self.known.remember(peer)
 
     def set_roster(self, digest: Digest, peers: Sequence[PeerId], now: float) -> None:
         """A plan counts these peers from now on. Newcomers, and all peers after a start, begin with a full lease."""
@@ -179,7 +178,7 @@ class Membership:
         self.lease_seconds = self.timing.lease(len(self._roster))
         self._lives = {peer: known for peer, known in self._lives.items() if peer in self._members}
         for peer in self._roster:
-            self._remember(peer)
+            self.known.remember(peer)
             self._renewed.setdefault(peer, now)
 
     def learn_roster(self, digest: Digest, peers: Sequence[PeerId]) -> None:
@@ -273,16 +272,16 @@ class Membership:
             return []
         self._indirect_pings.clear()
         if self.is_passive:
-            targets = self._sample([peer for peer in self._known if peer != self.me], PASSIVE_FANOUT)
+            targets = self._sample_in_turn(list(self.known), PASSIVE_FANOUT)
             return [Send(peer=peer, message=self.heartbeat(now)) for peer in targets]
         self._beat += 1
         message = self.heartbeat(now)
         others = [peer for peer in self._roster if peer != self.me]
         live = [peer for peer in others if self.lease_valid(peer, now)]
         # A peer that left may be back without its beats having come here; that is worth a try where no other member is left.
-        not_live = [peer for peer in self._known if peer not in live and peer != self.me]
+        not_live = [peer for peer in self.known if peer not in live and peer != self.me]
         elsewhere = [peer for peer in not_live if not live or peer not in self._leaves]
-        targets = self._sample(live, self.timing.fanout) + self._sample(elsewhere, 1 if live else self.timing.fanout)
+        targets = self._sample(live, self.timing.fanout) + self._sample_in_turn(elsewhere, 1 if live else self.timing.fanout)
         effects: list[Effect] = [Send(peer=peer, message=message) for peer in targets]
         suspects = [peer for peer in live if self.is_suspect(peer, now)]
         for suspect in self._sample(suspects, self.timing.num_pings):
@@ -331,7 +330,7 @@ class Membership:
 
     def _on_heartbeat(self, sender: PeerId, message: Heartbeat, now: float) -> list[Effect]:
         """Of a stranger only the join requests count; the consensus looks at its head."""
-        self._remember(sender)
+        self.known.remember(sender)
         for request in message.joins:
             self._on_join(request, now)
         if sender not in self._members:
@@ -388,7 +387,7 @@ class Membership:
             self._joins.pop(request.peer, None)
             self._joins[request.peer] = (request, now)  # also of a member: newer plans may have left it out
             self._forget_requests(now)
-            self._remember(request.peer)
+            self.known.remember(request.peer)
             self._note_owner_beat(request.peer, request.beat, now)
 
     def _forget_requests(self, now: float) -> None:
@@ -430,12 +429,12 @@ class Membership:
         )
         return replace(unsigned, signature=self._sign(unsigned.payload))
 
-    def _remember(self, peer: PeerId) -> None:
-        if peer != self.me:
-            self._known.pop(peer, None)
-            self._known[peer] = None
-            while len(self._known) > MAX_KNOWN:
-                del self._known[next(iter(self._known))]
+    def _sample_in_turn(self, items: Sequence[PeerId], count: int) -> list[PeerId]:
+        """Former electors and other names in turn."""
+        first, second = self.known.in_turn(items, self._beat)
+        chosen = self._sample(first, ceil(count / 2))
+        chosen += self._sample(second, count - len(chosen))
+        return chosen
 
     def _sample(self, items: Sequence[T], count: int) -> list[T]:
         """`count` of the items without replacement, drawn with `draw`."""

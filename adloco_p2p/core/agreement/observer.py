@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from math import inf
 
 from adloco_p2p.core.agreement.emergency import STUCK_LEASES, is_contradicted
+from adloco_p2p.core.agreement.known_peers import MAX_KNOWN
 from adloco_p2p.core.agreement.ledger_sync import LedgerExchange
-from adloco_p2p.core.agreement.membership import MAX_KNOWN, Timing
+from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.ledger.fork_choice import switch_between
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model.electorate import electorate, electors, is_emergency

@@ -56,6 +56,8 @@ class Proposer:
         """This peer's own attempt, with the members that do not count in it, and the promises that it got."""
         self._absent: tuple[PeerId, ...] = ()
         self._promises: dict[PeerId, Promise] = {}
+        self._promises_due = 0.0
+        """When the promises of those that answer at once are here. Seconds."""
         self._has_proposed = False
         self._empty_since: float | None = None
         """Since when no member of the roster lives, as seen by a peer that is not on it."""
@@ -136,6 +138,7 @@ class Proposer:
         self._timer.begin(me, now)
         self._absent = tuple(peer for peer in slot.roster if self._context.members.is_absent(peer, now))
         self._promises, self._has_proposed = {}, False
+        self._promises_due = now + self._context.timing.ballot_timeout(len(slot.roster)) / 2
         if promised is None and slot.order[0] == me:
             self._publish(Ballot(attempt=0, peer=me), self._fresh_value(now), now)
             return True
@@ -190,7 +193,7 @@ class Proposer:
         value = self._values.get(locked)
         if value is None or not self._values.is_valid(locked):
             return False
-        if self._is_unwanted(locked, now) and not self._all_have_promised(now):
+        if self._awaits_promises(locked, now) and not self._all_have_promised(now):
             return False  # more promises may show that it need not be repeated
         self._publish(self._ballot, value, now)
         return True
@@ -215,12 +218,19 @@ class Proposer:
             accepted = others
 
     def _is_unwanted(self, digest: Digest, now: float) -> bool:
-        """Members would refuse the value for what it omits: one that is back, for as long as it lives, or reports."""
+        """Members would refuse the value for what it omits: one that is back, for as long as it lives, or the reports of a
+        majority, as long as stragglers have time."""
+        return self._evicts_the_living(digest, now) or self._values.comes_too_early(digest, now)
+
+    def _evicts_the_living(self, digest: Digest, now: float) -> bool:
         value = self._values.get(digest)
-        if value is None:
-            return False
-        evicts_the_living = any(self._context.members.lease_valid(peer, now) for peer in value.departed)
-        return evicts_the_living or self._values.omits_reports(digest, now)
+        return value is not None and any(self._context.members.lease_valid(peer, now) for peer in value.departed)
+
+    def _awaits_promises(self, digest: Digest, now: float) -> bool:
+        """A value that comes too early waits for the promises that are on their way, and no longer: those that went on without
+        this peer give none."""
+        waits = self._values.comes_too_early(digest, now) and now < self._promises_due
+        return waits or self._evicts_the_living(digest, now)
 
     def _all_have_promised(self, now: float) -> bool:
         counted, members = self._slot.counted(self._absent), self._context.members

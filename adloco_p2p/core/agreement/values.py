@@ -185,6 +185,11 @@ class Values:
             self._doubted_since = now
         return self._doubted_since is None or now < self._doubted_since + DOUBT_LEASES * self._context.members.lease_seconds
 
+    def comes_too_early(self, digest: Digest, now: float) -> bool:
+        """Whether a value lacks the reports of a majority before a straggler's time is over."""
+        value = self._values.get(digest)
+        return value is not None and self._lacks_majority({one.report.peer for one in self._pool.get(value.reports)}, now)
+
     def _omits(self, named: frozenset[Digest], reported: set[PeerId], now: float) -> bool:
         own = self.held.get(self._context.me)
         is_timely = self._own_since is not None and now >= self._own_since + self._context.timing.grace_seconds

@@ -282,7 +282,7 @@ def test_a_value_that_evicts_the_living_is_repeated_where_it_may_have_been_chose
 
 
 @pytest.mark.parametrize(("num_promises", "is_repeated"), [(3, True), (4, False), (5, False)])
-def test_a_value_that_omits_reports_is_repeated_where_it_may_have_been_chosen(num_promises: int, is_repeated: bool) -> None:
+def test_a_value_of_too_few_reports_is_repeated_where_it_may_have_been_chosen(num_promises: int, is_repeated: bool) -> None:
     """Review B2: one member accepts its own value of one report, and the next proposer learns of it."""
     swarm = played(5)
     name, liar = swarm.order[0], swarm.order[1]

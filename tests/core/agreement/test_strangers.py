@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION, MAX_KNOWN
+from adloco_p2p.core.agreement.known_peers import MAX_ELECTORS, MAX_KNOWN
+from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_entry, num_emergencies, verify_ledger
@@ -342,6 +343,21 @@ def test_the_door_stays_open_however_many_have_asked() -> None:
     made.handle(STRANGER, asking([honest], like=like), 299.0)
     assert made.candidates(299.0) == (honest,)
     assert len(made._joins) == 1 and len(made._beats) <= 2
+
+
+def test_names_without_number_keep_no_heartbeat_from_a_former_elector() -> None:
+    """More names than are remembered ask for a seat of an open run while the other side of a partition is away."""
+    made, former = member(peer(0)), peer(9)
+    made.known.learn_electors([peer(0), former])
+    like = member(peer(1)).heartbeat(0.0)
+    names = [PeerId(f"ghost{index:05}") for index in range(MAX_KNOWN + 64)]
+    for first in range(0, len(names), 16):
+        made.handle(STRANGER, asking([request_of(name) for name in names[first : first + 16]], like=like), 1.0)
+    effects = [effect for instant in (2.0, 3.0) for effect in made.tick(instant)]
+    receivers = [effect.peer for effect in effects if isinstance(effect, Send)]
+    assert receivers.count(former) == 1, "in one of two periods"
+    made.known.learn_electors([PeerId(f"elector{index:05}") for index in range(MAX_ELECTORS)])
+    assert made.known.in_turn([former], 1) == ([], [former]) and len(list(made.known)) <= MAX_KNOWN
 
 
 def test_a_request_that_others_still_pass_on_is_no_news() -> None:
