@@ -112,6 +112,12 @@ class AllReduceSpec:
     def mean_codec(self) -> TensorCodec:
         return self.codec.for_mean(len(self.contributors))
 
+    @property
+    def needs_gram(self) -> bool:
+        """Whether parts wait for the inner products of all contributions: the rule decides by them, or only they give the
+        statistics of the batch test, because what comes back is not the mean."""
+        return self.rule.needs_gram or not self.codec.returns_mean
+
     @cached_property
     def num_parts(self) -> int:
         return sum(len(parts) for parts in self.shards)
@@ -156,7 +162,7 @@ class AllReduceSpec:
     def window(self) -> int:
         """Parts that a member sends on a lane ahead of the averaged parts that came back on it: all of them where these wait
         for a decision about all contributions."""
-        return MAX_PARTS if self.rule.needs_gram else WINDOW // MAX_LANES
+        return MAX_PARTS if self.needs_gram else WINDOW // MAX_LANES
 
     @cached_property
     def digest(self) -> bytes:

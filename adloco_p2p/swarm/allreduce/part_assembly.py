@@ -44,11 +44,11 @@ class PartAssembly:
         self.averaged[part.first : part.first + part.size] = values
         self.digests[part.index] = chunk_digest(self.view(part))
         transmitted = None
-        if self._own is not None and (self.residual is not None or not self._spec.rule.needs_gram):
+        if self._own is not None and (self.residual is not None or not self._spec.needs_gram):
             transmitted = self._spec.codec.decode(self._own.encoded(part))
             if self.residual is not None:
                 torch.sub(self._own.values(part), transmitted, out=self.residual[part.first : part.first + part.size])
-        if not self._spec.rule.needs_gram:
+        if not self._spec.needs_gram:
             self.sums[part.index] = part_statistics(transmitted, values)
 
     def take_back(self) -> None:
