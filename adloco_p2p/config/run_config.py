@@ -21,7 +21,7 @@ from adloco_p2p.core.model.rules import (
 )
 from adloco_p2p.core.model.types import Digest, Fraction
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 """Peers of different protocol versions do not talk; it is part of every run's digest."""
 MAX_FOUNDERS = 64
 """Each of them can hold up the start of a run."""
@@ -191,6 +191,11 @@ class AveragingConfig:
     `geometric_median`, `centered_clip`: for comparison. All but `mean` wait for every upload before parts return."""
     feedback: Fraction = 1.0
     """Part of what `int8`, `int4` and `topk2` lost that a host adds to its next pseudo-gradient; 0: lost for good."""
+
+    recheck: Annotated[float, Ge(0), Le(256)] = 0.05
+    """How much of each average its members make again together, with one part at least, to find reducers that return a wrong
+    sum: 0.05: a twentieth of the parts; 1.0: as many as there are, some of them twice; one less than the hosts: every host
+    everything. Bytes of a round: about half as much more. 0: never."""
 
     fragments: Annotated[int, Ge(1), Le(64)] = 1
     """Parts of the parameter vector that are averaged in turn, one a round; local parameters of the others go on
