@@ -93,19 +93,6 @@ class DataSink(Protocol):
         ...
 
 
-class _Drain:
-    """Forgets what it is given."""
-
-    def __init__(self) -> None:
-        self._room = memoryview(bytearray(FRAME_BYTES))
-
-    def target(self, num_bytes: int) -> memoryview:
-        return self._room[:num_bytes]
-
-    def arrived(self, num_bytes: int) -> None:
-        pass
-
-
 class FramedStream(asyncio.BufferedProtocol):
     """One end of a stream to an authenticated peer."""
 
@@ -128,7 +115,7 @@ class FramedStream(asyncio.BufferedProtocol):
         self._header = memoryview(bytearray(_FRAME.size))
         self._view, self._filled, self._kind = self._header, 0, 0
         self._control: deque[tuple[FrameKind, bytes]] = deque()
-        self._is_held = self._is_paced = False
+        self._is_held = self._is_paced = self._is_forgotten = False
         self._held = memoryview(b"")
         self._reader_waiter: asyncio.Future[None] | None = None
         self._is_full = False
@@ -215,6 +202,8 @@ class FramedStream(asyncio.BufferedProtocol):
         self._filled += nbytes
         if self.pace is not None and self._kind == FrameKind.DATA:
             self._rest(nbytes)
+        if self._is_forgotten:
+            self._filled = 0
         if self._filled < len(self._view):
             return
         try:
@@ -339,15 +328,17 @@ class FramedStream(asyncio.BufferedProtocol):
     # --- ending ---
 
     async def until_closed(self, timeout_seconds: float) -> None:
-        """Read and forget whatever comes, so that what was sent last is not lost with it, until the other end closes."""
-        self.on_lost = None
-        self.sink = _Drain()
+        """Read and forget whatever comes, of any kind and length, until the other end closes: the frame that was sent last is
+        lost if this end closes first."""
+        self.on_lost = self.sink = None
+        self._is_forgotten, self._view, self._filled = True, memoryview(bytearray(FRAME_BYTES)), 0
         if self._is_held:
             self.resume()
-        with contextlib.suppress(StreamLost, RemoteProtocolError, TimeoutError):
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
-                while True:
-                    await self.receive(FrameKind.NOTE)
+                while self._lost is None:
+                    self._reader_waiter = self._loop.create_future()
+                    await self._reader_waiter
 
     @property
     def is_lost(self) -> bool:

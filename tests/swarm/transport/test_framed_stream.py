@@ -1,0 +1,60 @@
+"""One end of a stream over a pair of sockets."""
+
+import asyncio
+import socket
+
+import pytest
+
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FRAME_BYTES, FramedStream, FrameKind
+
+
+async def pair() -> tuple[FramedStream, FramedStream]:
+    ends = [await asyncio.open_connection(sock=end) for end in socket.socketpair()]
+    ours, theirs = [await FramedStream.take_over(PeerId("peer"), reader, writer) for reader, writer in ends]
+    return ours, theirs
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        (FrameKind.COMMITMENT, b"a kind that nobody waits for"),
+        (FrameKind.COMMITMENT, bytes(2 * CONTROL_BYTES)),
+        (FrameKind.DATA, bytes(FRAME_BYTES)),
+        (FrameKind.NOTE, b""),
+    ],
+)
+@pytest.mark.parametrize("is_held", [False, True])
+def test_the_last_frame_outlives_whatever_the_other_end_still_sends(frame: tuple[FrameKind, bytes], is_held: bool) -> None:
+    """A member that is refused has already sent what follows its hello: that must not end the stream under the answer."""
+
+    async def scenario() -> None:
+        ours, theirs = await pair()
+        if is_held:
+            theirs.send(FrameKind.HELLO, b"hello")
+            assert await ours.receive(FrameKind.HELLO) == b"hello"
+        for _ in range(100):  # more than an end keeps unread
+            theirs.send(*frame)
+        ours.send(FrameKind.HELLO_REPLY, b"refused")
+        forgetting = asyncio.create_task(ours.until_closed(10))
+        await theirs.flushed()
+        assert await theirs.receive(FrameKind.HELLO_REPLY) == b"refused"
+        while ours.bytes_received < theirs.bytes_sent:
+            assert not forgetting.done()
+            await asyncio.sleep(0)
+        theirs.close()
+        await forgetting
+        assert ours.is_lost
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_an_end_that_never_closes_is_not_waited_for() -> None:
+    async def scenario() -> None:
+        ours, theirs = await pair()
+        await ours.until_closed(0.01)
+        assert not ours.is_lost
+        ours.abort()
+        theirs.abort()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
