@@ -325,9 +325,10 @@ class Averager:
         self._results.forget(key, busy=self._attempts.running)
 
     async def settled(self) -> None:
-        """Until slower members are served and notes are sent; bounded by the deadlines of the averages."""
+        """Until slower members are served, notes are sent and drawn parts are made again; bounded."""
         while self._background:
             await asyncio.wait(self._background)
+        await self._rechecks.settled()
 
     # --- ends ---
 

@@ -51,7 +51,7 @@ def average(peers: Peers, name: str, **settings: object) -> list[Averaged]:
     with peers.using(**settings):
         results = peers.average(name, vectors, (1, 2, 3, 1))
         for peer in peers.list:
-            peers.run(peer.averager._rechecks.settled())
+            peers.run(peer.averager.settled())
     assert all(isinstance(result, Averaged) for result in results), results
     assert len({result.digest for result in results}) == 1  # type: ignore[union-attr]
     return results  # type: ignore[return-value]
