@@ -216,6 +216,8 @@ class Averaging:
         member = attempt.joined[peer]
         if not member.process.is_alive or self._unreachable(attempt, peer):
             return
+        if any(self._machines[other].withholds for other in attempt.joined):
+            return
         small = small_average(member.effect)
         for reducer in sorted(small.drawn_by(peer) & set(handed)):
             wrong = self._wrong(attempt, member.process.device, handed[reducer])

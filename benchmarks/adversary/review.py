@@ -95,8 +95,11 @@ def by_reducer(
     hands_out: Callable[[PeerId, object], object],
     *,
     strategies: Mapping[int, Outgoing] | None = None,
+    withholds: bool = False,
     check: Callable[[Result], str] = lambda _: "",
 ) -> Callable[[int], Outcome]:
+    """`withholds`: the liar does not show what it contributed, either."""
+
     def play(seed: int) -> Outcome:
         counted = Counter[str]()
 
@@ -104,7 +107,11 @@ def by_reducer(
             counted["averages"] += 1
             return hands_out(host, average)
 
-        parts = Parts(returned={LIAR: counting}, strategies=strategies or {LIAR: members.together()})
+        parts = Parts(
+            returned={LIAR: counting},
+            strategies=strategies or {LIAR: members.together()},
+            withholding=frozenset({LIAR} if withholds else ()),
+        )
         result = fight(seed, Setting(), parts=parts)
         return judged(result, check(result), sent=f"{counted['averages']} averages")
 
@@ -289,6 +296,12 @@ REVIEW: tuple[Scenario, ...] = (
         name="one wrong average for all",
         finding="B6",
         play=by_reducer(_one_wrong_average, check=ends_soon),
+    ),
+    Scenario(
+        name="one wrong average and silence",
+        finding="B6",
+        play=by_reducer(_one_wrong_average, withholds=True, check=ends_soon),
+        gap="a part cannot be made again without what every contributor sent",
     ),
     Scenario(name="slow drip", finding="B8", play=slow_drip),
     Scenario(name="attempt after attempt", finding="B8", play=by_member(members.starts_attempts)),
