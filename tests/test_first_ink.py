@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from adloco_p2p.cli import FIRST_STEPS, _Parser, _parser, main
+from adloco_p2p.cli import FIRST_STEPS, main, make_parser
+from adloco_p2p.cli.parser import Parser
 from adloco_p2p.commands import console
 from adloco_p2p.commands.console import Steps, say
 
@@ -56,11 +57,11 @@ def test_the_first_line_comes_before_anything_heavy(verb: str, tmp_path: Path) -
 
 
 def test_every_first_step_is_of_a_verb() -> None:
-    def functions(parser: _Parser) -> set[str]:
+    def functions(parser: Parser) -> set[str]:
         below = [functions(verb) for verb in parser.verbs.values()]
         return {parser.get_default("verb")}.union(*below)
 
-    assert {*FIRST_STEPS} <= functions(_parser())
+    assert {*FIRST_STEPS} <= functions(make_parser())
 
 
 class Terminal(io.StringIO):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from adloco_p2p.cli import EXIT_BROKEN_PIPE, _WithFields, main
+from adloco_p2p.cli import EXIT_BROKEN_PIPE, WithFields, main
 from adloco_p2p.commands import control, swarm, trained_model
 from adloco_p2p.commands.swarm_members import Member
 from adloco_p2p.config.run_config import RunConfig
@@ -164,7 +164,7 @@ def test_a_warning_says_where_and_why() -> None:
     record = logging.makeLogRecord(
         {"levelname": "WARNING", "name": "disk", "msg": "%s refused", "args": ("it",), "path": "a/b"}
     )
-    assert _WithFields("%(levelname)s %(name)s: %(message)s").format(record) == "WARNING disk: it refused, path a/b"
+    assert WithFields("%(levelname)s %(name)s: %(message)s").format(record) == "WARNING disk: it refused, path a/b"
 
 
 class Stored:

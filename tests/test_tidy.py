@@ -191,11 +191,15 @@ def test_every_package_is_in_the_wheel() -> None:
     assert all((folder / "__init__.py").exists() for folder in with_code)
 
 
+def command_line() -> str:
+    return "".join(path.read_text() for path in sorted((PACKAGE / "cli").glob("*.py")))
+
+
 def test_every_module_is_used() -> None:
     """Imported by another one, named by the command line, or an entry point. Tests do not count: what they alone use is a test
     oracle, and belongs to them."""
     imported = {module for path in [*SOURCES, *BENCHMARKS] for module in modules_of(path)}
-    verbs = re.findall(r'verb="(\w+):\w+"', (PACKAGE / "cli.py").read_text())
+    verbs = re.findall(r'verb="(\w+):\w+"', command_line())
     entries = {f"adloco_p2p.commands.{verb}" for verb in verbs} | {"adloco_p2p.__main__"}
     packages = {name_of(path) for path in PACKAGE.rglob("__init__.py")}
     unused = {name_of(path) for path in SOURCES} - imported - entries - packages
@@ -204,7 +208,7 @@ def test_every_module_is_used() -> None:
 
 def test_every_verb_has_its_function() -> None:
     """The command line imports them by name, when the verb is given."""
-    verbs = re.findall(r'verb="(\w+):(\w+)"', (PACKAGE / "cli.py").read_text())
+    verbs = re.findall(r'verb="(\w+):(\w+)"', command_line())
     assert verbs
     for module, function in verbs:
         path = PACKAGE / "commands" / f"{module}.py"

@@ -12,6 +12,7 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import in_words
 from adloco_p2p.core.model.types import FULL_STANDING, MAX_ROSTER, PeerId, RosterEntry, RoundPlan, roster_of
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.admission_files import keep_invitations, read_address, read_invitations, read_statements
 from adloco_p2p.swarm.discovery.invitation import Token
@@ -91,7 +92,7 @@ def members(arguments: argparse.Namespace) -> int:
         }
         say(json.dumps(document))
         return 0
-    say(f"round {plan.round}, admission {run.admission.kind}, {len(plan.roster)} members")
+    say(f"round {plan.round}, admission {run.admission.kind}, {plural(len(plan.roster), 'member')}")
     if ordered := in_words(plan.course, plan.round):
         say(ordered)
     for absent in (peer for peer in plan.signers if peer not in roster_of(plan)):

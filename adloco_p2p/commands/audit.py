@@ -17,6 +17,7 @@ from adloco_p2p.core.ledger.validation import num_emergencies, verify_ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Decree, Evidence, LedgerEntry
 from adloco_p2p.core.model.types import MAX_ROSTER, InstancePlan, Report, RoundPlan
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.views.units import one_line
 
@@ -42,7 +43,7 @@ def show(arguments: argparse.Namespace) -> int:
         merges = "".join(f"  merge {' + '.join(map(str, m.sources))} -> {m.target}" for m in plan.merges)
         votes = "" if entry is None else f"  {len(entry.certificate.votes)} votes"
         digest = canonical.digest(plan)
-        say(f"round {plan.round:<4} {digest[:12]}  {len(plan.roster)} peers{votes}  {instances}{merges}")
+        say(f"round {plan.round:<4} {digest[:12]}  {plural(len(plan.roster), 'peer')}{votes}  {instances}{merges}")
     return 0
 
 

@@ -6,9 +6,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from adloco_p2p.commands.console import say, say_json
-from adloco_p2p.config.load import load_run, show
+from adloco_p2p.config.load import load_peer, load_run, show
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.telemetry import Plan, Round
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.disk import reported
 
@@ -18,8 +19,14 @@ if TYPE_CHECKING:
 
 
 def show_config(arguments: argparse.Namespace) -> int:
-    """Every setting of a run with its value, origin and meaning."""
-    say(show(load_run(arguments.config, arguments.set), arguments.json))
+    """Every setting of a run, or of this machine, with its value, origin and meaning."""
+    is_machine = arguments.peer or arguments.peer_config is not None or bool(arguments.peer_set)
+    if is_machine and (arguments.config is not None or arguments.set):
+        raise ConfigError("--peer shows this machine's settings: leave out CONFIG and --set, which are a run's", code="E200")
+    if is_machine:
+        say(show(load_peer(arguments.peer_config, arguments.peer_set), arguments.json))
+    else:
+        say(show(load_run(arguments.config, arguments.set), arguments.json))
     return 0
 
 
@@ -64,8 +71,10 @@ def plan(arguments: argparse.Namespace) -> int:
         bytes_per_value=run.averaging.bytes_per_value,
         megabits_per_second=arguments.mbit,
     )
-    growth_cap = 1.0 if run.batch.test == "constant" else run.batch.growth_cap
+    growth_cap = run.batch.growth_cap if run.batch.is_tested else 1.0
     estimates = bounds(work, link, growth_cap=growth_cap, max_batch=run.batch.max_batch)
+    if run.batch.test == "schedule":
+        estimates = (_ramp_estimate(run, num_samples, link),)
     happened = None
     if arguments.workdir is not None:
         happened = _happened(arguments)
@@ -81,7 +90,7 @@ def plan(arguments: argparse.Namespace) -> int:
         say_json(document)
         return 0
     say(
-        f"{run.name}: {num_samples:,} samples, {num_parameters:,} parameters, {arguments.peers} hosts per instance,"
+        f"{run.name}: {num_samples:,} samples, {num_parameters:,} parameters, {plural(arguments.peers, 'host')} per instance,"
         f" H {run.work.inner_steps}, first batch {run.batch.initial_batch}, {arguments.mbit:g} Mbit/s"
     )
     say(_memory_line(need))
@@ -90,6 +99,19 @@ def plan(arguments: argparse.Namespace) -> int:
     if happened is not None:
         say(_happened_line(happened))
     return 0
+
+
+def _ramp_estimate(run: RunConfig, num_samples: int, link: "Link") -> "Estimate":
+    """Of a run whose batches are known beforehand."""
+    from adloco_p2p.core.planning.batch_ramp import ramp_batches
+    from adloco_p2p.views.cost_model import estimate_of
+
+    steps, fraction = run.work.inner_steps, run.inner.final_fraction
+    batches = ramp_batches(run.batch, samples=num_samples, inner_steps=steps, final_fraction=fraction)
+    quarters = [batches[(len(batches) - 1) * quarter // 4] for quarter in range(5)]
+    return estimate_of(
+        f"{run.batch.ramp} ramp: batch {', '.join(map(str, quarters))} by quarters of the rounds", len(batches), link
+    )
 
 
 def _estimate_line(item: "Estimate") -> str:

@@ -31,6 +31,14 @@ def version(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def completion(arguments: argparse.Namespace) -> int:
+    """Print what a shell reads to complete the command line."""
+    from argcomplete.shell_integration import shellcode
+
+    say(shellcode(["adloco-peer"], shell=arguments.shell))
+    return 0
+
+
 def explain_error(arguments: argparse.Namespace) -> int:
     """Cause and remedy of one error code, or of all."""
     code = arguments.code and f"E{arguments.code.upper().removeprefix('E')}"

@@ -5,7 +5,7 @@ from math import ceil
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.quiet_hours import parse_range
-from adloco_p2p.config.run_config import DataConfig, RunConfig
+from adloco_p2p.config.run_config import AVERAGING_PRESETS, DataConfig, RunConfig
 from adloco_p2p.core.model.types import MAX_HISTORY, MAX_INSTANCES
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
@@ -123,8 +123,12 @@ def _evaluation(run: RunConfig) -> list[str]:
 
 
 def _optimizers(run: RunConfig) -> list[str]:
-    outer = run.outer
+    outer, averaging = run.outer, run.averaging
     problems = []
+    if averaging.preset is not None and averaging.codec != (codec := AVERAGING_PRESETS[averaging.preset]["averaging.codec"]):
+        problems.append(
+            f"averaging.codec: {averaging.codec}, but averaging.preset {averaging.preset} means {codec}; leave one of the two out"
+        )
     if outer.kind == "average" and outer.learning_rate != 1:
         problems.append(
             f"outer.learning_rate: {outer.learning_rate} would be ignored: outer.kind average takes the mean of the models;"
@@ -162,7 +166,7 @@ def _fragments(run: RunConfig) -> list[str]:
             f"averaging.fragments: {count}, and outer.overlap {run.outer.overlap}: choose one of the two;"
             " set averaging.fragments to 1, or outer.overlap to none"
         )
-    if run.batch.test != "constant" and run.batch.statistic == "pseudo_gradient":
+    if run.batch.is_tested and run.batch.statistic == "pseudo_gradient":
         problems.append(
             f"batch.statistic: with averaging.fragments {count} a pseudo-gradient is that of {count} rounds, not of one;"
             " set it to micro_batch, or batch.test to constant"
@@ -190,6 +194,43 @@ def _batch(run: RunConfig) -> list[str]:
         problems.append(
             f"batch.eta: with batch.denominator naive the batch can never grow unless eta is below 1, and it is {batch.eta};"
             " lower it, or set batch.denominator to unbiased"
+        )
+    return [*problems, *_ramp(run)]
+
+
+def _ramp(run: RunConfig) -> list[str]:
+    batch, length = run.batch, run.batch.ramp_samples
+    if batch.test != "schedule":
+        ignored = f"batch.ramp_samples: {length} would be ignored: batch.test is {batch.test}; leave it out, or choose schedule"
+        return [] if length is None else [ignored]
+    problems = []
+    if batch.initial_batch == batch.max_batch:
+        problems.append(
+            f"batch.max_batch: {batch.max_batch} is batch.initial_batch, so batch.ramp {batch.ramp} would lead nowhere;"
+            " raise it, or set batch.test to constant"
+        )
+    if length is not None and run.work.samples is not None and length > run.work.samples:
+        problems.append(
+            f"batch.ramp_samples: {length} is more than work.samples, {run.work.samples}, so the ramp would never end;"
+            " lower it, or leave it out"
+        )
+    if batch.ramp == "seesaw":
+        problems += _seesaw(run)
+    return problems
+
+
+def _seesaw(run: RunConfig) -> list[str]:
+    """The batch grows where the learning rate falls, so the two belong together."""
+    problems, seesaw = [], "but batch.ramp seesaw follows the decay of the learning rate over the run"
+    if run.batch.ramp_samples is not None:
+        problems.append(
+            f"batch.ramp_samples: {run.batch.ramp_samples}, {seesaw}; leave it out, or choose the ramp linear or doubling"
+        )
+    if run.inner.schedule == "constant":
+        problems.append(f"inner.schedule: constant, {seesaw}; set it to cosine, or choose the ramp linear or doubling")
+    if run.inner.batch_scaling == "none":
+        problems.append(
+            f"inner.batch_scaling: none, {seesaw}, by its root; set it to sqrt, or choose the ramp linear or doubling"
         )
     return problems
 

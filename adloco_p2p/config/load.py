@@ -1,7 +1,7 @@
 """From what the user wrote to one validated value, with the origin of every setting.
 
-Four layers, each a difference from the one before: the defaults of the dataclasses, the preset of the run's `mode`, the file,
-and `--set key=value`. Nothing is half accepted: all problems are collected and raised together as one ConfigError.
+Four layers, each a difference from the one before: the defaults of the dataclasses, the presets that the run names
+(`presets.py`), the file, and `--set key=value`. Nothing is half accepted: all problems are collected and raised together as one ConfigError.
 """
 
 import difflib
@@ -18,6 +18,7 @@ from adloco_p2p.config.combinations import combinations, peer_combinations
 from adloco_p2p.config.documents import is_bare_name, parse_override, read_document, read_run_document, shortened
 from adloco_p2p.config.fields import accepted, differences, flatten, flatten_fully, sections_of, setting_of, settings_of, shown
 from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.presets import preset_of
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.errors import ConfigError
 
@@ -29,12 +30,14 @@ MAX_DEPTH = 8
 """Nesting of one setting's value."""
 MAX_INTEGER = 2**63
 """Whole numbers of a configuration stay below this, in both directions."""
+_ALTERNATIVES = (("work.rounds", "work.samples"), ("averaging.preset", "averaging.codec"))
+"""Of each pair a run is given one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded(Generic[T]):
     """A validated configuration, and for every dotted key (entries of a table too) where its value comes from:
-    `default`, `preset adloco`, `file PATH` or `--set`."""
+    `default`, `preset adloco`, `averaging.preset sign`, `file PATH` or `--set`."""
 
     value: T
     origins: dict[str, str]
@@ -51,61 +54,14 @@ def load_run(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[RunConf
     notices: list[str] = []
     if path is None or is_bare_name(path):
         document, notices = shortened(document, overrides)
-    loaded = _load(RunConfig, document, f"file {where}", overrides, preset=_preset, impossible=combinations)
+    loaded = _load(RunConfig, document, f"file {where}", overrides, preset=preset_of, impossible=combinations)
     return replace(loaded, notices=tuple(notices))
 
 
 def load_peer(path: Path | None, overrides: Sequence[str] = ()) -> Loaded[PeerConfig]:
     """The configuration of one machine: like `load_run`, without presets; None is the defaults. Raises ConfigError."""
     document = {} if path is None else read_document(path)
-    return _load(PeerConfig, document, f"file {path}", overrides, preset=lambda _: ("", {}), impossible=peer_combinations)
-
-
-# --- presets ---------------------------------------------------------------------------------------------------------
-
-_ENDS = ("work.rounds", "work.samples")
-"""A run has one of them."""
-_ONE_LINEAGE = {"batch.test": "constant", "instances.count": 1, "instances.start": "same", "merge.policy": "none"}
-_MEASURED = {"batch.level": "inner", "batch.eta": 1.7, "inner.batch_scaling": "sqrt", "instances.count": 1}
-"""The best of docs/results.md. More instances are for machines that are too small, or too far apart, for one group."""
-
-_PRESETS: dict[str, dict[str, Any]] = {
-    "adloco": _MEASURED,
-    "diloco": {**_ONE_LINEAGE, "outer.kind": "nesterov", "outer.learning_rate": 0.7},
-    "localsgd": {**_ONE_LINEAGE, "outer.kind": "average"},
-}
-
-
-def outer_momentum(inner_steps: int) -> float:
-    """Outer Nesterov momentum that suits H inner steps a round: measured up to 128 (`docs/results.md`)."""
-    if inner_steps <= 32:
-        return 0.5
-    return 0.7 if inner_steps <= 128 else 0.9
-
-
-def _preset(written: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Name and settings of the preset, given what the user wrote. Settings that follow from others (the momentum from H,
-    say) follow from what the user wrote of those. Nothing where the mode itself is wrong: validation reports it."""
-    defaults = flatten(RunConfig())
-    mode = written.get("mode", defaults["mode"])
-    if not isinstance(mode, str) or mode not in _PRESETS:
-        return "", {}
-    preset = dict(_PRESETS[mode])
-    known = {**defaults, **preset, **written}
-    inner_steps = known["work.inner_steps"]
-    if known["outer.kind"] == "average":
-        preset["outer.learning_rate"] = 1.0
-    if known["outer.kind"] in ("average", "sgd"):
-        preset["outer.momentum"] = 0.0
-    elif isinstance(inner_steps, int):
-        preset["outer.momentum"] = outer_momentum(inner_steps)
-    if written.get("work.samples") is not None:
-        preset["work.rounds"] = None
-    if isinstance(pretrained := written.get("model.pretrained"), str) and "tokenizer.source" not in written:
-        preset |= {"tokenizer.source": pretrained, "tokenizer.revision": written.get("model.revision")}
-    if known["batch.statistic"] == "micro_batch":
-        preset["batch.level"] = "inner"
-    return f"preset {mode}", preset
+    return _load(PeerConfig, document, f"file {path}", overrides, preset=lambda _: {}, impossible=peer_combinations)
 
 
 # --- layers ----------------------------------------------------------------------------------------------------------
@@ -117,7 +73,7 @@ def _load(
     where: str,
     overrides: Sequence[str],
     *,
-    preset: Callable[[dict[str, Any]], tuple[str, dict[str, Any]]],
+    preset: Callable[[dict[str, Any]], dict[str, tuple[str, Any]]],
     impossible: Callable[[T], list[str]],
 ) -> Loaded[T]:
     problems: list[str] = []
@@ -132,8 +88,8 @@ def _load(
             values[key] = defaults[key]
             del from_file[key]
     written = {key: values[key] for key in (*from_file, *from_set) if key in settings_of(kind)}
-    preset_name, from_preset = preset(written)
-    values = {**values, **{key: value for key, value in from_preset.items() if key not in written}}
+    from_preset = preset(written)
+    values = {**values, **{key: value for key, (_, value) in from_preset.items() if key not in written}}
 
     def origin(key: str) -> str:
         setting = setting_of(kind, key).key
@@ -141,7 +97,7 @@ def _load(
             return "--set"
         if setting in from_file:
             return where
-        return preset_name if setting in from_preset else "default"
+        return from_preset[setting][0] if setting in from_preset else "default"
 
     value, wrong = _validate(kind, values, origin)
     problems += wrong
@@ -154,7 +110,7 @@ def _load(
 
 def _replaced(from_set: set[str]) -> list[str]:
     """Settings of the file that the command line overrides by another name."""
-    return [key for key in _ENDS if key not in from_set and from_set & set(_ENDS)]
+    return [key for names in _ALTERNATIVES for key in names if key not in from_set and from_set & set(names)]
 
 
 def _place(kind: type, document: dict[str, Any], prefix: str, problems: list[str]) -> dict[str, Any]:

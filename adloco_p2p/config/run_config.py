@@ -180,17 +180,48 @@ class EvaluationConfig:
     """Held-out rows; a fixed set, equal on every peer."""
 
 
+AVERAGING_PRESETS: dict[str, dict[str, Scalar]] = {
+    "dense": {"averaging.codec": "float32"},
+    "half": {"averaging.codec": "float16"},
+    "int8": {"averaging.codec": "int8", "averaging.feedback": 1.0},
+    "sign": {"averaging.codec": "sign", "averaging.feedback": 1.0, "batch.statistic": "micro_batch"},
+    "sparse": {
+        "averaging.codec": "topk2",
+        "averaging.feedback": 0.95,
+        "batch.statistic": "micro_batch",
+        "outer.kind": "sgd",
+        "outer.learning_rate": 1.0,
+    },
+}
+"""What `averaging.preset` stands for: `outer.*` where the codec wants another outer step than the run's mode brings, and the
+statistic of the batch test where most of what is sent is what earlier rounds lost: pseudo-gradients would show its noise."""
+_BYTES_PER_VALUE = {
+    "float32": 4.0,
+    "float16": 2.0,
+    "bfloat16": 2.0,
+    "int8": 1.02,
+    "int4": 0.79,
+    "topk2": 0.113,
+    "sign": 0.126,
+    "sign_int4": 0.344,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragingConfig:
-    codec: Literal["float32", "float16", "bfloat16", "int8", "int4", "topk2"] = "float32"
+    preset: Literal["dense", "half", "int8", "sign", "sparse"] | None = None
+    """Names a codec and the settings that were measured with it; what each costs is in `docs/results.md`, and `adloco-peer plan`
+    repeats it. The codec is then left out; other settings that the file has win over the preset."""
+    codec: Literal["float32", "float16", "bfloat16", "int8", "int4", "topk2", "sign", "sign_int4"] = "float32"
     """How pseudo-gradients travel. Values of 4 or 2 bytes; blocks of 8- or 4-bit integers; `topk2`: 64 of 4096 values, 2 bits
-    each. Means come back in the same form, those of `int4` as `int8`, those of `topk2` with every value that a host named."""
+    each; `sign`: one bit each, and a scale for 4096. Means come back in the same form, those of `int4` as `int8`, those of
+    `topk2` with every value that a host named, those of `sign_int4`, which sends signs too, as `int4`."""
     aggregation: Literal["mean", "robust", "clip", "geometric_median", "centered_clip"] = "mean"
     """How contributions become one average. `mean`: weighted, one host can make it anything. `clip`: no host's is longer than
     the median one. `robust`: that, and hosts that the mean of the others contradicts are left out, from four hosts on.
     `geometric_median`, `centered_clip`: for comparison. All but `mean` wait for every upload before parts return."""
     feedback: Fraction = 1.0
-    """Part of what `int8`, `int4` and `topk2` lost that a host adds to its next pseudo-gradient; 0: lost for good."""
+    """Part of what `int8`, `int4`, `topk2` and the signs lost that a host adds to its next pseudo-gradient; 0: lost for good."""
 
     recheck: Annotated[float, Ge(0), Le(256)] = 0.05
     """How much of each average its members make again together, with one part at least, to find reducers that return a wrong
@@ -204,8 +235,7 @@ class AveragingConfig:
     @property
     def bytes_per_value(self) -> float:
         """Of one parameter in a round, roughly: the mean of both ways, with 4 hosts where that matters."""
-        size = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "int8": 1.02, "int4": 0.79, "topk2": 0.113}[self.codec]
-        return size / self.fragments
+        return _BYTES_PER_VALUE[self.codec] / self.fragments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +278,7 @@ class RunConfig:
             merge=self.merge,
             admission=self.admission,
             guard=self.guard,
+            final_fraction=self.inner.final_fraction,
         )
 
     @property

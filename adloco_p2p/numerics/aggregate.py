@@ -47,7 +47,7 @@ def aggregate(
     parts = [slice(first, min(first + _PART, size)) for first in range(0, size, _PART)]
     encoded = [[(host, codec.encode(vector[part])) for host, vector in enumerate(vectors)] for part in parts]
     gram: Gram | None = None
-    if rule.needs_gram:
+    if rule.needs_gram or not codec.returns_mean:
         packed = [
             partial_gram(decoded_parts(codec, contributions, part.stop - part.start))
             for part, contributions in zip(parts, encoded, strict=True)

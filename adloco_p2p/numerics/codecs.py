@@ -1,7 +1,8 @@
 """How the values of a vector travel. Pure; equal bytes become equal values on every machine.
 
-Casts (2 or 4 bytes per value); blocks of integers with one scale per block; the largest values of each chunk alone, the form
-of SparseLoCo (arXiv 2508.15706). Decoding is a cast or one product rounded to float32. Bytes are little-endian, as every
+Casts (2 or 4 bytes per value); blocks of integers with one scale per block; signs with one scale per chunk, the form of signSGD
+with error feedback (arXiv 1901.09847); the largest values of each chunk alone, the form of SparseLoCo (arXiv 2508.15706).
+Decoding is a cast or one product rounded to float32. Bytes are little-endian, as every
 machine that torch runs on stores them.
 
 A codec cuts a vector in groups of `group` values that it codes by themselves: where parts begin at multiples of it, coding
@@ -36,6 +37,12 @@ class TensorCodec(Protocol):
     @property
     def needs_feedback(self) -> bool: ...
     @property
+    def returns_mean(self) -> bool:
+        """Whether what travels back is the mean, but for rounding. Where it is not, only the Gram matrix of the contributions
+        gives the statistics of the batch test."""
+        ...
+
+    @property
     def largest(self) -> float:
         """Largest magnitude that `encode` keeps finite."""
         ...
@@ -67,6 +74,7 @@ class CastCodec:
 
     group = 1
     needs_feedback = False
+    returns_mean = True
 
     def __init__(self, name: str, code: int, dtype: torch.dtype) -> None:
         self.name = name
@@ -104,6 +112,7 @@ class IntegerCodec:
     """
 
     needs_feedback = True
+    returns_mean = True
 
     def __init__(self, name: str, code: int, *, bits: int, group: int) -> None:
         assert bits in (4, 8) and group % 2 == 0
@@ -157,23 +166,73 @@ class IntegerCodec:
         return _INT8
 
 
+class SignCodec:
+    """Chunks of `group` values, each a float32 scale (the mean magnitude) and one bit a value: set where the value is negative.
+
+    size, scales [chunks], bits [n], the first value's lowest. Of all vectors with one magnitude per chunk and these signs the
+    decoded one is the nearest. The mean travels back in `back`, by default in the same form: as large for any number of hosts.
+    """
+
+    needs_feedback = True
+    returns_mean = False  # few values, equally spaced, are rounded to 4 bits with a bias that the norm of the mean shows
+
+    def __init__(self, name: str, code: int, *, group: int = 4096, back: TensorCodec | None = None) -> None:
+        assert group % 8 == 0
+        self.name, self.code, self.group = name, code, group
+        self.largest = float(np.finfo(np.float32).max)
+        self._back = back
+
+    def num_bytes(self, size: int) -> int:
+        return _SIZE.size + 4 * _blocks(size, self.group) + (size + 7) // 8
+
+    def encode(self, values: torch.Tensor) -> memoryview:
+        assert values.dtype == torch.float32 and values.ndim == 1
+        size = values.numel()
+        lengths = np.full(_blocks(size, self.group), self.group)
+        lengths[-1:] -= -size % self.group
+        scales = np.abs(_padded(values.numpy(), self.group)).sum(axis=1, dtype=np.float64) / lengths
+        bits = np.packbits(values.numpy() < 0, bitorder="little")
+        return memoryview(_SIZE.pack(size) + scales.astype("<f4").tobytes() + bits.tobytes())
+
+    def decode(self, data: Buffer) -> torch.Tensor:
+        size = _claimed_size(data, self)
+        num_chunks = _blocks(size, self.group)
+        scales = np.frombuffer(data, dtype="<f4", count=num_chunks, offset=_SIZE.size)
+        if not np.isfinite(scales).all() or (scales < 0).any():
+            raise RemoteProtocolError("a scale that is not finite, or negative")
+        packed = np.frombuffer(data, dtype=np.uint8, offset=_SIZE.size + 4 * num_chunks)
+        signs = 1 - 2 * np.unpackbits(packed, count=size, bitorder="little").view(np.int8)
+        chunks = _padded(signs, self.group).astype(np.float32)
+        chunks *= scales[:, None]
+        return torch.from_numpy(chunks.reshape(-1)[:size])
+
+    def cut(self, data: Buffer, first: int, size: int) -> Buffer:
+        view = memoryview(data)
+        scales = _SIZE.size + 4 * (first // self.group)
+        bits = _SIZE.size + 4 * _blocks(_claimed_size(data, self), self.group) + first // 8
+        cut_scales = view[scales : scales + 4 * _blocks(size, self.group)]
+        return b"".join((_SIZE.pack(size), cut_scales, view[bits : bits + (size + 7) // 8]))
+
+    def for_mean(self, num_contributors: int) -> TensorCodec:  # noqa: ARG002
+        return self._back or self
+
+
 class TopKCodec:
     """Of each chunk of `group` values the `kept` largest, each by its place and a value of `bits` bits; the others are zero.
 
-    size; per chunk, padded to a whole one: two float32 scales, places [kept] uint16 ascending, values [kept]. With 2 bits a
-    value is one of +-low and +-high, the mean magnitudes of those below and above half of the largest; with 8 bits `high` is
-    the largest magnitude and values are its 127ths.
+    size; per chunk, padded to a whole one: two float32 scales, places [kept] uint16 ascending or, where that is shorter, one bit
+    for each place, the first lowest; values [kept]. With 2 bits a value is one of +-low and +-high, the mean magnitudes of those
+    below and above half of the largest; with 8 bits `high` is the largest magnitude and values are its 127ths.
     """
 
     def __init__(self, name: str, code: int, *, kept: int, bits: int, group: int = 4096) -> None:
         assert bits in (2, 8) and kept % 4 == 0 and kept <= group <= 1 << 16
         self.name, self.code, self.group, self.kept, self.bits = name, code, group, kept, bits
-        self.needs_feedback = bits == 2
+        self.needs_feedback, self.returns_mean = bits == 2, True
         self.largest = float(np.finfo(np.float32).max)
-
-    @property
-    def _chunk_bytes(self) -> int:
-        return 8 + 2 * self.kept + self.kept * self.bits // 8
+        self._has_bitmap = group // 8 < 2 * kept
+        self._values_at = 8 + (group // 8 if self._has_bitmap else 2 * kept)
+        self._chunk_bytes = self._values_at + kept * bits // 8
 
     def num_bytes(self, size: int) -> int:
         return _SIZE.size + _blocks(size, self.group) * self._chunk_bytes
@@ -185,8 +244,28 @@ class TopKCodec:
         places = np.sort(np.argpartition(magnitudes, self.group - self.kept, axis=1)[:, self.group - self.kept :], axis=1)
         taken = np.take_along_axis(chunks, places, axis=1)
         scales, codes = self._quantize(taken)
-        pieces = np.concatenate([scales.view(np.uint8), places.astype("<u2").view(np.uint8), codes], axis=1)
+        pieces = np.concatenate([scales.view(np.uint8), self._pack(places), codes], axis=1)
         return memoryview(_SIZE.pack(values.numel()) + pieces.tobytes())
+
+    def _pack(self, places: np.ndarray) -> np.ndarray:
+        """Places [chunks, kept], ascending, as uint8 [chunks, bytes]."""
+        if not self._has_bitmap:
+            return places.astype("<u2").view(np.uint8)
+        is_taken = np.zeros((len(places), self.group), dtype=np.uint8)
+        np.put_along_axis(is_taken, places, 1, axis=1)
+        return np.packbits(is_taken, axis=1, bitorder="little")
+
+    def _unpack(self, packed: np.ndarray) -> np.ndarray:
+        """The reverse. Raises RemoteProtocolError for what no encoder makes."""
+        if self._has_bitmap:
+            is_taken = np.unpackbits(packed, axis=1, bitorder="little")
+            if (is_taken.sum(axis=1, dtype=np.int64) != self.kept).any():
+                raise RemoteProtocolError(f"places that are not {self.kept} of a chunk")
+            return np.nonzero(is_taken)[1].reshape(-1, self.kept)
+        places = np.ascontiguousarray(packed).view("<u2").astype(np.int64)
+        if (places >= self.group).any() or (np.diff(places, axis=1) <= 0).any():
+            raise RemoteProtocolError("places that do not ascend, or lie outside the chunk")
+        return places
 
     def _quantize(self, taken: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Scales [chunks, 2] and codes [chunks, bytes] of the kept values [chunks, kept]."""
@@ -208,12 +287,9 @@ class TopKCodec:
         size = _claimed_size(data, self)
         pieces = np.frombuffer(data, dtype=np.uint8, offset=_SIZE.size).reshape(-1, self._chunk_bytes)
         scales = np.ascontiguousarray(pieces[:, :8]).view("<f4")
-        places = np.ascontiguousarray(pieces[:, 8 : 8 + 2 * self.kept]).view("<u2").astype(np.int64)
-        codes = pieces[:, 8 + 2 * self.kept :]
+        places, codes = self._unpack(pieces[:, 8 : self._values_at]), pieces[:, self._values_at :]
         if not np.isfinite(scales).all() or (scales < 0).any():
             raise RemoteProtocolError("a scale that is not finite, or negative")
-        if (places >= self.group).any() or (np.diff(places, axis=1) <= 0).any():
-            raise RemoteProtocolError("places that do not ascend, or lie outside the chunk")
         if self.bits == 8:
             values = codes.view(np.int8).astype(np.float32) / np.float32(127) * scales[:, 1:]
         else:
@@ -230,8 +306,11 @@ class TopKCodec:
         return _SIZE.pack(size) + memoryview(data)[begin : begin + _blocks(size, self.group) * self._chunk_bytes]
 
     def for_mean(self, num_contributors: int) -> TensorCodec:
-        """Room for every place that any contributor named, up to 16 of them; 8 bits, so that little is lost on the way back."""
-        return _SPARSE_MEANS[min(max(1, num_contributors), len(_SPARSE_MEANS)) - 1] if self.bits == 2 else self
+        """Room for every place that any contributor named, in 8 bits, so that little is lost on the way back; all places where
+        that is shorter."""
+        if self.bits != 2:
+            return self
+        return _SPARSE_MEANS[max(1, num_contributors) - 1] if num_contributors <= len(_SPARSE_MEANS) else _INT8
 
 
 def _blocks(size: int, group: int) -> int:
@@ -254,21 +333,24 @@ def _claimed_size(data: Buffer, codec: TensorCodec) -> int:
 
 
 _INT8 = IntegerCodec("int8", 4, bits=8, group=256)
-_SPARSE_MEANS = tuple(TopKCodec(f"sparse{64 * count}", 16 + count, kept=64 * count, bits=8) for count in range(1, 17))
+_INT4 = IntegerCodec("int4", 5, bits=4, group=64)
+_SPARSE_MEANS = tuple(TopKCodec(f"sparse{64 * count}", 16 + count, kept=64 * count, bits=8) for count in range(1, 57))
 CODECS: tuple[TensorCodec, ...] = (
     CastCodec("float32", 1, torch.float32),
     CastCodec("float16", 2, torch.float16),
     CastCodec("bfloat16", 3, torch.bfloat16),
     _INT8,
-    IntegerCodec("int4", 5, bits=4, group=64),
+    _INT4,
     TopKCodec("topk2", 6, kept=64, bits=2),
+    SignCodec("sign", 7),
+    SignCodec("sign_int4", 8, back=_INT4),
 )
 """By choice of a run; `topk2` keeps 64 of 4096 values with 2 bits each."""
 
 
 def mean_codecs(codec: TensorCodec) -> tuple[TensorCodec, ...]:
     """All in which a mean of vectors of this codec may come, whatever the number of contributors."""
-    return tuple(dict.fromkeys(codec.for_mean(count) for count in range(1, len(_SPARSE_MEANS) + 1)))
+    return tuple(dict.fromkeys(codec.for_mean(count) for count in range(1, len(_SPARSE_MEANS) + 2)))
 
 
 def codec_named(name: str) -> TensorCodec:

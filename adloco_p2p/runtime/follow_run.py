@@ -16,16 +16,17 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.agreement.observer import Observer
-from adloco_p2p.core.ledger.contributions import Contribution, leaderboard
+from adloco_p2p.core.ledger.contributions import leaderboard
 from adloco_p2p.core.ledger.ledger import chain
 from adloco_p2p.core.model.events import Send
 from adloco_p2p.core.model.ledger_entry import LedgerEntry
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
-from adloco_p2p.core.model.telemetry import Round, Started
+from adloco_p2p.core.model.telemetry import Round
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
+from adloco_p2p.runtime.adapters.run_history import contributions_alone, ledger_events_of
 from adloco_p2p.runtime.adapters.swarm_ports import NetworkMessenger
 from adloco_p2p.storage.event_log import read_events
 from adloco_p2p.storage.workdir import read_run
@@ -39,7 +40,7 @@ from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.views import units
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import Document, document, plans_of
-from adloco_p2p.views.status import Status, apply, replay
+from adloco_p2p.views.status import apply, replay
 from adloco_p2p.web.server import Address, Page, Server
 
 PERIOD_SECONDS = 1.0
@@ -188,20 +189,6 @@ async def _rest(begun: float) -> None:
     await asyncio.sleep(max(PERIOD_SECONDS, REST_SHARE * (time.monotonic() - begun)))
 
 
-def ledger_events_of(run: RunConfig) -> LedgerEvents:
-    """The events of the run's ledger, of which none is written yet."""
-    started = Started(
-        run=run.digest,
-        name=run.name,
-        peer="",
-        mode=run.mode,
-        rounds=run.work.rounds,
-        samples=run.work.samples,
-        inner_steps=run.work.inner_steps,
-    )
-    return LedgerEvents(genesis_of(run), started=started, sequence_length=run.data.sequence_length)
-
-
 # --- a run on this machine -------------------------------------------------------------------------------------------
 
 
@@ -243,7 +230,7 @@ def workdir_document(workdir: Path, run: RunConfig, from_ledger: LedgerEvents) -
                 status = apply(status, stamped)
         source = "Read from the ledger on this machine and from its node's events, which alone have the newest rounds."
     else:
-        status, plans, contributions = own, plans_of(own_events), _alone(own)
+        status, plans, contributions = own, plans_of(own_events), contributions_alone(own)
         source = "Read from the events of one node: this run keeps no ledger, so nothing here is signed."
     return document(
         status,
@@ -256,22 +243,6 @@ def workdir_document(workdir: Path, run: RunConfig, from_ledger: LedgerEvents) -
         source=source,
         own=own if own.run else None,
     )
-
-
-def _alone(own: Status) -> list[Contribution]:
-    """Without a ledger nothing is signed: the rounds of one node, by its own events."""
-    results = own.results.values()
-    if not results:
-        return []
-    return [
-        Contribution(
-            peer=PeerId(own.peer),
-            samples=sum(result.samples for result in results),
-            tokens=sum(result.tokens for result in results),
-            num_rounds=len({result.round for result in results}),
-            last_round=max(result.round for result in results),
-        )
-    ]
 
 
 # --- until the user stops it -----------------------------------------------------------------------------------------

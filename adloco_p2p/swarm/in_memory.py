@@ -158,7 +158,8 @@ class MemoryPort:
         average, left_out = self.swarm.averages.get(digest, (None, ()))
         if average is None or all(peer in self.swarm.cut for peer in from_peers):
             raise AveragingError("no peer holds the average", suspects=from_peers)
-        is_known = vector is not None and self.me in contributors and not rule_named(self.swarm.aggregation).needs_gram
+        has_mean = not rule_named(self.swarm.aggregation).needs_gram and codec_named(self.swarm.codec).returns_mean
+        is_known = vector is not None and self.me in contributors and has_mean
         return MemoryAverage(
             vector=average,
             digest=digest,

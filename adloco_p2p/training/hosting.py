@@ -166,7 +166,7 @@ class Hosting:
                 share=effect.share,
                 schedule=learning_rate_schedule(effect, inner=self._run.inner, initial_batch=self._run.batch.initial_batch),
                 micro_batch_limit=micro_batch_limit,
-                is_measured=self._run.batch.test != "constant",
+                is_measured=self._run.batch.is_tested,
                 should_stop=should_stop,
                 on_progress=on_progress,
             )
@@ -424,8 +424,8 @@ class Hosting:
         StorageError for one of another model."""
         has_local = self._run.averaging.fragments > 1 or "local" in tensors
         self._check_saved(instance, tensors, ("outer", "momentum"), self._state_dtype)
-        if has_local:
-            self._check_saved(instance, tensors, ("local",), torch.float32)
+        also = [name for name, is_there in (("local", has_local), ("residual", "residual" in tensors)) if is_there]
+        self._check_saved(instance, tensors, also, torch.float32)
         match meta:
             case {"optimizer_steps": int(steps), "adoption_steps": int() | None as adoption_steps, "feed": dict(feed_state)}:
                 pass
@@ -532,7 +532,7 @@ class Hosting:
             sequence_length=sequence_length,
             vocab_size=vocab_size,
             clip_norm=self._run.inner.clip_norm,
-            is_measured=self._run.batch.test != "constant",
+            is_measured=self._run.batch.is_tested,
             new_optimizer=self._new_optimizer,
             num_instances=max(1, most - len(self._instances)),
             limit=limit,
@@ -556,6 +556,7 @@ class Hosting:
         if rules.inner_state == "reset":
             target.forget_moments()
         target.return_to_outer()
+        self._residual.pop(merge.target, None)
 
     def _heldout_loss(self, outer: torch.Tensor) -> float:
         if self._heldout is None:

@@ -196,7 +196,7 @@ def _refused(event: telemetry.Refused, _status: Status) -> str:
 @line.register
 def _clock(event: telemetry.Clock, _status: Status) -> str:
     others = f"the others' {event.offset_seconds:+.2f} s, give or take {event.uncertainty_seconds:.2f} s"
-    return _joined("clock", others, f"{len(event.peers)} peers")
+    return _joined("clock", others, units.plural(len(event.peers), "peer"))
 
 
 @line.register

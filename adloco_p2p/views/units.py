@@ -4,6 +4,7 @@ import math
 import re
 
 from adloco_p2p.core.model.types import FIRST_BRANCH_ID
+from adloco_p2p.core.model.words import plural as plural
 
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _PEER_ID = re.compile(r"\b(12D3KooW|Qm)[1-9A-HJ-NP-Za-km-z]{40,50}\b")
@@ -68,11 +69,6 @@ def perplexity(nats: float | None) -> str:
     if nats is None or not math.isfinite(nats):
         return MISSING
     return f"{math.exp(nats):.4g}" if nats < 20 else "over 1e8"
-
-
-def plural(number: int, noun: str) -> str:
-    """`1 peer`, `2 peers`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def percent(fraction: float | None) -> str:

@@ -315,7 +315,7 @@ def plan_table(runs: Runs) -> list[str]:
         batch = load_run(BASE, record["settings"]).value.batch
         (requested, _, steps, hosts), *_ = record["log"][0]
         work = Workload(num_samples=record["samples"], num_workers=hosts, inner_steps=steps, initial_batch=requested / hosts)
-        growth_cap = 1.0 if batch.test == "constant" else batch.growth_cap
+        growth_cap = batch.growth_cap if batch.is_tested else 1.0
         known = bounds(work, _ANY_LINK, growth_cap=growth_cap, max_batch=batch.max_batch)
         at_most, at_least = [str(item.rounds) for item in known] if len(known) == 2 else [str(known[0].rounds), ""]
         cells = [at_most, at_least, *_from_half_way(record, batch.max_batch)]
@@ -362,8 +362,6 @@ def settings_table(rows: Mapping[str, Row]) -> list[str]:
             beside.append(f"H times (B / B0)^{row.steps_exponent:g}, at most {row.most_steps}: not in the product")
         if row.decay_rounds:
             beside.append(f"learning rate over {row.decay_rounds} rounds")
-        if row.ramp != "none":
-            beside.append(f"batch by the schedule `{row.ramp}` to {row.ramp_most}: not in the product")
         if row.is_last_gradient:
             beside.append("the test reads last gradients: not in the product")
         lines.append(f"| {name} | `{' '.join(row.settings)}` | {'; '.join(beside)} |")

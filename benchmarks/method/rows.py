@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.method.clock import LARGE, SLOW, STEADY
-from benchmarks.method.ramps import Ramp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +25,6 @@ class Row:
     """The learning rate decays over so many rounds, as in the product, instead of over the samples; 0: over the samples."""
     is_last_gradient: bool = False
     """Not in the product: the test reads gradients of the last inner step."""
-    ramp: Ramp = "none"
-    """Not in the product: the batch follows this schedule up to `ramp_most`; no statistic is read."""
-    ramp_most: int = 0
     length: int = 1
     """How many times the samples of the other rows."""
 
@@ -150,6 +146,8 @@ _TUNED = ("batch.eta=1.7", "inner.batch_scaling=sqrt", "outer.momentum=0.5")
 _TWO = ("instances.fork_round=4", "merge.first_round=6", "merge.period_rounds=2")
 FULL = "AdLoCo, two instances"
 LINEAR = "linear ramp 8 -> 26"
+SEESAW = "Seesaw, at most 32"
+DOUBLING = "doubling ramp 8 -> 32"
 
 
 def full(name: str = FULL, *more: str, count: int = 2, **others: Any) -> Row:
@@ -285,8 +283,9 @@ def controls() -> list[Row]:
     return [
         diloco(8, 32, momentum=0.5, name=SAME_START),
         adloco(ONE, *_TUNED),
-        adloco(LINEAR, *_TUNED, "batch.test=constant", ramp="linear", ramp_most=26),
-        adloco("Seesaw, at most 32", *_TUNED, "batch.test=constant", ramp="seesaw", ramp_most=32),
+        adloco(LINEAR, *_TUNED, "batch.test=schedule", "batch.ramp=linear", "batch.max_batch=26"),
+        adloco(SEESAW, *_TUNED, "batch.test=schedule", "batch.ramp=seesaw", "batch.max_batch=32"),
+        adloco(DOUBLING, *_TUNED, "batch.test=schedule", "batch.ramp=doubling", "batch.max_batch=32"),
         diloco(16, 32, sixteen, momentum=0.5, name="DiLoCo B 16 H 32 (fixed batch)"),
         diloco(16, 32, sixteen, "inner.warmup_steps=32", momentum=0.5, name="fixed 16, warm-up 32"),
         diloco(16, 32, sixteen, longer, momentum=0.5, name="fixed 16, warm-up 128"),
@@ -295,10 +294,31 @@ def controls() -> list[Row]:
     ]
 
 
+RAMP_START = "twice: DiLoCo B 8 H 32"
+RAMP_TEST = "twice: AdLoCo, at most 32"
+
+
+def ramps() -> list[Row]:
+    """Twice the samples, with the constants of the other groups: nothing was tuned at this length, neither test nor ramps."""
+    schedule = "batch.test=schedule"
+    rows = [
+        diloco(8, 32, momentum=0.5, name=RAMP_START),
+        adloco(RAMP_TEST, *_TUNED, "batch.max_batch=32"),
+        adloco("twice: linear ramp 8 -> 26", *_TUNED, schedule, "batch.ramp=linear", "batch.max_batch=26"),
+        adloco("twice: Seesaw, at most 32", *_TUNED, schedule, "batch.ramp=seesaw", "batch.max_batch=32"),
+        adloco("twice: doubling ramp 8 -> 32", *_TUNED, schedule, "batch.ramp=doubling", "batch.max_batch=32"),
+        diloco(
+            16, 32, "inner.learning_rate=8.5e-3", "inner.warmup_steps=128", momentum=0.5, name="twice: fixed 16, warm-up 128"
+        ),
+    ]
+    return [replace(row, length=2) for row in rows]
+
+
 GROUPS = {
     "tuning": tuning,
     "main": main,
     "controls": controls,
+    "ramps": ramps,
     "long": long,
     "ablations": ablations,
     "unequal": unequal,

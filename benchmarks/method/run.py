@@ -56,8 +56,6 @@ def run_row(row: Row, seed: int, *, samples: int) -> Record:
         most_steps=row.most_steps,
         decay_rounds=row.decay_rounds,
         is_last_gradient=row.is_last_gradient,
-        ramp=row.ramp,
-        ramp_most=row.ramp_most,
     )
     started = time.process_time()
     world = World(setting, feed, on_applied=watch.applied)

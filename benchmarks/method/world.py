@@ -56,7 +56,6 @@ from adloco_p2p.numerics.digest import tensor_digest
 from adloco_p2p.numerics.reduction import pseudo_gradient_statistics, weighted_average
 from adloco_p2p.training.hosting import Hosting
 from benchmarks.method.clock import Profile, transferred
-from benchmarks.method.ramps import Ramp, ScheduledBatch
 from benchmarks.method.steps import GrowingSteps
 
 STATES_KEPT = 16
@@ -79,9 +78,6 @@ class Setting:
     """Decay the learning rate over so many rounds instead of over the samples."""
     is_last_gradient: bool = False
     """Feed the batch test the gradients of each host's last inner step, as the method's reference code does."""
-    ramp: Ramp = "none"
-    """The batch follows this schedule up to `ramp_most`, whatever the batch test would ask for."""
-    ramp_most: int = 0
 
 
 @dataclass(slots=True)
@@ -110,22 +106,13 @@ OnApplied = Callable[["World", RoundPlan, InstanceId, torch.Tensor], None]
 """Called once per instance and round with the outer parameters [P] that all its hosts now have."""
 
 
-def _rule_of(setting: Setting) -> GrowingSteps | ScheduledBatch:
-    """How the next plan follows from the reports."""
-    rules = setting.run.rules
-    if setting.ramp == "none":
-        return GrowingSteps(rules=rules, exponent=setting.steps_exponent, most=setting.most_steps)
-    final_fraction = setting.run.inner.final_fraction
-    return ScheduledBatch(rules=rules, ramp=setting.ramp, most=setting.ramp_most, final_fraction=final_fraction)
-
-
 class World:
     """`run()` trains to the end of the run."""
 
     def __init__(self, setting: Setting, feed: Feed, *, on_applied: OnApplied) -> None:
         self.setting = setting
         self.now = 0.0
-        self._rule = _rule_of(setting)
+        self._rule = GrowingSteps(rules=setting.run.rules, exponent=setting.steps_exponent, most=setting.most_steps)
         self.plans: dict[int, RoundPlan] = {}
         self._on_applied = on_applied
         self._applied: dict[tuple[int, InstanceId], Digest] = {}

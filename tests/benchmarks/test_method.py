@@ -13,15 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adloco_p2p.config.load import load_run
-from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.rules import BatchRules, Rules, WorkRules
-from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, RoundPlan
-from adloco_p2p.core.planning.round_plan import genesis
+from adloco_p2p.core.model.types import Digest, InstanceId, RoundPlan
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.digest import state_digests
 from benchmarks.method.clock import Link, Machine, Profile, round_seconds, transferred
 from benchmarks.method.figures import SAMPLES, SECONDS, STEPS, at_loss, at_samples, estimate, front, paired, timed
-from benchmarks.method.ramps import ScheduledBatch, scheduled_batch
 from benchmarks.method.report import placed
 from benchmarks.method.rows import GROUPS, Row
 from benchmarks.method.run import BASE, run_row, settings_of
@@ -38,29 +35,6 @@ def test_inner_steps_follow_the_batch() -> None:
     assert grown_inner_steps(8.0, RULES, exponent=2.0, most=100) == 32
     assert grown_inner_steps(8.0, RULES, exponent=2.0, most=20) == 20
     assert grown_inner_steps(8.0, RULES, exponent=0.0, most=100) == 8
-
-
-def test_schedules_by_hand() -> None:
-    linear = [scheduled_batch("linear", part, initial=8, most=26, final_fraction=0.1) for part in (0.0, 0.5, 1.0)]
-    assert linear == [8, 17, 26]
-    seesaw = [scheduled_batch("seesaw", part, initial=8, most=32, final_fraction=0.1) for part in (0.0, 0.5, 1.0)]
-    assert seesaw == [8, 15, 32]  # 8 over a decay of 1, 0.55 and 0.1, at most 32
-
-
-def test_a_scheduled_plan_follows_the_agreed_one_and_reads_no_reports() -> None:
-    work = WorkRules(inner_steps=8, rounds=None, samples=3200, share="equal")
-    rules = replace(RULES, work=work)
-    capacity = Capacity(samples_per_second=0.0, micro_batch_limit=64, max_instances=1)
-    plan = genesis(Digest("ab" * 32), [(PeerId("a"), capacity), (PeerId("b"), capacity)], rules)
-    rule = ScheduledBatch(rules=rules, ramp="linear", most=36, final_fraction=0.1)
-    batches = []
-    while not plan.is_last:
-        batches.append(plan.instances[0].requested_batch)
-        following = rule.decide(plan, ())
-        assert following.parent == canonical.digest(plan)
-        plan = following
-    assert batches == sorted(batches) and batches[0] == 4 and batches[-1] > 30
-    assert 3200 - 2 * 36 < plan.samples_before <= 3200
 
 
 @pytest.mark.parametrize("group", sorted(GROUPS))

@@ -12,6 +12,7 @@ from adloco_p2p.errors import ConfigError
 
 BARE = Path(__file__).with_name("bare.yaml")
 """A run of which the defaults are known, whatever the shipped one sets."""
+SEESAW = ["batch.test=schedule", "batch.ramp=seesaw"]
 ONE = ["instances.count=1"]
 HUB = ["data.source=hub", "data.path=allenai/c4"]
 
@@ -97,6 +98,18 @@ def problems_of(*overrides: str) -> tuple[str, ...]:
             ["work.rounds=null", "work.samples=127", "instances.count=1"],
             "work.samples: 127 is less than the first round takes, 128; raise it, or lower work.inner_steps",
         ),
+        (["batch.ramp_samples=100"], "batch.ramp_samples: 100 would be ignored: batch.test is norm"),
+        (
+            ["batch.test=schedule", "batch.initial_batch=64", "batch.max_batch=64"],
+            "batch.max_batch: 64 is batch.initial_batch, so batch.ramp linear would lead nowhere",
+        ),
+        (
+            ["batch.test=schedule", "work.rounds=null", "work.samples=4000", "batch.ramp_samples=4001"],
+            "batch.ramp_samples: 4001 is more than work.samples, 4000",
+        ),
+        ([*SEESAW, "batch.ramp_samples=100"], "batch.ramp_samples: 100, but batch.ramp seesaw follows the decay"),
+        ([*SEESAW, "inner.schedule=constant"], "inner.schedule: constant, but batch.ramp seesaw follows the decay"),
+        ([*SEESAW, "inner.batch_scaling=none"], "inner.batch_scaling: none, but batch.ramp seesaw follows the decay"),
         (
             ["work.rounds=null", "work.samples=384", "instances.fork_round=3"],
             "instances.fork_round: 3 never comes, because the run has at most 3 rounds (work.samples)",
@@ -120,6 +133,9 @@ def test_an_impossible_combination_is_explained(overrides: list[str], told: str)
         ["outer.kind=sgd", "outer.learning_rate=0.5"],
         ["batch.initial_batch=64", "batch.max_batch=64"],
         ["batch.window_rounds=32"],
+        SEESAW,
+        ["batch.test=schedule", "batch.ramp_samples=5000"],
+        ["batch.test=schedule", "batch.ramp=doubling", "inner.schedule=constant", "inner.batch_scaling=none"],
         ["batch.statistic=micro_batch"],
         ["batch.denominator=naive", "batch.eta=0.99"],
         ["batch.denominator=naive", "batch.eta=1.3", "batch.level=inner"],

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from adloco_p2p.config.fields import differences
-from adloco_p2p.config.load import Loaded, load_peer, load_run, outer_momentum
+from adloco_p2p.config.fields import differences, flatten
+from adloco_p2p.config.load import Loaded, load_peer, load_run
 from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.presets import outer_momentum
+from adloco_p2p.config.run_config import AVERAGING_PRESETS, RunConfig
 from adloco_p2p.config.run_config import PROTOCOL_VERSION as NOW
-from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import ConfigError
@@ -166,6 +167,42 @@ def test_what_follows_from_a_choice_need_not_be_written(tmp_path: Path) -> None:
     assert from_text(tmp_path, "batch: {statistic: micro_batch}").value.batch.level == "inner"
 
 
+@pytest.mark.parametrize("preset", AVERAGING_PRESETS)
+def test_an_averaging_preset_is_named_as_the_origin_of_what_it_brings(tmp_path: Path, preset: str) -> None:
+    loaded = from_text(tmp_path, f"averaging: {{preset: {preset}}}")
+    values = flatten(loaded.value)
+    for key, value in AVERAGING_PRESETS[preset].items():
+        assert (values[key], loaded.origins[key]) == (value, f"averaging.preset {preset}")
+    assert loaded.origins["batch.eta"] == "preset adloco"
+    assert (loaded.value.outer.momentum, loaded.origins["outer.momentum"]) == (
+        (0.0 if preset == "sparse" else 0.5),
+        "preset adloco",
+    )
+
+
+def test_what_is_written_wins_over_an_averaging_preset_but_for_another_codec(tmp_path: Path) -> None:
+    value = from_text(tmp_path, "averaging: {preset: sparse, feedback: 1.0}\nouter: {learning_rate: 0.8}").value
+    assert (value.averaging.codec, value.averaging.feedback, value.outer.learning_rate) == ("topk2", 1.0, 0.8)
+    assert from_text(tmp_path, "averaging: {preset: sign, codec: sign}").value.averaging.codec == "sign"
+    (problem,) = problems_of(tmp_path, "averaging: {preset: sign, codec: int8}")
+    assert problem == "averaging.codec: int8, but averaging.preset sign means sign; leave one of the two out"
+    (problem,) = problems_of(tmp_path, "averaging: {preset: tiny}")
+    assert "averaging.preset" in problem and "sparse" in problem
+
+
+def test_the_command_line_replaces_a_codec_by_a_preset_and_a_preset_by_a_codec(tmp_path: Path) -> None:
+    by_preset = from_text(tmp_path, "averaging: {codec: int8}", "averaging.preset=sparse").value
+    assert (by_preset.averaging.codec, by_preset.outer.kind) == ("topk2", "sgd")
+    by_codec = from_text(tmp_path, "averaging: {preset: sparse}", "averaging.codec=int8").value
+    assert (by_codec.averaging.preset, by_codec.averaging.codec, by_codec.outer.kind) == (None, "int8", "nesterov")
+
+
+def test_local_sgd_keeps_its_outer_step_with_every_averaging_preset(tmp_path: Path) -> None:
+    for preset in AVERAGING_PRESETS:
+        value = from_text(tmp_path, f"mode: localsgd\naveraging: {{preset: {preset}}}").value
+        assert (value.outer.kind, value.outer.learning_rate) == ("average", 1.0)
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -208,7 +245,7 @@ def test_an_unknown_key_comes_with_the_likely_one(tmp_path: Path, key: str, mean
         ("batch.eta=0", "batch.eta: 0 (--set) is not accepted; accepted: a number, above 0"),
         ("batch.floor_fraction=1.5", "accepted: a number, at least 0, at most 1"),
         ("data.heldout_fraction=1", "accepted: a number, above 0, below 1"),
-        ("batch.test=nrom", "accepted: one of constant, norm, inner_product, augmented"),
+        ("batch.test=nrom", "accepted: one of constant, schedule, norm, inner_product, augmented"),
         ("merge.guard=1", "merge.guard: 1 (--set) is not accepted; accepted: true or false"),
         ("merge.guard='no'", "because it is text (perhaps only the quotes are too many); accepted: true or false"),
         ("name=8", "name: 8 (--set) is not accepted, because it is not text (quotes are missing)"),

@@ -31,10 +31,10 @@ def parameters(run: RunConfig) -> int:
 
 def test_the_shipped_ones_are_those_of_the_folder() -> None:
     assert sorted(shipped()) == sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
-    assert sorted(shipped()) == ["c4-150m", "c4-300m", "default", "diloco", "finetune", "localsgd"]
+    assert sorted(shipped()) == ["c4-150m", "c4-300m", "default", "diloco", "finetune", "localsgd", "ramp"]
 
 
-@pytest.mark.parametrize("name", ["default", "diloco", "localsgd", "finetune", "c4-150m", "c4-300m"])
+@pytest.mark.parametrize("name", ["default", "diloco", "localsgd", "ramp", "finetune", "c4-150m", "c4-300m"])
 def test_every_shipped_configuration_is_valid_by_name_and_by_path(name: str) -> None:
     by_name, by_path = load_run(Path(name)), load_run(ROOT / "configs" / f"{name}.yaml")
     assert by_name.value == by_path.value

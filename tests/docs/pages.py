@@ -83,7 +83,7 @@ def check_command(line: str) -> None:
     numbers = {"R": "1", "N": "1", "ROUND": "1", "VERB": "join"}
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
-        cli._parser().parse_args([numbers.get(word, word) for word in words])
+        cli.make_parser().parse_args([numbers.get(word, word) for word in words])
     errors = [found for found in said.getvalue().splitlines() if "E200: " in found and "are required" not in found]
     assert not errors, f"{line}: {errors}"
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from adloco_p2p.cli import _Parser, _parser, main
+from adloco_p2p.cli import main, make_parser
+from adloco_p2p.cli.parser import Parser
 from adloco_p2p.commands.console import OUTPUT_VERSION
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
@@ -19,7 +20,7 @@ def rows() -> dict[str, str]:
     return {verb: fields for verbs, fields in found for verb in re.findall(r"`([^`]+)`", verbs)}
 
 
-def verbs_with_json(parser: _Parser, words: str = "") -> Iterator[str]:
+def verbs_with_json(parser: Parser, words: str = "") -> Iterator[str]:
     for name, verb in parser.verbs.items():
         yield from verbs_with_json(verb, f"{words}{name} ")
         if "--json" in verb.format_help() and not verb.verbs:
@@ -28,7 +29,7 @@ def verbs_with_json(parser: _Parser, words: str = "") -> Iterator[str]:
 
 def test_the_page_lists_every_verb_that_prints_for_programs() -> None:
     listed = {verb.removesuffix(" ROUND") for verb in rows()} - {"ledger verify"}
-    assert listed == set(verbs_with_json(_parser()))
+    assert listed == set(verbs_with_json(make_parser()))
 
 
 @pytest.mark.parametrize("words", [["version"], ["explain-error", "E302"], ["bundle"]])

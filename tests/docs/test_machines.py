@@ -74,7 +74,7 @@ def test_a_rented_gpu_turns_its_environment_into_a_command(tmp_path: Path) -> No
 
 def test_several_gpus_are_several_peers_that_end_together(tmp_path: Path) -> None:
     put_in_path(tmp_path / "bin", "nvidia-smi", "echo GPU 0; echo GPU 1; echo GPU 2")
-    says_its_command = 'printf "%q " adloco-peer "$@"; echo; trap "echo ended; exit 0" TERM; while :; do read -t 1 < <(:); done'
+    says_its_command = 'trap "echo ended; exit 0" TERM; printf "%q " adloco-peer "$@"; echo; while :; do read -t 1 < <(:); done'
     path = put_in_path(tmp_path / "bin", "adloco-peer", says_its_command.replace("read -t 1 < <(:)", "sleep 0.1"))
     process = subprocess.Popen(
         ["bash", PEERS / "several-gpus.sh", tmp_path / "gpus", "--initial-peers", "adloco://abc"],

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import adloco_p2p
 from adloco_p2p.cli import main
 from adloco_p2p.core.agreement.consensus import Consensus
 from adloco_p2p.core.model.events import Outcome, Persist
@@ -231,3 +232,15 @@ def test_bad_arguments(arguments: str, capsys: pytest.CaptureFixture[str]) -> No
         code = ended.code
     assert code == 2
     assert capsys.readouterr().err
+
+
+def test_a_program_reads_the_same_from_the_ledger(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`adloco_p2p.Run` against what the peer itself wrote down, round by round."""
+    read = adloco_p2p.Run(whole)
+    of_peer = {(event["round"], event["instance"]): event for event in events(whole, "round")}
+    assert [(row.round, row.instance) for row in read.rounds] == sorted(of_peer)
+    assert all(row.loss == of_peer[row.round, row.instance]["loss"] for row in read.rounds)
+    assert read.reports and {row.peer for row in read.reports} == {read.contributors[0].peer}
+    assert read.contributors[0].samples == sum(row.samples for row in read.reports)
+    assert main(["ledger", "--workdir", str(whole), "--json"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(read.plans) == 1 + len(read.entries)

@@ -68,6 +68,43 @@ def test_cutting_into_parts_changes_nothing_but_rounding(rule: str, codec: str, 
         assert sqrt(one.averaged_sqnorm) == pytest.approx(sqrt(other.averaged_sqnorm), rel=1e-5)
 
 
+@pytest.mark.parametrize("num_hosts", [2, 3, 16, 17, 40])
+@pytest.mark.parametrize("codec", [codec.name for codec in CODECS])
+def test_the_statistics_are_those_of_the_plain_mean_of_what_was_transmitted(codec: str, num_hosts: int) -> None:
+    """Whatever comes back: the batch test does not see how the mean is coded. A slow version in float64 beside it."""
+    generator = torch.Generator().manual_seed(num_hosts)
+    common = torch.randn(5_000, generator=generator)
+    vectors = [common + torch.randn(5_000, generator=generator) for _ in range(num_hosts)]
+    weights = [1 + host % 3 for host in range(num_hosts)]
+    coder = codec_named(codec)
+    result = aggregate(vectors, weights, [1] * num_hosts, rule=rule_named("mean"), codec=coder)
+    transmitted = [coder.decode(coder.encode(vector)).double() for vector in vectors]
+    mean = sum(weight * vector for weight, vector in zip(weights, transmitted, strict=True)) / sum(weights)
+    assert isinstance(mean, torch.Tensor)
+    for found, own in zip(result.statistics, transmitted, strict=True):
+        assert found is not None
+        assert found.own_sqnorm == pytest.approx(float(own @ own), rel=1e-6)
+        assert found.inner_product == pytest.approx(float(own @ mean), rel=0.02)
+        assert found.averaged_sqnorm == pytest.approx(float(mean @ mean), rel=0.02)
+
+
+@pytest.mark.parametrize("num_hosts", [2, 3, 16, 17, 40])
+@pytest.mark.parametrize("codec", [codec.name for codec in CODECS])
+def test_what_comes_back_is_the_mean_or_its_signs(codec: str, num_hosts: int) -> None:
+    generator = torch.Generator().manual_seed(num_hosts)
+    vectors = [torch.randn(9_000, generator=generator) for _ in range(num_hosts)]
+    coder = codec_named(codec)
+    result = aggregate(vectors, [1] * num_hosts, [1] * num_hosts, rule=rule_named("mean"), codec=coder)
+    mean = torch.stack([coder.decode(coder.encode(vector)) for vector in vectors]).mean(dim=0)
+    if codec != "sign":
+        assert float((result.vector - mean).norm() / mean.norm()) < 0.12
+        return
+    is_clear = mean.abs() > 1e-6  # rounding alone decides the sign of a tie
+    assert torch.equal(result.vector[is_clear] < 0, mean[is_clear] < 0)
+    for back, chunk in zip(result.vector.split(4096), mean.split(4096), strict=True):
+        assert back.abs().tolist() == pytest.approx([float(chunk.abs().mean())] * len(back), rel=1e-5)
+
+
 def test_what_no_codec_holds_is_refused_with_its_host() -> None:
     for rule in ("mean", "robust"):
         with pytest.raises(BadPart) as refused:

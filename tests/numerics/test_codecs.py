@@ -11,7 +11,7 @@ from adloco_p2p.config.run_config import AveragingConfig
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.codecs import CODECS, TensorCodec, codec_named, fits
 
-ALL = (*CODECS, *(codec_named("topk2").for_mean(count) for count in (1, 4, 99)))
+ALL = (*CODECS, *(codec_named("topk2").for_mean(count) for count in (1, 4, 5, 56, 57)))
 by_name = pytest.mark.parametrize("codec", ALL, ids=lambda codec: codec.name)
 finite = st.floats(-(2.0**100), 2.0**100, width=32)
 vectors = arrays(np.float32, st.integers(0, 300), elements=finite).map(torch.from_numpy)
@@ -102,15 +102,47 @@ def test_topk_by_hand() -> None:
     assert codec.num_bytes(4096) == 4 + 8 + 128 + 16
 
 
-def test_the_mean_of_sparse_vectors_loses_no_place() -> None:
+def test_sign_by_hand() -> None:
+    """Two chunks, the second a short one: its scale is the mean of the magnitudes that are there."""
+    codec = codec_named("sign")
+    values = torch.zeros(4096 + 3)
+    values[:4] = torch.tensor([4096.0, -4096.0, -8192.0, 0.0])
+    values[4096:] = torch.tensor([1.0, -2.0, 6.0])
+    data = codec.encode(values)
+    decoded = codec.decode(data)
+    assert decoded[:5].tolist() == [4.0, -4.0, -4.0, 4.0, 4.0]
+    assert decoded[4096:].tolist() == [3.0, -3.0, 3.0]
+    assert len(data) == codec.num_bytes(4099) == 4 + 2 * 4 + 513
+    assert bytes(data[12:14]) == bytes([0b110, 0]), "the first value is the lowest bit"
+
+
+def test_signs_come_back_as_signs_or_as_the_mean() -> None:
+    for count in (1, 2, 40):
+        assert codec_named("sign").for_mean(count) is codec_named("sign")
+        assert codec_named("sign_int4").for_mean(count) is codec_named("int4")
+    assert [codec.name for codec in CODECS if not codec.returns_mean] == ["sign", "sign_int4"]
+
+
+@pytest.mark.parametrize("count", [2, 5, 16, 17, 40, 64])
+def test_the_mean_of_sparse_vectors_loses_no_place(count: int) -> None:
     codec = codec_named("topk2")
-    vectors = [codec.decode(codec.encode(torch.randn(8192))) for _ in range(5)]
+    vectors = [codec.decode(codec.encode(torch.randn(8192))) for _ in range(count)]
     mean = torch.stack(vectors).mean(dim=0)
-    back = codec.for_mean(5).decode(codec.for_mean(5).encode(mean))
+    back = codec.for_mean(count).decode(codec.for_mean(count).encode(mean))
     assert float((back - mean).abs().max()) <= float(mean.abs().max()) / 253
+    assert codec.for_mean(count).num_bytes(8192) <= codec_named("int8").num_bytes(8192)
 
 
-@pytest.mark.parametrize("name", ["int8", "int4", "topk2"])
+def test_places_as_bits_are_as_many_as_an_encoder_makes() -> None:
+    codec = codec_named("topk2").for_mean(5)
+    data = bytearray(codec.encode(torch.randn(4096)))
+    assert len(data) == 4 + 8 + 512 + 320
+    data[12] ^= 1
+    with pytest.raises(RemoteProtocolError):
+        codec.decode(data)
+
+
+@pytest.mark.parametrize("name", ["int8", "int4", "topk2", "sign"])
 def test_with_feedback_nothing_is_lost_for_long(name: str) -> None:
     """What is transmitted over many rounds adds up to what there was; without feedback it need not."""
     codec, generator = codec_named(name), torch.Generator().manual_seed(1)

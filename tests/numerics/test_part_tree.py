@@ -6,7 +6,7 @@ import torch
 
 from adloco_p2p.core.ledger import slice_sums
 from adloco_p2p.core.model.hash_tree import climb, leaf_hash, proof, slice_values, tree_root
-from adloco_p2p.numerics.codecs import CODECS, TensorCodec, mean_codecs
+from adloco_p2p.numerics.codecs import CODECS, TensorCodec, codec_named, mean_codecs
 from adloco_p2p.numerics.part_tree import part_leaves, part_root, slices
 from adloco_p2p.numerics.reduction import combination
 
@@ -26,7 +26,7 @@ def values(seed: int, codec: TensorCodec, *, scale: float = 1.0) -> torch.Tensor
 def test_slices_are_encodings_by_themselves(codec: TensorCodec) -> None:
     vector = values(1, codec)
     data, length = codec.encode(vector), slice_values(codec.group)
-    cuts = list(slices(codec, data, first=7 * length, size=SIZE))
+    cuts = list(slices(codec, data, first=7 * length, size=SIZE, length=length))
     assert [first for first, _ in cuts] == list(range(7 * length, 7 * length + SIZE, length))
     for first, cut in cuts:
         begin = first - 7 * length
@@ -38,7 +38,7 @@ def test_slices_are_encodings_by_themselves(codec: TensorCodec) -> None:
 def test_plain_arithmetic_gives_what_reducers_return(codec: TensorCodec, scale: float) -> None:
     """Every slice of honest sums of three hosts, byte by byte the same values."""
     coefficients = (0.5, 0.2, 0.3)
-    mean, length = codec.for_mean(3), slice_values(codec.group)
+    mean, length = codec.for_mean(3), slice_values(codec.group)  # as large as that of the mean, or larger
     sent = [codec.encode(values(seed, codec, scale=scale)) for seed in range(3)]
     result = mean.encode(combination(codec, list(enumerate(sent)), coefficients, SIZE))
     whole = mean.decode(result).tolist()
@@ -48,11 +48,24 @@ def test_plain_arithmetic_gives_what_reducers_return(codec: TensorCodec, scale: 
         assert inputs == [codec.decode(data).tolist()[begin : begin + size] for data in sent]
         have = slice_sums.decoded(mean.code, bytes(mean.cut(result, begin, size)))
         assert have == whole[begin : begin + size]
-        assert slice_sums.returned(mean.code, slice_sums.combined(inputs, coefficients)) == have
+        wanted = slice_sums.returned(mean.code, slice_sums.combined(inputs, coefficients))
+        assert wanted is not None and slice_sums.are_equal(mean.code, wanted, have)
+        assert not slice_sums.are_equal(mean.code, [-wanted[0] or 1.0, *wanted[1:]], have)
+
+
+@pytest.mark.parametrize("num_hosts", [8, 12])
+def test_sparse_means_of_many_hosts_are_judged_too(num_hosts: int) -> None:
+    """From some number on places travel as bits."""
+    codec = codec_named("topk2")
+    mean, factors = codec.for_mean(num_hosts), (1 / num_hosts,) * num_hosts
+    sent = [codec.encode(values(seed, codec)[:4096].contiguous()) for seed in range(num_hosts)]
+    result = bytes(mean.encode(combination(codec, list(enumerate(sent)), factors, 4096)))
+    inputs = [slice_sums.decoded(codec.code, bytes(data)) for data in sent]
+    assert slice_sums.returned(mean.code, slice_sums.combined(inputs, factors)) == slice_sums.decoded(mean.code, result)
 
 
 def test_a_sparse_mean_with_more_values_than_it_keeps_is_not_judged() -> None:
-    sparse = mean_codecs(CODECS[-1])[0]
+    sparse = mean_codecs(codec_named("topk2"))[0]
     assert slice_sums.returned(sparse.code, [1.0] * 64 + [0.0] * 100) is not None
     assert slice_sums.returned(sparse.code, [1.0] * 65) is None
 
@@ -85,7 +98,7 @@ def test_every_leaf_of_a_tree_has_a_proof_of_its_own(count: int) -> None:
 def test_the_root_of_a_part_names_its_place_and_its_bytes() -> None:
     codec = CODECS[0]
     data = bytes(codec.encode(values(1, codec)))
-    root = part_root(codec, data, first=0, size=SIZE)
-    assert root == tree_root(part_leaves(codec, data, first=0, size=SIZE))
-    assert root != part_root(codec, data, first=1, size=SIZE)
-    assert root != part_root(codec, data[:-1] + b"?", first=0, size=SIZE)
+    root = part_root(codec, data, first=0, size=SIZE, length=512)
+    assert root == tree_root(part_leaves(codec, data, first=0, size=SIZE, length=512))
+    assert root != part_root(codec, data, first=1, size=SIZE, length=512)
+    assert root != part_root(codec, data[:-1] + b"?", first=0, size=SIZE, length=512)

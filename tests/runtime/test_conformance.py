@@ -188,9 +188,12 @@ def test_a_missing_member_fails_the_attempt_for_all_and_is_named(swarm: Swarm) -
             )
             for index, member in enumerate(members[:2])
         ]
-        for failed in await asyncio.gather(*tasks, return_exceptions=True):
-            assert isinstance(failed, AveragingError)
-            assert members[2].me in failed.suspects
+        failures = await asyncio.gather(*tasks, return_exceptions=True)
+        named = [failed.suspects for failed in failures if isinstance(failed, AveragingError)]
+        assert len(named) == 2, failures
+        # By the first whose deadline passes. It names the other one, too, where that was slow; and the other one heeds no
+        # report that names so many.
+        assert any(members[2].me in suspects for suspects in named)
 
     play(swarm, scenario)
 

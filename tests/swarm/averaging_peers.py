@@ -208,9 +208,15 @@ def kill(peer: Peer) -> None:
 def freeze(peer: Peer) -> None:
     """Returns when every thread stands still: until then they go on answering."""
     os.kill(peer.daemon_pid, signal.SIGSTOP)
-    tasks = Path(f"/proc/{peer.daemon_pid}/task")
-    while any((task / "stat").read_text().rpartition(")")[2].split()[0] != "T" for task in tasks.iterdir()):
+    while not all(map(_stands_still, Path(f"/proc/{peer.daemon_pid}/task").iterdir())):
         time.sleep(0.001)
+
+
+def _stands_still(task: Path) -> bool:
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (FileNotFoundError, ProcessLookupError):  # it has ended since it was listed
+        return True
 
 
 def thaw(peer: Peer) -> None:

@@ -2,15 +2,17 @@
 
 import json
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
 
-from adloco_p2p.config.run_config import ModelConfig
+from adloco_p2p.config.run_config import AveragingConfig, ModelConfig
 from adloco_p2p.core.model.rules import InstanceRules, MergeRules
 from adloco_p2p.core.model.types import Fork, Merge
 from adloco_p2p.errors import LocalProtocolError, StorageError
 from adloco_p2p.training.hosting import Hosting
+from tests.training.by_hand import of
 from tests.training.small_run import ONE, RUN, THREE, TWO, SyntheticFeed, effect, hosting, never, silent, train_round, with_run
 
 DROPOUT = with_run(
@@ -115,9 +117,41 @@ def test_resume_keeps_the_adoption_warmup() -> None:
     assert meta["adoption_steps"] == 3
 
 
+@pytest.mark.parametrize("codec", ["int8", "topk2", "sign"])
+def test_what_a_codec_lost_survives_a_restart(codec: Literal["int8", "topk2", "sign"]) -> None:
+    """The pseudo-gradient of the resumed host is that of the one that went on, to the last bit, and not that without it."""
+    run = with_run(averaging=AveragingConfig(codec=codec, feedback=0.5))
+    peers = [started(run=run) for _ in range(2)]
+    for peer, lost in zip(peers, (0.25, None), strict=True):
+        train_round(peer, effect(round=0), lost=lost)
+    tensors, meta = peers[0].snapshot(ONE)
+    assert of(tensors["residual"]) == 0.25
+    resumed = hosting(run)
+    resumed.restore(ONE, tensors, meta)
+    for peer in (*peers, resumed):
+        peer.run_inner(effect(round=1), should_stop=never, on_progress=silent)
+    assert torch.equal(resumed.pseudo_gradient(ONE), peers[0].pseudo_gradient(ONE))
+    assert torch.equal(resumed.pseudo_gradient(ONE), peers[1].pseudo_gradient(ONE) + 0.5 * 0.25)
+
+
+def test_what_a_codec_lost_stays_behind_where_an_instance_becomes_another() -> None:
+    """A twin has lost nothing of its own, and a merged or fetched state is not the one that lacks it."""
+    peer = trained_pair(MergeRules())
+    train_round(peer, effect(TWO, round=1), lost=0.25)
+    peer.transition([Fork(source=TWO, targets=(THREE,))], [])
+    assert set(peer._residual) == {TWO}
+    peer.transition([], [merge((0.5, 0.5))])
+    assert not peer._residual
+    train_round(peer, effect(TWO, round=2), lost=0.25)
+    peer.adopt(TWO, *peer.state(TWO))
+    assert not peer._residual
+
+
 def test_a_foreign_checkpoint_is_refused() -> None:
     peer = started()
     tensors, meta = peer.snapshot(ONE)
+    with pytest.raises(StorageError, match="residual is missing or not of this model"):
+        peer.restore(ONE, {**tensors, "residual": torch.zeros(3)}, meta)
     with pytest.raises(StorageError, match="exp_avg is missing or not of this model"):
         peer.restore(ONE, {**tensors, "exp_avg": torch.zeros(3)}, meta)
     with pytest.raises(StorageError, match="counters"):

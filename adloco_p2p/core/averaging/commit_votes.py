@@ -70,10 +70,13 @@ class CommitVotes:
         *,
         me: PeerId,
         plan_digest: Digest,
+        hosts: Collection[PeerId],
         contributors: Sequence[PeerId],
         clients: Collection[PeerId],
         voter: Voter,
     ) -> None:
+        if set(hosts) == {me}:  # no vote of it counts for others: after a restart it makes its average again
+            voter = replace(voter, kept=None, keep=lambda _vote: ())
         self._me = me
         self._plan_digest = plan_digest
         self._contributors = tuple(contributors)

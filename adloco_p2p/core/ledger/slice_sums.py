@@ -10,11 +10,13 @@ import struct
 from collections.abc import Sequence
 from itertools import pairwise
 
-_FLOAT32, _FLOAT16, _BFLOAT16, _INT8, _INT4, _TOPK2 = range(1, 7)
-_SPARSE = 16  # a sparse mean of so many more keeps 64 times as many values
-CODES = frozenset((*range(_FLOAT32, _TOPK2 + 1), *range(_SPARSE + 1, _SPARSE + 17)))
+from adloco_p2p.core.model.hash_tree import LEAST_VALUE, SCALE_ROUNDING
+
+_FLOAT32, _FLOAT16, _BFLOAT16, _INT8, _INT4, _TOPK2, _SIGN, _SIGN_INT4 = range(1, 9)
+_SPARSE, _MOST_SPARSE = 16, 72  # a sparse mean of so many more than the first keeps 64 times as many values
+CODES = frozenset((*range(_FLOAT32, _SIGN_INT4 + 1), *range(_SPARSE + 1, _MOST_SPARSE + 1)))
 """Of the codecs that are known here."""
-_TOPK_GROUP = 4096
+_GROUP = 4096
 _SIZE = struct.Struct("<I")
 _LEAST_SCALE = struct.unpack("<f", struct.pack("<f", 1e-30))[0]
 
@@ -31,6 +33,8 @@ def decoded(code: int, data: bytes) -> list[float]:
             values = _cast(code, data)
         elif code in (_INT8, _INT4):
             values = _integers(data, bits=8 if code == _INT8 else 4, group=256 if code == _INT8 else 64)
+        elif code in (_SIGN, _SIGN_INT4):
+            values = _signs(data)
         elif code == _TOPK2:
             values = _largest(data, kept=64, bits=2)
         else:
@@ -63,17 +67,29 @@ def returned(code: int, values: Sequence[float]) -> list[float] | None:
         bits = struct.unpack(f"<{len(values)}I", struct.pack(f"<{len(values)}f", *values))
         halves = [(word + 0x7FFF + (word >> 16 & 1)) >> 16 << 16 for word in bits]
         return list(struct.unpack(f"<{len(values)}f", struct.pack(f"<{len(values)}I", *halves)))
-    if code == _INT8:
-        return [value for first in range(0, len(values), 256) for value in _in_127ths(values[first : first + 256])]
-    return None if code <= _SPARSE or sum(value != 0 for value in values) > 64 * (code - _SPARSE) else _in_127ths(values)
+    if code in (_INT8, _INT4):
+        group, top = (256, 127) if code == _INT8 else (64, 7)
+        return [value for at in range(0, len(values), group) for value in _quantized(values[at : at + group], top)]
+    if code == _SIGN:
+        (scale,) = rounded([math.fsum(map(abs, values)) / len(values)])
+        return [-scale if value < 0 else scale for value in values]
+    return None if code <= _SPARSE or sum(value != 0 for value in values) > 64 * (code - _SPARSE) else _quantized(values, 127)
 
 
-def _in_127ths(values: Sequence[float]) -> list[float]:
+def are_equal(code: int, wanted: Sequence[float], have: Sequence[float]) -> bool:
+    """Whether these are the values of one mean; of a sign mean the last bits of the scale do not count."""
+    if code != _SIGN:
+        return list(wanted) == list(have)
+    pairs = zip(wanted, have, strict=True)
+    return all(abs(one - other) <= SCALE_ROUNDING * abs(other) + LEAST_VALUE for one, other in pairs)
+
+
+def _quantized(values: Sequence[float], top: int) -> list[float]:
     scale = max(map(abs, values), default=0.0)
     if scale < _LEAST_SCALE:
         return [0.0] * len(values)
-    integers = map(round, rounded([value * 127 for value in rounded([value / scale for value in values])]))
-    return _scaled(list(integers), 127, scale)
+    integers = map(round, rounded([value * top for value in rounded([value / scale for value in values])]))
+    return _scaled(list(integers), top, scale)
 
 
 def _scaled(integers: Sequence[int], top: int, scale: float) -> list[float]:
@@ -107,22 +123,44 @@ def _integers(data: bytes, *, bits: int, group: int) -> list[float]:
     return [value for block, scale in zip(cut, scales, strict=True) for value in _scaled(block, top, scale)]
 
 
+def _signs(data: bytes) -> list[float]:
+    (size,) = _SIZE.unpack_from(data)
+    (scale,) = struct.unpack_from("<f", data, _SIZE.size)
+    packed = data[_SIZE.size + 4 :]
+    if not 0 < size <= _GROUP or len(packed) != (size + 7) // 8:
+        raise ValueError("more or less than one chunk")
+    if not (math.isfinite(scale) and scale >= 0):
+        raise ValueError("a scale that is not finite, or negative")
+    return [-scale if packed[at // 8] >> at % 8 & 1 else scale for at in range(size)]
+
+
 def _largest(data: bytes, *, kept: int, bits: int) -> list[float]:
     (size,) = _SIZE.unpack_from(data)
-    if size > _TOPK_GROUP or len(data) != _SIZE.size + 8 + 2 * kept + kept * bits // 8:
+    place_bytes = min(_GROUP // 8, 2 * kept)
+    if size > _GROUP or len(data) != _SIZE.size + 8 + place_bytes + kept * bits // 8:
         raise ValueError("more or less than one chunk")
     low, high = struct.unpack_from("<2f", data, _SIZE.size)
-    places = struct.unpack_from(f"<{kept}H", data, _SIZE.size + 8)
-    codes = data[_SIZE.size + 8 + 2 * kept :]
-    is_ordered = all(one < other for one, other in pairwise(places))
-    if not all(math.isfinite(scale) and scale >= 0 for scale in (low, high)) or not is_ordered or places[-1] >= _TOPK_GROUP:
-        raise ValueError("a scale or a place that no encoder makes")
+    if not all(math.isfinite(scale) and scale >= 0 for scale in (low, high)):
+        raise ValueError("a scale that is not finite, or negative")
+    places = _places(data[_SIZE.size + 8 :][:place_bytes], kept)
+    codes = data[_SIZE.size + 8 + place_bytes :]
     if bits == 8:
         kept_values = _scaled(struct.unpack(f"<{kept}b", codes), 127, high)
     else:
         levels = (low, -low, high, -high)
         kept_values = [levels[byte >> shift & 3] for byte in codes for shift in (0, 2, 4, 6)]
-    values = [0.0] * _TOPK_GROUP
+    values = [0.0] * _GROUP
     for place, value in zip(places, kept_values, strict=True):
         values[place] = value
     return values[:size]
+
+
+def _places(packed: bytes, kept: int) -> list[int]:
+    """Of the values that a chunk keeps, ascending: two bytes each or, where that is shorter, a bit for every place."""
+    if 2 * kept > _GROUP // 8:
+        places = [at for at in range(_GROUP) if packed[at // 8] >> at % 8 & 1]
+    else:
+        places = list(struct.unpack(f"<{kept}H", packed))
+    if len(places) != kept or places[-1] >= _GROUP or any(one >= other for one, other in pairwise(places)):
+        raise ValueError("places that no encoder makes")
+    return places

@@ -10,6 +10,7 @@ from dataclasses import replace
 from adloco_p2p.core.model.ledger_entry import Decree, Statement
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.types import MAX_CHANGES, Change, Course, Settings
+from adloco_p2p.core.model.words import plural
 
 
 def course_after(course: Course, statements: Iterable[Decree], *, round: int) -> Course:
@@ -99,7 +100,7 @@ def in_words(course: Course, round: int) -> str:
 def _settings_in_words(settings: Settings) -> str:
     words = []
     if settings.rounds is not None:
-        words.append(f"{settings.rounds} rounds in all")
+        words.append(f"{plural(settings.rounds, 'round')} in all")
     if settings.samples is not None:
         words.append(f"{settings.samples:,} samples in all")
     if settings.learning_rate_factor is not None:

@@ -14,6 +14,9 @@ from collections.abc import Sequence
 from adloco_p2p.core.model.types import PeerId
 
 LEAST_SLICE_VALUES = 512
+SCALE_ROUNDING, LEAST_VALUE = 1e-6, 1e-44
+"""Relative, and absolute: by how much values of a sign mean may differ, whose scale is a sum that machines form in their own
+order."""
 STEP_BYTES = 33
 MAX_STEPS = 40
 """Of a proof: more than 256 shards of 131072 parts of 4096 slices take."""

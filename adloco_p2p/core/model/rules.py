@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 
 from adloco_p2p.core.model.types import Fraction
+from adloco_p2p.core.model.words import plural
 
 PositiveInt = Annotated[int, Ge(1)]
 NaturalInt = Annotated[int, Ge(0)]
@@ -20,8 +21,14 @@ PositiveFloat = Annotated[float, Gt(0)]
 class BatchRules:
     """How the global batch of an instance is chosen (method sections 3 and 4)."""
 
-    test: Literal["constant", "norm", "inner_product", "augmented"] = "norm"
-    """Which condition the batch must satisfy; `constant` never changes the batch."""
+    test: Literal["constant", "schedule", "norm", "inner_product", "augmented"] = "norm"
+    """Which condition the batch must satisfy; `constant` never changes the batch, `schedule` reads no statistics and follows
+    `ramp`."""
+    ramp: Literal["linear", "doubling", "seesaw"] = "linear"
+    """Of `test: schedule`, from `initial_batch` to `max_batch`: linearly; in stages of equal length, each twice the last; or as
+    the inverse of the learning rate's decay (Seesaw, arXiv 2510.14717)."""
+    ramp_samples: PositiveInt | None = None
+    """The ramp ends after so many samples of the run; null: with the run, as the decay of the learning rate does."""
     statistic: Literal["pseudo_gradient", "micro_batch"] = "pseudo_gradient"
     """Where the noise is measured. Rounds that cannot give the first (one host, unequal steps) use the second."""
     level: Literal["outer", "inner"] = "outer"
@@ -49,6 +56,11 @@ class BatchRules:
     """The batch grows at most by this factor per round."""
     may_shrink: bool = False
     """After five rounds that ask for less than half the batch, shrink it by a tenth. Off: the batch is a ratchet."""
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether the batch follows statistics, which hosts then measure."""
+        return self.test not in ("constant", "schedule")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +132,7 @@ class WorkRules:
     @property
     def length(self) -> str:
         """How long the run is, in words."""
-        return f"{self.samples:,} samples" if self.samples is not None else f"{self.rounds} rounds"
+        return f"{self.samples:,} samples" if self.samples is not None else plural(self.rounds or 0, "round")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,3 +167,5 @@ class Rules:
     merge: MergeRules = field(default_factory=MergeRules)
     admission: AdmissionRules = field(default_factory=AdmissionRules)
     guard: GuardRules = field(default_factory=GuardRules)
+    final_fraction: Fraction = 0.1
+    """Learning rate at the end of its decay, as a fraction of the peak (`inner.final_fraction`); the ramp `seesaw` reads it."""

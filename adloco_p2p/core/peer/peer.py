@@ -24,7 +24,9 @@ from math import isfinite
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.commit_votes import Voter
-from adloco_p2p.core.averaging.outer_round import OuterRound, Phase, round_line
+from adloco_p2p.core.averaging.outer_round import OuterRound, round_line
+from adloco_p2p.core.averaging.phases import Phase
+from adloco_p2p.core.averaging.round_state import Assignment
 from adloco_p2p.core.model.course import work_at
 from adloco_p2p.core.model.events import (
     AverageFailed,
@@ -342,7 +344,7 @@ class Peer:
             return []
         is_over = self._book.newest.round >= number + 2 or key in self._state.declined
         digest = self._book.digests[plan.round]
-        outer = OuterRound(
+        assignment = Assignment(
             me=self.me,
             plan=plan,
             plan_digest=digest,
@@ -357,6 +359,7 @@ class Peer:
             is_carried=self._state.instance(instance).is_carried,
             is_late=is_over and self._book.has_company(plan, instance, self._state.gone),
         )
+        outer = OuterRound(assignment)
         self._state.rounds[key] = outer
         progress_end = progress_after(plan, work_at(self.cadence.work, plan.course, number))
         return self._state.stamped(outer.start(now, progress_end=progress_end, is_ahead=is_ahead))

@@ -15,6 +15,7 @@ from statistics import median
 
 from adloco_p2p.core.model.rules import BatchRules
 from adloco_p2p.core.model.types import MAX_HISTORY, InstancePlan, InstanceReport, NoiseSample, PeerId
+from adloco_p2p.core.model.words import plural
 
 MIN_ROBUST_HOSTS = 4
 """From this many hosts on, outliers are clipped or trimmed; with fewer, a liar cannot be identified."""
@@ -137,7 +138,7 @@ def _pool_pseudo_gradients(
         inner_variance=_scalar(spread / degrees),
         orthogonal_noise=_scalar(max(0.0, orthogonal)),
     )
-    return sample, f"pseudo-gradients of {len(inside)} of {num_hosts} hosts"
+    return sample, f"pseudo-gradients of {len(inside)} of {plural(num_hosts, 'host')}"
 
 
 def _without_outliers(sqnorms: Sequence[float], samples: Sequence[float]) -> list[float]:
@@ -169,7 +170,7 @@ def _pool_half_batches(trained: Mapping[PeerId, InstanceReport], limit: int, rou
         inner_variance=_scalar(_trimmed_mean([half.inner_variance for half in measured], weights) / batch),
         orthogonal_noise=_scalar(_trimmed_mean([half.orthogonal_trace for half in measured], weights) / batch),
     )
-    return sample, f"halves of batches of {len(measured)} hosts"
+    return sample, f"halves of batches of {plural(len(measured), 'host')}"
 
 
 def _trimmed_mean(values: Sequence[float], weights: Sequence[float]) -> float:
@@ -223,7 +224,7 @@ def next_request(
     streak = shrink_streak + 1 if demand < requested / 2 else 0
     if rules.may_shrink and streak >= SHRINK_STREAK:
         new = max(ceil(SHRINK * requested - ROUNDING), asked)
-        return new, 0, f"{requested} -> {new}: {basis} asks {demand:.6g}, below half for {streak} rounds"
+        return new, 0, f"{requested} -> {new}: {basis} asks {demand:.6g}, below half for {plural(streak, 'round')}"
     return requested, streak, f"{requested} is enough: {basis} asks {demand:.6g}"
 
 
@@ -232,10 +233,10 @@ def demanded_batch(history: Sequence[NoiseSample], *, inner_steps: int, rules: B
 
     Only samples of the newest sample's kind are pooled: norms of gradients and of pseudo-gradients do not compare.
     """
-    assert history and inner_steps >= 1 and rules.test != "constant"
+    assert history and inner_steps >= 1 and rules.is_tested
     source = history[-1].source
     window = [sample for sample in history[-window_length(rules) :] if sample.source == source]
-    basis = f"{rules.test} test on {source} noise of {len(window)} rounds"
+    basis = f"{rules.test} test on {source} noise of {plural(len(window), 'round')}"
     demands: list[float | None] = []
     if rules.test == "norm":
         demands = [_norm_demand(window, rules)]

@@ -29,8 +29,8 @@ from adloco_p2p.core.model.types import (
     Fork,
     InstanceId,
     InstancePlan,
-    InstanceReport,
     Merge,
+    NoiseSample,
     PeerId,
     Report,
     RosterChange,
@@ -39,8 +39,11 @@ from adloco_p2p.core.model.types import (
     keepers_of,
     shortened,
 )
+from adloco_p2p.core.model.words import plural
+from adloco_p2p.core.planning.batch_ramp import scheduled_request
 from adloco_p2p.core.planning.batch_sizing import is_untestable, next_request, pool_round, window_length
 from adloco_p2p.core.planning.branch_merge import settle
+from adloco_p2p.core.planning.claims import Claims, claims_by_instance, places_by_instance, received_reports
 from adloco_p2p.core.planning.guard import judged, kept_apart
 from adloco_p2p.core.planning.host_backoff import update_miss_counts
 from adloco_p2p.core.planning.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch
@@ -52,9 +55,6 @@ ORPHANED_ROUNDS = 3
 since it got its seat, SILENT_ROUNDS ago: seats that only exist must not keep an instance that nobody holds."""
 SPEEDS_KEPT = 5
 """Measured speeds that a seat remembers; their median shares the work."""
-
-
-Claims = Mapping[PeerId, InstanceReport]
 
 
 def genesis(
@@ -88,7 +88,8 @@ def genesis(
         for instance in range(1 if warms_up else count)
     ]
     instances, seconds = place_hosts(drafts, roster_entries[:MAX_ROSTER], 0, rules)
-    what = f"warm-up of one instance, {count} from round {rules.instances.fork_round} on" if warms_up else f"{count} instances"
+    later = f"warm-up of one instance, {count} from round {rules.instances.fork_round} on"
+    what = later if warms_up else plural(count, "instance")
     plan = RoundPlan(
         run=run,
         round=0,
@@ -98,7 +99,7 @@ def genesis(
         roster=roster_entries[:MAX_ROSTER],
         expected_seconds=seconds,
         progress=0.0,
-        reason=f"start with {what} on {len(roster_entries)} peers",
+        reason=f"start with {what} on {plural(len(roster_entries), 'peer')}",
         signers=tuple(sorted(signers)),
         is_ticketed=bool(signers) and rules.admission.kind == "tickets",
     )
@@ -134,10 +135,10 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     """The next plan of a run whose plan `end` is the last."""
     round = previous.round + 1
     is_last = round >= end
-    received = _received(previous, reports)
+    received = received_reports(previous, reports)
     roster_entries = _next_roster(previous, received, change, rules)
-    claims = _claims(previous, received)
-    places = _places(previous)
+    claims = claims_by_instance(previous, received)
+    places = places_by_instance(previous)
     carried = [
         _carried(plan, previous, received, claims[plan.instance], rules, places=places[plan.instance])
         for plan in previous.instances
@@ -153,7 +154,8 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     changed = {source for merge in (*merges, *healing) for source in merge.sources}
     changed |= {instance for fork in forks for instance in (fork.source, *fork.targets)}
     instances = kept_apart(instances, changed, round)
-    reasons = [f"reports of {len(received)} of {len(previous.roster)} peers"] if previous.round > 0 else ["no reports yet"]
+    peers = plural(len(previous.roster), "peer")
+    reasons = [f"reports of {len(received)} of {peers}"] if previous.round > 0 else ["no reports yet"]
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
     reasons += branch_reasons
     reasons += [alarm for draft, alarm in carried if alarm and draft.plan.instance not in changed]
@@ -183,55 +185,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     )
 
 
-# --- reports ---------------------------------------------------------------------------------------------------------
-
-
-def _received(previous: RoundPlan, reports: Sequence[Report]) -> dict[PeerId, Report]:
-    """One report per peer of the roster, of the round before `previous`. Of two different ones the smaller bytes count."""
-    known = {roster_entry.peer for roster_entry in previous.roster}
-    received: dict[PeerId, Report] = {}
-    for report in reports:
-        if report.round != previous.round - 1 or report.peer not in known:
-            continue
-        other = received.get(report.peer)
-        if other is None or canonical.encode(report) < canonical.encode(other):
-            received[report.peer] = report
-    return {peer: received[peer] for peer in sorted(received)}
-
-
-def _claims(previous: RoundPlan, received: Mapping[PeerId, Report]) -> dict[InstanceId, dict[PeerId, InstanceReport]]:
-    """The hosts' reports per instance, without those of keepers, which did nothing. A fresh copy did not exist yet: the report
-    about its source stands for it."""
-    origin, keepers = _origin(previous), keepers_of(previous)
-    hosts: dict[InstanceId, dict[PeerId, None]] = {}
-    for plan in previous.instances:
-        hosts.setdefault(origin.get(plan.instance, plan.instance), {}).update(dict.fromkeys(s.peer for s in plan.hosts))
-    claims: dict[InstanceId, dict[PeerId, InstanceReport]] = {}
-    for plan in previous.instances:
-        source = origin.get(plan.instance, plan.instance)
-        claims[plan.instance] = {
-            peer: item
-            for peer in received
-            if peer in hosts[source] and peer not in keepers
-            for item in [next((item for item in received[peer].instances if item.instance == source), None)]
-            if item is not None
-        }
-    return claims
-
-
-def _places(previous: RoundPlan) -> dict[InstanceId, dict[PeerId, int]]:
-    """By which bit the reports on each instance name a host. Hosts of all copies were hosts of the source."""
-    origin = _origin(previous)
-    places: dict[InstanceId, dict[PeerId, int]] = {}
-    for plan in previous.instances:
-        known = {share.peer: share.place_before for share in plan.hosts if share.place_before is not None}
-        places.setdefault(origin.get(plan.instance, plan.instance), {}).update(known)
-    return {plan.instance: places[origin.get(plan.instance, plan.instance)] for plan in previous.instances}
-
-
-def _origin(plan: RoundPlan) -> dict[InstanceId, InstanceId]:
-    """Fresh copies and their sources."""
-    return {target: fork.source for fork in plan.forks for target in fork.targets}
+# --- roster ----------------------------------------------------------------------------------------------------------
 
 
 def _next_roster(
@@ -280,17 +234,9 @@ def _carried(
     sample, basis = pool_round(plan, previous.round - 1, claims, rules.batch, places=places)
     history = plan.history if sample is None else (*plan.history, sample)[-window_length(rules.batch) :]
     num_diverged = sum(claim.has_diverged for claim in claims.values())
-    basis += f"; round {previous.round - 1} led nowhere on {num_diverged} of {len(claims)} hosts" if num_diverged else ""
-    is_futile = rules.switch.policy == "never" and plan.requested_batch > plan.effective_batch
-    requested, shrink_streak, why = next_request(
-        requested=plan.requested_batch,
-        effective=plan.effective_batch,
-        shrink_streak=plan.shrink_streak,
-        history=() if sample is None else history,  # without news the old window does not decide a second time
-        inner_steps=previous.inner_steps,
-        rules=rules.batch,
-        untestable=is_untestable(claims) and not is_futile,
-    )
+    claimed = plural(len(claims), "host")
+    basis += f"; round {previous.round - 1} led nowhere on {num_diverged} of {claimed}" if num_diverged else ""
+    requested, shrink_streak, why = _request(plan, previous, claims, sample, history, rules)
     kept = [item.instance for peer in keepers_of(previous) if peer in received for item in received[peer].instances]
     is_lost = not claims and plan.instance not in kept
     settled = {*received, *_never_heard(previous)}
@@ -317,6 +263,30 @@ def _carried(
     moved = replace(moved, measurers_before=plan.measurers)
     moved, alarm = judged(plan, moved, claims, previous.roster, round=previous.round - 1, rules=rules.guard)
     return InstanceDraft(plan=moved, holders=hosts, ready=hosts), alarm
+
+
+def _request(
+    plan: InstancePlan,
+    previous: RoundPlan,
+    claims: Claims,
+    sample: NoiseSample | None,
+    history: tuple[NoiseSample, ...],
+    rules: Rules,
+) -> tuple[int, int, str]:
+    """The next global batch of the instance, the new shrink streak, and why. `sample` is the newest of `history`, if any."""
+    if rules.batch.test == "schedule":
+        requested, why = scheduled_request(plan.requested_batch, previous, rules)
+        return requested, 0, why
+    is_futile = rules.switch.policy == "never" and plan.requested_batch > plan.effective_batch
+    return next_request(
+        requested=plan.requested_batch,
+        effective=plan.effective_batch,
+        shrink_streak=plan.shrink_streak,
+        history=() if sample is None else history,  # without news the old window does not decide a second time
+        inner_steps=previous.inner_steps,
+        rules=rules.batch,
+        untestable=is_untestable(claims) and not is_futile,
+    )
 
 
 def _never_heard(previous: RoundPlan) -> set[PeerId]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import PROTOCOL_VERSION
 from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import SwarmError
 from adloco_p2p.swarm.discovery.clock_survey import survey
 from adloco_p2p.swarm.discovery.join import connect_to_run
@@ -98,7 +99,9 @@ def _protocol(readings: Mapping[PeerId, ClockReading]) -> CheckResult:
     if others:
         found = f"version {PROTOCOL_VERSION} here, {', '.join(map(str, others))} there"
         return CheckResult(check="protocol", outcome="warning", found=found, code="E324")
-    return CheckResult(check="protocol", outcome="ok", found=f"version {PROTOCOL_VERSION}, {len(readings)} peers asked")
+    return CheckResult(
+        check="protocol", outcome="ok", found=f"version {PROTOCOL_VERSION}, {plural(len(readings), 'peer')} asked"
+    )
 
 
 def _clock(readings: Mapping[PeerId, ClockReading]) -> CheckResult:
@@ -136,7 +139,7 @@ async def _dial_back(swarm_node: SwarmNode, readings: Mapping[PeerId, ClockReadi
             return CheckResult(check="dial back", outcome="ok", found=f"reached from outside at {reached[0]} ({outcome})")
     if not tried:
         return CheckResult(check="dial back", outcome="skipped", found="; ".join(refusals) or "no peer to ask")
-    found = f"{tried} peers could not connect; {outcome}: {nat}"
+    found = f"{plural(tried, 'peer')} could not connect; {outcome}: {nat}"
     return CheckResult(check="dial back", outcome="warning", found=found, code="E322")
 
 
@@ -154,7 +157,7 @@ async def _speed(swarm_node: SwarmNode, readings: Mapping[PeerId, ClockReading])
         return CheckResult(check="speed", outcome="skipped", found="; ".join(refusals) or "no peer to ask")
     up = max(speed.up_bytes_per_second for speed in speeds.values())
     down = max(speed.down_bytes_per_second for speed in speeds.values())
-    found = f"at least {up * 8 / 1e6:.1f} Mbit/s up, {down * 8 / 1e6:.1f} Mbit/s down ({len(speeds)} peers)"
+    found = f"at least {up * 8 / 1e6:.1f} Mbit/s up, {down * 8 / 1e6:.1f} Mbit/s down ({plural(len(speeds), 'peer')})"
     if min(up, down) < SLOW_BYTES_PER_SECOND:
         return CheckResult(check="speed", outcome="warning", found=found, code="E323")
     return CheckResult(check="speed", outcome="ok", found=found)

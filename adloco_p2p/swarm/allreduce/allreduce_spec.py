@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.hash_tree import slice_values
 from adloco_p2p.core.model.types import MAX_HOSTS, Digest, PeerId
 from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.codecs import TensorCodec
@@ -112,6 +113,17 @@ class AllReduceSpec:
     def mean_codec(self) -> TensorCodec:
         return self.codec.for_mean(len(self.contributors))
 
+    @property
+    def slice_values(self) -> int:
+        """Values in a slice of the hash trees, of contributions as of the result."""
+        return slice_values(max(self.codec.group, self.mean_codec.group))
+
+    @property
+    def needs_gram(self) -> bool:
+        """Whether parts wait for the inner products of all contributions: the rule decides by them, or only they give the
+        statistics of the batch test, because what comes back is not the mean."""
+        return self.rule.needs_gram or not self.codec.returns_mean
+
     @cached_property
     def num_parts(self) -> int:
         return sum(len(parts) for parts in self.shards)
@@ -156,7 +168,7 @@ class AllReduceSpec:
     def window(self) -> int:
         """Parts that a member sends on a lane ahead of the averaged parts that came back on it: all of them where these wait
         for a decision about all contributions."""
-        return MAX_PARTS if self.rule.needs_gram else WINDOW // MAX_LANES
+        return MAX_PARTS if self.needs_gram else WINDOW // MAX_LANES
 
     @cached_property
     def digest(self) -> bytes:

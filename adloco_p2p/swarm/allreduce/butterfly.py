@@ -317,7 +317,7 @@ class Butterfly:
             self._note_throughput(await stream.receive(FrameKind.THROUGHPUT), parts)
         if lane == 0:
             self._commitments.take_all(member, await stream.receive(FrameKind.PLEDGES))
-        if lane == 0 and self.spec.rule.needs_gram:
+        if lane == 0 and self.spec.needs_gram:
             products = self._products.take(member, await stream.receive(FrameKind.GRAM))
             await self._check_own_norm(member, products)
             self._put_products(member, products)
@@ -462,7 +462,7 @@ class Butterfly:
             if lane == 0:
                 await self._commitments.is_complete.wait()
                 stream.send(FrameKind.PLEDGES, self._commitments.frame())
-            if lane == 0 and self.spec.rule.needs_gram:
+            if lane == 0 and self.spec.needs_gram:
                 stream.send(FrameKind.GRAM, await self._products.own())
             for part in parts:
                 await reduction.is_reduced[reduction.index_of(part)].wait()
@@ -520,7 +520,7 @@ class Butterfly:
         what the decision needs."""
         await self._commitments.is_complete.wait()
         await self._reduction.check(index, self._commitments.leaf, self._around.executor)
-        if not self.spec.rule.needs_gram:
+        if not self.spec.needs_gram:
             await self._reduce(index)
         elif await self._reduction.measure(index, self._around.executor):
             self._products.sign(self.me, self._reduction.products)

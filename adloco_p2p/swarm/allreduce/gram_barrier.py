@@ -70,7 +70,7 @@ class GramBarrier:
         """By reducer."""
         self.gram: Gram | None = None
         self.decision: Decision | None = None
-        if not spec.rule.needs_gram:
+        if not spec.needs_gram:
             self.decision = spec.rule.decide(None, spec.contributor_weights, spec.contributor_steps)
 
     @property
@@ -96,7 +96,7 @@ class GramBarrier:
         bit for each contributor, sorted, that was left out. Once decided."""
         assert self.decision is not None
         spec = self._spec
-        payloads = [self._payloads[reducer] for reducer in spec.reducers] if spec.rule.needs_gram else []
+        payloads = [self._payloads[reducer] for reducer in spec.reducers] if spec.needs_gram else []
         hashed = hashlib.sha256(b"".join([bytes.fromhex("".join(roots)), *payloads])).digest()
         names = [spec.members[member] for member in spec.contributors]
-        return hashed + (_encode_left_out(names, self.decision) if spec.rule.needs_gram else b"")
+        return hashed + (_encode_left_out(names, self.decision) if spec.needs_gram else b"")

@@ -25,7 +25,12 @@ def root_of(spec: AllReduceSpec, shards: Sequence[bytes]) -> Digest:
 
 def sent_root(spec: AllReduceSpec, part: Part, data: Buffer) -> bytes:
     """Of a part as it was sent; 32 bytes. Raises RemoteProtocolError."""
-    return part_root(spec.codec, data, first=part.first, size=part.size)
+    return part_root(spec.codec, data, first=part.first, size=part.size, length=spec.slice_values)
+
+
+def mean_root(spec: AllReduceSpec, part: Part, data: Buffer) -> bytes:
+    """Of a part of the result; 32 bytes."""
+    return part_root(spec.mean_codec, data, first=part.first, size=part.size, length=spec.slice_values)
 
 
 class OwnContribution:

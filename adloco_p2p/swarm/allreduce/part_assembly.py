@@ -7,10 +7,9 @@ import numpy as np
 import torch
 
 from adloco_p2p.numerics.digest import chunk_digest
-from adloco_p2p.numerics.part_tree import part_root
 from adloco_p2p.numerics.reduction import part_statistics
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
-from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
+from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution, mean_root
 
 
 class PartAssembly:
@@ -46,13 +45,13 @@ class PartAssembly:
         """Put a decoded part, whose bytes are in its `view`, in place."""
         self.averaged[part.first : part.first + part.size] = values
         self.digests[part.index] = chunk_digest(self.view(part))
-        self.roots[part.index] = part_root(self._spec.mean_codec, self.view(part), first=part.first, size=part.size)
+        self.roots[part.index] = mean_root(self._spec, part, self.view(part))
         transmitted = None
-        if self._own is not None and (self.residual is not None or not self._spec.rule.needs_gram):
+        if self._own is not None and (self.residual is not None or not self._spec.needs_gram):
             transmitted = self._spec.codec.decode(self._own.encoded(part))
             if self.residual is not None:
                 torch.sub(self._own.values(part), transmitted, out=self.residual[part.first : part.first + part.size])
-        if not self._spec.rule.needs_gram:
+        if not self._spec.needs_gram:
             self.sums[part.index] = part_statistics(transmitted, values)
 
     def take_back(self) -> None:

@@ -228,7 +228,7 @@ class ProductsBook:
     @property
     def all(self) -> tuple[Pledge, ...]:
         """In the order of the reducers; only once all are here."""
-        return tuple(self._pledges[reducer] for reducer in self._spec.reducers) if self._spec.rule.needs_gram else ()
+        return tuple(self._pledges[reducer] for reducer in self._spec.reducers) if self._spec.needs_gram else ()
 
     def sign(self, me: int, products: bytes) -> None:
         """The own ones are computed."""

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
+import torch
 from annotated_types import MaxLen
 
-from adloco_p2p.core.model.hash_tree import climb, proof, shard_hash, tree_root
+from adloco_p2p.core.model.hash_tree import LEAST_VALUE, SCALE_ROUNDING, climb, proof, shard_hash, tree_root
 from adloco_p2p.core.model.ledger_entry import MAX_WAY_TEXT, Pledge, ProvenSlice, WrongSum
 from adloco_p2p.core.model.types import Digest
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.numerics.codecs import Buffer, TensorCodec, TopKCodec, fits
+from adloco_p2p.numerics.codecs import Buffer, SignCodec, TensorCodec, TopKCodec, fits
 from adloco_p2p.numerics.part_tree import part_leaves, slices
 from adloco_p2p.numerics.reduction import BadPart, combination
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
@@ -87,10 +88,10 @@ class Settled:
         where it does."""
         spec = self.spec
         taken = [factor for factor in self.coefficients if factor != 0]
-        given = _cuts(spec.mean_codec, result, part)
-        sent = [_cuts(spec.codec, item.data, part) for item in shown]
+        given = self._cuts(spec.mean_codec, result, part)
+        sent = [self._cuts(spec.codec, item.data, part) for item in shown]
         for index, (first, cut) in enumerate(given):
-            size = min(given[1][0] - given[0][0], part.first + part.size - first) if len(given) > 1 else part.size
+            size = min(spec.slice_values, part.first + part.size - first)
             if _is_wrong(spec, [inputs[index][1] for inputs in sent], taken, cut, size):
                 return self._evidence(part, shown, result, index)
         return None
@@ -100,7 +101,7 @@ class Settled:
         shard = spec.shards[reducer]
         within = proof([self.result_roots[other.index] for other in shard], part.index - shard[0].index)
         inputs = tuple(
-            _proven(spec.codec, item.data, part, index, base64.b64decode(item.proof.to_shard), item.proof.to_root)
+            self._proven(spec.codec, item.data, part, index, base64.b64decode(item.proof.to_shard), item.proof.to_root)
             for item in shown
         )
         return WrongSum(
@@ -109,14 +110,19 @@ class Settled:
             mean_codec=spec.mean_codec.code,
             roots=self.roots,
             coefficients=self.coefficients,
-            first=_cuts(spec.mean_codec, result, part)[index][0],
+            first=self._cuts(spec.mean_codec, result, part)[index][0],
             inputs=inputs,
-            result=_proven(spec.mean_codec, result, part, index, within, ""),
+            result=self._proven(spec.mean_codec, result, part, index, within, ""),
         )
 
+    def _cuts(self, codec: TensorCodec, data: Buffer, part: Part) -> list[tuple[int, Buffer]]:
+        return list(slices(codec, data, first=part.first, size=part.size, length=self.spec.slice_values))
 
-def _cuts(codec: TensorCodec, data: Buffer, part: Part) -> list[tuple[int, Buffer]]:
-    return list(slices(codec, data, first=part.first, size=part.size))
+    def _proven(self, codec: TensorCodec, data: Buffer, part: Part, index: int, way: bytes, to_root: str) -> ProvenSlice:
+        """`way`: from the root of the part to that of its shard."""
+        leaves = part_leaves(codec, data, first=part.first, size=part.size, length=self.spec.slice_values)
+        cut = bytes(self._cuts(codec, data, part)[index][1])
+        return ProvenSlice(data=_text(cut), to_shard=_text(proof(leaves, index) + way), to_root=to_root)
 
 
 def _is_wrong(spec: AllReduceSpec, sent: Sequence[Buffer], factors: Sequence[float], given: Buffer, size: int) -> bool:
@@ -129,14 +135,10 @@ def _is_wrong(spec: AllReduceSpec, sent: Sequence[Buffer], factors: Sequence[flo
     is_cut_short = isinstance(mean, TopKCodec) and int(average.count_nonzero()) > mean.kept
     if is_cut_short or not fits(mean, average):
         return False  # there is more than one way to encode it, or none
-    return mean.decode(mean.encode(average)).tolist() != mean.decode(given).tolist()
-
-
-def _proven(codec: TensorCodec, data: Buffer, part: Part, index: int, way: bytes, to_root: str) -> ProvenSlice:
-    """`way`: from the root of the part to that of its shard."""
-    leaves = part_leaves(codec, data, first=part.first, size=part.size)
-    cut = bytes(_cuts(codec, data, part)[index][1])
-    return ProvenSlice(data=_text(cut), to_shard=_text(proof(leaves, index) + way), to_root=to_root)
+    wanted, have = mean.decode(mean.encode(average)), mean.decode(given)
+    if isinstance(mean, SignCodec) and len(wanted) == len(have):  # a scale is a sum, in an order of the machine's own
+        return not torch.allclose(wanted, have, rtol=SCALE_ROUNDING, atol=LEAST_VALUE)
+    return wanted.tolist() != have.tolist()
 
 
 def _text(data: bytes) -> str:

@@ -101,7 +101,7 @@ class ShardReduction:
             assembly.settle(part, codec.decode(assembly.view(part)))
 
         await asyncio.get_running_loop().run_in_executor(executor, reduce)
-        if not self._spec.rule.needs_gram:  # otherwise everything has come
+        if not self._spec.needs_gram:  # otherwise everything has come
             self._spare.extend(self._inbox[index].values())
         self._inbox[index].clear()
         self.num_reduced[index % len(self.num_reduced)] += 1

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.swarm.discovery.run_records import Discovery, RunRecord
 from adloco_p2p.swarm.p2p.addresses import leads_out
@@ -43,7 +44,7 @@ async def choose_run(discovery: Discovery, *, wanted: str | None) -> Digest:
 
 
 def _describe(record: RunRecord) -> str:
-    return f"  --run {record.run[:16]}   {record.name}, {record.num_peers} peers, by {record.author}"
+    return f"  --run {record.run[:16]}   {record.name}, {plural(record.num_peers, 'peer')}, by {record.author}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

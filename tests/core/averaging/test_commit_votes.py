@@ -21,6 +21,7 @@ def votes_of(me: PeerId, *clients: PeerId) -> CommitVotes:
     return CommitVotes(
         me=me,
         plan_digest=PLAN,
+        hosts=(A, B, C, D),
         contributors=(A, B, C, D),
         clients=clients,
         voter=Voter(sign=lambda payload: sign(me, payload), verify=verify, keep=lambda _: [], kept=None),

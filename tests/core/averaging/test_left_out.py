@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
-from adloco_p2p.core.averaging.outer_round import OuterRound, Phase
+from adloco_p2p.core.averaging.outer_round import OuterRound
+from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.model.events import Average, OuterApplied
 from adloco_p2p.core.model.types import Digest, InstanceReport, PeerId
 from tests.core.averaging.test_outer_round import INSTANCE, A, B, C, D, averaging, finished
@@ -34,6 +35,6 @@ def test_work_that_was_left_out_does_not_count(left_out: tuple[PeerId, ...], has
 
 def test_an_average_is_asked_for_with_the_planned_steps() -> None:
     outer = averaging(A, B, C, adaptive_timeout=AdaptiveTimeout())
-    asked = outer._attempts.average()
+    asked = outer.attempts.average()
     assert isinstance(asked, Average)
     assert asked.steps == tuple(share.inner_steps for share in outer.instance_plan.hosts)

@@ -7,7 +7,9 @@ import pytest
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.commit_votes import Voter
-from adloco_p2p.core.averaging.outer_round import OuterRound, Phase
+from adloco_p2p.core.averaging.outer_round import OuterRound
+from adloco_p2p.core.averaging.phases import Phase
+from adloco_p2p.core.averaging.round_state import Assignment
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.events import (
     ApplyOuter,
@@ -49,7 +51,7 @@ def outer_round(
     is_late: bool = False,
     kept_vote: AverageDigest | None = None,
 ) -> OuterRound:
-    return OuterRound(
+    assignment = Assignment(
         me=me,
         plan=plan,
         plan_digest=canonical.digest(plan),
@@ -63,6 +65,7 @@ def outer_round(
         ),
         is_late=is_late,
     )
+    return OuterRound(assignment)
 
 
 def averaging(
@@ -112,7 +115,7 @@ def vote(
     """The vote of a host for the average of these peers; a void one for that of none."""
     chosen = digest if peers else NO_AVERAGE
     unsigned = AverageDigest(instance=INSTANCE, round=0, attempt=attempt, contributors=peers, digest=chosen)
-    plan = canonical.digest(outer._plan)
+    plan = canonical.digest(outer.plan)
     signatures = {peer: sign(peer, unsigned.payload(plan, peer)) for peer in (voter, *backers)}
     return replace(unsigned, signature=signatures[voter], backers=tuple((peer, signatures[peer]) for peer in backers))
 
@@ -203,7 +206,7 @@ def test_an_accuser_that_names_itself_is_left_out_whatever_it_has_named_before()
     outer = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())
     outer.received(B, accusation(D), 14.0, ())
     outer.received(B, accusation(B), 14.0, ())
-    assert outer._hosts.remaining == (A, C)
+    assert outer.hosts.remaining == (A, C)
 
 
 def test_a_leader_leaves_out_those_that_average_with_it_no_more_but_not_half_of_the_contributors() -> None:
@@ -413,12 +416,12 @@ def test_a_vote_that_its_voter_did_not_sign_for_this_plan_does_not_count() -> No
     outer.average_finished(finished(outer, A, B, C), 14.0, ())
     good = vote(outer, B, A, B, C)
     other_plan = replace(good, signature=sign(B, good.payload(Digest("1" * 64), B)))
-    in_anothers_name = replace(vote(outer, C, A, B, C), backers=((B, sign(C, good.payload(canonical.digest(outer._plan), B))),))
+    in_anothers_name = replace(vote(outer, C, A, B, C), backers=((B, sign(C, good.payload(canonical.digest(outer.plan), B))),))
     of_other_contributors = replace(good, contributors=(A, B))
     for message in (other_plan, of_other_contributors, replace(good, attempt=1)):
         assert not has(outer.received(B, message, 15.0, ()), ApplyOuter)
     outer.received(D, in_anothers_name, 15.0, ())
-    assert outer._votes.voters == (A,)
+    assert outer.votes.voters == (A,)
     assert has(outer.received(B, good, 15.0, ()), ApplyOuter)
 
 
@@ -438,13 +441,13 @@ def test_a_vote_is_written_down_before_it_is_sent_and_stands_after_a_restart() -
     kinds = [type(effect) for effect in effects]
     assert kinds.index(Persist) < kinds.index(Send)
     (record,) = [effect.record for effect in effects if isinstance(effect, Persist)]
-    assert isinstance(record, CommitVoted) and record.vote == outer._votes.own
+    assert isinstance(record, CommitVoted) and record.vote == outer.votes.own
 
-    again = outer_round(A, outer._plan, AdaptiveTimeout(), kept_vote=record.vote)  # the process is killed and started again
+    again = outer_round(A, outer.plan, AdaptiveTimeout(), kept_vote=record.vote)  # the process is killed and started again
     again.start(20.0, progress_end=0.1)
     again.inner_finished(inner_result(again), 30.0, ())
     assert again.phase is Phase.COMMITTING
-    assert again._votes.own == record.vote
+    assert again.votes.own == record.vote
     assert not has(again.tick(32.0, ()), Persist), "it casts no second one"
 
 
@@ -454,7 +457,7 @@ def test_an_average_that_nobody_holds_any_more_makes_the_round_void() -> None:
     cast = outer.average_finished(finished(outer, A, B), 11.0, ())
     (record,) = [effect.record for effect in cast if isinstance(effect, Persist)]
     assert isinstance(record, CommitVoted)
-    again = outer_round(A, outer._plan, AdaptiveTimeout(), kept_vote=record.vote)
+    again = outer_round(A, outer.plan, AdaptiveTimeout(), kept_vote=record.vote)
     again.start(20.0, progress_end=0.1)
     again.inner_finished(inner_result(again), 30.0, ())
     effects = again.received(B, vote(outer, B, A, B), 31.0, ())
@@ -483,7 +486,7 @@ def test_the_wait_for_a_silent_voter_ends() -> None:
 
 
 def test_a_late_host_hears_all_that_live_before_it_calls_a_round_void() -> None:
-    plan = averaging(A, B, C, adaptive_timeout=AdaptiveTimeout())._plan
+    plan = averaging(A, B, C, adaptive_timeout=AdaptiveTimeout()).plan
     outer = outer_round(A, plan, AdaptiveTimeout(), is_late=True)
     outer.start(20.0, progress_end=0.1)
     assert not has(outer.received(B, vote(outer, B), 21.0, ()), CarryOver)
@@ -492,7 +495,7 @@ def test_a_late_host_hears_all_that_live_before_it_calls_a_round_void() -> None:
 
 
 def test_late_hosts_tell_each_other_that_they_have_no_vote_to_wait_for() -> None:
-    plan = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout())._plan
+    plan = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout()).plan
     asking, past = (outer_round(name, plan, AdaptiveTimeout(), is_late=True) for name in (A, C))
     for outer in (asking, past):
         outer.start(20.0, progress_end=0.1)

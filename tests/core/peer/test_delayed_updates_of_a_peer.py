@@ -5,7 +5,8 @@ import random
 import pytest
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
-from adloco_p2p.core.averaging.outer_round import OuterRound, Phase
+from adloco_p2p.core.averaging.outer_round import OuterRound
+from adloco_p2p.core.averaging.phases import Phase
 from adloco_p2p.core.model.events import (
     ApplyOuter,
     Average,
@@ -214,7 +215,7 @@ def test_a_peer_goes_and_comes_back_from_its_checkpoint(command: str, asked_at: 
 def trained(*peers: PeerId) -> tuple[OuterRound, InnerResult]:
     """The round of the first peer, its inner steps about to end."""
     example = averaged_at_once(*peers, adaptive_timeout=AdaptiveTimeout())
-    outer = outer_round(peers[0], example._plan, AdaptiveTimeout())
+    outer = outer_round(peers[0], example.plan, AdaptiveTimeout())
     (inner,) = [effect for effect in outer.start(0.0, progress_end=0.1, is_ahead=True) if isinstance(effect, RunInner)]
     assert inner.is_ahead
     assert example.result is not None

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from adloco_p2p.core.averaging.outer_round import STEPS, Phase
+from adloco_p2p.core.averaging.phases import STEPS, Phase
 from adloco_p2p.core.model.events import ApplyOuter, Commanded, RunInner, SaveCheckpoint, Transition
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules, WorkRules
 from adloco_p2p.core.model.types import PeerId

@@ -48,7 +48,8 @@ def results_of(results: list[Averaged | BaseException]) -> list[Averaged]:
 
 
 @pytest.mark.parametrize(
-    ("rule", "codec"), [*((rule, "int8") for rule in GRAM_RULES), *(("robust", codec.name) for codec in CODECS)]
+    ("rule", "codec"),
+    [*((rule, "int8") for rule in GRAM_RULES), *(("robust", codec.name) for codec in CODECS), ("mean", "sign")],
 )
 def test_every_host_has_the_bytes_that_one_process_would_make(peers: Peers, rule: str, codec: str) -> None:
     vectors, weights = alike(4), (3, 1, 2, 2)
@@ -88,15 +89,16 @@ def test_a_liar_among_five_moves_the_robust_average_little(peers: Peers, attack:
     assert result.left_out == (() if attack == "x1000" else (peers[2].peer_id,)), "x1000 is the honest direction: it is clipped"
 
 
-def test_the_own_vector_comes_back_to_a_host_that_was_left_out(peers: Peers) -> None:
+@pytest.mark.parametrize("codec", [codec.name for codec in CODECS if codec.needs_feedback])
+def test_the_own_vector_comes_back_to_a_host_that_was_left_out(peers: Peers, codec: str) -> None:
     """Nothing of it was used, so all of it waits for the next average where there is a residual at all."""
     vectors = alike(4)
     vectors[3] *= -1.0
-    with peers.using(aggregation="robust", codec="int4"):
-        results = results_of(peers.average("left out", vectors, (1,) * 4))
+    with peers.using(aggregation="robust", codec=codec):
+        results = results_of(peers.average(f"left out {codec}", vectors, (1,) * 4))
     assert results[0].left_out == (peers[3].peer_id,)
     assert torch.equal(results[3].residual, vectors[3])
-    coder = codec_named("int4")
+    coder = codec_named(codec)
     assert torch.equal(results[0].residual, vectors[0] - coder.decode(coder.encode(vectors[0])))
     assert (results[3].statistics.own_sqnorm, results[3].statistics.inner_product) == (0.0, 0.0)
     assert results[3].statistics.averaged_sqnorm == results[0].statistics.averaged_sqnorm

@@ -46,7 +46,7 @@ def spec(
 @given(
     shares=st.lists(st.floats(0, 1e6), min_size=1, max_size=9).filter(any),
     size=st.integers(1, 5_000),
-    codec=st.sampled_from((*CODECS, "int8", "int4", "topk2")),
+    codec=st.sampled_from((*CODECS, "int8", "int4", "topk2", "sign")),
     part_bytes=st.integers(4, 999),
 )
 def test_the_parts_are_the_vector_in_order(shares: list[float], size: int, codec: str, part_bytes: int) -> None:
@@ -125,7 +125,7 @@ def test_the_sender_of_a_bad_part_is_named() -> None:
     assert found.value.member == 8
 
 
-@pytest.mark.parametrize("name", ["int4", "topk2"])
+@pytest.mark.parametrize("name", ["int4", "topk2", "sign"])
 def test_who_claims_another_size_is_named_also_where_it_comes_first(name: str) -> None:
     codec = codec_named(name)
     good, short = (codec.encode(torch.ones(size)) for size in (8192, 8191))

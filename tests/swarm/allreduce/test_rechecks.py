@@ -73,6 +73,8 @@ HONEST = (
     ("mean", "float32"),
     ("robust", "topk2"),
     heavy("mean", "int4"),
+    heavy("mean", "sign"),
+    heavy("robust", "sign_int4"),
     heavy("clip", "int8"),
     heavy("robust", "bfloat16"),
 )
@@ -89,7 +91,10 @@ def test_every_part_of_honest_reducers_is_made_again_and_proves_nothing(
     assert len(made_again) == len(set(made_again)) == len(parts) * (HOSTS - 1)
 
 
-@pytest.mark.parametrize(("rule", "codec"), [heavy("mean", "float32"), ("robust", "int8"), heavy("clip", "topk2")])
+@pytest.mark.parametrize(
+    ("rule", "codec"),
+    [heavy("mean", "float32"), ("robust", "int8"), heavy("clip", "topk2"), heavy("mean", "sign_int4"), heavy("clip", "sign")],
+)
 def test_a_reducer_that_returns_one_wrong_sum_to_all_is_proven_a_liar(
     peers: Peers, made_again: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, rule: str, codec: str
 ) -> None:

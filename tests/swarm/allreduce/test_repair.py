@@ -91,17 +91,21 @@ def test_statistics_are_this_peers_own_or_none(peers: Peers) -> None:
     assert restored.own_sqnorm == pytest.approx(result.statistics.own_sqnorm, rel=1e-12)
 
 
-def test_a_contribution_that_is_not_in_the_average_waits_for_the_next_one(peers: Peers) -> None:
+@pytest.mark.parametrize("codec", ["int4", "sign"])
+def test_a_contribution_that_is_not_in_the_average_waits_for_the_next_one(peers: Peers, codec: str) -> None:
     """Where the codec leaves a residual at all."""
-    vectors = vectors_of(3, SIZE)
-    with peers.using(codec="int4"):
-        results = peers.average("without it", vectors, (1, 1))
-        repaired = repair(peers, "without it", results[1], 1, by=2, vector=vectors[2])
-        inside = repair(peers, "without it", results[1], 1, by=0, vector=vectors[0])
+    vectors, name = vectors_of(3, SIZE), f"without it {codec}"
+    with peers.using(codec=codec):
+        results = peers.average(name, vectors, (1, 1))
+        repaired = repair(peers, name, results[1], 1, by=2, vector=vectors[2])
+        inside = repair(peers, name, results[1], 1, by=0, vector=vectors[0])
     assert torch.equal(repaired.residual, vectors[2])
     assert torch.equal(inside.residual, results[0].residual)
+
+
+def test_a_codec_that_loses_nothing_leaves_no_residual(peers: Peers) -> None:
     result = averaged(peers, "nothing is lost")
-    assert repair(peers, "nothing is lost", result, 1, vector=vectors[0]).residual is None
+    assert repair(peers, "nothing is lost", result, 1, vector=vectors_of(3, SIZE)[0]).residual is None
 
 
 class _Fault:

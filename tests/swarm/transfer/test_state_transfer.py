@@ -255,7 +255,7 @@ def test_a_busy_donor_is_asked_again(tmp_path, monkeypatch):
             first = asyncio.create_task(_fetch(one, root, [donor.me], first_target))
             await is_serving.wait()
             with pytest.raises(StateTransferFailed, match="busy with 1 downloads"):
-                await _fetch(two, root, [donor.me], second_target, timeout_seconds=0.5)
+                await _fetch(two, root, [donor.me], second_target, timeout_seconds=2.0)
             second = asyncio.create_task(_fetch(two, root, [donor.me], second_target))
             may_go_on.set()
             await asyncio.gather(first, second)

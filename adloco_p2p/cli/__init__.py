@@ -1,0 +1,156 @@
+"""The command line: which verbs there are and what they take. The work is done in `commands/`.
+
+Exit codes and error codes are in `error_codes.py`.
+"""
+
+import argparse
+import importlib
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from adloco_p2p.cli import peer_verbs, run_verbs
+from adloco_p2p.cli.parser import Parser, error_words
+from adloco_p2p.commands.console import Steps, make_way, say_json
+from adloco_p2p.commands.hub import settle as settle_hub
+from adloco_p2p.error_codes import ERROR_CODES
+from adloco_p2p.errors import AdlocoError, ConfigError, DeviceError, RemoteProtocolError, StorageError, SwarmError
+
+EXIT_BROKEN_PIPE = 141
+"""The reader of the output is gone; the code that a shell reports of a process that SIGPIPE ended."""
+DESCRIPTION = "Train a language model together, without a server: a volunteer node for AdLoCo runs."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb. Returns the exit code; errors that have a cause and a remedy are printed without a traceback."""
+    words = sys.argv[1:] if argv is None else argv
+    parser = make_parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could come next
+        from adloco_p2p.cli.completion import complete
+
+        complete(parser)
+    arguments = parser.parse_args(words)
+    arguments.command_line = shlex.join(["adloco-peer", *words])
+    arguments.steps = _first_step(arguments)
+    handler = logging.StreamHandler()
+    handler.setFormatter(WithFields("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    if arguments.verbose:
+        logging.getLogger("adloco_p2p").setLevel(logging.INFO)
+    settle_hub(is_offline=vars(arguments).get("offline", False))
+    module, function = arguments.verb.split(":")
+    try:
+        return int(getattr(importlib.import_module(f"adloco_p2p.commands.{module}"), function)(arguments))
+    except (ConfigError, SwarmError, StorageError, DeviceError, RemoteProtocolError) as error:
+        problems = error.problems if isinstance(error, ConfigError) else (str(error),)
+        _tell(error.code, problems, as_json=vars(arguments).get("json", False))
+        return error.exit_code
+    except KeyboardInterrupt:
+        return _stopped()
+    except BrokenPipeError:
+        return EXIT_BROKEN_PIPE
+    except Exception as error:  # ours: everything that has a cause and a remedy is above
+        if isinstance(error.__cause__, KeyboardInterrupt):  # so extensions call Ctrl-C that comes while they are loaded
+            return _stopped()
+        from adloco_p2p.commands.support import describe_crash
+
+        words = describe_crash(error, vars(arguments).get("workdir"))
+        _tell(AdlocoError.code, (words,), as_json=vars(arguments).get("json", False))
+        return AdlocoError.exit_code
+
+
+FIRST_STEPS = {
+    "train:start": "reading the settings",
+    "train:join": "reading the settings",
+    "train:keep": "reading the settings",
+    "train:bootstrap": "reading the settings",
+    "swarm:swarm": "reading the settings",
+    "doctor:doctor": "checking this machine",
+    "trained_model:export": "loading the model",
+    "evaluation:evaluate": "loading the model",
+    "import_weights:import_weights": "reading the weights",
+    "trained_model:generate": "loading the model",
+    "inspect:report": "drawing the run",
+    "inspect:plan": "computing the need",
+    "observe:dashboard": "looking for the run",
+    "observe:leaderboard": "checking the ledger",
+    "audit:show": "reading the ledger",
+    "audit:explain": "reading the ledger",
+    "audit:simulate": "simulating",
+}
+"""What the verbs that take longer than a moment do first."""
+
+
+def _first_step(arguments: argparse.Namespace) -> Steps:
+    """Something to read before anything is imported that takes time."""
+    is_training = arguments.verb.startswith(("train:", "swarm:"))
+    steps = Steps(sys.stdout if is_training else sys.stderr, is_quiet=arguments.quiet, is_log=is_training)
+    steps.enter(FIRST_STEPS.get(arguments.verb))
+    return steps
+
+
+def _stopped() -> int:
+    """Before training began, or in a verb that only reads: nothing is lost."""
+    make_way()
+    print("adloco-peer: stopped", file=sys.stderr)  # noqa: T201
+    return 130
+
+
+def _tell(code: str, problems: Sequence[str], *, as_json: bool) -> None:
+    """Every problem with its code, then the cause and the remedy of the code; as one JSON document on the standard output
+    where a machine reads it."""
+    make_way()
+    if as_json:
+        entry = ERROR_CODES[code]
+        error = {"code": code, "problems": list(problems), "cause": entry.cause, "remedy": entry.remedy}
+        say_json({"error": error})
+    print(error_words(code, problems), file=sys.stderr)  # noqa: T201
+
+
+class WithFields(logging.Formatter):
+    """Shows what a log call gave as `extra`, too: where, and why."""
+
+    _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = [f"{name} {value}" for name, value in vars(record).items() if name not in self._OWN]
+        return ", ".join([super().format(record), *fields])
+
+
+class _Version(argparse.Action):
+    """Prints the version, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from adloco_p2p.commands.support import version
+
+        parser.exit(version(argparse.Namespace()))
+
+
+def make_parser() -> Parser:
+    """The parser of the whole command line, with its verbs by task."""
+    parser = Parser(prog="adloco-peer", description=DESCRIPTION)
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
+    verbs = parser.add_subparsers(title="verbs", required=True, metavar="VERB")
+    parser.verbs = verbs.choices
+    parser.add_task("take part in a run, or begin one", verbs, peer_verbs.taking_part, peer_verbs.helping, peer_verbs.doctor)
+    parser.add_task("the node that runs in a directory", verbs, peer_verbs.control)
+    parser.add_task("your run: its peers, and commands to all of them", verbs, peer_verbs.admission)
+    parser.add_task("the trained model", verbs, run_verbs.model)
+    parser.add_task("what happens in a run, and why", verbs, run_verbs.views, run_verbs.ledger)
+    parser.add_task("before a run", verbs, run_verbs.planning, run_verbs.config_verbs, run_verbs.simulate)
+    parser.add_task("help", verbs, run_verbs.support)
+    _verbosity(parser)
+    return parser
+
+
+def _verbosity(parser: Parser) -> None:
+    """How much every verb prints."""
+    for verb in parser.verbs.values():
+        _verbosity(verb)
+    if not parser.verbs:
+        how_much = parser.add_mutually_exclusive_group()
+        how_much.add_argument("-v", "--verbose", action="store_true", help="also what usually goes without saying")
+        how_much.add_argument("-q", "--quiet", action="store_true", help="only results, warnings and errors")

@@ -1,0 +1,100 @@
+"""The parser of the command line: errors with a code and a guess, help by task, examples under every verb."""
+
+import argparse
+import difflib
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias
+
+from adloco_p2p.cli.examples import EXAMPLES, FIRST
+from adloco_p2p.error_codes import ERROR_CODES
+
+HELP_WIDTH = 100
+"""Of the page that lists the verbs, at most."""
+VERB_WIDTH = 14
+"""Columns of a verb on that page."""
+
+Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+
+def error_words(code: str, problems: Sequence[str]) -> str:
+    """Every problem with its code, then the cause and the remedy of the code."""
+    entry = ERROR_CODES[code]
+    lines = [f"adloco-peer: {code}: {problem}" for problem in problems]
+    return "\n".join([*lines, f"  cause:  {entry.cause}", f"  remedy: {entry.remedy}"])
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors carry a code, as all others do, and name what was probably meant."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+        self.verbs: Mapping[str, Parser] = {}
+        self._tasks: dict[str, list[str]] = {}
+        self._given: list[str] = []
+
+    def add_task(self, title: str, verbs: Verbs, *adders: Callable[[Verbs], None]) -> None:
+        """Verbs that the help page lists together, under this title."""
+        before = set(verbs.choices)
+        for add in adders:
+            add(verbs)
+        self._tasks[title] = [name for name in verbs.choices if name not in before]
+
+    def format_help(self) -> str:
+        """Of the program: what it is, the verbs by task, where to begin. Of a verb: as argparse has it."""
+        if not self._tasks:
+            return super().format_help()
+        parts = [f"usage: {self.prog} VERB ...", _wrapped(self.description or "")]
+        for title, names in self._tasks.items():
+            parts.append("\n".join([f"{title}:", *(_entry(name, self.verbs[name]) for name in names)]))
+        options = [f"{self.prog} VERB --help   the options of a verb, with examples", f"{self.prog} --version"]
+        for title, lines in (("more", options), ("where to begin", FIRST)):
+            parts.append("\n".join([f"{title}:", *(f"  {line}" for line in lines)]))
+        return "\n\n".join(parts) + "\n"
+
+    def format_usage(self) -> str:
+        """Short where there are verbs: all of their names fill a screen."""
+        return f"usage: {self.prog} VERB ...\n" if self._tasks else super().format_usage()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Keeps the words for a possible error."""
+        self._given = list(args)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        verb = next((word for word in self._given if not word.startswith("-")), None)
+        if verb is not None and verb in self.verbs:
+            self.verbs[verb].error(message)  # the same words mean other things after another verb
+        self.print_usage(sys.stderr)
+        self.exit(2, error_words("E200", [self._unknown(verb) or message]) + "\n")
+
+    def _unknown(self, verb: str | None) -> str | None:
+        """The misspelt verb or option, if there is one; argparse would report what is missing instead."""
+        if self.verbs and verb is not None:
+            near = difflib.get_close_matches(verb, self.verbs, n=1)
+            return f"{verb}: no such verb" + (f"; did you mean {near[0]}?" if near else f"; there are {', '.join(self.verbs)}")
+        options = set(re.findall(r"--[a-z-]+", self.format_help()))
+        for option in (word.partition("=")[0] for word in self._given if word.startswith("--") and word != "--"):
+            if not any(known.startswith(option) for known in options):
+                near = difflib.get_close_matches(option, options, n=1)
+                return f"{option}: no such option of {self.prog}" + (f"; did you mean {near[0]}?" if near else "")
+        return None
+
+
+def _entry(name: str, verb: Parser) -> str:
+    """One verb on the page that lists them all."""
+    return _wrapped(f"  {name:<{VERB_WIDTH}}{verb.description}", indent=VERB_WIDTH + 2)
+
+
+def _wrapped(text: str, *, indent: int = 0) -> str:
+    """In the lines of this terminal, the second and later ones indented."""
+    return textwrap.fill(text, min(HELP_WIDTH, shutil.get_terminal_size().columns - 1), subsequent_indent=" " * indent)
+
+
+def add_verb(verbs: Verbs, name: str, words: str) -> Parser:
+    """A verb, what it is for, and its examples below its options."""
+    examples = "\n".join(["examples:", *(f"  {line}" for line in EXAMPLES[name])])
+    return verbs.add_parser(name, help=words, description=words, epilog=examples)

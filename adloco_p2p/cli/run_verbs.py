@@ -1,0 +1,172 @@
+"""Verbs about a run: estimates before it, its model, its ledger, what happened in it."""
+
+from pathlib import Path
+
+from adloco_p2p.cli.parser import Verbs, add_verb
+from adloco_p2p.cli.shared import instance, json_output, positive, run_config, settings_of_machine, workdir
+
+
+def model(verbs: Verbs) -> None:
+    """Verbs for the trained model."""
+    export = add_verb(verbs, "export", "write the model as a directory that transformers loads")
+    workdir(export)
+    export.add_argument("--output", type=Path, required=True, metavar="DIR", help="new or empty directory")
+    export.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="of the written weights; else that of the pretrained ones, or float32",
+    )
+    instance(export)
+    export.add_argument(
+        "--push", metavar="OWNER/NAME", help="upload it to the hub as well, into a private repository where there is none"
+    )
+    json_output(export)
+    export.set_defaults(verb="trained_model:export")
+
+    importing = add_verb(verbs, "import", "make a directory for model.pretrained from a state dict")
+    run_config(importing)
+    importing.add_argument("--weights", type=Path, required=True, metavar="FILE", help="of torch.save, or safetensors")
+    importing.add_argument("--output", type=Path, required=True, metavar="DIR", help="new or empty directory")
+    importing.set_defaults(verb="import_weights:import_weights")
+
+    evaluate = add_verb(verbs, "evaluate", "held-out loss of every live instance and of their merge, or scores on tasks")
+    workdir(evaluate)
+    evaluate.add_argument(
+        "--data", type=Path, metavar="FILE", help="text or rows of this file instead of the run's held-out ones"
+    )
+    evaluate.add_argument(
+        "--tasks",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TASK",
+        help="scores of the merged model on tasks of lm-eval, instead of a loss: their names, or YAML files, whose code is run",
+    )
+    evaluate.add_argument("--limit", type=positive, metavar="N", help="of each task the first N documents")
+    evaluate.add_argument("--chat", action="store_true", help="write the prompts of tasks by the chat template")
+    json_output(evaluate)
+    evaluate.set_defaults(verb="evaluation:evaluate")
+
+    generate = add_verb(verbs, "generate", "sample text from the model")
+    workdir(generate)
+    generate.add_argument("--prompt", required=True, metavar="TEXT", help="how the text begins")
+    generate.add_argument("--max-new-tokens", type=positive, default=200, metavar="N", help="length at most (default 200)")
+    generate.add_argument(
+        "--temperature", type=float, default=0.7, metavar="T", help="0: always the most likely token (default 0.7)"
+    )
+    generate.add_argument("--seed", type=int, default=0, metavar="N", help="the same one gives the same text (default 0)")
+    instance(generate)
+    json_output(generate)
+    generate.set_defaults(verb="trained_model:generate")
+
+
+def views(verbs: Verbs) -> None:
+    """Verbs that show what happened in a run."""
+    report = add_verb(verbs, "report", "plot the run: loss, batch growth, merges, time")
+    workdir(report)
+    report.add_argument("--output", type=Path, required=True, metavar="DIR", help="where the pictures and tables go")
+    json_output(report)
+    report.set_defaults(verb="inspect:report")
+
+    dashboard = add_verb(verbs, "dashboard", "the page of a run in a browser: of others, read-only, or of this machine")
+    dashboard.add_argument(
+        "--initial-peers", nargs="+", action="extend", default=[], metavar="ADDR", help="addresses of peers, or join links"
+    )
+    dashboard.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
+    dashboard.add_argument("--workdir", type=Path, metavar="DIR", help="show the run that lies here instead")
+    dashboard.add_argument("--port", type=int, default=8080, metavar="PORT", help="where to serve it (default 8080; 0: any)")
+    dashboard.add_argument(
+        "--host", default="127.0.0.1", metavar="IP", help="address to serve it on (default 127.0.0.1: this machine only)"
+    )
+    dashboard.set_defaults(verb="observe:dashboard")
+
+    leaderboard = add_verb(verbs, "leaderboard", "tokens per peer, from the signed reports in the ledger")
+    workdir(leaderboard)
+    json_output(leaderboard)
+    leaderboard.set_defaults(verb="observe:leaderboard")
+
+    replay = add_verb(verbs, "replay", "replay the recorded events in the view")
+    workdir(replay)
+    replay.add_argument("--speed", type=float, metavar="X", help="times as fast as it happened (default: half a minute in all)")
+    replay.add_argument("--plain", action="store_true", help="lines instead of the live view; at once, unless --speed is given")
+    replay.set_defaults(verb="observe:replay")
+
+
+def planning(verbs: Verbs) -> None:
+    """Estimates before a run."""
+    plan = add_verb(verbs, "plan", "estimate communications and bytes of a run before it starts")
+    run_config(plan)
+    plan.add_argument("--samples", type=positive, metavar="N", help="samples of the whole run (default: work.samples)")
+    plan.add_argument("--peers", type=positive, default=4, metavar="M", help="hosts per instance (default 4)")
+    plan.add_argument("--mbit", type=float, default=100.0, metavar="RATE", help="line rate in Mbit/s (default 100)")
+    plan.add_argument("--workdir", type=Path, metavar="DIR", help="compare with what happened in this directory")
+    json_output(plan)
+    plan.set_defaults(verb="inspect:plan")
+
+
+def ledger(verbs: Verbs) -> None:
+    """Verbs for the agreed plans."""
+    ledger = add_verb(verbs, "ledger", "the agreed plans of the run; `ledger verify` recomputes and checks them all")
+    ledger.add_argument(
+        "action", nargs="?", choices=["verify", "bans"], help="check every link, signature and decision; or list the bans"
+    )
+    workdir(ledger)
+    json_output(ledger)
+    ledger.set_defaults(verb="audit:show")
+
+    explain = add_verb(verbs, "explain", "why a round was planned as it was")
+    explain.add_argument("round", type=int, metavar="ROUND", help="its number, from 0 on")
+    workdir(explain)
+    json_output(explain)
+    explain.set_defaults(verb="audit:explain")
+
+
+def support(verbs: Verbs) -> None:
+    explain_error = add_verb(verbs, "explain-error", "cause and remedy of an error code; without one, of all of them")
+    explain_error.add_argument("code", nargs="?", metavar="CODE", help="such as E302, or 302")
+    json_output(explain_error)
+    explain_error.set_defaults(verb="support:explain_error")
+
+    version = add_verb(verbs, "version", "print the version")
+    json_output(version)
+    version.set_defaults(verb="support:version")
+
+    completion = add_verb(verbs, "completion", "print the code that makes a shell complete verbs, options and settings")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="whose code")
+    completion.set_defaults(verb="support:completion")
+
+    bundle = add_verb(verbs, "bundle", "write what helps others to understand a problem, without keys and addresses")
+    workdir(bundle)
+    json_output(bundle)
+    bundle.set_defaults(verb="support:bundle")
+
+
+def simulate(verbs: Verbs) -> None:
+    simulate = add_verb(verbs, "simulate", "run a simulated swarm of whole peers and check its promises")
+    swarms = simulate.add_mutually_exclusive_group(required=True)
+    swarms.add_argument("--peers", type=positive, nargs="+", metavar="N", help="swarm size, or several")
+    swarms.add_argument(
+        "--everyday", action="store_true", help="small swarms whose faults follow from the seed, as in the tests"
+    )
+    simulate.add_argument("--rounds", type=positive, default=5, metavar="R", help="of each run (default 5)")
+    simulate.add_argument("--seeds", default="1-10", metavar="A-B", help="one run per seed (default 1-10)")
+    simulate.add_argument("--loss", type=float, default=0.0, metavar="F", help="fraction of messages that are lost")
+    simulate.add_argument(
+        "--churn", type=float, default=0.0, metavar="F", help="joiners, and as many leavers, per peer and minute"
+    )
+    simulate.add_argument("--partition", type=float, default=0.0, metavar="SECONDS", help="cut the swarm in two for so long")
+    simulate.add_argument("--liars", type=float, default=0.0, metavar="F", help="fraction of peers that lie in their reports")
+    json_output(simulate)
+    simulate.set_defaults(verb="audit:simulate")
+
+
+def config_verbs(verbs: Verbs) -> None:
+    config = add_verb(verbs, "config", "show a configuration with the origin of every setting")
+    config_verbs = config.add_subparsers(title="verbs", required=True, metavar="VERB")
+    config.verbs = config_verbs.choices
+    show = config_verbs.add_parser("show", help="every setting, its value, its origin, its meaning")
+    run_config(show)
+    show.add_argument("--peer", action="store_true", help="the settings of this machine instead of those of a run")
+    settings_of_machine(show)
+    json_output(show)
+    show.set_defaults(verb="inspect:show_config")

@@ -1,0 +1,91 @@
+"""Arguments that several verbs share, and what their texts may be."""
+
+import argparse
+from pathlib import Path
+
+
+def run_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "config", nargs="?", type=Path, metavar="CONFIG", help="YAML or TOML file, or a shipped name (default: default)"
+    )
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change a setting, such as work.rounds=8"
+    )
+
+
+def workdir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="everything of this peer lies here")
+
+
+def machine(parser: argparse.ArgumentParser) -> None:
+    settings_of_machine(parser)
+    parser.add_argument("--plain", action="store_true", help="one line per round instead of the live view")
+
+
+def of_swarm(parser: argparse.ArgumentParser) -> None:
+    """What `swarm` gives to its peers."""
+    parser.add_argument("--lifeline", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--gather", action="store_true", help=argparse.SUPPRESS)
+
+
+def network(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host-maddrs", nargs="+", metavar="MADDR", help="where to listen, such as /ip4/0.0.0.0/tcp/31337")
+    parser.add_argument("--announce-maddrs", nargs="+", metavar="MADDR", help="where others reach this peer, if elsewhere")
+
+
+def settings_of_machine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--peer-config", type=Path, metavar="FILE", help="settings of this machine (see peers/)")
+    parser.add_argument(
+        "--peer-set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="change a setting of this machine"
+    )
+
+
+def instance(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--instance", type=int, metavar="ID", help="which instance (default: the one, or the first)")
+
+
+def json_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def rate(text: str) -> int:
+    """`2M` -> 2,000,000."""
+    number, scale = (text[:-1], {"k": 1e3, "M": 1e6, "G": 1e9}[text[-1]]) if text[-1:] in ("k", "M", "G") else (text, 1.0)
+    try:
+        rate = float(number) * scale
+    except ValueError:
+        rate = -1.0
+    if not 0 <= rate < 1e15:
+        raise argparse.ArgumentTypeError(f"{text}: accepted are bytes per second, such as 2M, 500k or 0 for no cap")
+    return int(rate)
+
+
+def natural(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text}: a number from 0 on is accepted")
+    return value
+
+
+def factor(text: str) -> float:
+    from adloco_p2p.core.model.types import MAX_FACTOR
+
+    value = float(text)
+    if not 0.0 < value <= MAX_FACTOR:
+        raise argparse.ArgumentTypeError(f"{text}: above 0 and at most {MAX_FACTOR:g} is accepted")
+    return value
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text}: a number from 1 on is accepted")
+    return value
+
+
+def reason(text: str) -> str:
+    from adloco_p2p.core.model.ledger_entry import MAX_REASON
+
+    if len(text) > MAX_REASON:
+        raise argparse.ArgumentTypeError(f"at most {MAX_REASON} characters")
+    return text

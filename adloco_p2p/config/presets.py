@@ -1,0 +1,60 @@
+"""What a run's `mode` and its `averaging.preset` bring: settings that were measured together. What the user wrote wins."""
+
+from typing import Any
+
+from adloco_p2p.config.fields import flatten
+from adloco_p2p.config.run_config import AVERAGING_PRESETS, RunConfig
+
+Settings = dict[str, Any]
+
+_ONE_LINEAGE = {"batch.test": "constant", "instances.count": 1, "instances.start": "same", "merge.policy": "none"}
+_MEASURED = {"batch.level": "inner", "batch.eta": 1.7, "inner.batch_scaling": "sqrt", "instances.count": 1}
+"""The best of docs/results.md. More instances are for machines that are too small, or too far apart, for one group."""
+
+_MODES: dict[str, Settings] = {
+    "adloco": _MEASURED,
+    "diloco": {**_ONE_LINEAGE, "outer.kind": "nesterov", "outer.learning_rate": 0.7},
+    "localsgd": {**_ONE_LINEAGE, "outer.kind": "average"},
+}
+
+
+def outer_momentum(inner_steps: int) -> float:
+    """Outer Nesterov momentum that suits H inner steps a round: measured up to 128 (`docs/results.md`)."""
+    if inner_steps <= 32:
+        return 0.5
+    return 0.7 if inner_steps <= 128 else 0.9
+
+
+def preset_of(written: Settings) -> dict[str, tuple[str, Any]]:
+    """The settings of the presets, each with the preset's name, given what the user wrote. Settings that follow from others
+    (the momentum from H, say) follow from what the user wrote of those. Nothing where the mode itself is wrong: validation
+    reports it."""
+    defaults = flatten(RunConfig())
+    mode = written.get("mode", defaults["mode"])
+    if not isinstance(mode, str) or mode not in _MODES:
+        return {}
+    name = written.get("averaging.preset")
+    of_averaging = AVERAGING_PRESETS.get(name, {}) if isinstance(name, str) else {}
+    if mode == "localsgd":  # its outer step is the mean of the models, whatever the codec
+        of_averaging = {key: value for key, value in of_averaging.items() if not key.startswith("outer.")}
+    preset = {**_MODES[mode], **of_averaging}
+    known = {**defaults, **preset, **written}
+    inner_steps = known["work.inner_steps"]
+    if known["outer.kind"] == "average":
+        preset["outer.learning_rate"] = 1.0
+    if known["outer.kind"] in ("average", "sgd"):
+        preset["outer.momentum"] = 0.0
+    elif isinstance(inner_steps, int):
+        preset["outer.momentum"] = outer_momentum(inner_steps)
+    if written.get("work.samples") is not None:
+        preset["work.rounds"] = None
+    if isinstance(pretrained := written.get("model.pretrained"), str) and "tokenizer.source" not in written:
+        preset |= {"tokenizer.source": pretrained, "tokenizer.revision": written.get("model.revision")}
+    if known["batch.test"] == "schedule":
+        preset["inner.batch_scaling"] = "sqrt"
+    if known["batch.statistic"] == "micro_batch":
+        preset["batch.level"] = "inner"
+    return {
+        key: (f"averaging.preset {name}" if of_averaging.get(key, ...) == value else f"preset {mode}", value)
+        for key, value in preset.items()
+    }

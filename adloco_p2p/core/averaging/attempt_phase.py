@@ -1,0 +1,87 @@
+"""The attempts of one round as this host goes through them: begin one, give it up, lead the next one."""
+
+from adloco_p2p.core.averaging.attempt import RESEND_SECONDS
+from adloco_p2p.core.averaging.phases import Phase
+from adloco_p2p.core.averaging.round_state import RoundState
+from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.events import Effect, Send
+from adloco_p2p.core.model.types import PeerId
+
+
+class AttemptPhase:
+    """Between the inner steps and this host's vote. Methods return effects; `now` is in seconds."""
+
+    def __init__(self, at: RoundState) -> None:
+        self._at = at
+
+    def begin(self, now: float) -> list[Effect]:
+        at = self._at
+        average = at.attempts.average()
+        effects = at.enter(Phase.AVERAGING, now)
+        at.next_deadline = now + RESEND_SECONDS if at.is_hidden else None
+        return [*effects, average]
+
+    def query_members(self, now: float) -> list[Effect]:
+        """The attempt takes its time. A member that has voted answers with its vote, which this host may have missed."""
+        at = self._at
+        at.next_deadline = at.attempts.current.next_query_at(now)
+        start = at.attempts.message()
+        return [Send(peer=peer, message=start) for peer in at.attempts.others]
+
+    def end_lost(self, now: float) -> list[Effect]:
+        """End the attempt under way if a member is gone, does not contribute or voted for another average."""
+        at = self._at
+        if at.phase is not Phase.AVERAGING or not (lost := at.attempts.lost_members(at.votes)):
+            return []
+        at.hosts.suspect(lost)
+        reason = "; ".join(f"{peer} {why}" for peer, why in lost.items())
+        return self.give_up(reason, tuple(lost), now)
+
+    def give_up(self, reason: str, suspects: tuple[PeerId, ...], now: float) -> list[Effect]:
+        """End the attempt under way here, and report that."""
+        at = self._at
+        number = at.attempts.current.number
+        effects = [at.failure_log(number, reason), *at.abandon(), *self.fail(now)]
+        return [*effects, *at.report_failure(number, suspects)]
+
+    def fail(self, now: float) -> list[Effect]:
+        at = self._at
+        effects = at.enter(Phase.RETRYING, now)
+        at.next_deadline = now + at.attempts.failed()
+        return effects
+
+    def lead_next(self, now: float) -> list[Effect]:
+        """With all that remain."""
+        at = self._at
+        at.attempts.begin_next()
+        start = at.attempts.message()
+        without = tuple(peer for peer in at.contributors if peer not in start.members)
+        log = telemetry.AverageRetried(round=at.round, instance=at.instance, attempt=start.attempt, without=without)
+        return [log, *at.send_all(start), *self.begin(now)]
+
+    def ask_for_result(self, now: float) -> list[Effect]:
+        """Hosts that hold an average answer with their votes; the others learn that this one does not contribute."""
+        at = self._at
+        at.next_deadline = now + RESEND_SECONDS
+        return at.report_failure(0, tuple(peer for peer in at.contributors if peer == at.me))
+
+    def wait_for_others(self, now: float) -> None:
+        """An attempt without this host runs. Its leader may be cut off, so the wait ends."""
+        self._at.next_deadline = now + self._at.adaptive_timeout.timeout_seconds(expected_seconds=0.0)
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether the attempt under way has had its time since a majority, or all other members, have its average: as long
+        again as it took until then, for its rest costs less than a repair."""
+        at = self._at
+        attempt = at.attempts.current
+        if attempt.overdue_at is None:
+            attempt.overdue_at = at.next_deadline = now + max(RESEND_SECONDS, now - at.phase_since)
+        return now >= attempt.overdue_at
+
+    def end_overdue(self, now: float) -> list[Effect]:
+        """All other members have the average and this host does not get it."""
+        at = self._at
+        others = at.attempts.others
+        if at.phase is not Phase.AVERAGING or not others or any(at.votes.vote_of(peer) is None for peer in others):
+            return []
+        return self.give_up("the others have ended it", (), now) if self.is_overdue(now) else []

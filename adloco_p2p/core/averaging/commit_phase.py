@@ -1,0 +1,188 @@
+"""From this host's vote to a committed average, or to a void round: the votes of the others, and which average to have."""
+
+from adloco_p2p.core.averaging.attempt import RESEND_SECONDS, pause_seconds
+from adloco_p2p.core.averaging.attempt_phase import AttemptPhase
+from adloco_p2p.core.averaging.commit_votes import Choice, CommitTally
+from adloco_p2p.core.averaging.phases import Phase
+from adloco_p2p.core.averaging.round_state import RoundState
+from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.events import ApplyOuter, AverageFailed, CarryOver, Effect, RepairAverage, Send
+from adloco_p2p.core.model.messages import NO_AVERAGE, AverageDigest
+from adloco_p2p.core.model.types import Digest, PeerId
+
+REPAIR_SECONDS = 60.0
+"""Shortest timeout of a repair, while the links are not known better."""
+COMMIT_TIMEOUTS = 3
+"""A host that has voted waits as long as so many attempts of the others may take; then the round is void for it."""
+
+MAX_REPAIRS = 5
+"""A committed average that so many tries did not bring is lost: all hosts that held it were killed before they had applied it.
+A vote outlives the process that cast it, the average does not."""
+
+
+class CommitPhase:
+    """Methods return effects; `now` is in seconds."""
+
+    def __init__(self, at: RoundState, *, attempts: AttemptPhase) -> None:
+        self._at = at
+        self._attempts = attempts
+        self._num_repairs_failed = 0
+
+    def give_nothing(self, now: float) -> list[Effect]:
+        """There is no pseudo-gradient. The others make the average without this host, and it takes theirs, if there is one."""
+        return self.wait(now) if self._at.votes.have_own else self.vote_void(now)  # it voted before it was restarted
+
+    def vote(self, now: float, *, attempt: int, contributors: tuple[PeerId, ...], digest: Digest) -> list[Effect]:
+        cast = self._cast(attempt=attempt, contributors=contributors, digest=digest)
+        return [*self._enter(now), *cast, *self.seek(now)]
+
+    def vote_void(self, now: float) -> list[Effect]:
+        """This host can be in no average of a majority."""
+        return self.vote(now, attempt=0, contributors=(), digest=NO_AVERAGE)
+
+    def wait(self, now: float) -> list[Effect]:
+        """For the votes of the others, with a vote of this host or with an average that they made."""
+        return [*self._enter(now), *self.seek(now)]
+
+    def _enter(self, now: float) -> list[Effect]:
+        effects = self._at.enter(Phase.COMMITTING, now)
+        self._at.next_deadline = now + RESEND_SECONDS
+        return effects
+
+    def _cast(self, *, attempt: int, contributors: tuple[PeerId, ...], digest: Digest) -> list[Effect]:
+        """This host's one vote of the round, written down before it is sent."""
+        at = self._at
+        vote = AverageDigest(instance=at.instance, round=at.round, attempt=attempt, contributors=contributors, digest=digest)
+        return [*at.votes.cast(vote), *at.send_all(at.votes.own)]
+
+    def resend(self, now: float) -> list[Effect]:
+        """No commit yet: every donor may be asked again, and the others get this host's vote again."""
+        at = self._at
+        at.hosts.rest_is_over()
+        at.next_deadline = now + RESEND_SECONDS
+        again = at.send_all(at.votes.own) if at.votes.have_own else []
+        return [*again, *self.seek(now)]
+
+    def digest_received(self, sender: PeerId, message: AverageDigest, now: float) -> list[Effect]:
+        at = self._at
+        distinct = set(message.contributors)
+        if len(distinct) < len(message.contributors) or not distinct.issubset(at.contributors):
+            return []
+        effects: list[Effect] = [self._equivocation_log(peer) for peer in at.votes.received(sender, message)]
+        for voter in at.votes.voters:
+            at.hosts[voter].has_voted = True
+        if message.is_answer and message.is_void and not message.signature:  # its own word: it only followed the void round
+            at.hosts[sender].has_declined = True
+        effects += [*self.stand_by(now), *self._attempts.end_lost(now), *self.seek(now), *self._relay_vote(sender)]
+        if at.is_past and not message.is_answer:
+            effects += self.answer(sender)  # it may have missed this host's vote, which is not sent again by itself
+        return effects
+
+    def stand_by(self, now: float) -> list[Effect]:
+        """This host voted before it was restarted, as its journal or others prove: it makes no other average."""
+        at = self._at
+        if not at.votes.have_own or not at.is_contributor or at.phase not in (Phase.AVERAGING, Phase.RETRYING):
+            return []
+        return [*at.abandon(), *self._enter(now)]
+
+    def answer(self, receiver: PeerId) -> list[Effect]:
+        at = self._at
+        answer = at.votes.answer(self._held if at.is_past and not at.is_void else None)
+        if answer is None:  # a void round that this host only followed: it will not vote, which others may wait for
+            answer = AverageDigest(
+                instance=at.instance, round=at.round, attempt=0, contributors=(), digest=NO_AVERAGE, is_answer=True
+            )
+        return [Send(peer=receiver, message=answer)]
+
+    def _relay_vote(self, voter: PeerId) -> list[Effect]:
+        others = self._at.votes.to_relay(voter)
+        return [effect for share in self._at.instance_plan.hosts if share.peer in others for effect in self.answer(share.peer)]
+
+    def seek(self, now: float) -> list[Effect]:
+        """Apply this host's average if a majority voted for it; fetch the one to have if it is another; end the round without
+        an outer step where no average can get a majority."""
+        at = self._at
+        if at.phase not in (Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING):
+            return []
+        absent = at.hosts.absent
+        tally = at.votes.tally(absent if at.is_contributor else {*absent, at.me})
+        choice = tally.majority
+        if choice is None and self._is_void_for_sure(tally, now):
+            return self._carry_over(now)
+        if choice is None:
+            return self._attempts.end_overdue(now)
+        if self._num_repairs_failed >= MAX_REPAIRS:
+            return self._carry_over(now)
+        if at.phase is Phase.COMMITTING and at.average is not None and choice == self._held:
+            return self._apply(now)
+        if at.phase is Phase.AVERAGING and choice[0] == at.attempts.current.number and not self._attempts.is_overdue(now):
+            return []
+        resting = at.hosts.resting_donors
+        donors = tuple(peer for peer in at.votes.donors(choice) if peer not in resting)
+        if donors:
+            return self._repair(choice, donors, now)
+        at.next_deadline = now + max(RESEND_SECONDS, pause_seconds(self._num_repairs_failed))
+        return []
+
+    @property
+    def _held(self) -> Choice | None:
+        """The average that lies here."""
+        held = self._at.average
+        return (held.attempt, held.digest, held.contributors) if held is not None else None
+
+    def _is_void_for_sure(self, tally: CommitTally, now: float) -> bool:
+        """No average can get a majority, as far as this host knows; or it has waited for the others' votes long enough. A host
+        that only receives hears all that live first: they may know more."""
+        at = self._at
+        if not at.is_contributor:
+            return bool(tally.votes) and not tally.num_open and tally.is_hopeless
+        timeout = at.adaptive_timeout.timeout_seconds(expected_seconds=at.plan.expected_seconds)
+        is_over = at.phase is Phase.COMMITTING and now - at.phase_since >= COMMIT_TIMEOUTS * timeout
+        return tally.is_hopeless or is_over
+
+    def _apply(self, now: float) -> list[Effect]:
+        at = self._at
+        at.next_deadline = None
+        return [*at.enter(Phase.APPLYING, now), ApplyOuter(instance=at.instance, round=at.round)]
+
+    def _carry_over(self, now: float) -> list[Effect]:
+        """The round is void. A host that has not voted says so, for those that will ask."""
+        at = self._at
+        effects: list[Effect] = list(at.abandon())
+        at.is_void, at.next_deadline = True, None
+        if at.is_contributor and not at.votes.have_own:
+            effects += self._cast(attempt=0, contributors=(), digest=NO_AVERAGE)
+        log = telemetry.RoundVoid(round=at.round, instance=at.instance, voters=at.votes.voters)
+        return [*effects, log, *at.enter(Phase.APPLYING, now), CarryOver(instance=at.instance, round=at.round)]
+
+    def _repair(self, choice: Choice, donors: tuple[PeerId, ...], now: float) -> list[Effect]:
+        at = self._at
+        attempt, digest, contributors = choice
+        effects = [*at.abandon(), *at.enter(Phase.REPAIRING, now)]
+        at.next_deadline = None
+        at.repaired = attempt
+        repair = RepairAverage(
+            instance=at.instance,
+            round=at.round,
+            attempt=attempt,
+            key=at.attempts.key(attempt, contributors),
+            digest=digest,
+            contributors=contributors,
+            from_peers=donors,
+            timeout_seconds=max(REPAIR_SECONDS, at.adaptive_timeout.timeout_seconds(expected_seconds=0.0)),
+        )
+        return [*effects, repair]
+
+    def repair_failed(self, event: AverageFailed, now: float) -> list[Effect]:
+        at = self._at
+        at.hosts.repair_failed(event.suspects)
+        effects = at.enter(Phase.COMMITTING if at.votes.have_own else Phase.RETRYING, now)
+        at.next_deadline = now + pause_seconds(self._num_repairs_failed)
+        self._num_repairs_failed += 1
+        return effects
+
+    def _equivocation_log(self, peer: PeerId) -> telemetry.Warning:
+        message = (
+            f"{peer} signed two votes about one average of instance {self._at.instance} in round {self._at.round}; none counts"
+        )
+        return telemetry.Warning(key=f"votes of {peer}", message=message, active=True)

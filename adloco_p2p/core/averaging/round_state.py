@@ -1,0 +1,229 @@
+"""The state of one instance's round on one host, and what follows from it: questions, but no decisions.
+
+The parts of an `OuterRound` share it.
+"""
+
+from dataclasses import dataclass
+
+from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+from adloco_p2p.core.averaging.attempt import Attempts
+from adloco_p2p.core.averaging.commit_votes import CommitVotes, Voter
+from adloco_p2p.core.averaging.host_views import HostViews
+from adloco_p2p.core.averaging.phases import DEVICE_ENDS, STEPS, Phase
+from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.events import AverageFinished, CancelAverage, Effect, InnerResult, OuterApplied, Send, Totals
+from adloco_p2p.core.model.messages import AttemptFailed, AveragingMessage
+from adloco_p2p.core.model.report_form import bits_of
+from adloco_p2p.core.model.types import (
+    Digest,
+    HostShare,
+    InstanceId,
+    InstanceReport,
+    PeerId,
+    RoundPlan,
+    StepLosses,
+    within_scalars,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What one host is to do for one instance in one round."""
+
+    me: PeerId
+    plan: RoundPlan
+    plan_digest: Digest
+    instance: InstanceId
+    adaptive_timeout: AdaptiveTimeout
+    """Learns from all rounds of this peer."""
+    voter: Voter
+    is_late: bool = False
+    """The others have ended this round already; only its average is wanted."""
+    is_carried: bool = False
+    """The rounds before it were void, and its pseudo-gradient spans them."""
+
+
+class RoundState:
+    """Mutable. Instants are seconds of the peer's own clock."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        plan, me = assignment.plan, assignment.me
+        self.me = me
+        self.plan = plan
+        self.round = plan.round
+        self.instance = assignment.instance
+        self.instance_plan = plan.instance(self.instance)
+        self.share: HostShare = next(share for share in self.instance_plan.hosts if share.peer == me)
+        self.contributors: tuple[PeerId, ...] = tuple(s.peer for s in self.instance_plan.hosts if s.samples > 0)
+        assert self.contributors, "a plan gives every live instance work"
+        self.is_contributor = self.share.samples > 0 and not assignment.is_late
+        """This host trains; another only receives."""
+        self.phase = Phase.TRAINING if self.is_contributor else Phase.RETRYING
+        self.phase_since = 0.0
+        self.result: InnerResult | None = None
+        self.average: AverageFinished | None = None
+        self.applied: OuterApplied | None = None
+        self.step: StepLosses | None = None
+        """Where this host was drawn to measure it."""
+        self.heldout_loss: float | None = None
+        self.is_void = False
+        """No average got a majority: there is no outer step."""
+        self.is_carried = assignment.is_carried
+        self.is_ahead = False
+        """Its inner steps began before the outer step of the round before."""
+        self.seconds: dict[str, float] = {}
+        """By phase."""
+        self.next_deadline: float | None = None
+        """When `tick` is due, in seconds."""
+        self.repaired = 0
+        """The attempt whose average is being fetched, or was last."""
+        self.adaptive_timeout = assignment.adaptive_timeout
+        self._begin_parts(assignment)
+
+    def _begin_parts(self, assignment: Assignment) -> None:
+        """What is known of the votes, of the other hosts and of the attempts."""
+        me, plan = self.me, self.plan
+        clients = frozenset(entry.peer for entry in plan.roster if not entry.capacity.is_reachable)
+        hosts = [share.peer for share in self.instance_plan.hosts]
+        self.votes = CommitVotes(
+            me=me,
+            plan_digest=assignment.plan_digest,
+            hosts=hosts,
+            contributors=self.contributors,
+            clients=clients,
+            voter=assignment.voter,
+        )
+        self.hosts = HostViews(me=me, hosts=hosts, contributors=self.contributors, clients=clients)
+        self.attempts = Attempts(
+            me=me,
+            plan=plan,
+            plan_digest=assignment.plan_digest,
+            instance=self.instance,
+            contributors=self.contributors,
+            hosts=self.hosts,
+            adaptive_timeout=self.adaptive_timeout,
+        )
+
+    # --- questions ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_done(self) -> bool:
+        return self.phase is Phase.DONE
+
+    @property
+    def has_voted(self) -> bool:
+        return self.votes.have_own
+
+    @property
+    def is_waiting(self) -> bool:
+        """Nothing happens here unless others do something."""
+        return self.phase in (Phase.AVERAGING, Phase.RETRYING, Phase.COMMITTING, Phase.REPAIRING)
+
+    @property
+    def is_past(self) -> bool:
+        return self.phase in (Phase.APPLYING, Phase.MEASURING, Phase.EVALUATING, Phase.DONE)
+
+    @property
+    def is_hidden(self) -> bool:
+        """Others are averaging with this host, so that the device has nothing to do for this round."""
+        return self.phase is Phase.AVERAGING and len(self.attempts.current.members) > 1
+
+    @property
+    def is_deserted(self) -> bool:
+        """This host only waits for the average that others make without it."""
+        return not self.is_contributor and self.is_waiting
+
+    @property
+    def device_end(self) -> type | None:
+        """The event that ends the device's work for this round, if it has any now."""
+        return DEVICE_ENDS.get(self.phase)
+
+    @property
+    def has_diverged(self) -> bool:
+        """The round led nowhere: this host had no finite pseudo-gradient, or the outer step with the average was refused."""
+        is_own = self.result is not None and self.result.has_diverged
+        return is_own or (self.applied is not None and self.applied.is_refused)
+
+    @property
+    def is_averaged(self) -> bool:
+        """This host's own pseudo-gradient is in the committed average."""
+        return self.me in self.averaged_hosts
+
+    @property
+    def averaged_hosts(self) -> tuple[PeerId, ...]:
+        """Hosts whose pseudo-gradients are in this host's average."""
+        if self.average is None:
+            return ()
+        return tuple(peer for peer in self.average.contributors if peer not in self.average.left_out)
+
+    # --- when it is done ---------------------------------------------------------------------------------------------
+
+    def report(self) -> InstanceReport:
+        """This host's statement about the round, once it is done. Work that is not in the average does not count."""
+        assert self.is_done and self.applied is not None
+        counts = (self.is_averaged or self.is_void) and not self.has_diverged
+        result = self.result if counts else None
+        present = self._present if self.is_void else self.averaged_hosts
+        has_statistics = self.is_averaged and not (self.is_void or self.is_carried or self.has_diverged)
+        return InstanceReport(
+            instance=self.instance,
+            samples=result.samples if result else 0,
+            tokens=result.tokens if result else 0,
+            inner_steps=result.inner_steps if result else 0,
+            batch_samples=result.batch_samples if result else 0,
+            accumulation_steps=result.accumulation_steps if result else 0,
+            train_seconds=result.seconds if result else 0.0,
+            loss=within_scalars(result.loss) if result else None,
+            heldout_loss=within_scalars(self.heldout_loss) if self.heldout_loss is not None else None,
+            contributors=bits_of(present, [share.peer for share in self.instance_plan.hosts]),
+            is_void=self.is_void,
+            has_diverged=self.has_diverged,
+            step=self.step,
+            pseudo_gradient=self.average.statistics if self.average is not None and has_statistics else None,
+            half_batch=result.half_batch if result else None,
+            digest=self.applied.digest,
+            state_digest=self.applied.state_digest,
+        )
+
+    @property
+    def _present(self) -> tuple[PeerId, ...]:
+        """Of a void round: the hosts that were there. A late one was not, whatever it thinks of itself."""
+        return tuple(peer for peer in self.hosts.present if peer != self.me or self.is_contributor)
+
+    def totals(self) -> Totals:
+        """The round's addition to the peer's totals, once it is done."""
+        report, average = self.report(), self.average
+        return Totals(
+            samples=report.samples,
+            tokens=report.tokens,
+            bytes_sent=average.bytes_sent if average is not None else 0,
+            bytes_received=average.bytes_received if average is not None else 0,
+        )
+
+    # --- what is done ------------------------------------------------------------------------------------------------
+
+    def enter(self, phase: Phase, now: float) -> list[Effect]:
+        assert phase in STEPS[self.phase], f"{self.phase} -> {phase}"
+        self.seconds[self.phase.value] = self.seconds.get(self.phase.value, 0.0) + now - self.phase_since
+        self.phase, self.phase_since = phase, now
+        return [self.phase_log()]
+
+    def abandon(self) -> list[Effect]:
+        """Stop the attempt or the repair under way, if there is one: for another one, for a result of others, or because the
+        swarm is rounds ahead."""
+        if self.phase not in (Phase.AVERAGING, Phase.REPAIRING):
+            return []
+        attempt = self.attempts.current.number if self.phase is Phase.AVERAGING else self.repaired
+        return [CancelAverage(instance=self.instance, round=self.round, attempt=attempt)]
+
+    def send_all(self, message: AveragingMessage) -> list[Effect]:
+        return [Send(peer=share.peer, message=message) for share in self.instance_plan.hosts if share.peer != self.me]
+
+    def report_failure(self, attempt: int, suspects: tuple[PeerId, ...]) -> list[Effect]:
+        return self.send_all(AttemptFailed(instance=self.instance, round=self.round, attempt=attempt, suspects=suspects))
+
+    def failure_log(self, attempt: int, reason: str) -> telemetry.AverageFailed:
+        return telemetry.AverageFailed(round=self.round, instance=self.instance, attempt=attempt, reason=reason)
+
+    def phase_log(self) -> telemetry.Phase:
+        return telemetry.Phase(round=self.round, instance=self.instance, phase=self.phase.value)

@@ -1,0 +1,58 @@
+"""The reports of a round, sorted by what they are about. Pure; reports of strangers, so what does not belong is passed over."""
+
+from collections.abc import Mapping, Sequence
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import InstanceId, InstanceReport, PeerId, Report, RoundPlan, keepers_of
+
+Claims = Mapping[PeerId, InstanceReport]
+
+
+def received_reports(previous: RoundPlan, reports: Sequence[Report]) -> dict[PeerId, Report]:
+    """One report per peer of the roster, of the round before `previous`. Of two different ones the smaller bytes count."""
+    known = {roster_entry.peer for roster_entry in previous.roster}
+    received: dict[PeerId, Report] = {}
+    for report in reports:
+        if report.round != previous.round - 1 or report.peer not in known:
+            continue
+        other = received.get(report.peer)
+        if other is None or canonical.encode(report) < canonical.encode(other):
+            received[report.peer] = report
+    return {peer: received[peer] for peer in sorted(received)}
+
+
+def claims_by_instance(
+    previous: RoundPlan, received: Mapping[PeerId, Report]
+) -> dict[InstanceId, dict[PeerId, InstanceReport]]:
+    """The hosts' reports per instance, without those of keepers, which did nothing. A fresh copy did not exist yet: the report
+    about its source stands for it."""
+    origin, keepers = _origin(previous), keepers_of(previous)
+    hosts: dict[InstanceId, dict[PeerId, None]] = {}
+    for plan in previous.instances:
+        hosts.setdefault(origin.get(plan.instance, plan.instance), {}).update(dict.fromkeys(s.peer for s in plan.hosts))
+    claims: dict[InstanceId, dict[PeerId, InstanceReport]] = {}
+    for plan in previous.instances:
+        source = origin.get(plan.instance, plan.instance)
+        claims[plan.instance] = {
+            peer: item
+            for peer in received
+            if peer in hosts[source] and peer not in keepers
+            for item in [next((item for item in received[peer].instances if item.instance == source), None)]
+            if item is not None
+        }
+    return claims
+
+
+def places_by_instance(previous: RoundPlan) -> dict[InstanceId, dict[PeerId, int]]:
+    """By which bit the reports on each instance name a host. Hosts of all copies were hosts of the source."""
+    origin = _origin(previous)
+    places: dict[InstanceId, dict[PeerId, int]] = {}
+    for plan in previous.instances:
+        known = {share.peer: share.place_before for share in plan.hosts if share.place_before is not None}
+        places.setdefault(origin.get(plan.instance, plan.instance), {}).update(known)
+    return {plan.instance: places[origin.get(plan.instance, plan.instance)] for plan in previous.instances}
+
+
+def _origin(plan: RoundPlan) -> dict[InstanceId, InstanceId]:
+    """Fresh copies and their sources."""
+    return {target: fork.source for fork in plan.forks for target in fork.targets}

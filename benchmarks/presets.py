@@ -1,0 +1,229 @@
+"""What each `averaging.preset` costs in loss beside float32: real training in a simulated swarm, one instance, whole runs.
+
+python -m benchmarks.presets run --seeds 1 2 3       train what the kept records and presets.jsonl lack; stop and go on at any time
+python -m benchmarks.presets report                  the table from both, into docs/results.md; keeps the records of both
+
+Codec, feedback, reduction and outer step are the product's, by the preset; the inner steps of all hosts are computed at once
+(`benchmarks/robustness/training.py`), one row a host and step. A run of 8 hosts and 64 rounds takes 20 s of an idle core with
+20,864 parameters, and some three minutes with 286,848 (`--width 144`).
+"""
+
+import argparse
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from adloco_p2p.config.load import load_run
+from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.data.feed import IndexedFeed
+from adloco_p2p.numerics.aggregate import aggregate
+from adloco_p2p.numerics.aggregation.registry import rule_named
+from adloco_p2p.numerics.codecs import codec_named
+from adloco_p2p.numerics.outer_optimizer import outer_step_
+from adloco_p2p.training.evaluate import heldout_loss
+from adloco_p2p.training.learning_rate import LearningRateSchedule
+from adloco_p2p.training.model import build_model
+from adloco_p2p.training.shell import ModelShell
+from benchmarks.method.figures import estimate, paired
+from benchmarks.method.report import placed
+from benchmarks.method.run import BASE, HELDOUT_ROWS, HELDOUT_SEED, indexed
+from benchmarks.method.store import append_record, pack, read_records
+from benchmarks.robustness.training import Trainees
+
+Record = dict[str, Any]
+
+WAYS = {
+    "dense": ("averaging.preset=dense",),
+    "half": ("averaging.preset=half",),
+    "int8": ("averaging.preset=int8",),
+    "sign_int4": ("averaging.codec=sign_int4",),
+    "sign": ("averaging.preset=sign",),
+    "sparse": ("averaging.preset=sparse",),
+}
+"""What is compared; `sign_int4` is a codec without a preset."""
+INNER_STEPS = 32
+DOCS = Path(__file__).parents[1] / "docs"
+KEPT = DOCS / "results" / "presets.jsonl.gz"
+"""Records of runs that were made before; a reader's own go beside them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One swarm. `width`: hidden size; the layer inside is 8/3 of it."""
+
+    way: str
+    hosts: int = 8
+    rounds: int = 64
+    width: int = 32
+
+
+def run_of(cell: Cell, seed: int) -> RunConfig:
+    settings = [f"work.rounds={cell.rounds}", f"work.inner_steps={INNER_STEPS}", "batch.test=constant", f"seed={seed}"]
+    settings += ["inner.batch_scaling=none", *WAYS[cell.way]]
+    if cell.width != 32:
+        sizes = {"hidden_size": cell.width, "intermediate_size": cell.width * 8 // 3, "num_attention_heads": 4}
+        settings += [f"model.architecture.{name}={size}" for name, size in sizes.items()]
+        settings.append("model.architecture.num_key_value_heads=4")
+    return load_run(BASE, settings).value
+
+
+def key_of(cell: Cell, seed: int) -> str:
+    """Names a run by what its result depends on, beside the code."""
+    run = run_of(cell, seed)
+    plain = {"averaging": asdict(replace(run.averaging, preset=None)), "outer": asdict(run.outer), "inner": asdict(run.inner)}
+    plain |= {"cell": asdict(replace(cell, way="")), "seed": seed, "model": asdict(run.model)}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Noise:
+    """Pools the statistic T of the batch test over rounds of equal weights: noise of the mean over signal."""
+
+    def __init__(self) -> None:
+        self._noise = self._signal = 0.0
+
+    def add(self, own: Sequence[float], averaged: float) -> None:
+        count = len(own)
+        of_mean = (sum(own) / count - averaged) / (count - 1)
+        self._noise, self._signal = self._noise + of_mean, self._signal + averaged - of_mean
+
+    @property
+    def ratio(self) -> float:
+        return self._noise / self._signal
+
+
+def run_cell(cell: Cell, seed: int) -> Record:
+    torch.set_num_threads(1)
+    started = time.process_time()
+    run = run_of(cell, seed)
+    rows, vocab_size = indexed(canonical.encode(run.data))
+    trainees = Trainees(run, vocab_size=vocab_size, num_hosts=cell.hosts)
+    feed = IndexedFeed(rows, vocab_size=vocab_size, seed=seed)
+    codec, rule, ones = codec_named(run.averaging.codec), rule_named(run.averaging.aggregation), [1] * cell.hosts
+    outer, momentum = trainees.start.clone(), torch.zeros_like(trainees.start)
+    residuals: list[torch.Tensor | None] = [None] * cell.hosts
+    sent, made = Noise(), Noise()
+    for number in range(cell.rounds):
+        schedule = LearningRateSchedule(
+            inner=run.inner,
+            steps_before=number * INNER_STEPS,
+            num_steps=INNER_STEPS,
+            progress_start=number / cell.rounds,
+            progress_end=(number + 1) / cell.rounds,
+            batch_ratio=1.0,
+        )
+        first = [(number * cell.hosts + host) * INNER_STEPS for host in range(cell.hosts)]
+        streams = [
+            feed.open(instance=InstanceId(0), peer=PeerId(f"peer{host}"), round=number, first_sample=first[host])
+            for host in range(cell.hosts)
+        ]
+        vectors = list(outer - trainees.inner_round(outer, [stream.take(INNER_STEPS) for stream in streams], schedule))
+        made.add([float(vector @ vector) for vector in vectors], float(torch.stack(vectors).mean(dim=0).square().sum()))
+        for vector, residual in zip(vectors, residuals, strict=True):
+            if residual is not None:
+                vector.add_(residual, alpha=run.averaging.feedback)
+        found = aggregate(vectors, ones, ones, rule=rule, codec=codec)
+        known = [statistics for statistics in found.statistics if statistics is not None]
+        sent.add([statistics.own_sqnorm for statistics in known], known[0].averaged_sqnorm)
+        residuals = list(found.residuals)
+        rules = run.outer
+        outer_step_(
+            outer, momentum, found.vector, kind=rules.kind, learning_rate=rules.learning_rate, momentum_factor=rules.momentum
+        )
+    module = build_model(run.model, vocab_size=vocab_size, sequence_length=run.data.sequence_length, seed=0)
+    heldout = IndexedFeed(rows, vocab_size=vocab_size, seed=HELDOUT_SEED).heldout(HELDOUT_ROWS)
+    shell = ModelShell(module, device=torch.device("cpu"), is_bfloat16=False)
+    return {
+        "cell": asdict(cell),
+        "seed": seed,
+        "parameters": len(outer),
+        "loss": round(heldout_loss(shell, outer, heldout, micro_batch=64), 5),
+        "noise_sent": round(sent.ratio, 4),
+        "noise_made": round(made.ratio, 4),
+        "processor_seconds": round(time.process_time() - started, 1),
+    }
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """All ways of one seed before the next seed."""
+    done = {record["key"] for path in (KEPT, arguments.output) for record in read_records(path)}
+    for seed in arguments.seeds:
+        for way in arguments.ways:
+            cell = Cell(way=way, hosts=arguments.hosts, rounds=arguments.rounds, width=arguments.width)
+            key = key_of(cell, seed)
+            if key not in done:
+                record = {"key": key, **run_cell(cell, seed)}
+                append_record(arguments.output, record)
+                print(json.dumps(record), flush=True)
+
+
+def table(records: Sequence[Record]) -> list[str]:
+    """One line per swarm and way, with the loss beside that of `dense` with the same seed."""
+    by_cell: dict[Cell, dict[int, Record]] = {}
+    for record in records:
+        by_cell.setdefault(Cell(**record["cell"]), {})[record["seed"]] = record
+    lines = ["| parameters | hosts | rounds | preset | bytes up | bytes back | seeds | loss | beside `dense` | T sent : made |"]
+    lines.append("|" + "---|" * 10)
+    order = list(WAYS)
+    for cell in sorted(by_cell, key=lambda cell: (cell.width, cell.hosts, cell.rounds, order.index(cell.way))):
+        runs, dense = by_cell[cell], by_cell.get(replace(cell, way="dense"), {})
+        losses = {seed: record["loss"] for seed, record in runs.items()}
+        price = price_of(records, cell)
+        ratio = median(record["noise_sent"] / record["noise_made"] for record in runs.values())
+        codec, size = codec_named(run_of(cell, 0).averaging.codec), 1 << 20
+        up, back = codec.num_bytes(size) / size, codec.for_mean(cell.hosts).num_bytes(size) / size
+        parameters = next(iter(runs.values()))["parameters"]
+        shown = "" if cell.way == "dense" or not dense else price
+        lines.append(
+            f"| {parameters:,} | {cell.hosts} | {cell.rounds} | {cell.way} | {up:.3f} | {back:.3f} | {len(runs)} "
+            f"| {estimate(list(losses.values())).shown(3)} | {shown} | {ratio:.2f} |"
+        )
+    return lines
+
+
+def price_of(records: Sequence[Record], cell: Cell) -> str:
+    """Nats per token above `dense`, over the seeds of both, as the table shows it."""
+    ours, theirs = (
+        {record["seed"]: record["loss"] for record in records if Cell(**record["cell"]) == one}
+        for one in (cell, replace(cell, way="dense"))
+    )
+    found = paired(ours, theirs)
+    return "" if found is None else f"{'+' if found.mean >= 0 else ''}{found.shown(3)}"
+
+
+def tabulate(arguments: argparse.Namespace) -> None:
+    records: Mapping[str, Record] = {record["key"]: record for path in (KEPT, *arguments.runs) for record in read_records(path)}
+    kept = [records[key] for key in sorted(records)]
+    page = DOCS / "results.md"
+    page.write_text(placed(page.read_text("utf-8"), "presets", table(kept)), "utf-8")
+    pack(kept, KEPT)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(required=True)
+    run = verbs.add_parser("run", help="train what the files lack")
+    run.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
+    run.add_argument("--hosts", type=int, default=8)
+    run.add_argument("--rounds", type=int, default=64)
+    run.add_argument("--width", type=int, default=32)
+    run.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    run.add_argument("--output", type=Path, default=Path("presets.jsonl"))
+    run.set_defaults(act=train)
+    report = verbs.add_parser("report", help="the table")
+    report.add_argument("--runs", type=Path, nargs="*", default=[Path("presets.jsonl")], help="records beside the kept ones")
+    report.set_defaults(act=tabulate)
+    arguments = parser.parse_args()
+    arguments.act(arguments)
+
+
+if __name__ == "__main__":
+    main()

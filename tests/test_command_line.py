@@ -1,0 +1,140 @@
+"""The command line itself: what its help shows, that its examples are right, and what a shell can complete."""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adloco_p2p.cli import main, make_parser
+from adloco_p2p.cli.examples import EXAMPLES, FIRST
+from adloco_p2p.cli.parser import Parser
+
+ROOT = str(Path(__file__).parents[1])
+
+
+def all_verbs(parser: Parser) -> Iterator[Parser]:
+    for verb in parser.verbs.values():
+        yield verb
+        yield from all_verbs(verb)
+
+
+def test_the_help_page_lists_every_verb_once_below_a_task_and_fits_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    parser = make_parser()
+    page = parser.format_help()
+    listed = [line.split()[0] for line in page.splitlines() if line.startswith("  ") and not line.startswith("   ")]
+    assert [name for name in listed if name in parser.verbs] == list(parser.verbs)
+    places = [page.index(words) for words in ("take part in a run", "  start ", "the trained model:", "  export ")]
+    assert places == sorted(places)
+    assert all(len(line) < 80 for line in page.splitlines() if "adloco-peer" not in line)
+
+
+@pytest.mark.parametrize("line", [line.partition("    ")[0] for lines in (*EXAMPLES.values(), FIRST) for line in lines])
+def test_every_example_is_a_command(line: str) -> None:
+    command = line.removeprefix('eval "$(').removesuffix(')"').partition(" > ")[0]
+    assert make_parser().parse_args(shlex.split(command)[1:]).verb
+
+
+def test_every_verb_has_examples_and_every_argument_is_explained() -> None:
+    parser = make_parser()
+    assert set(EXAMPLES) == set(parser.verbs)
+    for verb in all_verbs(parser):
+        for action in verb._actions:
+            assert action.help or action.choices, f"{verb.prog}: {action.dest}"
+    assert "examples:\n  adloco-peer start --workdir runs/mine\n" in parser.verbs["start"].format_help()
+
+
+OFFERS = """
+import os, sys
+from pathlib import Path
+from adloco_p2p.cli import main
+for number, line in enumerate(sys.argv[1:]):
+    child = os.fork()  # argcomplete ends the process
+    if child == 0:
+        os.environ |= {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "|", "_ARGCOMPLETE_STDOUT_FILENAME": f"{number}.offers"}
+        os.environ |= {"COMP_LINE": line, "COMP_POINT": str(len(line))}
+        main([])
+    assert os.waitpid(child, 0)[1] == 0
+    print(Path(f"{number}.offers").read_text())
+"""
+
+
+def test_a_shell_completes_verbs_options_and_values(tmp_path: Path) -> None:
+    for name in ("mine.yaml", "notes.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "runs").mkdir()
+    offers = {
+        "sw": {"swarm"},
+        "join --workdir ": {"runs/"},
+        "start --set work.r": {"work.rounds="},
+        "command p": {"pause"},
+        "swarm --peers ": {""},
+        "join --": {"--initial-peers", "--workdir", "--peer-set"},
+        "start ": {"default", "mine.yaml"},
+        "join --peer-set d": {"device="},
+    }
+    lines = [f"adloco-peer {words}" for words in offers]
+    done = subprocess.run(
+        [sys.executable, "-c", OFFERS, *lines],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": ROOT},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    found = [{word.strip() for word in line.split("|")} for line in done.stdout.splitlines()]
+    for line, wanted, offered in zip(lines, offers.values(), found, strict=True):
+        assert wanted <= offered, line
+        assert "notes.txt" not in offered
+    assert all(offered == wanted for wanted, offered in list(zip(offers.values(), found, strict=True))[:5])
+
+
+def test_bash_completes_with_the_code_that_the_program_prints(tmp_path: Path) -> None:
+    """Through the whole program, as a user's shell does it; the shell function gets what bash would give it."""
+    program = tmp_path / "adloco-peer"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m adloco_p2p "$@"\n')
+    program.chmod(0o755)
+    script = """
+eval "$(adloco-peer completion bash)"
+COMP_LINE="adloco-peer explain-e"; COMP_POINT=${#COMP_LINE}; COMP_TYPE=9
+COMP_WORDS=(adloco-peer explain-e); COMP_CWORD=1
+_python_argcomplete adloco-peer explain-e adloco-peer
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": path, "PYTHONPATH": ROOT},
+        timeout=60,
+    )
+    assert done.stdout.split() == ["explain-error"], done
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_code_for_a_shell_names_the_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert "adloco-peer" in capsys.readouterr().out
+
+
+def test_the_settings_of_the_machine_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--peer", "--peer-set", "num_threads=3"]) == 0
+    out = capsys.readouterr().out
+    assert "num_threads = 3    [--set]" in out and "work.rounds" not in out
+    assert main(["config", "show", "--peer", "--set", "work.rounds=3"]) == 2
+    assert "--peer shows this machine's settings" in capsys.readouterr().err
+    assert main(["config", "show", "--set", "work.rounds=3"]) == 0
+
+
+def test_a_usage_error_names_the_program_once_and_no_list_of_verbs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(["strat"])
+    said = capsys.readouterr().err
+    assert said.startswith("usage: adloco-peer VERB ...\n") and "did you mean start?" in said
