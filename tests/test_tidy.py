@@ -31,6 +31,7 @@ PURE = {
     "__future__",
     "abc",
     "annotated_types",
+    "base64",
     "bisect",
     "collections",
     "dataclasses",
@@ -38,6 +39,7 @@ PURE = {
     "fractions",
     "functools",
     "hashlib",
+    "struct",
 } | {
     "heapq",
     "itertools",

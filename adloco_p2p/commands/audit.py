@@ -15,7 +15,7 @@ from adloco_p2p.core.ledger.admission import Ruling
 from adloco_p2p.core.ledger.ledger import Ledger, chain, unconnected
 from adloco_p2p.core.ledger.validation import num_emergencies, verify_ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Decree, Equivocation, LedgerEntry
+from adloco_p2p.core.model.ledger_entry import Decree, Evidence, LedgerEntry
 from adloco_p2p.core.model.types import MAX_ROSTER, InstancePlan, Report, RoundPlan
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError, StorageError
@@ -60,9 +60,7 @@ def verify(arguments: argparse.Namespace) -> int:
     votes = sum(len(entry.certificate.votes) for entry in entries)
     reports = sum(len(entry.reports) for entry in entries)
     emergencies = num_emergencies(genesis, entries)
-    evidence = [
-        (entry.plan.round, made) for entry in entries for made in entry.value.statements if isinstance(made, Equivocation)
-    ]
+    evidence = [(entry.plan.round, made) for entry in entries for made in entry.value.statements if isinstance(made, Evidence)]
     if arguments.json:
         counts = {"plans": len(entries), "votes": votes, "reports": reports, "emergency_entries": emergencies}
         counts["bans_by_evidence"] = len(evidence)
@@ -109,14 +107,14 @@ def ban_fields(ruling: Ruling) -> dict[str, object]:
     return {
         "peer": made.subject,
         "round": ruling.position,
-        "kind": "evidence" if isinstance(made, Equivocation) else "statement",
-        "signer": None if isinstance(made, Equivocation) else made.signer,
+        "kind": "evidence" if isinstance(made, Evidence) else "statement",
+        "signer": None if isinstance(made, Evidence) else made.signer,
         "reason": made.reason,
     }
 
 
 def _origin(made: Decree) -> str:
-    return "evidence" if isinstance(made, Equivocation) else made.signer
+    return "evidence" if isinstance(made, Evidence) else made.signer
 
 
 def explain(arguments: argparse.Namespace) -> int:

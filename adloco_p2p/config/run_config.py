@@ -248,6 +248,11 @@ class AveragingConfig:
     feedback: Fraction = 1.0
     """Part of what `int8`, `int4`, `topk2` and signs lost that a host adds to its next pseudo-gradient; 0: lost for good."""
 
+    recheck: Annotated[float, Ge(0), Le(256)] = 0.05
+    """How much of each average its members make again together, with one part at least, to find reducers that return a wrong
+    sum: 0.05: a twentieth of the parts; 1.0: as many as there are, some of them twice; one less than the hosts: every host
+    everything. Bytes of a round: about half as much more. 0: never."""
+
     fragments: Annotated[int, Ge(1), Le(64)] = 1
     """Parts of the parameter vector that are averaged in turn, one a round; local parameters of the others go on
     (arXiv 2501.18512). Divides the bytes of a round. 1: all of it every round."""

@@ -59,6 +59,11 @@ class TensorCodec(Protocol):
         """[n] float32 values of the bytes. May share the memory of `data`. Raises RemoteProtocolError."""
         ...
 
+    def cut(self, data: Buffer, first: int, size: int) -> Buffer:
+        """The encoding of values `first` to `first + size` out of that of more of them; `first` is a multiple of `group`, and
+        so is `size` unless it reaches to the end."""
+        ...
+
     def for_mean(self, num_contributors: int) -> "TensorCodec":
         """How the mean of so many encoded vectors travels back."""
         ...
@@ -92,6 +97,9 @@ class CastCodec:
         # torch refuses to promise anything about memory that must not be written to, so such bytes are copied.
         writable = data if not memoryview(data).readonly else bytearray(data)
         return torch.frombuffer(writable, dtype=self._dtype).to(torch.float32)
+
+    def cut(self, data: Buffer, first: int, size: int) -> Buffer:
+        return memoryview(data)[self.num_bytes(first) : self.num_bytes(first + size)]
 
     def for_mean(self, num_contributors: int) -> TensorCodec:  # noqa: ARG002
         return self
@@ -147,6 +155,13 @@ class IntegerCodec:
         blocks *= scales[:, None]
         return torch.from_numpy(blocks.reshape(-1)[:size])
 
+    def cut(self, data: Buffer, first: int, size: int) -> Buffer:
+        view = memoryview(data)
+        scales = _SIZE.size + 4 * (first // self.group)
+        integers = _SIZE.size + 4 * _blocks(_claimed_size(data, self), self.group) + first * self._bits // 8
+        cut_scales = view[scales : scales + 4 * _blocks(size, self.group)]
+        return b"".join((_SIZE.pack(size), cut_scales, view[integers : integers + (size * self._bits + 7) // 8]))
+
     def for_mean(self, num_contributors: int) -> TensorCodec:  # noqa: ARG002
         return _INT8
 
@@ -190,6 +205,13 @@ class SignCodec:
         chunks = _padded(signs, self.group).astype(np.float32)
         chunks *= scales[:, None]
         return torch.from_numpy(chunks.reshape(-1)[:size])
+
+    def cut(self, data: Buffer, first: int, size: int) -> Buffer:
+        view = memoryview(data)
+        scales = _SIZE.size + 4 * (first // self.group)
+        bits = _SIZE.size + 4 * _blocks(_claimed_size(data, self), self.group) + first // 8
+        cut_scales = view[scales : scales + 4 * _blocks(size, self.group)]
+        return b"".join((_SIZE.pack(size), cut_scales, view[bits : bits + (size + 7) // 8]))
 
     def for_mean(self, num_contributors: int) -> TensorCodec:  # noqa: ARG002
         return self._back or self
@@ -278,6 +300,10 @@ class TopKCodec:
         chunks = np.zeros((len(pieces), self.group), dtype=np.float32)
         np.put_along_axis(chunks, places, values.astype(np.float32), axis=1)
         return torch.from_numpy(chunks.reshape(-1)[:size])
+
+    def cut(self, data: Buffer, first: int, size: int) -> Buffer:
+        begin = self.num_bytes(first)
+        return _SIZE.pack(size) + memoryview(data)[begin : begin + _blocks(size, self.group) * self._chunk_bytes]
 
     def for_mean(self, num_contributors: int) -> TensorCodec:
         """Room for every place that any contributor named, in 8 bits, so that little is lost on the way back; all places where

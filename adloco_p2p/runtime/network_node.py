@@ -15,7 +15,7 @@ from adloco_p2p.core.agreement.gossip_agreement import GossipAgreement
 from adloco_p2p.core.agreement.membership import Timing
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import Received, Started, StateServed, Stop
-from adloco_p2p.core.model.ledger_entry import Equivocation, Ticket
+from adloco_p2p.core.model.ledger_entry import Evidence, Ticket
 from adloco_p2p.core.model.messages import MESSAGE_KINDS, WireMessage
 from adloco_p2p.core.model.telemetry import Listening, Refused
 from adloco_p2p.core.model.types import PeerId, roster_of
@@ -289,6 +289,7 @@ class NetworkPeer:
             swarm_node.p2p,
             codec=run.averaging.codec,
             aggregation=run.averaging.aggregation,
+            recheck=run.averaging.recheck,
             pace=pace,
             meter=traffic.averaging,
             members=members,
@@ -443,7 +444,7 @@ class NetworkPeer:
         if count:
             self._local.sink.write(Refused(peer=peer, reason=reason, count=count))
 
-    def _accuse(self, evidence: Equivocation) -> None:
+    def _accuse(self, evidence: Evidence) -> None:
         """The averager met proof that a peer lied: it goes into the ledger, and everybody checks it there."""
         refused = self._agreement.state(evidence)
         what = f"{evidence.subject} {evidence.reason}" + (f"; it is not banned for it: {refused}" if refused else "")

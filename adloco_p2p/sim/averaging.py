@@ -6,8 +6,9 @@ some members may have the average and others not. A member that gives up tells t
 
 A machine begins an attempt once in its life, over restarts (`storage/attempt_keys.py`), because it signs a commitment; two of
 one machine under one key would be evidence, and reach everybody who joined. A reducer signs a receipt for what it hands out,
-and each member shows its receipts to one other, as in `swarm/allreduce/receipt_exchange.py`. Those of honest reducers are the
-same everywhere, so here only reducers that lie sign any.
+and each member shows its receipts to one other, as in `swarm/allreduce/receipt_exchange.py`, and makes some parts again, as in
+`swarm/allreduce/recheck.py`. Those of honest reducers are the same everywhere, and right, so here only reducers that lie sign
+any.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,8 +24,10 @@ from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
 from adloco_p2p.sim.event_queue import EventQueue
 from adloco_p2p.sim.identities import sign
 from adloco_p2p.sim.network import Network
+from adloco_p2p.sim.wrong_sums import small_average
 
 if TYPE_CHECKING:
+    from adloco_p2p.sim.device import Device
     from adloco_p2p.sim.machine import Machine, Process
 
 STALL_SECONDS = 1.5
@@ -193,13 +196,32 @@ class Averaging:
             return
         device = member.process.device
         for reducer, average in handed.items():
-            content = canonical.digest(device.average_digest(average))
+            content = small_average(member.effect).receipt_content(reducer, self._wrong(attempt, device, average))
             member.receipts[reducer] = pledge_of(reducer, member.effect, "reduction", content)
         self._compare(member)
+        self._queue.after(self._seconds + self._network.delay_seconds(), self._recheck, attempt, peer, dict(handed))
         other = self._random.choice([name for name in attempt.members if name != peer])
         if self._network.is_open(peer, other):
             told = tuple(member.receipts.values())
             self._queue.after(self._network.delay_seconds(), self._show_receipts, attempt, other, told)
+
+    @staticmethod
+    def _wrong(attempt: _Attempt, device: "Device", average: object) -> Digest | None:
+        """The digest of an average that does not follow from its contributions."""
+        digest = device.average_digest(average)
+        return None if digest == device.average_digest(attempt.average) else digest
+
+    def _recheck(self, attempt: _Attempt, peer: PeerId, handed: Mapping[PeerId, object]) -> None:
+        """Make the drawn parts again, where every contributor shows what it sent; the ledger judges what comes of it."""
+        member = attempt.joined[peer]
+        if not member.process.is_alive or self._unreachable(attempt, peer):
+            return
+        if any(self._machines[other].withholds for other in attempt.joined):
+            return
+        small = small_average(member.effect)
+        for reducer in sorted(small.drawn_by(peer) & set(handed)):
+            wrong = self._wrong(attempt, member.process.device, handed[reducer])
+            member.process.agreement.state(small.evidence(member.receipts[reducer], wrong))
 
     def _show_receipts(self, attempt: _Attempt, peer: PeerId, told: tuple[Pledge, ...]) -> None:
         member = attempt.joined.get(peer)

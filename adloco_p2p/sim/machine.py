@@ -294,6 +294,7 @@ class Machine:
         """Set for a member that departs from the protocol."""
         self.alters = alters
         self.returned: Callable[[PeerId, object], object] | None = None
+        self.withholds = False
         """Set for a reducer that lies: what it hands a host in place of an average."""
         self.reported: list[Report] = []
         """What this machine submitted, over all its lives."""

@@ -70,6 +70,8 @@ class Parts:
     """Number of such a founder -> what it makes of its own reports before it signs them."""
     returned: Mapping[int, Callable[[PeerId, object], object]] = field(default_factory=dict)
     """Number of such a founder -> what it hands a host, as a reducer, in place of an average."""
+    withholding: frozenset[int] = frozenset()
+    """Numbers of such founders that show nobody what they contributed, so that no part can be made again."""
     keepers: frozenset[int] = frozenset()
     """Numbers of founders that train nothing."""
     task_period: int = 0
@@ -127,6 +129,7 @@ class World:
             machine.outgoing = self.parts.strategies.get(index)
             machine.alters = self.parts.alterations.get(index, machine.alters)
             machine.returned = self.parts.returned.get(index)
+            machine.withholds = index in self.parts.withholding
             self.queue.at(self.random.uniform(0.0, 0.05), machine.boot)
         self._plan_faults(names)
         self._port = self._admit_adversary()

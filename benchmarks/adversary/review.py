@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from adloco_p2p.core.agreement.ledger_sync import STRANGERS_PER_PERIOD
+from adloco_p2p.core.model.ledger_entry import WrongSum
 from adloco_p2p.core.model.messages import Entries
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.types import PeerId, Report, roster_of
@@ -23,6 +24,8 @@ from benchmarks.adversary.strangers import Aim, Deed, Strangers
 
 LIAR = 1
 """Number of the founder that lies, where one does. It votes, proposes and reduces in full."""
+ROUNDS_TO_A_BAN = 8
+"""A lie about every average is drawn with a probability of about one half a round, and evidence takes a round to a plan."""
 OPEN = Setting(admission="open")
 LONG_ROUNDS = Setting(
     round_seconds=80.0,
@@ -92,8 +95,11 @@ def by_reducer(
     hands_out: Callable[[PeerId, object], object],
     *,
     strategies: Mapping[int, Outgoing] | None = None,
+    withholds: bool = False,
     check: Callable[[Result], str] = lambda _: "",
 ) -> Callable[[int], Outcome]:
+    """`withholds`: the liar does not show what it contributed, either."""
+
     def play(seed: int) -> Outcome:
         counted = Counter[str]()
 
@@ -101,7 +107,11 @@ def by_reducer(
             counted["averages"] += 1
             return hands_out(host, average)
 
-        parts = Parts(returned={LIAR: counting}, strategies=strategies or {LIAR: members.together()})
+        parts = Parts(
+            returned={LIAR: counting},
+            strategies=strategies or {LIAR: members.together()},
+            withholding=frozenset({LIAR} if withholds else ()),
+        )
         result = fight(seed, Setting(), parts=parts)
         return judged(result, check(result), sent=f"{counted['averages']} averages")
 
@@ -139,6 +149,18 @@ def holds_most_reports(result: Result) -> str:
 def applies_nothing_wrong(result: Result) -> str:
     wrong = result.arena.num_wrong_steps
     return f"honest hosts applied {wrong} averages that no honest host computed" if wrong else ""
+
+
+def ends_soon(result: Result) -> str:
+    """The liar is banned by evidence, and has spoilt averages of a few rounds only."""
+    banned = [
+        entry.plan.round
+        for entry in result.arena.entries.values()
+        if any(isinstance(made, WrongSum) and made.subject == name_of(LIAR) for made in entry.value.statements)
+    ]
+    if not banned:
+        return "the liar was not banned"
+    return f"the liar was banned in round {min(banned)} only" if min(banned) > ROUNDS_TO_A_BAN else ""
 
 
 def seats_no_ghost(result: Result) -> str:
@@ -272,8 +294,13 @@ REVIEW: tuple[Scenario, ...] = (
     Scenario(
         name="one wrong average for all",
         finding="B6",
-        play=by_reducer(_one_wrong_average, check=applies_nothing_wrong),
-        gap="nobody recomputes the parts of a reducer",
+        play=by_reducer(_one_wrong_average, check=ends_soon),
+    ),
+    Scenario(
+        name="one wrong average and silence",
+        finding="B6",
+        play=by_reducer(_one_wrong_average, withholds=True, check=ends_soon),
+        gap="a part cannot be made again without what every contributor sent",
     ),
     Scenario(name="slow drip", finding="B8", play=slow_drip),
     Scenario(name="attempt after attempt", finding="B8", play=by_member(members.starts_attempts)),

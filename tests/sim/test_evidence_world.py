@@ -1,17 +1,19 @@
 """Liars in averages of a live swarm: what is proven bans them within a few rounds, and no honest peer is ever banned."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Equivocation, LedgerEntry
+from adloco_p2p.core.model.ledger_entry import Evidence, LedgerEntry, WrongSum
 from adloco_p2p.core.model.types import Digest, PeerId, roster_of
 from adloco_p2p.sim.averaging import Averaging, pledge_of
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of
 from adloco_p2p.sim.world import Parts, World
+from adloco_p2p.sim.wrong_sums import small_average
 
 PEERS, ROUNDS, LIAR = 6, 14, 3
 
@@ -33,6 +35,7 @@ class Recorded:
         parts = Parts(strategies=strategies, returned={} if liar is None or returned is None else {liar: returned})
         self.world = World(seed, peers=PEERS, rounds=ROUNDS, faults=faults, round_seconds=1.2, parts=parts)
         self.banned: dict[PeerId, int] = {}
+        self.kinds: set[type] = set()
         self.rosters: dict[int, tuple[PeerId, ...]] = {}
         note = self.world.checkers.persisting
 
@@ -40,7 +43,8 @@ class Recorded:
             if isinstance(record, LedgerEntry):
                 self.rosters[record.plan.round] = roster_of(record.plan)
                 for made in record.value.statements:
-                    assert isinstance(made, Equivocation)
+                    assert isinstance(made, Evidence)
+                    self.kinds.add(type(made))
                     self.banned.setdefault(made.subject, record.plan.round)
             note(peer, record)
 
@@ -94,16 +98,43 @@ def test_a_reducer_that_hands_out_different_averages_is_banned_by_its_receipts(s
     assert recorded.banned[name_of(LIAR)] <= 5, f"seed {seed}"
 
 
-def test_a_reducer_that_hands_everybody_the_same_is_not_found_out() -> None:
-    """The gap that docs/security.md states: its receipts agree."""
+@pytest.mark.parametrize("seed", range(2))
+def test_a_reducer_that_returns_one_wrong_sum_to_everybody_is_banned_by_those_that_make_parts_again(seed: int) -> None:
+    """Its receipts agree. Every round it is drawn with a probability of about one half."""
 
     def agrees_with_itself(host: PeerId, average: object) -> object:
         del host
         return hashed("wrong", average)
 
-    recorded = Recorded(1, liar=LIAR, faults=Faults(loss=0.02, faults_end_at=10.0), returned=agrees_with_itself)
+    recorded = Recorded(seed, liar=LIAR, faults=Faults(loss=0.02, faults_end_at=10.0), returned=agrees_with_itself)
     recorded.world.run()
-    assert recorded.banned == {}
+    assert set(recorded.banned) == {name_of(LIAR)}, f"seed {seed}"
+    assert recorded.kinds == {WrongSum}, f"seed {seed}"
+    assert recorded.banned[name_of(LIAR)] <= 9, f"seed {seed}: banned in round {recorded.banned[name_of(LIAR)]}"
+
+
+@pytest.mark.parametrize("seed", range(1))
+def test_checkers_that_accuse_honest_reducers_ban_nobody(seed: int) -> None:
+    """Two of six state evidence about every reducer of every average: made from true receipts, or signed by themselves."""
+    recorded = Recorded(seed, liar=LIAR, faults=Faults(loss=0.02, faults_end_at=10.0))
+    averaging: Averaging = recorded.world._around.averaging
+    reduce, refused = averaging._reduce, list[str]()
+
+    def accusing(attempt, process) -> None:
+        for checker in (name_of(LIAR), name_of(LIAR + 1)):
+            member = attempt.joined.get(checker)
+            for reducer in attempt.joined if member is not None and len(attempt.members) > 1 else ():
+                small, wrong = small_average(member.effect), Digest(canonical.digest("a sum that never was"))
+                honest = pledge_of(reducer, member.effect, "reduction", small.receipt_content(reducer, None))
+                forged = pledge_of(checker, member.effect, "reduction", small.receipt_content(reducer, wrong))
+                for receipt, said in ((honest, None), (honest, wrong), (replace(forged, peer=reducer), wrong)):
+                    refused.append(member.process.agreement.state(small.evidence(receipt, said)))
+        reduce(attempt, process)
+
+    averaging._reduce = accusing  # type: ignore[method-assign]
+    recorded.world.run()
+    assert len(refused) > 30 and all(refused), f"seed {seed}"
+    assert recorded.banned == {}, f"seed {seed}"
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -17,7 +17,7 @@ from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.utils import DispatchFailure
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Equivocation
+from adloco_p2p.core.model.ledger_entry import Evidence
 from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.swarm.allreduce.averager import Averaged, Averager
 from adloco_p2p.swarm.allreduce.topology import AveragingLimits
@@ -35,7 +35,7 @@ def sign(peer: PeerId, payload: bytes) -> str:
     return hashlib.sha256(peer.encode("ascii") + payload).hexdigest()
 
 
-def signing(p2p: P2P, evidence: list[Equivocation] | None = None) -> dict[str, Any]:
+def signing(p2p: P2P, evidence: list[Evidence] | None = None) -> dict[str, Any]:
     """Arguments of an averager; what it proves comes into `evidence`."""
     me = PeerId(p2p.peer_id.to_base58())
     return {
@@ -84,7 +84,7 @@ class Peers:
         self._limits = limits
         self._runner = asyncio.Runner()
         self.run = self._runner.run
-        self.evidence: list[Equivocation] = []
+        self.evidence: list[Evidence] = []
         """What any of them can prove."""
         self.loop_errors: list[dict] = []
         """What reached the event loop's handler of unhandled exceptions."""
@@ -136,7 +136,7 @@ class Peers:
         return tuple((self.list[index].peer_id, weight) for index, weight in enumerate(weights))
 
     @contextlib.contextmanager
-    def using(self, **settings: str) -> Iterator[None]:
+    def using(self, **settings: Any) -> Iterator[None]:
         """Every peer has an averager with other settings meanwhile."""
         usual = [peer.averager for peer in self.list]
 

@@ -5,7 +5,7 @@ from adloco_p2p.core.ledger.desk import Desk
 from adloco_p2p.core.ledger.evidence import standing_problem
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import MAX_STATEMENTS, Decree, Equivocation, Verify
+from adloco_p2p.core.model.ledger_entry import MAX_STATEMENTS, Decree, Evidence, Verify
 from adloco_p2p.core.model.types import Digest, PeerId
 
 MAX_PENDING = 32
@@ -22,9 +22,9 @@ class StatementPool:
     def note(self, decree: Decree, ledger: Ledger) -> str:
         """Keep it, whichever peer passed it on, until the ledger has it. Why it cannot stand there; empty where it can."""
         digest = canonical.digest_once(decree)
-        if digest in self._pending or (isinstance(decree, Equivocation) and self._is_accused(decree)):
+        if digest in self._pending or (isinstance(decree, Evidence) and self._is_accused(decree)):
             return ""
-        if not isinstance(decree, Equivocation) and self._num_statements(decree.signer) >= MAX_PENDING:
+        if not isinstance(decree, Evidence) and self._num_statements(decree.signer) >= MAX_PENDING:
             return f"{MAX_PENDING} statements of {decree.signer} wait for a plan"
         wrong = Desk(ledger, verify=self._verify).problem(decree)
         if not wrong:
@@ -42,15 +42,15 @@ class StatementPool:
         return tuple(in_order(fit[:MAX_STATEMENTS]))
 
     def _num_statements(self, signer: PeerId) -> int:
-        return sum(not isinstance(known, Equivocation) and known.signer == signer for known in self._pending.values())
+        return sum(not isinstance(known, Evidence) and known.signer == signer for known in self._pending.values())
 
-    def _is_accused(self, evidence: Equivocation) -> bool:
+    def _is_accused(self, evidence: Evidence) -> bool:
         """There is evidence about the peer already; one is enough, and bounds what waits by the seats."""
-        return any(isinstance(known, Equivocation) and known.subject == evidence.subject for known in self._pending.values())
+        return any(isinstance(known, Evidence) and known.subject == evidence.subject for known in self._pending.values())
 
 
 def _is_over(decree: Decree, ledger: Ledger) -> bool:
     """It is in the ledger, or can get there no more."""
-    if isinstance(decree, Equivocation):
+    if isinstance(decree, Evidence):
         return bool(standing_problem(decree, ledger))
     return decree.signer not in ledger.plans[-1].signers or ledger.admissions.has(decree)

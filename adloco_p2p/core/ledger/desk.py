@@ -3,7 +3,7 @@
 from adloco_p2p.core.ledger.evidence import evidence_problem
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.signers import change_problem, signers_after
-from adloco_p2p.core.model.ledger_entry import Decree, Equivocation, Statement, Verify
+from adloco_p2p.core.model.ledger_entry import Decree, Evidence, Statement, Verify, WrongSum
 from adloco_p2p.core.model.types import MAX_CHANGES
 
 
@@ -18,11 +18,12 @@ class Desk:
         self._verify = verify
         self._signers = parent.signers
         self._num_changes = len(parent.course.changes)
+        self._has_wrong_sum = False
 
     def problem(self, decree: Decree) -> str:
         """Why it cannot stand in the value; empty where it can. The next one is judged after it."""
-        if isinstance(decree, Equivocation):
-            return evidence_problem(decree, self._ledger, self._verify)
+        if isinstance(decree, Evidence):
+            return self._problem_of_evidence(decree)
         about = f" about {decree.subject}" if decree.subject else ""
         wrong = self._problem_of(decree)
         if wrong:
@@ -30,6 +31,13 @@ class Desk:
         self._signers = signers_after(self._signers, [decree])
         self._num_changes += decree.action == "change"
         return ""
+
+    def _problem_of_evidence(self, evidence: Evidence) -> str:
+        if isinstance(evidence, WrongSum) and self._has_wrong_sum:
+            return f"the evidence about {evidence.subject} is the second wrong sum; a plan carries one, for its size"
+        wrong = evidence_problem(evidence, self._ledger, self._verify)
+        self._has_wrong_sum = self._has_wrong_sum or (isinstance(evidence, WrongSum) and not wrong)
+        return wrong
 
     def _problem_of(self, statement: Statement) -> str:
         if statement.run != self._run or statement.signer not in self._signers:

@@ -1,28 +1,47 @@
 """Whether evidence bans: a pure function of the ledger and of the evidence itself, so every peer finds the same.
 
-No peer's claim counts, and nothing that is only probable: two signatures of the accused exclude each other, or there is no ban.
+No peer's claim counts, and nothing that is only probable: two signatures of the accused exclude each other, or one signs a sum
+that is wrong by the contributions that it names, or there is no ban.
 Only a peer that had a seat in one of the newest plans can be accused, and once: made-up identities cannot fill the ledger with
 evidence against themselves.
 """
 
+import base64
+
+from adloco_p2p.core.ledger import slice_sums
 from adloco_p2p.core.ledger.ledger import ENTRIES_KEPT, Ledger
-from adloco_p2p.core.model.ledger_entry import Equivocation, Verify
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.hash_tree import climb, leaf_hash, shard_hash
+from adloco_p2p.core.model.ledger_entry import (
+    MAX_EVIDENCE_BYTES,
+    Equivocation,
+    Evidence,
+    ProvenSlice,
+    Verify,
+    WrongSum,
+    inputs_digest,
+    receipt_content,
+)
 from adloco_p2p.core.model.types import roster_of
 
 EVIDENCE_ROUNDS = ENTRIES_KEPT // 2
 """Evidence is about one of so many newest plans, which every peer has in memory."""
 
 
-def evidence_problem(evidence: Equivocation, ledger: Ledger, verify: Verify | None) -> str:
+def evidence_problem(evidence: Evidence, ledger: Ledger, verify: Verify | None) -> str:
     """Why the evidence cannot stand in the value after the end of the ledger; empty where it can. `verify`: None where the
     pledges were checked before."""
     wrong = standing_problem(evidence, ledger)
-    return wrong if wrong or verify is None else _equivocation_problem(evidence, verify)
+    if wrong or verify is None:
+        return wrong
+    if isinstance(evidence, WrongSum):
+        return _sum_problem(evidence, verify)
+    return _equivocation_problem(evidence, verify)
 
 
-def standing_problem(evidence: Equivocation, ledger: Ledger) -> str:
+def standing_problem(evidence: Evidence, ledger: Ledger) -> str:
     """Why evidence, however sound, does not ban by the next plan; empty where it may."""
-    about, what = evidence.first, f"the evidence about {evidence.subject}"
+    about, what = evidence.about, f"the evidence about {evidence.subject}"
     if evidence.subject in ledger.admissions.bans():
         return f"{what} bans nobody: the peer is banned already"
     if ledger.admissions.has(evidence):
@@ -48,3 +67,56 @@ def _equivocation_problem(evidence: Equivocation, verify: Verify) -> str:
     if not all(verify(pledge.peer, pledge.payload, pledge.signature) for pledge in (first, second)):
         return f"{what} names a pledge that is not signed by that peer"
     return ""
+
+
+def _sum_problem(evidence: WrongSum, verify: Verify) -> str:
+    """The accused signed the receipt, which is of these inputs and this result; all are proven, and the sum is another one."""
+    what, receipt = f"the evidence about {evidence.subject}", evidence.receipt
+    if canonical.size_once(evidence) > MAX_EVIDENCE_BYTES:
+        return f"{what} has more than {MAX_EVIDENCE_BYTES} bytes"
+    taken = [root for root, factor in zip(evidence.roots, evidence.coefficients, strict=False) if factor != 0]
+    if len(evidence.roots) != len(evidence.coefficients) or not taken or len(taken) != len(evidence.inputs):
+        return f"{what} does not show one slice of each contribution that counts"
+    try:
+        result, shard = _shown(evidence.result, evidence.first)
+        inputs = [_shown(item, evidence.first) for item in evidence.inputs]
+        roots = [
+            climb(shard_hash(evidence.subject, reached), base64.b64decode(item.to_root, validate=True)).hex()
+            for item, (_, reached) in zip(evidence.inputs, inputs, strict=True)
+        ]
+    except ValueError as error:
+        return f"{what} has a proof that is none: {error}"
+    if roots != taken:
+        return f"{what} shows values that are not in the contributions"
+    made_from = inputs_digest(evidence.sent_codec, evidence.mean_codec, evidence.roots, evidence.coefficients)
+    if receipt.kind != "reduction" or receipt.content != receipt_content(made_from, shard):
+        return f"{what} has a receipt of other contributions, or of another result"
+    if not verify(receipt.peer, receipt.payload, receipt.signature):
+        return f"{what} names a receipt that is not signed by that peer"
+    return "" if is_wrong_sum(evidence, [data for data, _ in inputs], result) else f"{what} shows a sum that may be right"
+
+
+def is_wrong_sum(evidence: WrongSum, inputs: list[bytes], result: bytes) -> bool:
+    """Whether no honest reducer makes this result of these inputs. An honest one checks all inputs of its shard, and takes none
+    that cannot be decoded."""
+    if not {evidence.sent_codec, evidence.mean_codec} <= slice_sums.CODES:
+        return False
+    try:
+        sent = [slice_sums.decoded(evidence.sent_codec, data) for data in inputs]
+        have = slice_sums.decoded(evidence.mean_codec, result)
+    except ValueError:
+        return True
+    if any(len(vector) != len(have) for vector in sent):
+        return True
+    try:
+        exact = slice_sums.combined(sent, [factor for factor in evidence.coefficients if factor != 0])
+        wanted = slice_sums.returned(evidence.mean_codec, exact)
+    except OverflowError:
+        return False
+    return wanted is not None and not slice_sums.are_equal(evidence.mean_codec, wanted, have)
+
+
+def _shown(item: ProvenSlice, first: int) -> tuple[bytes, bytes]:
+    """The slice, and the root of its shard. Raises ValueError."""
+    data = base64.b64decode(item.data, validate=True)
+    return data, climb(leaf_hash(first, data), base64.b64decode(item.to_shard, validate=True))

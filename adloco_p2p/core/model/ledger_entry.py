@@ -1,13 +1,26 @@
 """The parts of a ledger: signed reports, proposed values, votes, certificates, and the entries that they make final."""
 
-from collections.abc import Callable
+import hashlib
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le, MaxLen
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.types import MAX_ROSTER, Capacity, Count, Digest, HexDigest, PeerId, Report, RoundPlan, Settings
+from adloco_p2p.core.model.types import (
+    MAX_HOSTS,
+    MAX_ROSTER,
+    Capacity,
+    Count,
+    Digest,
+    HexDigest,
+    PeerId,
+    Report,
+    RoundPlan,
+    Settings,
+)
 
 # --- one slot: the successor of one plan -----------------------------------------------------------------------------
 
@@ -121,13 +134,16 @@ class Statement:
 # --- evidence --------------------------------------------------------------------------------------------------------
 
 
+PledgeKind = Literal["contribution", "products", "reduction"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pledge:
     """What a host bound itself to in one attempt at an average. An honest peer signs one of each kind under a key, ever."""
 
-    kind: Literal["contribution", "reduction"]
-    """contribution: the root of the host's encoded parts, before anything is reduced. reduction, a receipt: from which
-    contributions, with which coefficients, the host made which parts."""
+    kind: PledgeKind
+    """contribution: the root of the host's encoded parts, before anything is reduced. products: the inner products that a
+    reducer computed. reduction, a receipt: from which contributions, with which coefficients, the host made which parts."""
     peer: PeerId
     plan: HexDigest
     round: Count
@@ -151,6 +167,11 @@ class Equivocation:
     """The one with the greater content."""
 
     @property
+    def about(self) -> Pledge:
+        """The round and the plan that the evidence is about."""
+        return self.first
+
+    @property
     def action(self) -> Literal["ban"]:
         return "ban"
 
@@ -168,7 +189,81 @@ class Equivocation:
         return f"signed two pledges about one {self.first.kind} in round {self.first.round}"
 
 
-Decree = Statement | Equivocation
+MAX_SLICE_TEXT, MAX_WAY_TEXT = 1 << 13, 1 << 11
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvenSlice:
+    """A few values of a vector as they were encoded, and the proof that they are in it; see `hash_tree.py`."""
+
+    data: Annotated[str, MaxLen(MAX_SLICE_TEXT)]
+    """Base64."""
+    to_shard: Annotated[str, MaxLen(MAX_WAY_TEXT)]
+    """Base64: from the slice to the root of its shard."""
+    to_root: Annotated[str, MaxLen(MAX_WAY_TEXT)] = ""
+    """Base64: of a contribution, from the shard, under the name of its reducer, to the root."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class WrongSum:
+    """Evidence: by its own receipt a reducer made values that do not follow from the contributions and coefficients that the
+    receipt names. A few values are enough, so the evidence is short and anybody can make them again."""
+
+    receipt: Pledge
+    sent_codec: Annotated[int, Ge(0), Le(255)]
+    mean_codec: Annotated[int, Ge(0), Le(255)]
+    """Codes of the codecs of contributions and of means."""
+    roots: Annotated[tuple[HexDigest, ...], MaxLen(MAX_HOSTS)]
+    """What the contributors committed themselves to, in the order of summation."""
+    coefficients: Annotated[tuple[Annotated[float, Ge(0)], ...], MaxLen(MAX_HOSTS)]
+    first: Count
+    """Index of the first of the values in the vector."""
+    inputs: Annotated[tuple[ProvenSlice, ...], MaxLen(MAX_HOSTS)]
+    """The values in each contribution whose coefficient is not 0."""
+    result: ProvenSlice
+    """The values as the reducer made them."""
+
+    @property
+    def about(self) -> Pledge:
+        """The round and the plan that the evidence is about."""
+        return self.receipt
+
+    @property
+    def action(self) -> Literal["ban"]:
+        return "ban"
+
+    @property
+    def subject(self) -> PeerId:
+        return self.receipt.peer
+
+    @property
+    def serial(self) -> int:
+        """As for an equivocation."""
+        return 0
+
+    @property
+    def reason(self) -> str:
+        return f"returned a sum in round {self.receipt.round} that does not follow from the contributions"
+
+
+MAX_EVIDENCE_BYTES = 1 << 17
+"""Canonical bytes of a wrong sum; a plan carries one, so that it fits into a message."""
+
+
+def inputs_digest(sent_codec: int, mean_codec: int, roots: Sequence[str], coefficients: Sequence[float]) -> Digest:
+    """What an average is made from: contributions, the coefficient of each, and how they and the average are encoded."""
+    head = struct.pack("<BBH", sent_codec, mean_codec, len(roots))
+    data = bytes.fromhex("".join(roots)) + struct.pack(f"<{len(coefficients)}d", *coefficients)
+    return Digest(hashlib.sha256(head + data).hexdigest())
+
+
+def receipt_content(inputs: Digest, shard: bytes) -> Digest:
+    """The content of a reducer's receipt: from these inputs it made the parts under this root."""
+    return Digest(hashlib.sha256(bytes.fromhex(inputs) + shard).hexdigest())
+
+
+Evidence = Equivocation | WrongSum
+Decree = Statement | Evidence
 """What takes or gives back a seat: a signer's statement, or evidence."""
 MAX_STATEMENTS = 16
 """Decrees that one plan carries."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.hash_tree import slice_values
 from adloco_p2p.core.model.types import MAX_HOSTS, Digest, PeerId
 from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.codecs import TensorCodec
@@ -111,6 +112,11 @@ class AllReduceSpec:
     @cached_property
     def mean_codec(self) -> TensorCodec:
         return self.codec.for_mean(len(self.contributors))
+
+    @property
+    def slice_values(self) -> int:
+        """Values in a slice of the hash trees, of contributions as of the result."""
+        return slice_values(max(self.codec.group, self.mean_codec.group))
 
     @property
     def needs_gram(self) -> bool:

@@ -16,7 +16,7 @@ import torch
 from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
-from adloco_p2p.core.model.ledger_entry import Equivocation, Sign, Verify
+from adloco_p2p.core.model.ledger_entry import Evidence, Sign, Verify
 from adloco_p2p.core.model.types import MAX_HOSTS, Digest, PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import AveragingError, LocalProtocolError
 from adloco_p2p.numerics.aggregation.registry import STRICT, rule_named
@@ -29,6 +29,7 @@ from adloco_p2p.swarm.allreduce.gram_barrier import left_out_by
 from adloco_p2p.swarm.allreduce.handshake import HANDLER, Hello, HelloReply, Purpose, failure, refusal
 from adloco_p2p.swarm.allreduce.pledges import Notary, most_pledges_bytes
 from adloco_p2p.swarm.allreduce.receipt_exchange import ReceiptExchange
+from adloco_p2p.swarm.allreduce.recheck import Rechecks
 from adloco_p2p.swarm.allreduce.result_exchange import ResultExchange
 from adloco_p2p.swarm.allreduce.topology import Attempt, AveragingLimits, Surroundings, Topology
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES
@@ -93,11 +94,13 @@ class Averager:
         num_threads: int = 2,
         meter: Meter | None = None,
         members: Callable[[], Collection[PeerId]] = frozenset,
+        recheck: float = 0.0,
         sign: Sign,
         verify: Verify,
-        on_evidence: Callable[[Equivocation], None],
+        on_evidence: Callable[[Evidence], None],
     ) -> None:
-        """`sign`: in this peer's name; `on_evidence` is called with what proves that another peer lied.
+        """`sign`: in this peer's name; `on_evidence` is called with what proves that another peer lied. `recheck`: the rate of
+        `drawn_parts`, for the parts that members make again.
 
         `members`: who has a seat now. The streams of others get few places and little time, except where this peer has
         no seat itself and does not know who has one."""
@@ -115,6 +118,8 @@ class Averager:
             p2p, codec=self._codec, limits=self._limits, pace=pace, meter=self._meter, members=members
         )
         self._receipts = ReceiptExchange(PeerId(p2p.peer_id.to_base58()), self._notary, self._connect)
+        self._keeps_contributions = recheck > 0
+        self._rechecks = Rechecks(rate=recheck, connect=self._connect, pace=pace, on_evidence=on_evidence)
         self._acceptor = StreamAcceptor(
             p2p, HANDLER, self._serve, meter=self._meter, members=members, pace=pace, on_refused=self._note_refusal
         )
@@ -139,6 +144,7 @@ class Averager:
             ),
             local_fault=self._local_fault,
             notary=self._notary,
+            keeps_contributions=self._keeps_contributions,
             on_refused=self._note_refusal,
         )
         await self._acceptor.start()
@@ -159,6 +165,7 @@ class Averager:
         for attempt in tuple(running.values()):
             attempt.close()
         self._receipts.stop()
+        self._rechecks.stop()
         self._around.pool.close()
         self._attempts.wake()
         await self._acceptor.abort(timeout_seconds=_NOTE_SECONDS)
@@ -223,6 +230,8 @@ class Averager:
         self._results.hold(key, result.encoded, round=round, busy=self._attempts.running)
         self._receipts.hold(attempt.spec, result.encoded.receipts)
         self._receipts.show_soon(attempt.spec, result.encoded.receipts)
+        self._rechecks.hold(result.settled)
+        self._rechecks.begin(result.settled, result.encoded.part, self._around.executor)
         self._spawn(self._serve_stragglers(attempt))
         for peer, why in result.left_out.items():
             _LOG.info("averaging.left_out round=%d peer=%s reason=%s", round, peer, why)
@@ -316,9 +325,10 @@ class Averager:
         self._results.forget(key, busy=self._attempts.running)
 
     async def settled(self) -> None:
-        """Until slower members are served and notes are sent; bounded by the deadlines of the averages."""
+        """Until slower members are served, notes are sent and drawn parts are made again; bounded."""
         while self._background:
             await asyncio.wait(self._background)
+        await self._rechecks.settled()
 
     # --- ends ---
 
@@ -398,6 +408,8 @@ class Averager:
                 if not is_stranger:
                     self._receipts.hear(stream.peer, hello.key, payload)
                 stream.close()  # the other end waits for that: what is on its way is lost with a stream
+            case Purpose.RECHECK if not is_stranger and self._keeps_contributions:
+                await self._rechecks.serve(stream, hello)
             case Purpose.ABORT:
                 stream.resume()
                 async with asyncio.timeout(limits.hello_seconds):

@@ -42,7 +42,8 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from adloco_p2p.core.model.types import PeerId, PseudoGradientStatistics
+from adloco_p2p.core.model.ledger_entry import inputs_digest
+from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import AveragingError, RemoteProtocolError, SwarmError
 from adloco_p2p.numerics.aggregation.gram import packed_size
 from adloco_p2p.numerics.aggregation.statistics import gram_statistics
@@ -57,12 +58,13 @@ from adloco_p2p.swarm.allreduce.part_assembly import PartAssembly
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.allreduce.pledges import (
     CommitmentBook,
+    ProductsBook,
     ReceiptBook,
-    inputs_digest,
     most_commitment_bytes,
     most_pledges_bytes,
 )
 from adloco_p2p.swarm.allreduce.result_store import EncodedResult
+from adloco_p2p.swarm.allreduce.settled import Settled
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.allreduce.stream_watch import StreamWatch
 from adloco_p2p.swarm.allreduce.topology import AttemptResult, Surroundings
@@ -99,6 +101,7 @@ class Butterfly:
         self._reduction = ShardReduction(spec, self.me, self._assembly, self._own)
         self._barrier = GramBarrier(spec)
         self._commitments = CommitmentBook(spec, self.me, surroundings.notary)
+        self._products = ProductsBook(spec, surroundings.notary)
         self._receipts = ReceiptBook(spec, surroundings.notary)
         self._remote_contributors = tuple(member for member in spec.contributors if member != self.me)
         self._watch = StreamWatch(surroundings.stall_detector, least_stall_seconds=surroundings.limits.stall_seconds)
@@ -130,6 +133,9 @@ class Butterfly:
             await self._outcome
             if self.me in self._left_out:
                 await self._loop.run_in_executor(self._around.executor, self._assembly.take_back)
+            own: list[bytes] = []
+            if self._own is not None and self._around.keeps_contributions:
+                own = await self._loop.run_in_executor(self._around.executor, self._own.copied)
         finally:
             alarm.cancel()
             self._reduction.release()
@@ -137,9 +143,10 @@ class Butterfly:
             if self._own is not None:
                 self._own.release()
             self._vector = self._vector.new_empty(0)
-        return self._result()
+        return self._result(own)
 
-    def _result(self) -> AttemptResult:
+    def _result(self, own: list[bytes]) -> AttemptResult:
+        """`own`: the own parts as they were sent, where they are kept."""
         spec, barrier, assembly = self.spec, self._barrier, self._assembly
         assert barrier.decision is not None
         parts, binding = [part for shard in spec.shards for part in shard], barrier.binding(self._commitments.roots)
@@ -162,6 +169,16 @@ class Butterfly:
                 names[place]: why for place, why in zip(barrier.decision.left_out, barrier.decision.reasons, strict=True)
             },
             statistics=self._statistics(),
+            settled=Settled(
+                spec=spec,
+                me=self.me,
+                coefficients=barrier.decision.coefficients,
+                roots=tuple(self._commitments.roots),
+                receipts=encoded.receipts,
+                result_roots=assembly.roots,
+                own_leaves=self._commitments.own_leaves,
+                own=own,
+            ),
             residual=assembly.residual,
             upload_bytes_per_second=self._upload_bytes_per_second,
         )
@@ -282,7 +299,7 @@ class Butterfly:
 
         self._adopt_stream(stream, member, is_complete=lambda: not (owes() and (is_new or stream.bytes_received)))
         num_hosts = len(self.spec.contributors)
-        stream.max_control_bytes = max(CONTROL_BYTES, 8 * packed_size(num_hosts), most_pledges_bytes(num_hosts))
+        stream.max_control_bytes = 8 * packed_size(num_hosts) + most_pledges_bytes(1 + len(self.spec.members))
         stream.sink = sink
         stream.send(FrameKind.HELLO, self._hello(lane))
         if self._own is not None:
@@ -301,7 +318,7 @@ class Butterfly:
         if lane == 0:
             self._commitments.take_all(member, await stream.receive(FrameKind.PLEDGES))
         if lane == 0 and self.spec.needs_gram:
-            products = await stream.receive(FrameKind.GRAM)
+            products = self._products.take(member, await stream.receive(FrameKind.GRAM))
             await self._check_own_norm(member, products)
             self._put_products(member, products)
         await sink.wait_for(len(parts))
@@ -446,8 +463,7 @@ class Butterfly:
                 await self._commitments.is_complete.wait()
                 stream.send(FrameKind.PLEDGES, self._commitments.frame())
             if lane == 0 and self.spec.needs_gram:
-                await reduction.is_measured.wait()
-                stream.send(FrameKind.GRAM, reduction.products)
+                stream.send(FrameKind.GRAM, await self._products.own())
             for part in parts:
                 await reduction.is_reduced[reduction.index_of(part)].wait()
                 await stream.send_data(self._assembly.view(part), self._around.pace)
@@ -507,6 +523,7 @@ class Butterfly:
         if not self.spec.needs_gram:
             await self._reduce(index)
         elif await self._reduction.measure(index, self._around.executor):
+            self._products.sign(self.me, self._reduction.products)
             self._put_products(self.me, self._reduction.products)
 
     def _put_products(self, reducer: int, payload: bytes) -> None:
@@ -527,13 +544,21 @@ class Butterfly:
         assert self._barrier.decision is not None
         await self._reduction.reduce(index, self._barrier.decision, self._around.executor)
         if all(is_reduced.is_set() for is_reduced in self._reduction.is_reduced):
-            inputs = inputs_digest(self._commitments.roots, self._barrier.decision.coefficients)
-            self._receipts.sign(self.me, inputs, self._digests_of(self.me))
+            self._receipts.sign(self.me, self._inputs, self._roots_of(self.me), self._products.all)
         self._count_settled()
 
-    def _digests_of(self, reducer: int) -> list[bytes]:
-        """SHA-256 of the reducer's parts that are here."""
-        return [self._assembly.digests[part.index] for part in self.spec.shards[reducer]]
+    @property
+    def _inputs(self) -> Digest:
+        """What the average is made from; once decided."""
+        spec = self.spec
+        assert self._barrier.decision is not None
+        return inputs_digest(
+            spec.codec.code, spec.mean_codec.code, self._commitments.roots, self._barrier.decision.coefficients
+        )
+
+    def _roots_of(self, reducer: int) -> list[bytes]:
+        """Of the reducer's parts that are here."""
+        return [self._assembly.roots[part.index] for part in self.spec.shards[reducer]]
 
     # --- the result ---
 
@@ -547,7 +572,7 @@ class Butterfly:
         if not has_all or self._outcome.done():
             return
         for reducer in self.spec.reducers:
-            self._receipts.check(reducer, self._digests_of(reducer))
+            self._receipts.check(reducer, self._inputs, self._roots_of(reducer), self._products.all)
         self._outcome.set_result(None)
 
     # --- who is to blame ---

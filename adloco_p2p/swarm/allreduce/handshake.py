@@ -13,7 +13,7 @@ from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES
 
-HANDLER = "adloco.average.5"
+HANDLER = "adloco.average.6"
 """Name of the binary stream handler; ends in the version, so that other versions cannot meet."""
 MAX_SUSPECTS = 16
 """Suspects that one note names."""
@@ -21,7 +21,7 @@ MAX_SUSPECTS = 16
 _HELLO = struct.Struct("<4sBBBB32s32sQI")
 THROUGHPUT = struct.Struct("<Qd")  # bytes, seconds: how fast a member's first parts came, as the reducer saw it
 _MAGIC = b"ADLO"
-_VERSION = 5
+_VERSION = 6
 
 
 class Purpose(IntEnum):
@@ -29,6 +29,8 @@ class Purpose(IntEnum):
     ABORT = 2
     RECEIPTS = 3
     """The sender shows the receipts that it got, so that a reducer cannot give two."""
+    RECHECK = 4
+    """The sender makes parts again, and asks for what the receiver contributed to them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

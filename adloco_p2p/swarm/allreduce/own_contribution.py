@@ -3,26 +3,34 @@
 For float32 the encoded parts are views of the vector and cost nothing; every other codec's are kept until the attempt is over.
 """
 
-import hashlib
 from collections.abc import Sequence
 from math import fsum
 
 import torch
 
+from adloco_p2p.core.model.hash_tree import shard_hash, tree_root
 from adloco_p2p.core.model.types import Digest
 from adloco_p2p.numerics.aggregation.gram import partial_gram
-from adloco_p2p.numerics.digest import chunk_digest
+from adloco_p2p.numerics.codecs import Buffer
+from adloco_p2p.numerics.part_tree import part_root
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 
 
-def shard_digest(leaves: Sequence[bytes]) -> bytes:
-    """Of the hashes of one reducer's parts; 32 bytes."""
-    return hashlib.sha256(b"".join(leaves)).digest()
+def root_of(spec: AllReduceSpec, shards: Sequence[bytes]) -> Digest:
+    """What commits to a contribution: of the roots of all shards. A reducer checks its own parts against it with those of the
+    other shards."""
+    named = [shard_hash(peer, shard) for peer, shard in zip(spec.members, shards, strict=True)]
+    return Digest(tree_root(named).hex())
 
 
-def root_of(shards: Sequence[bytes]) -> Digest:
-    """What commits to a contribution. A reducer checks its own parts against it with the digests of the other shards."""
-    return Digest(hashlib.sha256(b"".join(shards)).hexdigest())
+def sent_root(spec: AllReduceSpec, part: Part, data: Buffer) -> bytes:
+    """Of a part as it was sent; 32 bytes. Raises RemoteProtocolError."""
+    return part_root(spec.codec, data, first=part.first, size=part.size, length=spec.slice_values)
+
+
+def mean_root(spec: AllReduceSpec, part: Part, data: Buffer) -> bytes:
+    """Of a part of the result; 32 bytes."""
+    return part_root(spec.mean_codec, data, first=part.first, size=part.size, length=spec.slice_values)
 
 
 class OwnContribution:
@@ -46,8 +54,12 @@ class OwnContribution:
         return known
 
     def leaves(self) -> tuple[tuple[bytes, ...], ...]:
-        """SHA-256 of every encoded part, by reducer."""
-        return tuple(tuple(chunk_digest(self.encoded(part)) for part in shard) for shard in self._spec.shards)
+        """The root of every encoded part, by reducer."""
+        return tuple(tuple(sent_root(self._spec, part, self.encoded(part)) for part in shard) for shard in self._spec.shards)
+
+    def copied(self) -> "list[bytes]":
+        """Every encoded part, by its index, for as long as the caller likes."""
+        return [bytes(self.encoded(part)) for shard in self._spec.shards for part in shard]
 
     def sqnorm(self, reducer: int) -> float:
         """norm2 of the parts of one reducer as the others decode them, to the bit as the reducer computes it: the diagonal

@@ -9,7 +9,7 @@ import torch
 from adloco_p2p.numerics.digest import chunk_digest
 from adloco_p2p.numerics.reduction import part_statistics
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
-from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
+from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution, mean_root
 
 
 class PartAssembly:
@@ -28,6 +28,8 @@ class PartAssembly:
         self.averaged, self.encoded = averaged, encoded
         self.digests: list[bytes] = [b""] * spec.num_parts
         """SHA-256 of every encoded part."""
+        self.roots: list[bytes] = [b""] * spec.num_parts
+        """And the root of its slices, which the receipt of its reducer is about."""
         self.sums: list[tuple[float, float, float]] = [(0.0, 0.0, 0.0)] * spec.num_parts
         """See `part_statistics`; zeros where the Gram matrix says it all."""
         self.residual = torch.empty_like(averaged) if own is not None and spec.codec.needs_feedback else None
@@ -43,6 +45,7 @@ class PartAssembly:
         """Put a decoded part, whose bytes are in its `view`, in place."""
         self.averaged[part.first : part.first + part.size] = values
         self.digests[part.index] = chunk_digest(self.view(part))
+        self.roots[part.index] = mean_root(self._spec, part, self.view(part))
         transmitted = None
         if self._own is not None and (self.residual is not None or not self._spec.needs_gram):
             transmitted = self._spec.codec.decode(self._own.encoded(part))

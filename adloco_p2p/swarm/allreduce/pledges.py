@@ -1,12 +1,16 @@
-"""What the members of one attempt bind themselves to: contributors by a root over their parts, reducers by receipts.
+"""What the members of one attempt bind themselves to: contributors by a root over their parts, reducers by what they measure
+and by receipts.
 
 Every contributor signs the root of its encoded parts and sends it to every reducer, with the hashes of that reducer's parts; a
 reducer reduces nothing before it has the roots of all, and only parts that hash to them. Every reducer passes the signed roots
 on to every member, so all members compare the roots that a contributor sent to each reducer. The roots are part of the
 result's digest: hosts that saw different ones cannot commit one average.
 
-Two signed roots of one contributor, or two receipts of one reducer, are evidence, which anybody can check. What is not signed
-by the accused itself is none: then the attempt fails with a suspect, as for any other fault.
+Inner products are signed, too, where a rule needs them, and a receipt names those that its reducer decided by: so all members
+of an attempt that ends have decided by the same ones, and a receipt is about the coefficients that every member has.
+
+Two signed roots of one contributor, or two receipts or two products of one reducer, are evidence, which anybody can check. What
+is not signed by the accused itself is none: then the attempt fails with a suspect, as for any other fault.
 """
 
 import asyncio
@@ -14,21 +18,23 @@ import hashlib
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_types import MaxLen
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Equivocation, Pledge, Sign, Verify
+from adloco_p2p.core.model.hash_tree import tree_root
+from adloco_p2p.core.model.ledger_entry import Equivocation, Evidence, Pledge, PledgeKind, Sign, Verify, receipt_content
 from adloco_p2p.core.model.types import MAX_HOSTS, Digest, HexDigest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import AveragingError, RemoteProtocolError
 from adloco_p2p.numerics.reduction import BadPart
 from adloco_p2p.swarm.allreduce.allreduce_spec import MAX_PARTS, AllReduceSpec, Part
-from adloco_p2p.swarm.allreduce.own_contribution import root_of, shard_digest
+from adloco_p2p.swarm.allreduce.own_contribution import root_of
 
 _PLEDGE_BYTES = 2048
 """More than a pledge takes in canonical form."""
+_LENGTH = struct.Struct("<H")
 _DIGEST_BYTES = 68
 """Of a digest in a list, in canonical form."""
 
@@ -39,19 +45,19 @@ class Commitment:
 
     pledge: Pledge
     shards: Annotated[tuple[HexDigest, ...], MaxLen(MAX_HOSTS)]
-    """See `shard_digest`, by reducer; together they are the root."""
+    """Roots of the shards, by reducer; together they are the root."""
     leaves: Annotated[tuple[HexDigest, ...], MaxLen(MAX_PARTS)]
-    """SHA-256 of each part of this reducer."""
+    """Root of each part of this reducer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """A reducer's pledge, and the one of its two halves that a member cannot compute itself."""
+    """A reducer's pledge, and those by which it decided: a member that was told other products has other coefficients, by no
+    fault of the reducer."""
 
     pledge: Pledge
-    inputs: HexDigest
-    """See `inputs_digest`. A member that decided by other products than this reducer got has other ones, by no fault of the
-    reducer."""
+    products: Annotated[tuple[Pledge, ...], MaxLen(MAX_HOSTS)]
+    """Of all reducers, in order; none under a rule that needs no products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,27 +82,16 @@ def decode_pledges(payload: bytes, num_members: int) -> tuple[Pledge, ...]:
     return decode(Pledges, payload, max_bytes=most_pledges_bytes(num_members)).pledges
 
 
-def inputs_digest(roots: Sequence[Digest], coefficients: Sequence[float]) -> Digest:
-    """What an average is made from: contributions, and the coefficient of each."""
-    data = bytes.fromhex("".join(roots)) + struct.pack(f"<{len(coefficients)}d", *coefficients)
-    return Digest(hashlib.sha256(data).hexdigest())
-
-
-def receipt_content(inputs: Digest, parts: Sequence[bytes]) -> Digest:
-    """The content of a reducer's receipt: from these inputs it made these parts (SHA-256 of each)."""
-    return Digest(hashlib.sha256(bytes.fromhex(inputs) + b"".join(parts)).hexdigest())
-
-
 class Notary:
     """Makes and checks the pledges of one peer's attempts, and hands out the evidence that it meets."""
 
-    def __init__(self, own_peer: PeerId, *, sign: Sign, verify: Verify, on_evidence: Callable[[Equivocation], None]) -> None:
+    def __init__(self, own_peer: PeerId, *, sign: Sign, verify: Verify, on_evidence: Callable[[Evidence], None]) -> None:
         self._own_peer = own_peer
         self._sign = sign
         self._verify = verify
         self._on_evidence = on_evidence
 
-    def pledge(self, spec: AllReduceSpec, kind: Literal["contribution", "reduction"], content: Digest) -> Pledge:
+    def pledge(self, spec: AllReduceSpec, kind: PledgeKind, content: Digest) -> Pledge:
         """This peer's."""
         plan, own = spec.plan, self._own_peer
         unsigned = Pledge(kind=kind, peer=own, plan=plan, round=spec.round, key=spec.key, content=content, signature="")
@@ -114,16 +109,19 @@ class Notary:
         first, second = sorted((one, other), key=lambda pledge: pledge.content)
         self._on_evidence(Equivocation(first=first, second=second))
 
-    def compare_receipts(self, known: Sequence[Pledge], told: Sequence[Pledge]) -> None:
-        """Receipts of one attempt as this peer got them, checked, and as another member says it did."""
-        held = {receipt.peer: receipt for receipt in known}
-        for receipt in told:
-            own = held.get(receipt.peer)
-            if own is None or own.content == receipt.content:
+    def compare(self, known: Sequence[Pledge], told: Sequence[Pledge]) -> tuple[PeerId, ...]:
+        """Pledges of one kind about one attempt as this peer got them, checked, and as another member says it did. Returns the
+        peers that signed two."""
+        held, liars = {pledge.peer: pledge for pledge in known}, []
+        for pledge in told:
+            own = held.get(pledge.peer)
+            if own is None or own.content == pledge.content:
                 continue
-            is_comparable = replace(own, content=receipt.content, signature=receipt.signature) == receipt
-            if is_comparable and self._verify(receipt.peer, receipt.payload, receipt.signature):
-                self.accuse(own, receipt)
+            is_comparable = replace(own, content=pledge.content, signature=pledge.signature) == pledge
+            if is_comparable and self._verify(pledge.peer, pledge.payload, pledge.signature):
+                self.accuse(own, pledge)
+                liars.append(pledge.peer)
+        return tuple(liars)
 
 
 class CommitmentBook:
@@ -136,8 +134,9 @@ class CommitmentBook:
         self._notary = notary
         self._pledges: dict[int, Pledge] = {}
         self._leaves: dict[int, tuple[bytes, ...]] = {}
-        """By contributor: hashes of its parts for this reducer."""
-        self._own_leaves: tuple[tuple[bytes, ...], ...] = ()
+        """By contributor: roots of its parts for this reducer."""
+        self.own_leaves: tuple[tuple[bytes, ...], ...] = ()
+        """Roots of the own parts, by reducer; none of a member that only receives."""
         self._has_own = asyncio.Event()
 
     @property
@@ -151,13 +150,13 @@ class CommitmentBook:
         return tuple(member for member in self._spec.contributors if member not in self._leaves)
 
     def leaf(self, member: int, part: Part) -> bytes:
-        """SHA-256 that a contribution to one of this reducer's parts must have; only when complete."""
+        """Root that a contribution to one of this reducer's parts must have; only when complete."""
         return self._leaves[member][part.index - self._spec.shards[self._me][0].index]
 
     def commit_own(self, leaves: tuple[tuple[bytes, ...], ...]) -> None:
         """Sign the root of the own parts; `leaves` are those of `OwnContribution`."""
-        self._own_leaves = leaves
-        root = root_of([shard_digest(shard) for shard in leaves])
+        self.own_leaves = leaves
+        root = root_of(self._spec, [tree_root(shard) for shard in leaves])
         self._put(self._me, self._notary.pledge(self._spec, "contribution", root), leaves[self._me])
         self._has_own.set()
 
@@ -166,8 +165,8 @@ class CommitmentBook:
         await self._has_own.wait()
         commitment = Commitment(
             pledge=self._pledges[self._me],
-            shards=tuple(Digest(shard_digest(shard).hex()) for shard in self._own_leaves),
-            leaves=tuple(Digest(leaf.hex()) for leaf in self._own_leaves[reducer]),
+            shards=tuple(Digest(tree_root(shard).hex()) for shard in self.own_leaves),
+            leaves=tuple(Digest(leaf.hex()) for leaf in self.own_leaves[reducer]),
         )
         return canonical.encode(commitment)
 
@@ -182,7 +181,7 @@ class CommitmentBook:
         shards = [bytes.fromhex(digest) for digest in commitment.shards]
         leaves = tuple(bytes.fromhex(digest) for digest in commitment.leaves)
         is_whole = len(shards) == len(spec.members) and len(leaves) == len(spec.shards[me])
-        if not is_whole or shard_digest(leaves) != shards[me] or root_of(shards) != commitment.pledge.content:
+        if not is_whole or tree_root(leaves) != shards[me] or root_of(spec, shards) != commitment.pledge.content:
             raise BadPart(member, "a commitment whose hashes are not those of its root")
         self._put(member, commitment.pledge, leaves)
 
@@ -217,6 +216,51 @@ class CommitmentBook:
             self.is_complete.set()
 
 
+class ProductsBook:
+    """The pledges about inner products of one attempt's reducers, on one member. None under a rule that needs no products."""
+
+    def __init__(self, spec: AllReduceSpec, notary: Notary) -> None:
+        self._spec, self._notary = spec, notary
+        self._pledges: dict[int, Pledge] = {}
+        self._own = b""
+        self._has_own = asyncio.Event()
+
+    @property
+    def all(self) -> tuple[Pledge, ...]:
+        """In the order of the reducers; only once all are here."""
+        return tuple(self._pledges[reducer] for reducer in self._spec.reducers) if self._spec.needs_gram else ()
+
+    def sign(self, me: int, products: bytes) -> None:
+        """The own ones are computed."""
+        self._pledges[me] = self._notary.pledge(self._spec, "products", _content_of(products))
+        pledge = canonical.encode(self._pledges[me])
+        self._own = _LENGTH.pack(len(pledge)) + pledge + products
+        self._has_own.set()
+
+    async def own(self) -> bytes:
+        """As the members get them, once they are signed."""
+        await self._has_own.wait()
+        return self._own
+
+    def take(self, reducer: int, payload: bytes) -> bytes:
+        """A reducer's products, which it signed. Raises BadPart."""
+        begin = _LENGTH.size
+        try:
+            end = begin + (_LENGTH.unpack_from(payload)[0] if len(payload) >= begin else 0)
+            pledge = decode(Pledge, payload[begin:end], max_bytes=_PLEDGE_BYTES)
+            self._notary.check(self._spec, pledge, "products", self._spec.members[reducer])
+            if pledge.content != _content_of(payload[end:]):
+                raise RemoteProtocolError("a pledge about other products")
+        except RemoteProtocolError as error:
+            raise BadPart(reducer, f"products without a pledge: {error}") from None
+        self._pledges[reducer] = pledge
+        return payload[end:]
+
+
+def _content_of(products: bytes) -> Digest:
+    return Digest(hashlib.sha256(products).hexdigest())
+
+
 class ReceiptBook:
     """The receipts of one attempt's reducers, on one member."""
 
@@ -239,10 +283,10 @@ class ReceiptBook:
         """In the order of the reducers; only when complete."""
         return tuple(self._receipts[reducer].pledge for reducer in self._spec.reducers)
 
-    def sign(self, me: int, inputs: Digest, parts: Sequence[bytes]) -> None:
-        """All own parts are made; `parts` are their SHA-256."""
-        pledge = self._notary.pledge(self._spec, "reduction", receipt_content(inputs, parts))
-        self._receipts[me] = Receipt(pledge=pledge, inputs=inputs)
+    def sign(self, me: int, inputs: Digest, parts: Sequence[bytes], products: tuple[Pledge, ...]) -> None:
+        """All own parts are made; `parts` are their roots."""
+        pledge = self._notary.pledge(self._spec, "reduction", receipt_content(inputs, tree_root(parts)))
+        self._receipts[me] = Receipt(pledge=pledge, products=products)
         self._own = canonical.encode(self._receipts[me])
         self._has_own.set()
 
@@ -254,14 +298,19 @@ class ReceiptBook:
     def take(self, reducer: int, payload: bytes) -> None:
         """A reducer's receipt. Raises BadPart."""
         try:
-            receipt = decode(Receipt, payload, max_bytes=_PLEDGE_BYTES)
+            receipt = decode(Receipt, payload, max_bytes=most_pledges_bytes(1 + len(self._spec.members)))
             self._notary.check(self._spec, receipt.pledge, "reduction", self._spec.members[reducer])
         except RemoteProtocolError as error:
             raise BadPart(reducer, f"no receipt: {error}") from None
         self._receipts[reducer] = receipt
 
-    def check(self, reducer: int, parts: Sequence[bytes]) -> None:
-        """The receipt is about the parts that this member holds; `parts` are their SHA-256. Raises BadPart."""
+    def check(self, reducer: int, inputs: Digest, parts: Sequence[bytes], products: tuple[Pledge, ...]) -> None:
+        """The receipt is about what this member decided and the parts that it holds; `parts` are their roots, `products` the
+        pledges that it decided by. Raises BadPart; AveragingError where a third peer told the two different products."""
         receipt = self._receipts[reducer]
-        if receipt.pledge.content != receipt_content(receipt.inputs, parts):
-            raise BadPart(reducer, "a receipt that is not about the parts that it sent")
+        if receipt.pledge.content == receipt_content(inputs, tree_root(parts)):
+            return
+        liars = self._notary.compare(products, receipt.products)
+        if liars:
+            raise AveragingError(f"{', '.join(liars)} told two members different products", suspects=liars)
+        raise BadPart(reducer, "a receipt that is not about the contributions and the parts that it sent")

@@ -46,14 +46,14 @@ class ReceiptExchange:
             self._held.popitem(last=False)
         for key, teller in tuple(self._told):
             if key == spec.key:
-                self._notary.compare_receipts(receipts, self._told.pop((key, teller)))
+                self._notary.compare(receipts, self._told.pop((key, teller)))
 
     def hear(self, teller: PeerId, key: Digest, payload: bytes) -> None:
         """Another member shows the receipts that it got. Raises RemoteProtocolError."""
         told = decode_pledges(payload, MAX_HOSTS)
         held = self._held.get(key)
         if held is not None:
-            self._notary.compare_receipts(held, told)
+            self._notary.compare(held, told)
             return
         self._told[key, teller] = told
         while len(self._told) > _TOLD_KEPT:

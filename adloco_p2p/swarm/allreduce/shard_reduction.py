@@ -10,14 +10,14 @@ from concurrent.futures import Executor
 
 import numpy as np
 
+from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
 from adloco_p2p.numerics.aggregation.rule import Decision
 from adloco_p2p.numerics.codecs import Buffer
-from adloco_p2p.numerics.digest import chunk_digest
 from adloco_p2p.numerics.reduction import BadPart, combination, decoded_parts
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.gram_barrier import encode_products
-from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
+from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution, sent_root
 from adloco_p2p.swarm.allreduce.part_assembly import PartAssembly
 
 
@@ -34,7 +34,6 @@ class ShardReduction:
         """Parts whose inner products are known."""
         self.products = b""
         """Encoded inner products of the whole shard."""
-        self.is_measured = asyncio.Event()
         self._spec, self._me = spec, me
         self._assembly = assembly
         self._own = own
@@ -61,12 +60,16 @@ class ShardReduction:
 
     async def check(self, index: int, leaf: Callable[[int, Part], bytes], executor: Executor) -> None:
         """The contributions to one part, which are all here, are those that their senders committed themselves to: `leaf` is
-        the hash that each must have. Raises BadPart."""
+        the root that each must have. Raises BadPart."""
         part, inbox = self.parts[index], self._inbox[index]
 
         def check() -> None:
             for member, room in inbox.items():
-                if chunk_digest(room.data[: part.num_sent_bytes]) != leaf(member, part):
+                try:
+                    root = sent_root(self._spec, part, room.data[: part.num_sent_bytes])
+                except RemoteProtocolError as error:
+                    raise BadPart(member, str(error)) from None
+                if root != leaf(member, part):
                     raise BadPart(member, "a part that it did not commit itself to")
 
         await asyncio.get_running_loop().run_in_executor(executor, check)
@@ -85,7 +88,6 @@ class ShardReduction:
         num_hosts = len(self._spec.contributors)
         gram = summed_gram(self._grams, num_hosts)
         self.products = encode_products([gram[row][column] for row in range(num_hosts) for column in range(row + 1)])
-        self.is_measured.set()
         return True
 
     async def reduce(self, index: int, decision: Decision, executor: Executor) -> None:

@@ -17,6 +17,7 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply
 from adloco_p2p.swarm.allreduce.pledges import Notary
 from adloco_p2p.swarm.allreduce.result_store import EncodedResult
+from adloco_p2p.swarm.allreduce.settled import Settled
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, Pacing
 from adloco_p2p.swarm.transport.stall_detector import StallDetector
 from adloco_p2p.swarm.transport.stream_pool import StreamPool
@@ -69,6 +70,8 @@ class Surroundings:
     local_fault: Callable[[], Awaitable[str | None]]
     """What is wrong with this peer's own network daemon, if anything."""
     notary: Notary
+    keeps_contributions: bool
+    """Whether what a member sent is kept after an attempt, for those that make parts again."""
     on_refused: Callable[[PeerId, str], None]
     """Called with the refused peer and the reason."""
 
@@ -84,6 +87,8 @@ class AttemptResult:
     left_out: dict[PeerId, str]
     """Contributors whose vectors the aggregation rule left out, and why."""
     statistics: PseudoGradientStatistics
+    settled: Settled
+    """For those that make parts again."""
     residual: torch.Tensor | None
     """float32 [P]: this member's vector minus what of it the others could use; none where nothing is lost."""
     upload_bytes_per_second: float

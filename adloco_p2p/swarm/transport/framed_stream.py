@@ -67,6 +67,7 @@ class FrameKind(IntEnum):
     COMMITMENT = 10
     PLEDGES = 11
     RECEIPT = 12
+    PROOF = 13
 
 
 _KINDS = frozenset(int(kind) for kind in FrameKind)

@@ -15,7 +15,9 @@ from adloco_p2p.numerics.codecs import CODECS, codec_named
 from adloco_p2p.swarm.allreduce import butterfly
 from adloco_p2p.swarm.allreduce.averager import Averaged
 from adloco_p2p.swarm.allreduce.gram_barrier import decode_products, encode_products, left_out_by
+from adloco_p2p.swarm.allreduce.pledges import ProductsBook
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
+from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind
 from tests.swarm.averaging_peers import Peers, key_of, kill
 
 SIZE = 20_003
@@ -182,16 +184,8 @@ def test_a_reducer_that_withholds_its_products_is_named_at_the_deadline(peers: P
 def test_malformed_products_name_their_reducer(peers: Peers, monkeypatch: pytest.MonkeyPatch, payload: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         decode_products(payload, 4)
-    measure = ShardReduction.measure
-
-    async def lying(self: ShardReduction, index: int, executor: object) -> bool:
-        is_last = await measure(self, index, executor)  # type: ignore[arg-type]
-        if is_last and self._me == 1:
-            self.products = payload
-            return False  # it goes on waiting
-        return is_last
-
-    monkeypatch.setattr(ShardReduction, "measure", lying)
+    sign = ProductsBook.sign
+    monkeypatch.setattr(ProductsBook, "sign", lambda self, me, products: sign(self, me, payload if me == 1 else products))
     with peers.using(aggregation="clip"):
         results = peers.average("malformed", alike(4), (1,) * 4)
     for host in (0, 2, 3):
@@ -199,22 +193,34 @@ def test_malformed_products_name_their_reducer(peers: Peers, monkeypatch: pytest
         assert "deadline" not in str(results[host])
 
 
-def test_hosts_that_were_told_different_products_hold_different_results(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reducer that lies to one member only: the bytes of all parts may be the same, the digests are not."""
-    put = butterfly.Butterfly._put_products
+def test_a_reducer_that_signs_two_products_is_proven_a_liar(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lies to one member only: by the receipts of the others that one finds out, and they by its own."""
+    send = FramedStream.send
 
-    def hear(self: butterfly.Butterfly, reducer: int, payload: bytes) -> None:
-        if self.me == 3 and reducer == 0:
-            first, *others = struct.unpack("<10d", payload)
-            payload = struct.pack("<10d", first * (1 + 1e-12), *others)
-        put(self, reducer, payload)
+    def sending(self: FramedStream, kind: FrameKind, payload: bytes | memoryview = b"") -> None:
+        if kind == FrameKind.GRAM and payload == true.get("frame") and self.peer == peers[3].peer_id:
+            payload = true["other"]
+        send(self, kind, payload)
 
-    monkeypatch.setattr(butterfly.Butterfly, "_put_products", hear)
-    with peers.using(aggregation="robust"):
+    def signing(self: ProductsBook, me: int, products: bytes) -> None:
+        if me == 0:
+            first, *others = struct.unpack("<10d", products)
+            sign(self, me, struct.pack("<10d", first * 2, *others))
+            true["other"] = self._own
+        sign(self, me, products)
+        if me == 0:
+            true["frame"] = self._own
+
+    sign, true = ProductsBook.sign, dict[str, bytes]()
+    monkeypatch.setattr(FramedStream, "send", sending)
+    monkeypatch.setattr(ProductsBook, "sign", signing)
+    peers.evidence.clear()
+    with peers.using(aggregation="clip"):
         results = peers.average("two stories", alike(4), (1,) * 4)
-    assert all(isinstance(result, Averaged) for result in results), results
-    digests = [result.digest for result in results]  # type: ignore[union-attr]
-    assert digests[0] == digests[1] == digests[2] != digests[3]
+    assert all(suspects_of(results[host]) == (peers[0].peer_id,) for host in (1, 2, 3)), results
+    assert {found.subject for found in peers.evidence} == {peers[0].peer_id}
+    assert {found.about.kind for found in peers.evidence} == {"products"}
+    peers.evidence.clear()
 
 
 def test_a_contribution_that_is_not_finite_is_named_before_the_decision(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Equivocation, Pledge
+from adloco_p2p.core.model.hash_tree import tree_root
+from adloco_p2p.core.model.ledger_entry import Equivocation, Pledge, inputs_digest, receipt_content
 from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import AveragingError
@@ -23,9 +24,9 @@ from adloco_p2p.swarm.allreduce import butterfly, pledges
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.averager import Averaged
 from adloco_p2p.swarm.allreduce.gram_barrier import diagonal_of, encode_products
-from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution, root_of, shard_digest
+from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution, root_of, sent_root
 from adloco_p2p.swarm.allreduce.part_assembly import PartAssembly
-from adloco_p2p.swarm.allreduce.pledges import Commitment, CommitmentBook, Notary, ReceiptBook, inputs_digest, receipt_content
+from adloco_p2p.swarm.allreduce.pledges import Commitment, CommitmentBook, Notary, ReceiptBook
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from tests.swarm.averaging_peers import Peers, key_of, sign
 
@@ -83,22 +84,30 @@ def spec_of(*, size: int = 10, codec: str = "float32", part_bytes: int = 8) -> A
     )
 
 
-def test_a_root_is_the_hash_of_the_hashes_of_each_reducers_parts() -> None:
+def hashed(*pieces: bytes) -> bytes:
+    return hashlib.sha256(b"".join(pieces)).digest()
+
+
+def test_a_root_is_that_of_a_tree_over_slices_parts_and_the_names_of_reducers() -> None:
     values = struct.unpack("<10f", struct.pack("<10f", *[0.5 * number for number in range(10)]))
-    own = OwnContribution(spec_of(), torch.tensor(values))
-    leaves = [hashlib.sha256(struct.pack("<2f", *values[first : first + 2])).digest() for first in (0, 2, 4, 6, 8)]
+    spec = spec_of()
+    own = OwnContribution(spec, torch.tensor(values))
+    leaves = [
+        hashed(b"\0", struct.pack("<Q", first), struct.pack("<2f", *values[first : first + 2])) for first in (0, 2, 4, 6, 8)
+    ]
     shards = [leaves[:2], leaves[2:3], leaves[3:]]
     assert own.leaves() == tuple(tuple(shard) for shard in shards)
-    tables = [hashlib.sha256(b"".join(shard)).digest() for shard in shards]
-    assert [shard_digest(shard) for shard in shards] == tables
-    assert root_of(tables) == hashlib.sha256(b"".join(tables)).hexdigest()
+    tables = [hashed(b"\1", *shards[0]), *shards[1], hashed(b"\1", *shards[2])]
+    assert [tree_root(shard) for shard in shards] == tables
+    tops = [hashed(b"\2", peer.encode("ascii"), b"\0", table) for peer, table in zip(MEMBERS, tables, strict=True)]
+    assert root_of(spec, tables) == hashed(b"\1", hashed(b"\1", *tops[:2]), tops[2]).hex()
 
 
-def test_a_receipt_names_roots_coefficients_and_parts() -> None:
-    roots, parts = [Digest("a" * 64), Digest("b" * 64)], [bytes(32), bytes([1]) * 32]
-    inputs = hashlib.sha256(bytes.fromhex("a" * 64 + "b" * 64) + struct.pack("<2d", 0.25, 0.75)).digest()
-    assert inputs_digest(roots, (0.25, 0.75)) == inputs.hex()
-    assert receipt_content(Digest(inputs.hex()), parts) == hashlib.sha256(inputs + parts[0] + parts[1]).hexdigest()
+def test_a_receipt_names_codecs_roots_coefficients_and_parts() -> None:
+    roots, shard = [Digest("a" * 64), Digest("b" * 64)], bytes([1]) * 32
+    inputs = hashed(b"\x05\x04\x02\0", bytes.fromhex("a" * 64 + "b" * 64), struct.pack("<2d", 0.25, 0.75))
+    assert inputs_digest(5, 4, roots, (0.25, 0.75)) == inputs.hex()
+    assert receipt_content(Digest(inputs.hex()), shard) == hashed(inputs, shard).hex()
 
 
 @pytest.mark.parametrize("codec", [codec.name for codec in CODECS])
@@ -290,7 +299,7 @@ def test_a_contributor_that_commits_itself_to_two_things_is_proven_a_liar(
             return frame
         told = decode(Commitment, frame, max_bytes=1 << 20)
         shards = (*told.shards[:3], Digest("f" * 64))  # the hashes of this reducer's parts are true
-        root = root_of([bytes.fromhex(digest) for digest in shards])
+        root = root_of(self._spec, [bytes.fromhex(digest) for digest in shards])
         return altered(frame, shards=shards, pledge=self._notary.pledge(self._spec, "contribution", root))
 
     monkeypatch.setattr(CommitmentBook, "own_frame", lying)
@@ -332,16 +341,16 @@ def test_a_reducer_that_gives_two_members_two_results_is_proven_a_liar(peers: Pe
         if not is_cheated.get():
             return frame
         receipt = decode(pledges.Receipt, frame, max_bytes=1 << 20)
-        given = [hashlib.sha256(looking(attempts[1], part)).digest() for part in self._spec.shards[1]]
-        made = self._notary.pledge(self._spec, "reduction", receipt_content(receipt.inputs, given))
+        given = [sent_root(self._spec, part, looking(attempts[1]._assembly, part)) for part in self._spec.shards[1]]
+        made = self._notary.pledge(self._spec, "reduction", receipt_content(attempts[1]._inputs, tree_root(given)))
         return canonical.encode(replace(receipt, pledge=made))
 
-    attempts: dict[int, PartAssembly] = {}
+    attempts: dict[int, butterfly.Butterfly] = {}
     begin = butterfly.Butterfly.__init__
 
     def beginning(self: butterfly.Butterfly, *arguments: object) -> None:
         begin(self, *arguments)  # type: ignore[arg-type]
-        attempts[self.me] = self._assembly
+        attempts[self.me] = self
 
     monkeypatch.setattr(butterfly.Butterfly, "__init__", beginning)
     monkeypatch.setattr(butterfly.Butterfly, "_serve_member", serving)

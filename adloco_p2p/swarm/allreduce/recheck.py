@@ -1,0 +1,186 @@
+"""Parts of ended averages, made again by other members: a reducer cannot return one wrong sum to everybody.
+
+When an average has ended here, every reducer is bound by its receipt and every contributor by its root, and each member draws a
+few parts that others reduced (`recheck_draw.py`). It fetches the contributions to them from the contributors, which keep theirs
+until an average of a later round has ended, checks them against the roots, makes the sums again, and compares the values. A
+slice of a sum that is another one, with the same slice of the contributions and their proofs, is evidence.
+
+    checker --HELLO, WANT (a part)--> contributor --PROOF, DATA (the part), NOTE--> checker --WANT ...
+
+Contributors are asked, because a reducer that lied would withhold what proves it. It can withhold its own contribution to its
+own part all the same: a part that cannot be made again is logged, with the peer that did not show it, and bans nobody.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import secrets
+import struct
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.ledger_entry import Evidence
+from adloco_p2p.core.model.recheck_draw import drawn_parts
+from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.decode import decode
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.swarm.allreduce.allreduce_spec import Part
+from adloco_p2p.swarm.allreduce.handshake import Hello, Purpose
+from adloco_p2p.swarm.allreduce.part_sink import PartSink
+from adloco_p2p.swarm.allreduce.settled import MAX_PROOF_BYTES, PartProof, Settled, ShownPart
+from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, Pacing, StreamLost
+
+_LOG = logging.getLogger(__name__)
+_CONNECT_SECONDS = 20.0
+_PART_SECONDS = 120.0
+"""For a part of one contributor, which may have to end the average first."""
+_ATTEMPTS_KEPT = 64
+_INDEX = struct.Struct("<I")
+
+
+class Rechecks:
+    """For one peer, and one event loop."""
+
+    def __init__(
+        self,
+        *,
+        rate: float,
+        connect: Callable[[PeerId, float], Awaitable[FramedStream]],
+        pace: Pacing | None,
+        on_evidence: Callable[[Evidence], None],
+    ) -> None:
+        """`rate`: see `drawn_parts`."""
+        self._rate = rate
+        self._connect = connect
+        self._pace = pace
+        self._on_evidence = on_evidence
+        self._held: OrderedDict[Digest, Settled] = OrderedDict()
+        """By key."""
+        self._asked: set[tuple[Digest, PeerId]] = set()
+        """Members that have asked for parts: each may once, of an attempt."""
+        self._has_more = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- as a contributor ---
+
+    def hold(self, settled: Settled) -> None:
+        """An average has ended here: its own parts are shown until one of a later round has ended."""
+        self._held = OrderedDict((key, old) for key, old in self._held.items() if old.spec.round >= settled.spec.round)
+        self._held[settled.spec.key] = settled
+        while len(self._held) > _ATTEMPTS_KEPT:
+            self._held.popitem(last=False)
+        self._asked = {(key, peer) for key, peer in self._asked if key in self._held}
+        self._has_more.set()
+        self._has_more = asyncio.Event()
+
+    async def serve(self, stream: FramedStream, hello: Hello) -> None:
+        """Show another member the own parts that it asks for, no more of them than it may draw. Raises StreamLost,
+        RemoteProtocolError, TimeoutError."""
+        async with asyncio.timeout(_PART_SECONDS):
+            while hello.key not in self._held:
+                await self._has_more.wait()
+        settled = self._held[hello.key]
+        if not settled.own or stream.peer not in settled.spec.members or hello.spec != settled.spec.digest:
+            raise RemoteProtocolError(f"{stream.peer} asks for parts that are not here")
+        if (hello.key, stream.peer) in self._asked:
+            raise RemoteProtocolError(f"{stream.peer} asks for parts of one average again")
+        self._asked.add((hello.key, stream.peer))
+        stream.resume()
+        for _ in range(most_drawn(self._rate, settled.spec.num_parts, len(settled.spec.members))):
+            async with asyncio.timeout(_PART_SECONDS):
+                payload = await stream.receive(FrameKind.WANT)
+                index = _INDEX.unpack(payload)[0] if len(payload) == _INDEX.size else settled.spec.num_parts
+                if index >= settled.spec.num_parts:
+                    raise RemoteProtocolError(f"{stream.peer} asks for a part that is none")
+                shown = settled.own_part(settled.parts[index])
+                stream.send(FrameKind.PROOF, canonical.encode(shown.proof))
+                await stream.send_data(memoryview(shown.data), self._pace)
+                stream.send(FrameKind.NOTE)
+        await stream.until_closed(_PART_SECONDS)
+
+    # --- as a checker ---
+
+    def begin(self, settled: Settled, result: Callable[[int], memoryview], executor: Executor) -> None:
+        """Make parts of it again, beside other work. `result` gives an encoded part by its index, now and not later."""
+        spec = settled.spec
+        others = [part.index for member in spec.reducers if member != settled.me for part in spec.shards[member]]
+        secret = secrets.token_bytes(16)
+        drawn = drawn_parts(secret, others, rate=self._rate, num_parts=spec.num_parts, num_members=len(spec.members))
+        if drawn:
+            results = {index: bytes(result(index)) for index in drawn}
+            task = asyncio.get_running_loop().create_task(self._check_all(settled, results, executor))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def settled(self) -> None:
+        """Until all drawn parts are made again, or could not be."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def stop(self) -> None:
+        """Check no more."""
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    async def _check_all(self, settled: Settled, results: Mapping[int, bytes], executor: Executor) -> None:
+        loop, spec, accused = asyncio.get_running_loop(), settled.spec, set[int]()
+        async with contextlib.AsyncExitStack() as stack:
+            streams: dict[int, FramedStream] = {}
+            for index, result in results.items():
+                part, reducer = settled.parts[index], settled.reducer_of[index]
+                if reducer in accused:
+                    continue
+                shown = []
+                for place, member in enumerate(spec.contributors):
+                    if settled.coefficients[place] == 0:
+                        continue
+                    try:
+                        shown.append(await self._part_of(settled, place, part, streams, stack))
+                    except (StreamLost, RemoteProtocolError, TimeoutError) as error:
+                        who = f"peer={spec.members[member]} reducer={spec.members[reducer]}"
+                        _LOG.warning("averaging.part_not_shown round=%d %s error=%s", spec.round, who, error)
+                        return
+                evidence = await loop.run_in_executor(executor, settled.wrong_sum, part, shown, result)
+                if evidence is not None:
+                    accused.add(reducer)
+                    self._on_evidence(evidence)
+
+    async def _part_of(
+        self,
+        settled: Settled,
+        place: int,
+        part: Part,
+        streams: dict[int, FramedStream],
+        stack: contextlib.AsyncExitStack,
+    ) -> ShownPart:
+        """The part as that contributor sent it. Raises StreamLost, RemoteProtocolError, TimeoutError."""
+        member = settled.spec.contributors[place]
+        if member == settled.me:
+            return settled.own_part(part)
+        async with asyncio.timeout(_PART_SECONDS):
+            if member not in streams:
+                stream = streams[member] = await self._connect(settled.spec.members[member], _CONNECT_SECONDS)
+                stack.callback(stream.close)
+                hello = Hello(purpose=Purpose.RECHECK, key=settled.spec.key, spec=settled.spec.digest)
+                stream.send(FrameKind.HELLO, hello.encode())
+            return await _receive(settled, streams[member], place, part)
+
+
+async def _receive(settled: Settled, stream: FramedStream, place: int, part: Part) -> ShownPart:
+    data = bytearray(part.num_sent_bytes)
+    sink = PartSink(stream.peer, (part,), room=lambda _: memoryview(data), on_part=lambda _: None, permitted=lambda: 1)
+    stream.sink, stream.max_control_bytes = sink, MAX_PROOF_BYTES
+    stream.send(FrameKind.WANT, _INDEX.pack(part.index))
+    proof = decode(PartProof, await stream.receive(FrameKind.PROOF), max_bytes=MAX_PROOF_BYTES)
+    await stream.receive(FrameKind.NOTE)
+    if not sink.is_complete:
+        raise RemoteProtocolError("less than a part")
+    return settled.checked(place, part, ShownPart(bytes(data), proof))
+
+
+def most_drawn(rate: float, num_parts: int, num_members: int) -> int:
+    """Parts that one member draws at most."""
+    return min(num_parts, 1 + math.ceil(max(1.0, rate * num_parts) / max(1, num_members - 1)))

@@ -1,0 +1,145 @@
+"""An average that has ended, as one member keeps it: its own parts with their proofs, and what proves a reducer's sum wrong."""
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated
+
+import torch
+from annotated_types import MaxLen
+
+from adloco_p2p.core.model.hash_tree import LEAST_VALUE, SCALE_ROUNDING, climb, proof, shard_hash, tree_root
+from adloco_p2p.core.model.ledger_entry import MAX_WAY_TEXT, Pledge, ProvenSlice, WrongSum
+from adloco_p2p.core.model.types import Digest
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.numerics.codecs import Buffer, SignCodec, TensorCodec, TopKCodec, fits
+from adloco_p2p.numerics.part_tree import part_leaves, slices
+from adloco_p2p.numerics.reduction import BadPart, combination
+from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
+from adloco_p2p.swarm.allreduce.own_contribution import sent_root
+
+MAX_PROOF_BYTES = 2 * MAX_WAY_TEXT + 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartProof:
+    """The way from the root of a part to that of its shard, and from there to the root of a contribution. Base64."""
+
+    to_shard: Annotated[str, MaxLen(MAX_WAY_TEXT)]
+    to_root: Annotated[str, MaxLen(MAX_WAY_TEXT)]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPart:
+    """A contributor's part, which is in its contribution."""
+
+    data: Buffer
+    proof: PartProof
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Settled:
+    """Enough to make any part again, and to prove what is found."""
+
+    spec: AllReduceSpec
+    me: int
+    coefficients: tuple[float, ...]
+    roots: tuple[Digest, ...]
+    """Of the contributors, in order."""
+    receipts: tuple[Pledge, ...]
+    """Of the reducers, in order."""
+    result_roots: Sequence[bytes]
+    """Of the parts of the result."""
+    own_leaves: tuple[tuple[bytes, ...], ...]
+    """Roots of the own parts, by reducer; none of a member that only received."""
+    own: Sequence[bytes]
+    """The own parts as they were sent, by index; none of a member that only received."""
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(part for shard in self.spec.shards for part in shard)
+
+    @cached_property
+    def reducer_of(self) -> tuple[int, ...]:
+        """By part."""
+        return tuple(member for member, shard in enumerate(self.spec.shards) for _ in shard)
+
+    def own_part(self, part: Part) -> ShownPart:
+        reducer = self.reducer_of[part.index]
+        within = proof(self.own_leaves[reducer], part.index - self.spec.shards[reducer][0].index)
+        named = [shard_hash(peer, tree_root(shard)) for peer, shard in zip(self.spec.members, self.own_leaves, strict=True)]
+        return ShownPart(self.own[part.index], PartProof(to_shard=_text(within), to_root=_text(proof(named, reducer))))
+
+    def checked(self, place: int, part: Part, shown: ShownPart) -> ShownPart:
+        """A part that is in the contribution of that place among the contributors. Raises RemoteProtocolError."""
+        reducer = self.spec.members[self.reducer_of[part.index]]
+        try:
+            shard = climb(sent_root(self.spec, part, shown.data), base64.b64decode(shown.proof.to_shard, validate=True))
+            root = climb(shard_hash(reducer, shard), base64.b64decode(shown.proof.to_root, validate=True))
+        except ValueError as error:
+            raise RemoteProtocolError(f"a proof that is none: {error}") from None
+        if root.hex() != self.roots[place]:
+            raise RemoteProtocolError("a part that its sender did not commit itself to")
+        return shown
+
+    def wrong_sum(self, part: Part, shown: Sequence[ShownPart], result: bytes) -> WrongSum | None:
+        """Evidence that the encoded part `result` does not follow from what is shown, by all contributors that count; None
+        where it does."""
+        spec = self.spec
+        taken = [factor for factor in self.coefficients if factor != 0]
+        given = self._cuts(spec.mean_codec, result, part)
+        sent = [self._cuts(spec.codec, item.data, part) for item in shown]
+        for index, (first, cut) in enumerate(given):
+            size = min(spec.slice_values, part.first + part.size - first)
+            if _is_wrong(spec, [inputs[index][1] for inputs in sent], taken, cut, size):
+                return self._evidence(part, shown, result, index)
+        return None
+
+    def _evidence(self, part: Part, shown: Sequence[ShownPart], result: bytes, index: int) -> WrongSum:
+        spec, reducer = self.spec, self.reducer_of[part.index]
+        shard = spec.shards[reducer]
+        within = proof([self.result_roots[other.index] for other in shard], part.index - shard[0].index)
+        inputs = tuple(
+            self._proven(spec.codec, item.data, part, index, base64.b64decode(item.proof.to_shard), item.proof.to_root)
+            for item in shown
+        )
+        return WrongSum(
+            receipt=self.receipts[spec.reducers.index(reducer)],
+            sent_codec=spec.codec.code,
+            mean_codec=spec.mean_codec.code,
+            roots=self.roots,
+            coefficients=self.coefficients,
+            first=self._cuts(spec.mean_codec, result, part)[index][0],
+            inputs=inputs,
+            result=self._proven(spec.mean_codec, result, part, index, within, ""),
+        )
+
+    def _cuts(self, codec: TensorCodec, data: Buffer, part: Part) -> list[tuple[int, Buffer]]:
+        return list(slices(codec, data, first=part.first, size=part.size, length=self.spec.slice_values))
+
+    def _proven(self, codec: TensorCodec, data: Buffer, part: Part, index: int, way: bytes, to_root: str) -> ProvenSlice:
+        """`way`: from the root of the part to that of its shard."""
+        leaves = part_leaves(codec, data, first=part.first, size=part.size, length=self.spec.slice_values)
+        cut = bytes(self._cuts(codec, data, part)[index][1])
+        return ProvenSlice(data=_text(cut), to_shard=_text(proof(leaves, index) + way), to_root=to_root)
+
+
+def _is_wrong(spec: AllReduceSpec, sent: Sequence[Buffer], factors: Sequence[float], given: Buffer, size: int) -> bool:
+    """As the ledger will judge it (`core/ledger/evidence.py`)."""
+    try:
+        average = combination(spec.codec, list(enumerate(sent)), factors, size)
+    except BadPart:  # committed, and nothing that an honest reducer takes
+        return True
+    mean = spec.mean_codec
+    is_cut_short = isinstance(mean, TopKCodec) and int(average.count_nonzero()) > mean.kept
+    if is_cut_short or not fits(mean, average):
+        return False  # there is more than one way to encode it, or none
+    wanted, have = mean.decode(mean.encode(average)), mean.decode(given)
+    if isinstance(mean, SignCodec) and len(wanted) == len(have):  # a scale is a sum, in an order of the machine's own
+        return not torch.allclose(wanted, have, rtol=SCALE_ROUNDING, atol=LEAST_VALUE)
+    return wanted.tolist() != have.tolist()
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

@@ -1,0 +1,46 @@
+"""Which parts members make again: as many as the rate says, and not to be foreseen without the secret."""
+
+from collections import Counter
+
+import pytest
+
+from adloco_p2p.core.model.recheck_draw import drawn_parts
+
+MEMBERS, PARTS = 5, 80
+
+
+def others_of(member: int) -> list[int]:
+    """Every member reduces 16 parts."""
+    return [part for part in range(PARTS) if part // 16 != member]
+
+
+def drawn(member: int, rate: float, average: int) -> tuple[int, ...]:
+    secret = f"{member} {average}".encode()
+    return drawn_parts(secret, others_of(member), rate=rate, num_parts=PARTS, num_members=MEMBERS)
+
+
+@pytest.mark.parametrize(("rate", "together"), [(0.001, 1.0), (0.05, 4.0), (1.0, 80.0)])
+def test_all_members_together_draw_that_share_of_the_parts_and_at_least_one(rate: float, together: float) -> None:
+    averages = 400
+    counts = [sum(len(drawn(member, rate, average)) for member in range(MEMBERS)) for average in range(averages)]
+    assert sum(counts) / averages == pytest.approx(together, rel=0.15)
+
+
+def test_without_a_rate_nothing_is_drawn_and_with_the_largest_everything() -> None:
+    assert drawn(0, 0.0, 1) == ()
+    assert drawn(0, MEMBERS - 1, 1) == tuple(others_of(0))
+    assert drawn(0, 100.0, 1) == tuple(others_of(0))
+
+
+def test_every_part_of_others_is_drawn_about_as_often_and_no_own_one() -> None:
+    counts = Counter(part for average in range(2000) for part in drawn(2, 1.0, average))
+    assert set(counts) == set(others_of(2))
+    assert max(counts.values()) < 1.35 * min(counts.values())
+
+
+def test_two_secrets_draw_two_sets() -> None:
+    assert len({drawn(0, 1.0, average) for average in range(20)}) == 20
+
+
+def test_a_lonely_member_has_nothing_to_draw() -> None:
+    assert drawn_parts(b"", (), rate=1.0, num_parts=3, num_members=1) == ()
