@@ -133,7 +133,7 @@ def test_an_unknown_code_comes_with_near_ones(code: str, told: str, capsys: pyte
 def test_a_report_that_cannot_be_written_is_an_error_of_the_disk(
     number: int, code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(events: object, output: Path) -> None:
+    def refuse(events: object, output: Path, **options: object) -> None:
         raise OSError(number, "no", str(output))
 
     (tmp_path / "events.jsonl").write_text("")

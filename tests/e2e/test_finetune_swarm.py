@@ -10,6 +10,7 @@ import torch
 import transformers
 import yaml
 
+from adloco_p2p import peer_id
 from adloco_p2p.config.run_config import ModelConfig
 from adloco_p2p.training.model import build_model
 from tests.data.test_chat_template import save_tokenizer
@@ -61,7 +62,8 @@ def peers() -> Iterator[list[PeerProcess]]:
 
 
 def test_a_swarm_averages_adapters_and_refuses_another_base(config: Path, peers: list[PeerProcess], tmp_path: Path) -> None:
-    peers.append(PeerProcess(tmp_path / "first", ("start", config)).start())
+    founders = [peer_id(tmp_path / name) for name in ("first", "second")]  # its rounds are shorter than the start of a process
+    peers.append(PeerProcess(tmp_path / "first", ("start", config, "--set", f"founders={json.dumps(founders)}")).start())
     first = peers[0]
     joining = ("join", "--initial-peers", *first.addresses(), "--peer-set", "allow_local_files=true")
     peers.append(PeerProcess(tmp_path / "second", joining).start())

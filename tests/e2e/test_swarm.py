@@ -115,6 +115,7 @@ def test_one_joins_one_is_killed_one_leaves_and_the_run_ends_as_if_nothing_had_b
     assert losses[0] == losses[1] == pytest.approx(losses[2], rel=0.01)
 
 
+@pytest.mark.heavy
 def test_delayed_outer_updates_end_with_the_same_bytes(new: NewPeer, tmp_path: Path) -> None:
     """Over a slow link rounds begin while the one before them is averaged; every outer step is the same on both peers."""
     slow = ("--peer-set", "upload_bytes_per_second=60000")
@@ -172,6 +173,7 @@ def test_a_frozen_peer_holds_nobody_up_and_comes_back(new: NewPeer, tmp_path: Pa
     one_digest_everywhere(first, second, third)
 
 
+@pytest.mark.heavy
 def test_known_peers_are_found_again_when_the_first_peer_is_gone(new: NewPeer, tmp_path: Path) -> None:
     first = new("first", "start", write_swarm_config(tmp_path, rounds=ENDLESS))
     second, third = join(new, "second", first), join(new, "third", first)
