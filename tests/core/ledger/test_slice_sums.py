@@ -114,4 +114,4 @@ def test_only_the_last_bits_of_a_sign_mean_s_scale_do_not_count() -> None:
 
 
 def test_codes_are_those_that_are_decoded_here() -> None:
-    assert slice_sums.CODES == {*range(FLOAT32, SIGN_INT4 + 1), *range(SPARSE, MOST_SPARSE + 1)}
+    assert {*range(FLOAT32, SIGN_INT4 + 1), *range(SPARSE, MOST_SPARSE + 1)} == slice_sums.CODES
