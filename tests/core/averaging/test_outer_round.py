@@ -39,7 +39,7 @@ RULES = Rules(
     merge=MergeRules(policy="none"),
 )
 CAPACITY = Capacity(samples_per_second=0.0, micro_batch_limit=8, max_instances=4)
-A, B, C, D = (PeerId(name) for name in "abcd")
+A, B, C, D, E = (PeerId(name) for name in "abcde")
 DIGEST = Digest("7" * 64)
 INSTANCE = InstanceId(0)
 
@@ -519,28 +519,45 @@ def test_the_wait_for_a_silent_voter_ends() -> None:
 
 
 def test_a_late_host_hears_all_that_live_before_it_calls_a_round_void() -> None:
-    plan = averaging(A, B, C, adaptive_timeout=AdaptiveTimeout()).plan
+    plan = averaging(A, B, C, D, E, adaptive_timeout=AdaptiveTimeout()).plan
     outer = outer_round(A, plan, AdaptiveTimeout(), is_late=True)
     outer.start(20.0, progress_end=0.1)
-    assert not has(outer.received(B, vote(outer, B), 21.0, ()), CarryOver)
-    assert has(outer.received(C, vote(outer, C, B, C), 22.0, ()), CarryOver)
+    assert not has(outer.received(B, vote(outer, B), 21.0, (C, D)), CarryOver), "E may know of an average of C, D and E"
+    assert has(outer.received(E, vote(outer, E, C, E), 22.0, (C, D)), CarryOver)
     assert not outer.has_voted, "it took part in nothing"
 
 
+def test_a_late_host_waits_for_no_vote_that_changes_nothing() -> None:
+    """Of five, two voted for no average and this one did not vote: the others, who live and are silent, are no majority."""
+    plan = averaging(A, B, C, D, E, adaptive_timeout=AdaptiveTimeout()).plan
+    outer = outer_round(A, plan, AdaptiveTimeout(), is_late=True)
+    outer.start(20.0, progress_end=0.1)
+    assert not has(outer.received(B, vote(outer, B), 21.0, ()), CarryOver)
+    assert has(outer.received(C, vote(outer, C), 22.0, ()), CarryOver)
+
+
+def test_a_late_host_refuses_and_asks() -> None:
+    """A refusal is no question: a host that refuses, too, does not answer it."""
+    plan = averaging(A, B, C, adaptive_timeout=AdaptiveTimeout()).plan
+    sent = outer_round(A, plan, AdaptiveTimeout(), is_late=True).start(20.0, progress_end=0.1)
+    messages = [effect.message for effect in sent if isinstance(effect, Send) and effect.peer == B]
+    assert [message.suspects for message in messages if isinstance(message, AttemptFailed)] == [(A,), ()]
+
+
 def test_late_hosts_tell_each_other_that_they_have_no_vote_to_wait_for() -> None:
-    plan = averaging(A, B, C, D, adaptive_timeout=AdaptiveTimeout()).plan
+    plan = averaging(A, B, C, D, E, adaptive_timeout=AdaptiveTimeout()).plan
     asking, past = (outer_round(name, plan, AdaptiveTimeout(), is_late=True) for name in (A, C))
     for outer in (asking, past):
         outer.start(20.0, progress_end=0.1)
-        outer.received(D, vote(outer, D), 21.0, (B,))
+        outer.received(D, vote(outer, D), 21.0, (B, E))
     question = AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(A,))
-    past.received(A, question, 21.0, (B,))
-    assert has(past.tick(22.0, (B,)), CarryOver) and not past.has_voted
-    assert not has(asking.tick(22.0, (B,)), CarryOver), "C may still vote"
-    (answer,) = past.received(A, question, 22.1, (B,))
+    past.received(A, question, 21.0, (B, E))
+    assert has(past.tick(22.0, (B, E)), CarryOver) and not past.has_voted
+    assert not has(asking.tick(22.0, (B, E)), CarryOver), "C may still vote"
+    (answer,) = past.received(A, question, 22.1, (B, E))
     assert isinstance(answer, Send) and isinstance(answer.message, AverageDigest)
-    assert past.received(A, answer.message, 22.2, (B,)) == [], "an answer is not answered"
-    assert has(asking.received(C, answer.message, 22.2, (B,)), CarryOver)
+    assert past.received(A, answer.message, 22.2, (B, E)) == [], "an answer is not answered"
+    assert has(asking.received(C, answer.message, 22.2, (B, E)), CarryOver)
 
 
 def test_the_others_average_again_without_a_host_that_voted_for_its_own_average() -> None:
