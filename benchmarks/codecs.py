@@ -25,7 +25,7 @@ from adloco_p2p.core.model.types import HostShare, InstanceId, InstancePlan, Pee
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.registry import rule_named
-from adloco_p2p.numerics.codecs import CODECS, codec_named
+from adloco_p2p.numerics.codecs import CODECS, codec_named, wire_bytes
 from adloco_p2p.training.hosting import Hosting
 
 ROOT = Path(__file__).parents[1]
@@ -53,7 +53,8 @@ def train(run: RunConfig, cache: Path) -> tuple[float, float]:
     peers = [Hosting(run, PeerConfig(num_threads=1, max_micro_batch=BATCH), host, feed) for host in HOSTS]
     for peer in peers:
         peer.start([ONE])
-    codec, rule, errors = codec_named(run.averaging.codec), rule_named(run.averaging.aggregation), []
+    codec, errors = codec_named(run.averaging.codec), []
+    rule = rule_named(run.averaging.aggregation, division=run.averaging.division)
     steps = run.work.inner_steps
     for number in range(run.work.rounds):
         vectors = []
@@ -126,7 +127,7 @@ def main() -> None:
     with TemporaryDirectory() as cache:
         for name in sorted(args.codecs, key=lambda name: name != "float32"):
             codec, (encoding, decoding) = codec_named(name), speed(name)
-            size = (codec.num_bytes(1 << 20) + codec.for_mean(2).num_bytes(1 << 20)) / 2 / (1 << 20)
+            size = wire_bytes(codec, 2)
             for feedback in (1.0, 0.0) if codec.needs_feedback else (1.0,):
                 results = {
                     seed: train(run_of(args, codec=name, feedback=feedback, seed=seed), Path(cache)) for seed in args.seeds

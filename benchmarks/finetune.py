@@ -96,7 +96,8 @@ def train(run: RunConfig, feed: Feed, num_hosts: int) -> Record:
     engine = Hosting(run, PeerConfig(num_threads=1, max_micro_batch=own), ME, OneOrder(feed))
     hosts = [InstanceId(number) for number in range(num_hosts)]
     engine.start(hosts)
-    rule, codec = rule_named(run.averaging.aggregation), codec_named(run.averaging.codec)
+    averaging = run.averaging
+    rule, codec = rule_named(averaging.aggregation, division=averaging.division), codec_named(averaging.codec)
     before = engine.evaluate(hosts[0])
     for number in range(run.work.rounds):
         for host in hosts:

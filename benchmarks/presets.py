@@ -27,7 +27,7 @@ from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.registry import rule_named
-from adloco_p2p.numerics.codecs import codec_named
+from adloco_p2p.numerics.codecs import bytes_each_way, codec_named
 from adloco_p2p.numerics.outer_optimizer import outer_step_
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.learning_rate import LearningRateSchedule
@@ -107,7 +107,8 @@ def run_cell(cell: Cell, seed: int) -> Record:
     rows, vocab_size = indexed(canonical.encode(run.data))
     trainees = Trainees(run, vocab_size=vocab_size, num_hosts=cell.hosts)
     feed = IndexedFeed(rows, vocab_size=vocab_size, seed=seed)
-    codec, rule, ones = codec_named(run.averaging.codec), rule_named(run.averaging.aggregation), [1] * cell.hosts
+    averaging, ones = run.averaging, [1] * cell.hosts
+    codec, rule = codec_named(averaging.codec), rule_named(averaging.aggregation, division=averaging.division)
     outer, momentum = trainees.start.clone(), torch.zeros_like(trainees.start)
     residuals: list[torch.Tensor | None] = [None] * cell.hosts
     sent, made = Noise(), Noise()
@@ -178,8 +179,7 @@ def table(records: Sequence[Record]) -> list[str]:
         losses = {seed: record["loss"] for seed, record in runs.items()}
         price = price_of(records, cell)
         ratio = median(record["noise_sent"] / record["noise_made"] for record in runs.values())
-        codec, size = codec_named(run_of(cell, 0).averaging.codec), 1 << 20
-        up, back = codec.num_bytes(size) / size, codec.for_mean(cell.hosts).num_bytes(size) / size
+        up, back = bytes_each_way(codec_named(run_of(cell, 0).averaging.codec), cell.hosts)
         parameters = next(iter(runs.values()))["parameters"]
         shown = "" if cell.way == "dense" or not dense else price
         lines.append(

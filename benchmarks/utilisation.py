@@ -24,7 +24,7 @@ import torch
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import AveragingConfig
 from adloco_p2p.data.feed import open_feed
-from adloco_p2p.numerics.codecs import codec_named
+from adloco_p2p.numerics.codecs import codec_named, wire_bytes
 from adloco_p2p.numerics.digest import state_digests
 from adloco_p2p.numerics.outer_optimizer import outer_step_
 from adloco_p2p.views.cost_model import round_bytes
@@ -32,8 +32,6 @@ from benchmarks.method.clock import Link, Machine, Profile
 from benchmarks.method.run import BASE, CACHE
 from benchmarks.method.world import Setting, World
 
-PROBE_VALUES = 1 << 20
-"""Values that are encoded to learn what one costs."""
 TARGET = 0.95
 NAMES = get_args(get_type_hints(AveragingConfig)["codec"])
 ROUNDS, STEPS = 24, 2
@@ -145,11 +143,8 @@ def machines_table(plan: Plan, codecs: Sequence[tuple[str, float]], steps: Seque
 
 
 def bytes_per_value(codec: str, num_hosts: int) -> float:
-    """What the node's codec makes of a normally distributed vector on its way, and of the mean on the way back: their mean."""
-    values = torch.randn(PROBE_VALUES, generator=torch.Generator().manual_seed(0))
-    there = codec_named(codec)
-    back = there.for_mean(num_hosts)
-    return (len(there.encode(values)) + len(back.encode(values))) / (2 * PROBE_VALUES)
+    """What the node's codec makes of a long vector on its way, and of the mean on the way back: their mean."""
+    return wire_bytes(codec_named(codec), num_hosts)
 
 
 def table(plan: Plan, codecs: Sequence[tuple[str, float]], steps: Sequence[int]) -> list[str]:

@@ -156,6 +156,11 @@ def _optimizers(run: RunConfig) -> list[str]:
             f"averaging.codec: {averaging.codec}, but averaging.preset {averaging.preset} means {codec};"
             " leave one of the two out"
         )
+    if averaging.division == "named" and averaging.codec != "topk2":
+        problems.append(
+            f"averaging.division: named, but averaging.codec {averaging.codec} names no places;"
+            " choose averaging.division all, or averaging.preset sparse"
+        )
     if outer.kind == "average" and outer.learning_rate != 1:
         problems.append(
             f"outer.learning_rate: {outer.learning_rate} would be ignored: outer.kind average takes the mean of the models;"

@@ -22,7 +22,7 @@ from adloco_p2p.core.model.rules import (
 from adloco_p2p.core.model.task_scores import MAX_TASKS, TaskName
 from adloco_p2p.core.model.types import Digest, Fraction
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 """Peers of different protocol versions do not talk; it is part of every run's digest."""
 MAX_FOUNDERS = 64
 """Each of them can hold up the start of a run."""
@@ -212,6 +212,7 @@ AVERAGING_PRESETS: dict[str, dict[str, Scalar]] = {
     "sign": {"averaging.codec": "sign", "averaging.feedback": 1.0, "batch.statistic": "micro_batch"},
     "sparse": {
         "averaging.codec": "topk2",
+        "averaging.division": "named",
         "averaging.feedback": 0.95,
         "batch.statistic": "micro_batch",
         "outer.kind": "sgd",
@@ -226,7 +227,7 @@ _BYTES_PER_VALUE = {
     "bfloat16": 2.0,
     "int8": 1.02,
     "int4": 0.79,
-    "topk2": 0.113,
+    "topk2": 0.048,
     "sign": 0.126,
     "sign_int4": 0.344,
 }
@@ -240,11 +241,14 @@ class AveragingConfig:
     codec: Literal["float32", "float16", "bfloat16", "int8", "int4", "topk2", "sign", "sign_int4"] = "float32"
     """How pseudo-gradients travel. Values of 4 or 2 bytes; blocks of 8- or 4-bit integers; `topk2`: 64 of 4096 values, 2 bits
     each; `sign`: one bit each, and a scale for 4096. Means come back in the same form, those of `int4` as `int8`, those of
-    `topk2` with every value that a host named, those of `sign_int4`, which sends signs too, as `int4`."""
+    `topk2` with every value that a host named, 4 bits each, those of `sign_int4`, which sends signs too, as `int4`."""
     aggregation: Literal["mean", "robust", "clip", "geometric_median", "centered_clip"] = "mean"
     """How contributions become one average. `mean`: weighted, one host can make it anything. `clip`: no host's is longer than
     the median one. `robust`: that, and hosts that the mean of the others contradicts are left out, from four hosts on.
     `geometric_median`, `centered_clip`: for comparison. All but `mean` wait for every upload before parts return."""
+    division: Literal["all", "named"] = "all"
+    """By whose weights each value of a mean is divided: those of all hosts or, with `topk2` only, of those that named its
+    place. Then a place moves by all that one host has gathered there, but by no more than the middle host shows nearby."""
     feedback: Fraction = 1.0
     """Part of what `int8`, `int4`, `topk2` and signs lost that a host adds to its next pseudo-gradient; 0: lost for good."""
 

@@ -13,8 +13,8 @@ from adloco_p2p.core.model.types import PseudoGradientStatistics
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
 from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision, Gram
 from adloco_p2p.numerics.aggregation.statistics import gram_statistics
-from adloco_p2p.numerics.codecs import TensorCodec
-from adloco_p2p.numerics.reduction import decoded_parts, part_statistics, statistics_of, weighted_sum
+from adloco_p2p.numerics.reduction import combined, decoded_parts, part_statistics, statistics_of
+from adloco_p2p.numerics.tensor_codec import TensorCodec
 
 _PART = 1 << 20
 """Values: whole groups of every codec."""
@@ -57,10 +57,17 @@ def aggregate(
     result = torch.empty(size)
     residuals = tuple(torch.empty(size) if codec.needs_feedback else None for _ in vectors)
     sums: list[list[tuple[float, float, float]]] = [[] for _ in vectors]
-    mean_codec = codec.for_mean(num_hosts)
+    mean_codec = codec.mean_codec
+    taken = [host for host, coefficient in enumerate(decision.coefficients) if coefficient != 0]
     for part, contributions in zip(parts, encoded, strict=True):
         decoded = decoded_parts(codec, contributions, part.stop - part.start)
-        average = weighted_sum(decoded, decision.coefficients, part.stop - part.start)
+        average = combined(
+            codec,
+            [decoded[host] for host in taken],
+            [decision.coefficients[host] for host in taken],
+            part.stop - part.start,
+            divisors=[decision.divisors[host] for host in taken if decision.divisors],
+        )
         result[part] = mean_codec.decode(mean_codec.encode(average))
         for host, transmitted in enumerate(decoded):
             values, residual = torch.from_numpy(transmitted), residuals[host]

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from adloco_p2p.core.model.types import Digest
-from adloco_p2p.numerics.codecs import Buffer, TensorCodec
+from adloco_p2p.numerics.tensor_codec import Buffer, TensorCodec
 
 CHUNK_BYTES = 1 << 20
 """Bytes of one chunk of the state."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from adloco_p2p.core.model.hash_tree import leaf_hash, tree_root
-from adloco_p2p.numerics.codecs import Buffer, TensorCodec
+from adloco_p2p.numerics.tensor_codec import Buffer, TensorCodec
 
 
 def slices(codec: TensorCodec, data: Buffer, *, first: int, size: int, length: int) -> Iterator[tuple[int, Buffer]]:

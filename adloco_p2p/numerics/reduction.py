@@ -6,10 +6,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from adloco_p2p.core.model.hash_tree import slice_values
 from adloco_p2p.core.model.types import PseudoGradientStatistics, within_scalars
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.numerics.codecs import Buffer, TensorCodec, fits
+from adloco_p2p.numerics.aggregation.per_place import per_place_mean
+from adloco_p2p.numerics.codecs import fits
 from adloco_p2p.numerics.grad_stats import inner_product
+from adloco_p2p.numerics.tensor_codec import Buffer, TensorCodec
 
 _CHUNK = 1 << 20
 """Elements averaged at a time: bounds the fp64 scratch."""
@@ -79,16 +82,32 @@ def decoded_parts(codec: TensorCodec, contributions: Sequence[tuple[int, Buffer]
 
 
 def combination(
-    codec: TensorCodec, contributions: Sequence[tuple[int, Buffer]], coefficients: Sequence[float], size: int
+    codec: TensorCodec,
+    contributions: Sequence[tuple[int, Buffer]],
+    coefficients: Sequence[float],
+    size: int,
+    *,
+    divisors: Sequence[float] = (),
 ) -> torch.Tensor:
-    """sum_i c_i v_i of encoded parts of `size` values, each (member, bytes), in the given order: [size] float32.
+    """sum_i c_i v_i of encoded parts of `size` values, each (member, bytes), in the given order: [size] float32; with divisors
+    the mean per place (`aggregation/per_place.py`).
 
     Each coefficient, product and sum is rounded to float32 (no fused operation). A coefficient of 0 takes nothing. Raises
     BadPart as `decoded_parts` does.
     """
-    taken = [(item, coefficient) for item, coefficient in zip(contributions, coefficients, strict=True) if coefficient != 0]
-    vectors = decoded_parts(codec, [item for item, _ in taken], size)
-    return weighted_sum(vectors, [coefficient for _, coefficient in taken], size)
+    taken = [place for place, coefficient in enumerate(coefficients) if coefficient != 0]
+    vectors = decoded_parts(codec, [contributions[place] for place in taken], size)
+    of_taken = [divisors[place] for place in taken if divisors]
+    return combined(codec, vectors, [coefficients[place] for place in taken], size, divisors=of_taken)
+
+
+def combined(
+    codec: TensorCodec, vectors: Sequence[np.ndarray], coefficients: Sequence[float], size: int, *, divisors: Sequence[float]
+) -> torch.Tensor:
+    """As `combination`, of decoded parts with coefficients that are not 0."""
+    if not divisors or not vectors:
+        return weighted_sum(vectors, coefficients, size)
+    return per_place_mean(vectors, coefficients, divisors, slice_values(codec.group))
 
 
 def weighted_sum(vectors: Sequence[np.ndarray], coefficients: Sequence[float], size: int) -> torch.Tensor:

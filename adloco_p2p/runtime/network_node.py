@@ -289,6 +289,7 @@ class NetworkPeer:
             swarm_node.p2p,
             codec=run.averaging.codec,
             aggregation=run.averaging.aggregation,
+            division=run.averaging.division,
             recheck=run.averaging.recheck,
             pace=pace,
             meter=traffic.averaging,

@@ -30,7 +30,8 @@ async def train_alone(local: LocalPeer) -> Stop:
 
     durable = local.durable if local.durable is not None else local.begin()
     averaging = local.run.averaging
-    port = MemorySwarm(codec=averaging.codec, aggregation=averaging.aggregation).port(local.me)
+    swarm = MemorySwarm(codec=averaging.codec, aggregation=averaging.aggregation, division=averaging.division)
+    port = swarm.port(local.me)
     node = Node(
         peer=Peer(me=local.me, cadence=local.cadence, agreement=FixedRosterAgreement(decide=decide)),
         ports=Ports(

@@ -13,7 +13,8 @@ import torch
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import AveragingError, StateTransferFailed
 from adloco_p2p.numerics.aggregate import Aggregate, aggregate
-from adloco_p2p.numerics.aggregation.registry import STRICT, rule_named
+from adloco_p2p.numerics.aggregation.registry import rule_named
+from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.digest import tensor_digest
 from adloco_p2p.numerics.reduction import pseudo_gradient_statistics
@@ -55,12 +56,16 @@ class MemorySwarm:
 
     codec: str = "float32"
     aggregation: str = "mean"
+    division: str = "all"
     inboxes: dict[PeerId, Callable[[PeerId, object], None]] = field(default_factory=dict)
     rendezvous: dict[Digest, _Rendezvous] = field(default_factory=dict)
     averages: dict[Digest, tuple[torch.Tensor, tuple[PeerId, ...]]] = field(default_factory=dict)
     """With the hosts that were left out."""
     states: dict[tuple[PeerId, InstanceId], dict[Digest, Sequence[torch.Tensor]]] = field(default_factory=dict)
     cut: dict[PeerId, None] = field(default_factory=dict)
+
+    def rule(self, *, is_strict: bool = False) -> AggregationRule:
+        return rule_named(self.aggregation, division=self.division, is_strict=is_strict)
 
     def port(self, me: PeerId) -> "MemoryPort":
         return MemoryPort(me=me, swarm=self)
@@ -112,7 +117,7 @@ class MemoryPort:
                 [rendezvous.vectors[peer] for peer in members],
                 [weight for _, weight in weights],
                 steps,
-                rule=STRICT if is_strict else rule_named(self.swarm.aggregation),
+                rule=self.swarm.rule(is_strict=is_strict),
                 codec=codec_named(self.swarm.codec),
             )
             average = rendezvous.result.vector
@@ -158,7 +163,7 @@ class MemoryPort:
         average, left_out = self.swarm.averages.get(digest, (None, ()))
         if average is None or all(peer in self.swarm.cut for peer in from_peers):
             raise AveragingError("no peer holds the average", suspects=from_peers)
-        has_mean = not rule_named(self.swarm.aggregation).needs_gram and codec_named(self.swarm.codec).returns_mean
+        has_mean = not self.swarm.rule().needs_gram and codec_named(self.swarm.codec).returns_mean
         is_known = vector is not None and self.me in contributors and has_mean
         return MemoryAverage(
             vector=average,

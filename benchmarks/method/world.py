@@ -278,7 +278,8 @@ class World:
         members = tuple(peer for peer, _ in effect.weights)
         weights = [weight for _, weight in effect.weights]
         rules, vectors = self.setting.run.averaging, [rendezvous.joined[peer] for peer in members]
-        result = aggregate(vectors, weights, effect.steps, rule=rule_named(rules.aggregation), codec=codec_named(rules.codec))
+        rule = rule_named(rules.aggregation, division=rules.division)
+        result = aggregate(vectors, weights, effect.steps, rule=rule, codec=codec_named(rules.codec))
         digest = tensor_digest(result.vector)
         left_out = tuple(members[place] for place in result.decision.left_out)
         profile = self.setting.profile

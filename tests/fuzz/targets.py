@@ -21,7 +21,9 @@ from adloco_p2p.decode import decode
 from adloco_p2p.errors import AdlocoError, RemoteProtocolError, StorageError
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
 from adloco_p2p.numerics.aggregation.registry import RULES
-from adloco_p2p.numerics.codecs import CODECS, TensorCodec
+from adloco_p2p.numerics.codecs import CODECS
+from adloco_p2p.numerics.sparse_codecs import SPARSE_MEAN
+from adloco_p2p.numerics.tensor_codec import TensorCodec
 from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.storage.journal import Journal
 from adloco_p2p.swarm.allreduce.gram_barrier import decode_products, encode_products
@@ -63,7 +65,7 @@ def targets() -> tuple[Target, ...]:
         *(_value(kind, lambda name=name: swarm_values()[0].get(name, [])) for name, kind in MESSAGE_KINDS.items()),
         *(_value(kind, lambda name=name: swarm_values()[1].get(name, [])) for name, kind in RECORD_KINDS.items()),
         *_swarm_targets(),
-        *(_codec_target(codec) for codec in CODECS),
+        *(_codec_target(codec) for codec in (*CODECS, SPARSE_MEAN)),
         Target(name="journal", make_corpus=_journals, read=_journal, refusals=(StorageError, RemoteProtocolError)),
     )
 

@@ -6,9 +6,11 @@ import torch
 
 from adloco_p2p.core.ledger import slice_sums
 from adloco_p2p.core.model.hash_tree import climb, leaf_hash, proof, slice_values, tree_root
-from adloco_p2p.numerics.codecs import CODECS, TensorCodec, codec_named, mean_codecs
+from adloco_p2p.numerics.codecs import CODECS, codec_named
 from adloco_p2p.numerics.part_tree import part_leaves, part_root, slices
 from adloco_p2p.numerics.reduction import combination
+from adloco_p2p.numerics.sparse_codecs import SPARSE_MEAN
+from adloco_p2p.numerics.tensor_codec import TensorCodec
 
 SIZE = 4096 + 1000
 SCALES = (1.0, 3e-39)
@@ -22,7 +24,7 @@ def values(seed: int, codec: TensorCodec, *, scale: float = 1.0) -> torch.Tensor
     return torch.from_numpy(np.clip(drawn * scale, -codec.largest / 4, codec.largest / 4).astype(np.float32))
 
 
-@pytest.mark.parametrize("codec", CODECS, ids=NAMES)
+@pytest.mark.parametrize("codec", [*CODECS, SPARSE_MEAN], ids=[*NAMES, SPARSE_MEAN.name])
 def test_slices_are_encodings_by_themselves(codec: TensorCodec) -> None:
     vector = values(1, codec)
     data, length = codec.encode(vector), slice_values(codec.group)
@@ -38,7 +40,7 @@ def test_slices_are_encodings_by_themselves(codec: TensorCodec) -> None:
 def test_plain_arithmetic_gives_what_reducers_return(codec: TensorCodec, scale: float) -> None:
     """Every slice of honest sums of three hosts, byte by byte the same values."""
     coefficients = (0.5, 0.2, 0.3)
-    mean, length = codec.for_mean(3), slice_values(codec.group)  # as large as that of the mean, or larger
+    mean, length = codec.mean_codec, slice_values(codec.group)  # as large as that of the mean, or larger
     sent = [codec.encode(values(seed, codec, scale=scale)) for seed in range(3)]
     result = mean.encode(combination(codec, list(enumerate(sent)), coefficients, SIZE))
     whole = mean.decode(result).tolist()
@@ -49,29 +51,26 @@ def test_plain_arithmetic_gives_what_reducers_return(codec: TensorCodec, scale: 
         have = slice_sums.decoded(mean.code, bytes(mean.cut(result, begin, size)))
         assert have == whole[begin : begin + size]
         wanted = slice_sums.returned(mean.code, slice_sums.combined(inputs, coefficients))
-        assert wanted is not None and slice_sums.are_equal(mean.code, wanted, have)
+        assert slice_sums.are_equal(mean.code, wanted, have)
         assert not slice_sums.are_equal(mean.code, [-wanted[0] or 1.0, *wanted[1:]], have)
 
 
-@pytest.mark.parametrize("num_hosts", [8, 12])
-def test_sparse_means_of_many_hosts_are_judged_too(num_hosts: int) -> None:
-    """From some number on places travel as bits."""
+@pytest.mark.parametrize("num_hosts", [8, 40])
+@pytest.mark.parametrize("is_divided", [False, True])
+def test_sparse_means_of_many_hosts_are_judged_by_their_division(num_hosts: int, is_divided: bool) -> None:
     codec = codec_named("topk2")
-    mean, factors = codec.for_mean(num_hosts), (1 / num_hosts,) * num_hosts
+    mean, factors = codec.mean_codec, tuple((1 + host % 3) / (3 * num_hosts) for host in range(num_hosts))
+    divisors = tuple(2 * factor for factor in factors) if is_divided else ()
     sent = [codec.encode(values(seed, codec)[:4096].contiguous()) for seed in range(num_hosts)]
-    result = bytes(mean.encode(combination(codec, list(enumerate(sent)), factors, 4096)))
+    result = bytes(mean.encode(combination(codec, list(enumerate(sent)), factors, 4096, divisors=divisors)))
     inputs = [slice_sums.decoded(codec.code, bytes(data)) for data in sent]
-    assert slice_sums.returned(mean.code, slice_sums.combined(inputs, factors)) == slice_sums.decoded(mean.code, result)
-
-
-def test_a_sparse_mean_with_more_values_than_it_keeps_is_not_judged() -> None:
-    sparse = mean_codecs(codec_named("topk2"))[0]
-    assert slice_sums.returned(sparse.code, [1.0] * 64 + [0.0] * 100) is not None
-    assert slice_sums.returned(sparse.code, [1.0] * 65) is None
+    have = slice_sums.decoded(mean.code, result)
+    assert slice_sums.returned(mean.code, slice_sums.combined(inputs, factors, divisors)) == have
+    assert slice_sums.returned(mean.code, slice_sums.combined(inputs, factors, () if is_divided else factors)) != have
 
 
 def test_every_codec_of_a_run_is_known_to_the_ledger() -> None:
-    codes = {codec.code for choice in CODECS for codec in (choice, *mean_codecs(choice))}
+    codes = {codec.code for choice in CODECS for codec in (choice, choice.mean_codec)}
     assert codes == slice_sums.CODES
 
 

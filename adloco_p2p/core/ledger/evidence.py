@@ -75,7 +75,8 @@ def _sum_problem(evidence: WrongSum, verify: Verify) -> str:
     if canonical.size_once(evidence) > MAX_EVIDENCE_BYTES:
         return f"{what} has more than {MAX_EVIDENCE_BYTES} bytes"
     taken = [root for root, factor in zip(evidence.roots, evidence.coefficients, strict=False) if factor != 0]
-    if len(evidence.roots) != len(evidence.coefficients) or not taken or len(taken) != len(evidence.inputs):
+    is_whole = len(evidence.roots) == len(evidence.coefficients) and len(evidence.divisors) in (0, len(evidence.roots))
+    if not is_whole or not taken or len(taken) != len(evidence.inputs):
         return f"{what} does not show one slice of each contribution that counts"
     try:
         result, shard = _shown(evidence.result, evidence.first)
@@ -88,7 +89,9 @@ def _sum_problem(evidence: WrongSum, verify: Verify) -> str:
         return f"{what} has a proof that is none: {error}"
     if roots != taken:
         return f"{what} shows values that are not in the contributions"
-    made_from = inputs_digest(evidence.sent_codec, evidence.mean_codec, evidence.roots, evidence.coefficients)
+    made_from = inputs_digest(
+        evidence.sent_codec, evidence.mean_codec, evidence.roots, evidence.coefficients, evidence.divisors
+    )
     if receipt.kind != "reduction" or receipt.content != receipt_content(made_from, shard):
         return f"{what} has a receipt of other contributions, or of another result"
     if not verify(receipt.peer, receipt.payload, receipt.signature):
@@ -109,11 +112,13 @@ def is_wrong_sum(evidence: WrongSum, inputs: list[bytes], result: bytes) -> bool
     if any(len(vector) != len(have) for vector in sent):
         return True
     try:
-        exact = slice_sums.combined(sent, [factor for factor in evidence.coefficients if factor != 0])
+        taken = [place for place, factor in enumerate(evidence.coefficients) if factor != 0]
+        factors = [evidence.coefficients[place] for place in taken]
+        exact = slice_sums.combined(sent, factors, [evidence.divisors[place] for place in taken if evidence.divisors])
         wanted = slice_sums.returned(evidence.mean_codec, exact)
     except OverflowError:
         return False
-    return wanted is not None and not slice_sums.are_equal(evidence.mean_codec, wanted, have)
+    return not slice_sums.are_equal(evidence.mean_codec, wanted, have)
 
 
 def _shown(item: ProvenSlice, first: int) -> tuple[bytes, bytes]:

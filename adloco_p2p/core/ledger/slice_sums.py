@@ -8,15 +8,15 @@ float32 once, which is what float32 arithmetic gives.
 import math
 import struct
 from collections.abc import Sequence
-from itertools import pairwise
 
 from adloco_p2p.core.model.hash_tree import LEAST_VALUE, SCALE_ROUNDING
 
-_FLOAT32, _FLOAT16, _BFLOAT16, _INT8, _INT4, _TOPK2, _SIGN, _SIGN_INT4 = range(1, 9)
-_SPARSE, _MOST_SPARSE = 16, 72  # a sparse mean of so many more than the first keeps 64 times as many values
-CODES = frozenset((*range(_FLOAT32, _SIGN_INT4 + 1), *range(_SPARSE + 1, _MOST_SPARSE + 1)))
+_FLOAT32, _FLOAT16, _BFLOAT16, _INT8, _INT4, _SIGN, _SIGN_INT4, _TOPK2, _SPARSE_MEAN = 1, 2, 3, 4, 5, 7, 8, 9, 10
+CODES = frozenset((_FLOAT32, _FLOAT16, _BFLOAT16, _INT8, _INT4, _SIGN, _SIGN_INT4, _TOPK2, _SPARSE_MEAN))
 """Of the codecs that are known here."""
 _GROUP = 4096
+_KEPT, _KEPT_REST_BITS, _KEPT_UNARY_BYTES = 64, 5, 24  # of `topk2`
+_LEVELS = 8  # of a sparse mean
 _SIZE = struct.Struct("<I")
 _LEAST_SCALE = struct.unpack("<f", struct.pack("<f", 1e-30))[0]
 
@@ -36,10 +36,10 @@ def decoded(code: int, data: bytes) -> list[float]:
         elif code in (_SIGN, _SIGN_INT4):
             values = _signs(data)
         elif code == _TOPK2:
-            values = _largest(data, kept=64, bits=2)
+            values = _largest(data)
         else:
-            assert code in CODES
-            values = _largest(data, kept=64 * (code - _SPARSE), bits=8)
+            assert code == _SPARSE_MEAN
+            values = _sparse_mean(data)
     except (struct.error, IndexError, OverflowError) as error:
         raise ValueError(f"bytes of another form: {error}") from None
     if not all(map(math.isfinite, values)):
@@ -47,18 +47,40 @@ def decoded(code: int, data: bytes) -> list[float]:
     return values
 
 
-def combined(vectors: Sequence[Sequence[float]], coefficients: Sequence[float]) -> list[float]:
-    """sum_i c_i v_i as every reducer forms it; at least one vector. Raises OverflowError."""
+def combined(vectors: Sequence[Sequence[float]], coefficients: Sequence[float], divisors: Sequence[float] = ()) -> list[float]:
+    """sum_i c_i v_i as every reducer forms it; at least one vector. With divisors no value is larger than the middle one of the
+    largest ones, and every sum is divided by the divisors of the vectors that are not 0 there. Raises OverflowError."""
     factors = rounded(coefficients)
-    result = rounded([value * factors[0] for value in vectors[0]])
-    for vector, factor in zip(vectors[1:], factors[1:], strict=True):
+    if divisors:
+        limit = _middle([max(map(abs, vector), default=0.0) for vector in vectors], divisors)
+        cut = [[max(-limit, min(limit, value)) for value in vector] for vector in vectors]
+    else:
+        cut = list(map(list, vectors))
+    result = rounded([value * factors[0] for value in cut[0]])
+    for vector, factor in zip(cut[1:], factors[1:], strict=True):
         products = rounded([value * factor for value in vector])
         result = rounded([have + more for have, more in zip(result, products, strict=True)])
-    return result
+    if not divisors:
+        return result
+    parts = rounded(divisors)
+    named = [0.0] * len(result)
+    for sent, part in zip(vectors, parts, strict=True):
+        named = rounded([have + part if value != 0 else have for have, value in zip(named, sent, strict=True)])
+    return rounded([have / whole if whole > 0 else 0.0 for have, whole in zip(result, named, strict=True)])
 
 
-def returned(code: int, values: Sequence[float]) -> list[float] | None:
-    """A mean as members decode it; None where the codec leaves more than one way. Raises OverflowError."""
+def _middle(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The least value such that it and those below it weigh more than half."""
+    total, below = sum(weights), 0.0
+    for value, weight in sorted(zip(values, weights, strict=True)):
+        below += weight
+        if 2 * below > total:
+            return value
+    raise OverflowError("no positive weight")
+
+
+def returned(code: int, values: Sequence[float]) -> list[float]:
+    """A mean as members decode it. Raises OverflowError."""
     if code == _FLOAT32:
         return list(values)
     if code == _FLOAT16:
@@ -73,7 +95,8 @@ def returned(code: int, values: Sequence[float]) -> list[float] | None:
     if code == _SIGN:
         (scale,) = rounded([math.fsum(map(abs, values)) / len(values)])
         return [-scale if value < 0 else scale for value in values]
-    return None if code <= _SPARSE or sum(value != 0 for value in values) > 64 * (code - _SPARSE) else _quantized(values, 127)
+    assert code == _SPARSE_MEAN
+    return _quantized(values, _LEVELS)
 
 
 def are_equal(code: int, wanted: Sequence[float], have: Sequence[float]) -> bool:
@@ -134,33 +157,63 @@ def _signs(data: bytes) -> list[float]:
     return [-scale if packed[at // 8] >> at % 8 & 1 else scale for at in range(size)]
 
 
-def _largest(data: bytes, *, kept: int, bits: int) -> list[float]:
+def _largest(data: bytes) -> list[float]:
     (size,) = _SIZE.unpack_from(data)
-    place_bytes = min(_GROUP // 8, 2 * kept)
-    if size > _GROUP or len(data) != _SIZE.size + 8 + place_bytes + kept * bits // 8:
+    at, values_at = _SIZE.size + 4, _SIZE.size + 4 + _KEPT_UNARY_BYTES + _KEPT * _KEPT_REST_BITS // 8
+    if size > _GROUP or len(data) != values_at + _KEPT // 4:
         raise ValueError("more or less than one chunk")
-    low, high = struct.unpack_from("<2f", data, _SIZE.size)
+    low, high = _cast(_BFLOAT16, data[_SIZE.size : at])
     if not all(math.isfinite(scale) and scale >= 0 for scale in (low, high)):
         raise ValueError("a scale that is not finite, or negative")
-    places = _places(data[_SIZE.size + 8 :][:place_bytes], kept)
-    codes = data[_SIZE.size + 8 + place_bytes :]
-    if bits == 8:
-        kept_values = _scaled(struct.unpack(f"<{kept}b", codes), 127, high)
-    else:
-        levels = (low, -low, high, -high)
-        kept_values = [levels[byte >> shift & 3] for byte in codes for shift in (0, 2, 4, 6)]
+    places = _places(data[at:values_at], _KEPT, rest_bits=_KEPT_REST_BITS, unary_bytes=_KEPT_UNARY_BYTES, size=_GROUP)
+    levels = (low, -low, high, -high)
+    kept_values = [levels[byte >> shift & 3] for byte in data[values_at:] for shift in (0, 2, 4, 6)]
     values = [0.0] * _GROUP
     for place, value in zip(places, kept_values, strict=True):
         values[place] = value
     return values[:size]
 
 
-def _places(packed: bytes, kept: int) -> list[int]:
-    """Of the values that a chunk keeps, ascending: two bytes each or, where that is shorter, a bit for every place."""
-    if 2 * kept > _GROUP // 8:
-        places = [at for at in range(_GROUP) if packed[at // 8] >> at % 8 & 1]
-    else:
-        places = list(struct.unpack(f"<{kept}H", packed))
-    if len(places) != kept or places[-1] >= _GROUP or any(one >= other for one, other in pairwise(places)):
+def _sparse_mean(data: bytes) -> list[float]:
+    size, length, scale, count, unary_bytes = struct.unpack_from("<IIfHH", data)
+    at = struct.calcsize("<IIfHH")
+    if not 0 < size <= _GROUP or length != len(data) or count > size:
+        raise ValueError("more or less than one chunk")
+    if not (math.isfinite(scale) and scale >= 0) or (scale > 0) != (count > 0):
+        raise ValueError("a scale that is not finite, or negative, or of nothing")
+    rest_bits = _rest_bits_for(count)
+    values_at = at + unary_bytes + (count * rest_bits + 7) // 8
+    if len(data) != values_at + (count + 1) // 2 or (unary_bytes and not count):
+        raise ValueError("values of another length")
+    places = _places(data[at:values_at], count, rest_bits=rest_bits, unary_bytes=unary_bytes, size=size)
+    nibbles = [nibble for byte in data[values_at:] for nibble in (byte & 15, byte >> 4)][:count]
+    integers = [-(nibble & 7) - 1 if nibble & 8 else (nibble & 7) + 1 for nibble in nibbles]
+    values = [0.0] * size
+    for place, value in zip(places, _scaled(integers, _LEVELS, scale), strict=True):
+        values[place] = value
+    return values
+
+
+def _rest_bits_for(count: int) -> int:
+    """The first k for which so many Rice codes of gaps in a chunk take the fewest bits in the worst case."""
+    worst = [count * (1 + bits) + (_GROUP - count) // 2**bits for bits in range(_GROUP.bit_length())]
+    return worst.index(min(worst))
+
+
+def _places(packed: bytes, count: int, *, rest_bits: int, unary_bytes: int, size: int) -> list[int]:
+    """Ascending. Of each gap its quotient by 2**rest_bits, in unary up to a one, then the rests of all gaps."""
+    unary = [byte >> bit & 1 for byte in packed[:unary_bytes] for bit in range(8)]
+    rests = [byte >> bit & 1 for byte in packed[unary_bytes:] for bit in range(8)]
+    places, place, quotient = list[int](), -1, 0
+    for bit in unary:
+        if not bit:
+            quotient += 1
+            continue
+        begin = len(places) * rest_bits
+        rest = sum(one << at for at, one in enumerate(rests[begin : begin + rest_bits]))
+        place += 1 + quotient * 2**rest_bits + rest
+        places.append(place)
+        quotient = 0
+    if len(places) != count or place >= size:
         raise ValueError("places that no encoder makes")
     return places

@@ -216,6 +216,8 @@ class WrongSum:
     roots: Annotated[tuple[HexDigest, ...], MaxLen(MAX_HOSTS)]
     """What the contributors committed themselves to, in the order of summation."""
     coefficients: Annotated[tuple[Annotated[float, Ge(0)], ...], MaxLen(MAX_HOSTS)]
+    divisors: Annotated[tuple[Annotated[float, Ge(0)], ...], MaxLen(MAX_HOSTS)] = ()
+    """As `Decision.divisors`: of each contribution, where every value is divided by the sum of those that name it."""
     first: Count
     """Index of the first of the values in the vector."""
     inputs: Annotated[tuple[ProvenSlice, ...], MaxLen(MAX_HOSTS)]
@@ -250,10 +252,13 @@ MAX_EVIDENCE_BYTES = 1 << 17
 """Canonical bytes of a wrong sum; a plan carries one, so that it fits into a message."""
 
 
-def inputs_digest(sent_codec: int, mean_codec: int, roots: Sequence[str], coefficients: Sequence[float]) -> Digest:
-    """What an average is made from: contributions, the coefficient of each, and how they and the average are encoded."""
-    head = struct.pack("<BBH", sent_codec, mean_codec, len(roots))
-    data = bytes.fromhex("".join(roots)) + struct.pack(f"<{len(coefficients)}d", *coefficients)
+def inputs_digest(
+    sent_codec: int, mean_codec: int, roots: Sequence[str], coefficients: Sequence[float], divisors: Sequence[float] = ()
+) -> Digest:
+    """What an average is made from: contributions, the coefficient of each, its divisor where there is one, and how they and
+    the average are encoded."""
+    head, factors = struct.pack("<BBH", sent_codec, mean_codec, len(roots)), (*coefficients, *divisors)
+    data = bytes.fromhex("".join(roots)) + struct.pack(f"<{len(factors)}d", *factors)
     return Digest(hashlib.sha256(head + data).hexdigest())
 
 

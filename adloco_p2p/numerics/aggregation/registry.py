@@ -4,6 +4,7 @@ from adloco_p2p.numerics.aggregation.centered_clip import CenteredClip
 from adloco_p2p.numerics.aggregation.clip import Clip
 from adloco_p2p.numerics.aggregation.geometric_median import GeometricMedian
 from adloco_p2p.numerics.aggregation.mean import Mean
+from adloco_p2p.numerics.aggregation.per_place import PerPlace
 from adloco_p2p.numerics.aggregation.robust import Robust
 from adloco_p2p.numerics.aggregation.rule import AggregationRule
 
@@ -15,9 +16,11 @@ STRICT: AggregationRule = Robust("strict", least_cosine=0.5)
 their share of two rounds, and most of what hides within the honest cosine."""
 
 
-def rule_named(name: str) -> AggregationRule:
-    """The rule of that name. Raises ValueError."""
+def rule_named(name: str, *, division: str = "all", is_strict: bool = False) -> AggregationRule:
+    """The rule of that name, or `STRICT` in its place; the sum divided by the weights of `all` hosts, or of those that `named`
+    a place. Raises ValueError."""
     for rule in RULES:
         if rule.name == name:
-            return rule
+            chosen = STRICT if is_strict else rule
+            return PerPlace(chosen) if division == "named" else chosen
     raise ValueError(f"aggregation {name!r} is unknown; known: {', '.join(rule.name for rule in RULES)}")

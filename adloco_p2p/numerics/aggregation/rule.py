@@ -25,9 +25,12 @@ class Decision:
     """Indices of the contributions that the rule judged and refused, ascending; their coefficients are 0."""
     reasons: tuple[str, ...] = ()
     """One phrase for each of `left_out`."""
+    divisors: tuple[float, ...] = ()
+    """[n], or none: at each place the sum is divided by those of the contributions that are not 0 there (`per_place.py`)."""
 
     def __post_init__(self) -> None:
         assert len(self.left_out) == len(self.reasons) < len(self.coefficients)
+        assert len(self.divisors) in (0, len(self.coefficients))
         assert all(self.coefficients[host] == 0.0 for host in self.left_out)
 
     @property
@@ -61,12 +64,12 @@ def shares(weights: Sequence[float]) -> tuple[float, ...]:
     return tuple(weight / total for weight in weights)
 
 
-def upper_weighted_median(values: Sequence[float], weights: Sequence[int]) -> float:
+def upper_weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
     """The least of `values` [n] such that it and those below it weigh more than half.
 
     Hosts of less than half of the weight cannot push it outside of what the other hosts show.
     """
-    total, below = sum(weights), 0
+    total, below = sum(weights), 0.0
     for value, weight in sorted(zip(values, weights, strict=True)):
         below += weight
         if 2 * below > total:

@@ -13,7 +13,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.hash_tree import slice_values
 from adloco_p2p.core.model.types import MAX_HOSTS, Digest, PeerId
 from adloco_p2p.numerics.aggregation.rule import AggregationRule
-from adloco_p2p.numerics.codecs import TensorCodec
+from adloco_p2p.numerics.tensor_codec import TensorCodec
 
 _SHARE_UNIT = 1 << 20  # shares are rounded to this fraction of one, so that every peer cuts with whole numbers
 _STREAMS_PER_PEER = 64  # that a peer opens for one average, roughly; more only where there are more members
@@ -31,7 +31,7 @@ MAX_PARTS = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of the vector, values `first` to `first + size`; bytes `offset` to `offset + num_bytes` of the encoded result."""
+    """A piece of the vector, values `first` to `first + size`; `offset` to `offset + num_bytes` has room for its mean."""
 
     index: int
     first: int
@@ -111,7 +111,7 @@ class AllReduceSpec:
 
     @cached_property
     def mean_codec(self) -> TensorCodec:
-        return self.codec.for_mean(len(self.contributors))
+        return self.codec.mean_codec
 
     @property
     def slice_values(self) -> int:

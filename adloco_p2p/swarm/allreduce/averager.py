@@ -19,7 +19,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 from adloco_p2p.core.model.ledger_entry import Evidence, Sign, Verify
 from adloco_p2p.core.model.types import MAX_HOSTS, Digest, PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import AveragingError, LocalProtocolError
-from adloco_p2p.numerics.aggregation.registry import STRICT, rule_named
+from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.allreduce.allreduce_spec import NO_PLAN, AllReduceSpec, suitable_part_bytes
@@ -77,8 +77,8 @@ class Averaged:
 class Averager:
     """All averages of one peer. Belongs to the event loop in which `start` ran.
 
-    `part_bytes`, the most that a part may have, `codec`, `aggregation` and `topology` must be equal on all members. `pace`
-    decides when data may be sent and read.
+    `part_bytes`, the most that a part may have, `codec`, `aggregation`, `division` and `topology` must be equal on all members.
+    `pace` decides when data may be sent and read.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class Averager:
         *,
         codec: str = "float32",
         aggregation: str = "mean",
+        division: str = "all",
         topology: Topology = Butterfly,
         part_bytes: int = 1 << 20,
         limits: AveragingLimits | None = None,
@@ -106,7 +107,8 @@ class Averager:
         no seat itself and does not know who has one."""
         assert part_bytes <= MAX_CHUNK_BYTES // 2, "parts are rounded to groups of the codec, and served as chunks"
         self._p2p, self._pace, self._meter = p2p, pace, meter or Meter()
-        self._codec, self._rule, self._topology = codec_named(codec), rule_named(aggregation), topology
+        self._codec, self._rule, self._topology = codec_named(codec), rule_named(aggregation, division=division), topology
+        self._strict_rule = rule_named(aggregation, division=division, is_strict=True)
         self._part_bytes = part_bytes
         self._limits = limits or AveragingLimits()
         self._num_threads = num_threads
@@ -207,7 +209,7 @@ class Averager:
         averaged = torch.empty_like(vector) if out is None else out
         if not all(_is_flat(tensor) for tensor in (vector, averaged)) or averaged.shape != vector.shape:
             raise ValueError("vector and out must be float32 [P], contiguous, on the CPU")
-        rule = STRICT if is_strict else self._rule
+        rule = self._strict_rule if is_strict else self._rule
         spec = self._spec(key, weights, shares, steps, size=vector.numel(), rule=rule, plan=plan, round=round)
         if self._around.own_peer not in spec.members:
             raise LocalProtocolError("this peer is not a member of the average it was asked for")

@@ -50,6 +50,7 @@ from adloco_p2p.numerics.aggregation.statistics import gram_statistics
 from adloco_p2p.numerics.codecs import fits
 from adloco_p2p.numerics.digest import blob_root, result_index
 from adloco_p2p.numerics.reduction import BadPart, statistics_of
+from adloco_p2p.numerics.tensor_codec import encoded_length
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.gram_barrier import GramBarrier, diagonal_of
 from adloco_p2p.swarm.allreduce.handshake import GO, THROUGHPUT, Hello, HelloReply, Purpose, refusal
@@ -136,6 +137,7 @@ class Butterfly:
             own: list[bytes] = []
             if self._own is not None and self._around.keeps_contributions:
                 own = await self._loop.run_in_executor(self._around.executor, self._own.copied)
+            packed, lengths = await self._loop.run_in_executor(self._around.executor, self._assembly.packed)
         finally:
             alarm.cancel()
             self._reduction.release()
@@ -143,20 +145,19 @@ class Butterfly:
             if self._own is not None:
                 self._own.release()
             self._vector = self._vector.new_empty(0)
-        return self._result(own)
+        return self._result(own, packed, lengths)
 
-    def _result(self, own: list[bytes]) -> AttemptResult:
-        """`own`: the own parts as they were sent, where they are kept."""
+    def _result(self, own: list[bytes], packed: np.ndarray, lengths: list[int]) -> AttemptResult:
+        """`own`: the own parts as they were sent, where they are kept; `packed` and `lengths`: see `PartAssembly.packed`."""
         spec, barrier, assembly = self.spec, self._barrier, self._assembly
         assert barrier.decision is not None
-        parts, binding = [part for shard in spec.shards for part in shard], barrier.binding(self._commitments.roots)
-        table = tuple((part.num_bytes, digest) for part, digest in zip(parts, assembly.digests, strict=True))
+        binding, table = barrier.binding(self._commitments.roots), tuple(zip(lengths, assembly.digests, strict=True))
         encoded = EncodedResult(
             digest=blob_root(result_index(spec.mean_codec, spec.size, table, binding=binding)),
             codec=spec.mean_codec,
             sent_codec=spec.codec,
             size=spec.size,
-            encoded=assembly.encoded,
+            encoded=packed,
             parts=table,
             binding=binding,
             receipts=self._receipts.all,
@@ -173,6 +174,7 @@ class Butterfly:
                 spec=spec,
                 me=self.me,
                 coefficients=barrier.decision.coefficients,
+                divisors=barrier.decision.divisors,
                 roots=tuple(self._commitments.roots),
                 receipts=encoded.receipts,
                 result_roots=assembly.roots,
@@ -289,9 +291,10 @@ class Butterfly:
         sink = PartSink(
             self._peer(member),
             parts,
-            room=self._assembly.view,
+            room=self._assembly.room,
             on_part=lambda part: self._on_averaged(member, part),
             permitted=lambda: len(parts),
+            length=self._length_of if self.spec.mean_codec.is_variable else None,
         )
 
         def owes() -> bool:
@@ -382,6 +385,9 @@ class Butterfly:
             part_bytes=spec.part_bytes,
         ).encode()
 
+    def _length_of(self, part: Part, data: memoryview) -> int:
+        return encoded_length(self.spec.mean_codec, data, part.size)
+
     def _on_averaged(self, member: int, part: Part) -> None:
         self._spawn(self._settle_received(member, part), member=member)
 
@@ -389,7 +395,7 @@ class Butterfly:
         def settle() -> None:
             codec = self.spec.mean_codec
             try:
-                values = codec.decode(self._assembly.view(part))
+                values = codec.decode(self._assembly.data(part))
             except RemoteProtocolError as error:
                 raise BadPart(member, f"an average of {error}") from None
             if len(values) != part.size or not fits(codec, values):
@@ -466,7 +472,7 @@ class Butterfly:
                 stream.send(FrameKind.GRAM, await self._products.own())
             for part in parts:
                 await reduction.is_reduced[reduction.index_of(part)].wait()
-                await stream.send_data(self._assembly.view(part), self._around.pace)
+                await stream.send_data(self._assembly.data(part), self._around.pace)
             if lane == 0:
                 stream.send(FrameKind.RECEIPT, await self._receipts.own())
             await stream.receive(FrameKind.NOTE)
@@ -552,9 +558,8 @@ class Butterfly:
         """What the average is made from; once decided."""
         spec = self.spec
         assert self._barrier.decision is not None
-        return inputs_digest(
-            spec.codec.code, spec.mean_codec.code, self._commitments.roots, self._barrier.decision.coefficients
-        )
+        decision, roots = self._barrier.decision, self._commitments.roots
+        return inputs_digest(spec.codec.code, spec.mean_codec.code, roots, decision.coefficients, decision.divisors)
 
     def _roots_of(self, reducer: int) -> list[bytes]:
         """Of the reducer's parts that are here."""

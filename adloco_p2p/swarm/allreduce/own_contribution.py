@@ -11,8 +11,8 @@ import torch
 from adloco_p2p.core.model.hash_tree import shard_hash, tree_root
 from adloco_p2p.core.model.types import Digest
 from adloco_p2p.numerics.aggregation.gram import partial_gram
-from adloco_p2p.numerics.codecs import Buffer
 from adloco_p2p.numerics.part_tree import part_root
+from adloco_p2p.numerics.tensor_codec import Buffer
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 
 

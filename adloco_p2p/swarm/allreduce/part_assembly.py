@@ -8,6 +8,7 @@ import torch
 
 from adloco_p2p.numerics.digest import chunk_digest
 from adloco_p2p.numerics.reduction import part_statistics
+from adloco_p2p.numerics.tensor_codec import encoded_length
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution, mean_root
 
@@ -23,8 +24,8 @@ class PartAssembly:
         averaged: torch.Tensor,
         encoded: np.ndarray,
     ) -> None:
-        """`own`: what this member contributes; none for a receiver. `averaged`, float32 [P], and `encoded`, uint8 [bytes of all
-        parts], are filled."""
+        """`own`: what this member contributes; none for a receiver. `averaged`, float32 [P], and `encoded`, uint8 [the most
+        bytes of all parts], are filled."""
         self.averaged, self.encoded = averaged, encoded
         self.digests: list[bytes] = [b""] * spec.num_parts
         """SHA-256 of every encoded part."""
@@ -37,15 +38,26 @@ class PartAssembly:
         self._spec = spec
         self._own = own
 
-    def view(self, part: Part) -> memoryview:
-        """Where the encoded part lies."""
+    def room(self, part: Part) -> memoryview:
+        """For the encoded part."""
         return self.encoded.data[part.offset : part.offset + part.num_bytes]
 
+    def data(self, part: Part) -> memoryview:
+        """The encoded part, which is in its room. Raises RemoteProtocolError."""
+        room = self.room(part)
+        return room[: encoded_length(self._spec.mean_codec, room, part.size)]
+
+    def packed(self) -> tuple[np.ndarray, list[int]]:
+        """The encoded parts without gaps, uint8, once all are here, and the bytes of each."""
+        data = [self.data(part) for shard in self._spec.shards for part in shard]
+        is_dense = not self._spec.mean_codec.is_variable
+        return self.encoded if is_dense else np.frombuffer(b"".join(data), dtype=np.uint8), list(map(len, data))
+
     def settle(self, part: Part, values: torch.Tensor) -> None:
-        """Put a decoded part, whose bytes are in its `view`, in place."""
+        """Put a decoded part, whose bytes are in its room, in place."""
         self.averaged[part.first : part.first + part.size] = values
-        self.digests[part.index] = chunk_digest(self.view(part))
-        self.roots[part.index] = mean_root(self._spec, part, self.view(part))
+        self.digests[part.index] = chunk_digest(self.data(part))
+        self.roots[part.index] = mean_root(self._spec, part, self.data(part))
         transmitted = None
         if self._own is not None and (self.residual is not None or not self._spec.needs_gram):
             transmitted = self._spec.codec.decode(self._own.encoded(part))

@@ -5,11 +5,15 @@ from collections.abc import Callable
 
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.numerics.tensor_codec import VARIABLE_HEAD
 from adloco_p2p.swarm.allreduce.allreduce_spec import Part
 
 
 class PartSink:
-    """Parts in order, each into its own room. `permitted` returns how many may have been begun by now."""
+    """Parts in order, each into its own room. `permitted` returns how many may have been begun by now.
+
+    `length`: bytes of a part that begins with a `VARIABLE_HEAD`, at most those of its room; none where parts fill their rooms.
+    """
 
     def __init__(
         self,
@@ -19,33 +23,46 @@ class PartSink:
         room: Callable[[Part], memoryview],
         on_part: Callable[[Part], None],
         permitted: Callable[[], int],
+        length: Callable[[Part, memoryview], int] | None = None,
     ) -> None:
         self.num_arrived = 0
         self._sender = sender
         self._parts = parts
         self._room, self._on_part, self._permitted = room, on_part, permitted
-        self._view = memoryview(b"")
+        self._length = length
+        self._whole = self._view = memoryview(b"")
+        """Room of the part that arrives, and what of it is awaited."""
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
     def target(self, num_bytes: int) -> memoryview:
         if not len(self._view):
             if self.num_arrived == len(self._parts) or self.num_arrived >= self._permitted():
                 raise RemoteProtocolError(f"{self._sender} sends more than was asked")
-            self._view = self._room(self._parts[self.num_arrived])
+            self._whole = self._view = self._room(self._parts[self.num_arrived])
         if num_bytes > len(self._view):
             raise RemoteProtocolError(f"{self._sender} sends a part that is too long")
         return self._view[:num_bytes]
 
     def arrived(self, num_bytes: int) -> None:
+        filled = len(self._whole) - len(self._view) + num_bytes
         self._view = self._view[num_bytes:]
+        if self._length is not None and filled >= VARIABLE_HEAD.size:
+            self._shorten(self._length(self._parts[self.num_arrived], self._whole), filled)
         if len(self._view):
             return
-        self._view = memoryview(b"")  # an empty view of the room would keep all of it in memory
+        self._whole = self._view = memoryview(b"")  # an empty view of the room would keep all of it in memory
         self.num_arrived += 1
         for count, waiter in self._waiters:
             if self.num_arrived >= count and not waiter.done():
                 waiter.set_result(None)
         self._on_part(self._parts[self.num_arrived - 1])
+
+    def _shorten(self, length: int, filled: int) -> None:
+        """Await no more than the part says to have."""
+        if filled > length:
+            raise RemoteProtocolError(f"{self._sender} sends a part that is too long")
+        self._whole = self._whole[:length]
+        self._view = self._whole[filled:]
 
     @property
     def is_complete(self) -> bool:

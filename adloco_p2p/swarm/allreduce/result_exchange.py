@@ -11,7 +11,7 @@ from hivemind.p2p import P2P
 
 from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import AveragingError
-from adloco_p2p.numerics.codecs import TensorCodec
+from adloco_p2p.numerics.tensor_codec import TensorCodec
 from adloco_p2p.swarm.allreduce.result_store import EncodedResult, ResultDownload, ResultStore
 from adloco_p2p.swarm.allreduce.topology import AveragingLimits
 from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher

@@ -14,9 +14,9 @@ import torch
 from adloco_p2p.core.model.ledger_entry import Pledge
 from adloco_p2p.core.model.types import Digest, PseudoGradientStatistics
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.numerics.codecs import TensorCodec, mean_codecs
 from adloco_p2p.numerics.digest import RESULT_HEAD_BYTES, result_head, result_index
 from adloco_p2p.numerics.reduction import part_statistics, statistics_of
+from adloco_p2p.numerics.tensor_codec import TensorCodec
 from adloco_p2p.swarm.allreduce.allreduce_spec import MAX_PARTS
 from adloco_p2p.swarm.allreduce.gram_barrier import has_judged, is_binding
 from adloco_p2p.swarm.transfer.chunk_protocol import ChunkIndex
@@ -144,12 +144,10 @@ class ResultDownload:
         return self._result
 
     def _make_room(self, index: ChunkIndex) -> Sequence[memoryview]:
-        """A mean may come in several codecs."""
-        heads = {result_head(codec, self._size): codec for codec in mean_codecs(self._codec)}
+        codec = self._codec.mean_codec
         head, binding = index.head[:RESULT_HEAD_BYTES], index.head[RESULT_HEAD_BYTES:]
-        codec = heads.get(head)
         if (
-            codec is None
+            head != result_head(codec, self._size)
             or not is_binding(binding)
             or index.num_bytes > codec.num_bytes(self._size) + _PART_OVERHEAD_BYTES * len(index.chunks)
         ):

@@ -13,9 +13,10 @@ from adloco_p2p.core.model.hash_tree import LEAST_VALUE, SCALE_ROUNDING, climb, 
 from adloco_p2p.core.model.ledger_entry import MAX_WAY_TEXT, Pledge, ProvenSlice, WrongSum
 from adloco_p2p.core.model.types import Digest
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.numerics.codecs import Buffer, SignCodec, TensorCodec, TopKCodec, fits
+from adloco_p2p.numerics.codecs import SignCodec, fits
 from adloco_p2p.numerics.part_tree import part_leaves, slices
 from adloco_p2p.numerics.reduction import BadPart, combination
+from adloco_p2p.numerics.tensor_codec import Buffer, TensorCodec
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.own_contribution import sent_root
 
@@ -45,6 +46,8 @@ class Settled:
     spec: AllReduceSpec
     me: int
     coefficients: tuple[float, ...]
+    divisors: tuple[float, ...] = ()
+    """See `Decision`."""
     roots: tuple[Digest, ...]
     """Of the contributors, in order."""
     receipts: tuple[Pledge, ...]
@@ -87,12 +90,15 @@ class Settled:
         """Evidence that the encoded part `result` does not follow from what is shown, by all contributors that count; None
         where it does."""
         spec = self.spec
-        taken = [factor for factor in self.coefficients if factor != 0]
+        taken = [place for place, factor in enumerate(self.coefficients) if factor != 0]
+        factors = [self.coefficients[place] for place in taken]
+        divisors = [self.divisors[place] for place in taken if self.divisors]
         given = self._cuts(spec.mean_codec, result, part)
         sent = [self._cuts(spec.codec, item.data, part) for item in shown]
         for index, (first, cut) in enumerate(given):
             size = min(spec.slice_values, part.first + part.size - first)
-            if _is_wrong(spec, [inputs[index][1] for inputs in sent], taken, cut, size):
+            average = _combined(spec, [inputs[index][1] for inputs in sent], factors, divisors, size)
+            if _is_wrong(spec, average, cut):
                 return self._evidence(part, shown, result, index)
         return None
 
@@ -110,6 +116,7 @@ class Settled:
             mean_codec=spec.mean_codec.code,
             roots=self.roots,
             coefficients=self.coefficients,
+            divisors=self.divisors,
             first=self._cuts(spec.mean_codec, result, part)[index][0],
             inputs=inputs,
             result=self._proven(spec.mean_codec, result, part, index, within, ""),
@@ -125,16 +132,23 @@ class Settled:
         return ProvenSlice(data=_text(cut), to_shard=_text(proof(leaves, index) + way), to_root=to_root)
 
 
-def _is_wrong(spec: AllReduceSpec, sent: Sequence[Buffer], factors: Sequence[float], given: Buffer, size: int) -> bool:
-    """As the ledger will judge it (`core/ledger/evidence.py`)."""
+def _combined(
+    spec: AllReduceSpec, sent: Sequence[Buffer], factors: Sequence[float], divisors: Sequence[float], size: int
+) -> torch.Tensor | None:
+    """None where what was committed is nothing that an honest reducer takes."""
     try:
-        average = combination(spec.codec, list(enumerate(sent)), factors, size)
-    except BadPart:  # committed, and nothing that an honest reducer takes
-        return True
+        return combination(spec.codec, list(enumerate(sent)), factors, size, divisors=divisors)
+    except BadPart:
+        return None
+
+
+def _is_wrong(spec: AllReduceSpec, average: torch.Tensor | None, given: Buffer) -> bool:
+    """As the ledger will judge it (`core/ledger/evidence.py`)."""
     mean = spec.mean_codec
-    is_cut_short = isinstance(mean, TopKCodec) and int(average.count_nonzero()) > mean.kept
-    if is_cut_short or not fits(mean, average):
-        return False  # there is more than one way to encode it, or none
+    if average is None:
+        return True
+    if not fits(mean, average):
+        return False  # there is no way to encode it
     wanted, have = mean.decode(mean.encode(average)), mean.decode(given)
     if isinstance(mean, SignCodec) and len(wanted) == len(have):  # a scale is a sum, in an order of the machine's own
         return not torch.allclose(wanted, have, rtol=SCALE_ROUNDING, atol=LEAST_VALUE)

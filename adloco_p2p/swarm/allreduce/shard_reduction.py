@@ -13,8 +13,8 @@ import numpy as np
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
 from adloco_p2p.numerics.aggregation.rule import Decision
-from adloco_p2p.numerics.codecs import Buffer
 from adloco_p2p.numerics.reduction import BadPart, combination, decoded_parts
+from adloco_p2p.numerics.tensor_codec import Buffer
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.gram_barrier import encode_products
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution, sent_root
@@ -96,9 +96,12 @@ class ShardReduction:
 
         def reduce() -> None:
             assembly, codec = self._assembly, self._spec.mean_codec
-            average = combination(self._spec.codec, self._contributions(index), decision.coefficients, part.size)
-            assembly.view(part)[:] = codec.encode(average)
-            assembly.settle(part, codec.decode(assembly.view(part)))
+            average = combination(
+                self._spec.codec, self._contributions(index), decision.coefficients, part.size, divisors=decision.divisors
+            )
+            encoded = codec.encode(average)
+            assembly.room(part)[: len(encoded)] = encoded
+            assembly.settle(part, codec.decode(assembly.data(part)))
 
         await asyncio.get_running_loop().run_in_executor(executor, reduce)
         if not self._spec.needs_gram:  # otherwise everything has come

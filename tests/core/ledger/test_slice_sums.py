@@ -7,17 +7,27 @@ import pytest
 from adloco_p2p.core.ledger import slice_sums
 from adloco_p2p.core.ledger.slice_sums import are_equal, combined, decoded, returned
 
-FLOAT32, FLOAT16, BFLOAT16, INT8, INT4, TOPK2, SIGN, SIGN_INT4 = range(1, 9)
-SPARSE, MOST_SPARSE = 17, 72
-"""The sparse means that keep 64 and 3584 values of a chunk, 8 bits each."""
+FLOAT32, FLOAT16, BFLOAT16, INT8, INT4, SIGN, SIGN_INT4, TOPK2, SPARSE_MEAN = 1, 2, 3, 4, 5, 7, 8, 9, 10
 
 
 def sized(size: int, layout: str = "", *numbers: float) -> bytes:
     return struct.pack("<I" + layout, size, *numbers)
 
 
-def sparse(*, kept: int, size: int, places: list[int], values: bytes, scales: tuple[float, float]) -> bytes:
-    return sized(size, f"2f{kept}H", *scales, *places) + values
+def packed(bits: str) -> bytes:
+    """As many bytes as they take, the first bit the lowest of its byte. Blanks are for the reader."""
+    ordered = bits.replace(" ", "")
+    return bytes(int(ordered[at : at + 8][::-1], 2) for at in range(0, len(ordered), 8))
+
+
+def topk2(unary: str, rests: str, values: bytes, *, size: int = 100, scales: bytes = b"\x00\x3f\x40\x40") -> bytes:
+    """`scales`: the upper halves of the float32 numbers 0.5 and 3."""
+    return sized(size) + scales + packed(unary).ljust(24, b"\0") + packed(rests).ljust(40, b"\0") + values.ljust(16, b"\0")
+
+
+def sparse_mean(unary: str, rests: str, values: bytes, *, count: int, size: int = 4096, scale: float = 6.0) -> bytes:
+    body = struct.pack("<fHH", scale, count, len(packed(unary))) + packed(unary) + packed(rests) + values
+    return struct.pack("<II", size, 8 + len(body)) + body
 
 
 @pytest.mark.parametrize(
@@ -37,26 +47,26 @@ def test_values_by_hand(code: int, data: bytes, values: list[float]) -> None:
 
 
 def test_two_bits_name_a_sign_and_one_of_two_magnitudes() -> None:
-    values = bytes([0b11_10_01_00, *[0] * 15])  # the lowest two bits first: +low, -low, +high, -high, then +low
-    data = sparse(kept=64, size=70, places=[*range(0, 8, 2), *range(8, 68)], values=values, scales=(0.5, 3.0))
-    assert decoded(TOPK2, data)[:10] == [0.5, 0.0, -0.5, 0.0, 3.0, 0.0, -3.0, 0.0, 0.5, 0.5]
-    assert decoded(TOPK2, data)[67:] == [0.5, 0.0, 0.0]
+    """Gaps of 1, then 33 = 1 * 32 + 1, then 62 of none: quotients 0, 1 and 0, rests of five bits 1, 1 and 0."""
+    values = bytes([0b11_10_01_00])  # the lowest two bits first: +low, -low, +high, -high, then +low
+    found = decoded(TOPK2, topk2("1 01" + 62 * "1", "10000 10000", values))
+    assert found[:4] == [0.0, 0.5, 0.0, 0.0]
+    assert found[34:40] == [0.0, -0.5, 3.0, -3.0, 0.5, 0.5]
+    assert found[97:] == [0.5, 0.0, 0.0], "64 places: 1, and 35 to 97"
 
 
-def test_a_sparse_mean_keeps_eight_bits_a_value() -> None:
-    values = struct.pack("<64b", 127, -127, *[0] * 62)
-    data = sparse(kept=64, size=100, places=list(range(10, 74)), values=values, scales=(0.0, 6.0))
-    assert decoded(SPARSE, data)[9:13] == [0.0, 6.0, -6.0, 0.0]
+def test_a_sparse_mean_names_few_places_by_their_gaps() -> None:
+    """Three of 4096: gaps 5, 0 and 2100 = 2 * 1024 + 52, rests of ten bits (k is 10 for three places)."""
+    values = bytes([0x7 | 0x8 << 4, 0x2])  # 8 eighths, -1 eighth, 3 eighths of the scale
+    found = decoded(SPARSE_MEAN, sparse_mean("1 1 001", "1010000000 0000000000 0010110000", values, count=3))
+    assert (found[5], found[6], found[2107]) == (6.0, -0.75, 2.25)
+    assert sum(value != 0 for value in found) == 3
 
 
-def test_many_places_are_bits() -> None:
-    """512 places, two bytes each, would take more than the 512 bytes of one bit for each of the 4096."""
-    code, kept = SPARSE + 7, 512
-    bits = bytes([0b10101010, *[0xFF] * 63, 0b1111, *[0] * 447])  # 4 + 504 + 4 places
-    data = sized(600, "2f", 0.0, 127.0) + bits + struct.pack(f"<{kept}b", *[1] * kept)
-    assert decoded(code, data)[:9] == [0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0]
-    with pytest.raises(ValueError, match="places"):
-        decoded(code, data.replace(bits, bytes(512)))
+def test_a_sparse_mean_of_all_places_names_them_by_a_bit_each() -> None:
+    found = decoded(SPARSE_MEAN, sparse_mean(4096 * "1", "", bytes([0xF]) + bytes(2047), count=4096))
+    assert found[:3] == [-6.0, 0.75, 0.75] and len(found) == 4096
+    assert decoded(SPARSE_MEAN, sparse_mean("", "", b"", count=0, scale=0.0, size=3)) == [0.0] * 3
 
 
 @pytest.mark.parametrize(
@@ -72,9 +82,22 @@ def test_many_places_are_bits() -> None:
         (SIGN, sized(4097, "f", 1.0) + bytes(513), "one chunk"),
         (SIGN, sized(3, "f", float("nan")) + b"\0", "a scale"),
         (TOPK2, sized(5000), "one chunk"),
-        (TOPK2, sparse(kept=64, size=70, places=[*range(64)], values=bytes(16), scales=(-1.0, 0.0)), "a scale"),
-        (TOPK2, sparse(kept=64, size=70, places=[7] * 64, values=bytes(16), scales=(1.0, 1.0)), "places"),
-        (TOPK2, sparse(kept=64, size=70, places=[*range(63), 4096], values=bytes(16), scales=(1.0, 1.0)), "places"),
+        (TOPK2, topk2(64 * "1", "", b"", scales=b"\x00\xbf\0\0"), "a scale"),
+        (TOPK2, topk2(64 * "1", "", b"", scales=b"\x80\x7f\0\0"), "a scale"),
+        (TOPK2, topk2(63 * "1", "", b""), "places"),
+        (TOPK2, topk2(65 * "1", "", b""), "places"),
+        (TOPK2, topk2(126 * "0" + 64 * "1", "00001", b"", size=4096), "places"),  # the first one is 126 * 32 + 16
+        (SPARSE_MEAN, b"\0" * 15, "another form"),
+        (SPARSE_MEAN, sparse_mean("1", 12 * "0", b"\0", count=1, size=4097), "one chunk"),
+        (SPARSE_MEAN, sparse_mean("1", 12 * "0", b"\0", count=1) + b"\0", "one chunk"),
+        (SPARSE_MEAN, sparse_mean("1", 12 * "0", b"\0\0", count=1), "another length"),
+        (SPARSE_MEAN, sparse_mean("1", "", b"", count=0, scale=0.0), "another length"),
+        (SPARSE_MEAN, sparse_mean("1", 12 * "0", b"\0", count=1, scale=-1.0), "a scale"),
+        (SPARSE_MEAN, sparse_mean("1", 12 * "0", b"\0", count=1, scale=float("inf")), "a scale"),
+        (SPARSE_MEAN, sparse_mean("1", 12 * "0", b"\0", count=1, scale=0.0), "of nothing"),
+        (SPARSE_MEAN, sparse_mean("11", 12 * "0", b"\0", count=1), "places"),
+        (SPARSE_MEAN, sparse_mean("0", 12 * "0", b"\0", count=1), "places"),
+        (SPARSE_MEAN, sparse_mean("1", "001" + 9 * "0", b"\0", count=1, size=4), "places"),
     ],
 )
 def test_bytes_that_no_honest_peer_sends(code: int, data: bytes, why: str) -> None:
@@ -100,7 +123,7 @@ def test_a_sum_rounds_every_product_and_every_sum_to_float32() -> None:
         (INT4, [7.0, -3.4, 0.0], [7.0, -3.0, 0.0]),
         (INT4, [1e-31, -1e-31], [0.0, 0.0]),  # too small for a scale
         (SIGN, [3.0, -1.0, 0.0, -4.0], [2.0, -2.0, 2.0, -2.0]),
-        (SPARSE, [127.0, 0.6, 0.0], [127.0, 1.0, 0.0]),
+        (SPARSE_MEAN, [8.0, -1.4, 0.6, 0.5, 0.0], [8.0, -1.0, 1.0, 0.0, 0.0]),  # a sixteenth goes to the even level
     ],
 )
 def test_what_a_mean_is_when_it_has_come_back(code: int, mean: list[float], values: list[float]) -> None:
@@ -113,5 +136,16 @@ def test_only_the_last_bits_of_a_sign_mean_s_scale_do_not_count() -> None:
     assert not are_equal(FLOAT32, [1.0], [1.0 + 2.0**-23])
 
 
+def test_a_mean_per_place_by_hand() -> None:
+    """Three hosts, weights 2, 1 and 1. The largest magnitudes are 4, 2 and 100, the middle one is 4: 100 counts as 4."""
+    vectors, shares = [[4.0, 0.0, 1.0, 0.0], [2.0, 2.0, 0.0, 0.0], [0.0, 0.0, -100.0, 0.0]], [0.5, 0.25, 0.25]
+    assert combined(vectors, shares, shares) == pytest.approx([2.5 / 0.75, 2.0, -0.5 / 0.75, 0.0])
+    halved = [0.25, 0.125, 0.25]  # what the rule `clip` does to the first two
+    assert combined(vectors, halved, shares) == pytest.approx([1.25 / 0.75, 1.0, -0.75 / 0.75, 0.0])
+    assert combined([[3.0], [5.0]], [0.5, 0.5], [0.5, 0.5]) == [4.0], "of two the larger one is the middle one"
+    with pytest.raises(OverflowError):
+        combined(vectors, shares, [0.0, 0.0, 0.0])
+
+
 def test_codes_are_those_that_are_decoded_here() -> None:
-    assert {*range(FLOAT32, SIGN_INT4 + 1), *range(SPARSE, MOST_SPARSE + 1)} == slice_sums.CODES
+    assert {FLOAT32, FLOAT16, BFLOAT16, INT8, INT4, SIGN, SIGN_INT4, TOPK2, SPARSE_MEAN} == slice_sums.CODES

@@ -71,6 +71,23 @@ def test_every_host_has_the_bytes_that_one_process_would_make(peers: Peers, rule
         assert residual is None or torch.equal(result.residual, residual)
 
 
+@pytest.mark.parametrize("rule", [pytest.param("mean", marks=pytest.mark.heavy), "clip"])
+def test_the_mean_per_place_is_that_of_one_process(peers: Peers, rule: str) -> None:
+    """Weights of those that named a place; parts whose bytes depend on the values."""
+    vectors, weights = alike(4), (3, 1, 2, 2)
+    vectors[1] *= 10.0
+    with peers.using(aggregation=rule, codec="topk2", division="named"):
+        results = results_of(peers.average(f"per place {rule}", vectors, weights))
+    per_place, codec = rule_named(rule, division="named"), codec_named("topk2")
+    in_memory = aggregate(vectors, weights, (1,) * 4, rule=per_place, codec=codec)
+    assert float((results[0].vector - in_memory.vector).norm() / in_memory.vector.norm()) < 0.02
+    plain = aggregate(vectors, weights, (1,) * 4, rule=rule_named(rule), codec=codec)
+    assert float((results[0].vector - plain.vector).norm() / plain.vector.norm()) > 0.5
+    for result, statistics in zip(results, in_memory.statistics, strict=True):
+        assert statistics is not None
+        assert result.statistics.averaged_sqnorm == pytest.approx(statistics.averaged_sqnorm, rel=1e-12)
+
+
 def honest_mean(vectors: list[torch.Tensor], liar: int) -> torch.Tensor:
     return torch.stack([vector for host, vector in enumerate(vectors) if host != liar]).double().mean(dim=0)
 

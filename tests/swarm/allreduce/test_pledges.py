@@ -326,14 +326,14 @@ def test_a_contributor_that_commits_itself_to_nothing_is_named_at_the_deadline(
 def test_a_reducer_that_gives_two_members_two_results_is_proven_a_liar(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is consistent with the receipt that comes with it; the members compare them."""
     is_cheated: ContextVar[bool] = ContextVar("is_cheated", default=False)
-    serve, view, own = butterfly.Butterfly._serve_member, PartAssembly.view, ReceiptBook.own
+    serve, encoded, own = butterfly.Butterfly._serve_member, PartAssembly.data, ReceiptBook.own
 
     async def serving(self: butterfly.Butterfly, stream: object, member: int, lane: int) -> bool:
         is_cheated.set(self.me == 1 and member == 3)
         return await serve(self, stream, member, lane)  # type: ignore[arg-type]
 
     def looking(self: PartAssembly, part: Part) -> memoryview:
-        data = view(self, part)
+        data = encoded(self, part)
         return memoryview(struct.pack("<f", 1e6) + bytes(data[4:])) if is_cheated.get() else data
 
     async def certifying(self: ReceiptBook) -> bytes:
@@ -354,7 +354,7 @@ def test_a_reducer_that_gives_two_members_two_results_is_proven_a_liar(peers: Pe
 
     monkeypatch.setattr(butterfly.Butterfly, "__init__", beginning)
     monkeypatch.setattr(butterfly.Butterfly, "_serve_member", serving)
-    monkeypatch.setattr(PartAssembly, "view", looking)
+    monkeypatch.setattr(PartAssembly, "data", looking)
     monkeypatch.setattr(ReceiptBook, "own", certifying)
     cheated = peers[3].peer_id
     for peer in peers.list:  # one meeting across the two halves is likely; here it is certain

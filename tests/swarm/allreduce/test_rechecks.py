@@ -70,21 +70,21 @@ def heavy(*values: str) -> object:
 
 
 HONEST = (
-    ("mean", "float32"),
-    ("robust", "topk2"),
-    heavy("mean", "int4"),
-    heavy("mean", "sign"),
-    heavy("robust", "sign_int4"),
-    heavy("clip", "int8"),
-    heavy("robust", "bfloat16"),
+    ("mean", "float32", "all"),
+    ("robust", "topk2", "named"),
+    heavy("mean", "int4", "all"),
+    heavy("mean", "sign", "all"),
+    heavy("robust", "sign_int4", "all"),
+    heavy("clip", "int8", "all"),
+    heavy("robust", "bfloat16", "all"),
 )
 
 
-@pytest.mark.parametrize(("rule", "codec"), HONEST)
+@pytest.mark.parametrize(("rule", "codec", "division"), HONEST)
 def test_every_part_of_honest_reducers_is_made_again_and_proves_nothing(
-    peers: Peers, made_again: list[tuple[int, int]], rule: str, codec: str
+    peers: Peers, made_again: list[tuple[int, int]], rule: str, codec: str, division: str
 ) -> None:
-    average(peers, f"honest {rule} {codec}", aggregation=rule, codec=codec, recheck=EVERYTHING)
+    average(peers, f"honest {rule} {codec}", aggregation=rule, codec=codec, division=division, recheck=EVERYTHING)
     assert peers.evidence == []
     parts = {part for _, part in made_again}
     assert len(parts) >= HOSTS
@@ -92,11 +92,17 @@ def test_every_part_of_honest_reducers_is_made_again_and_proves_nothing(
 
 
 @pytest.mark.parametrize(
-    ("rule", "codec"),
-    [heavy("mean", "float32"), ("robust", "int8"), heavy("clip", "topk2"), heavy("mean", "sign_int4"), heavy("clip", "sign")],
+    ("rule", "codec", "division"),
+    [
+        heavy("mean", "float32", "all"),
+        ("robust", "int8", "all"),
+        ("clip", "topk2", "named"),
+        heavy("mean", "sign_int4", "all"),
+        heavy("clip", "sign", "all"),
+    ],
 )
 def test_a_reducer_that_returns_one_wrong_sum_to_all_is_proven_a_liar(
-    peers: Peers, made_again: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, rule: str, codec: str
+    peers: Peers, made_again: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, rule: str, codec: str, division: str
 ) -> None:
     reduce = ShardReduction.reduce
 
@@ -107,7 +113,7 @@ def test_a_reducer_that_returns_one_wrong_sum_to_all_is_proven_a_liar(
         await reduce(self, index, decision, executor)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ShardReduction, "reduce", lying)
-    average(peers, f"wrong {rule} {codec}", aggregation=rule, codec=codec, recheck=EVERYTHING)
+    average(peers, f"wrong {rule} {codec}", aggregation=rule, codec=codec, division=division, recheck=EVERYTHING)
     assert len(made_again) >= HOSTS - 1
     assert [found.subject for found in peers.evidence] == [peers[1].peer_id] * (HOSTS - 1), "found by every other member"
     for found in peers.evidence:

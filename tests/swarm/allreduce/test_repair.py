@@ -91,7 +91,7 @@ def test_statistics_are_this_peers_own_or_none(peers: Peers) -> None:
     assert restored.own_sqnorm == pytest.approx(result.statistics.own_sqnorm, rel=1e-12)
 
 
-@pytest.mark.parametrize("codec", ["int4", "sign"])
+@pytest.mark.parametrize("codec", ["int4", "sign", "topk2"])
 def test_a_contribution_that_is_not_in_the_average_waits_for_the_next_one(peers: Peers, codec: str) -> None:
     """Where the codec leaves a residual at all."""
     vectors, name = vectors_of(3, SIZE), f"without it {codec}"

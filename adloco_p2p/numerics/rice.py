@@ -1,0 +1,52 @@
+"""Places among many, as Golomb-Rice codes of the gaps between them (Rice and Plaunt, 1971).
+
+A gap, the number of places passed over, is its quotient by 2^k in unary, zeros and a one, and its rest in k bits. All unary
+codes of a set come first, then all rests; the lowest bit of a byte is the first, and each of the two lists fills whole bytes.
+"""
+
+import numpy as np
+
+from adloco_p2p.errors import RemoteProtocolError
+
+
+def most_unary_bits(count: int, span: int, rest_bits: int) -> int:
+    """Of so many places out of `span`: a one for each, and zeros for what the gaps can add up to."""
+    return count + (span - count >> rest_bits)
+
+
+def rest_bits_for(count: int, span: int) -> int:
+    """The k with which no set of so many places takes more bits than with another; the smallest of these. With 0 the code is a
+    bit for each place."""
+    return min(range(span.bit_length()), key=lambda bits: (most_unary_bits(count, span, bits) + count * bits, bits))
+
+
+def most_bytes(span: int) -> int:
+    """Of any set of places out of `span`: one bit for each place would do, and two lists end in the middle of a byte."""
+    return (span + 7) // 8 + 1
+
+
+def rest_bytes(count: int, rest_bits: int) -> int:
+    return (count * rest_bits + 7) // 8
+
+
+def pack_places(places: np.ndarray, rest_bits: int, *, unary_bytes: int = 0) -> np.ndarray:
+    """Places [rows, count], each row ascending, as uint8 [rows, bytes]; zeros fill the unary codes up to `unary_bytes`."""
+    gaps = np.diff(places, axis=1, prepend=-1) - 1
+    ones = np.cumsum((gaps >> rest_bits) + 1, axis=1) - 1
+    unary = np.zeros((len(places), 8 * unary_bytes or int(ones.max(initial=-1)) + 1), dtype=np.uint8)
+    np.put_along_axis(unary, ones, 1, axis=1)
+    rests = (gaps[:, :, None] >> np.arange(rest_bits) & 1).astype(np.uint8).reshape(len(places), places.shape[1] * rest_bits)
+    return np.concatenate([np.packbits(bits, axis=1, bitorder="little") for bits in (unary, rests)], axis=1)
+
+
+def unpack_places(packed: np.ndarray, count: int, rest_bits: int, *, unary_bytes: int) -> np.ndarray:
+    """The reverse: int64 [rows, count], ascending. Raises RemoteProtocolError for another number of places."""
+    rows = len(packed)
+    unary = np.unpackbits(packed[:, :unary_bytes], axis=1, bitorder="little")
+    if (unary.sum(axis=1, dtype=np.int64) != count).any():
+        raise RemoteProtocolError(f"places that are not {count} of a chunk")
+    ones = np.nonzero(unary)[1].reshape(rows, count)
+    quotients = np.diff(ones, axis=1, prepend=-1) - 1
+    rests = np.unpackbits(packed[:, unary_bytes:], axis=1, count=count * rest_bits, bitorder="little")
+    gaps = (quotients << rest_bits) + rests.reshape(rows, count, rest_bits).astype(np.int64) @ (1 << np.arange(rest_bits))
+    return np.cumsum(gaps + 1, axis=1) - 1
