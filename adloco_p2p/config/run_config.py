@@ -248,7 +248,7 @@ class AveragingConfig:
     `geometric_median`, `centered_clip`: for comparison. All but `mean` wait for every upload before parts return."""
     division: Literal["all", "named"] = "all"
     """By whose weights each value of a mean is divided: those of all hosts or, with `topk2` only, of those that named its
-    place. Then a place moves by all that one host has gathered there, but by no more than the middle host shows nearby."""
+    place: it then moves by all that one host has gathered there, within twice what the middle host shows nearby."""
     feedback: Fraction = 1.0
     """Part of what `int8`, `int4`, `topk2` and signs lost that a host adds to its next pseudo-gradient; 0: lost for good."""
 

@@ -8,6 +8,7 @@ import torch
 
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
 from adloco_p2p.numerics.aggregation.robust import Robust
+from adloco_p2p.numerics.codecs import codec_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,20 @@ def _edge(scene: Scene) -> torch.Tensor:
     return scene.everywhere(_tilted(scene, high))
 
 
+def _apart(scene: Scene) -> torch.Tensor:
+    """Made against a mean per place: ten times the median norm, against the honest mean, at places that no honest host names,
+    and each liar others."""
+    codec, sent = codec_named("topk2"), torch.zeros_like(scene.own)
+    honest = torch.stack([codec.decode(codec.encode(vector)) for vector in scene.honest])
+    free = torch.where(honest.any(dim=0), 0.0, scene.mean)
+    for liar in sent:
+        named = codec.decode(codec.encode(free)) != 0
+        liar[named] = -free[named].sign()
+        liar.mul_(10 * float(honest.norm(dim=1).median()) / max(1.0, float(liar.norm())))
+        free = torch.where(named, 0.0, free)
+    return sent
+
+
 ATTACKS: dict[str, Attack] = {
     "flip x10": lambda scene: -10 * scene.own,
     "scale 1e3": lambda scene: 1e3 * scene.own,
@@ -103,5 +118,8 @@ ATTACKS: dict[str, Attack] = {
     "copied": lambda scene: scene.everywhere(scene.honest[0]),
     "drift": _drift,
     "edge": _edge,
+    "apart": _apart,
 }
 """By name; `hidden` is the negative mean at the median norm."""
+AGAINST_SPARSE = frozenset({"apart"})
+"""Those that mean nothing where every place is named."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from benchmarks.robustness.attacks import ATTACKS
+from benchmarks.robustness.attacks import AGAINST_SPARSE, ATTACKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,9 @@ class Cell:
     codec: str = "float32"
     data: str = "even"
     """`uneven`: rows sorted by the first component of their byte counts, an equal piece of them for each host."""
+
+    division: str = "all"
+    """`named`, with `topk2`: the mean per place."""
 
     @property
     def baseline(self) -> "Cell":
@@ -41,8 +44,9 @@ def _attacked(*, hosts: int = 8, liars: int = 2, **common: str) -> Iterator[Cell
     cell = Cell(hosts=hosts, liars=liars, **common)  # type: ignore[arg-type]
     yield cell
     for attack in ATTACKS:
-        for rule in RULES:
-            yield replace(cell, attack=attack, rule=rule)
+        if attack not in AGAINST_SPARSE or cell.codec == "topk2":
+            for rule in RULES:
+                yield replace(cell, attack=attack, rule=rule)
 
 
 def clean() -> Iterator[Cell]:
@@ -78,6 +82,12 @@ def topk2() -> Iterator[Cell]:
     yield from _in_codec("topk2")
 
 
+def per_place() -> Iterator[Cell]:
+    """The preset `sparse`."""
+    yield from _clean(codec="topk2", division="named")
+    yield from _attacked(codec="topk2", division="named")
+
+
 def _in_codec(codec: str) -> Iterator[Cell]:
     for data in ("even", "uneven"):
         yield from _clean(data=data, codec=codec)
@@ -93,5 +103,6 @@ GROUPS = {
     "one": one,
     "int8": int8,
     "topk2": topk2,
+    "per_place": per_place,
 }
 """In the order in which they are run."""

@@ -21,6 +21,7 @@ ATTACKED = {
     "robust-uneven": (Cell(liars=2, data="uneven"), ("clip", "robust")),
     "robust-int8": (Cell(liars=2, codec="int8"), ("clip", "robust")),
     "robust-topk2": (Cell(liars=2, codec="topk2"), ("clip", "robust")),
+    "robust-per-place": (Cell(liars=2, codec="topk2", division="named"), ("mean", "clip", "robust")),
     "robust-one": (Cell(liars=1), ("clip", "robust")),
     "robust-three": (Cell(hosts=10, liars=3), ("clip", "robust")),
 }

@@ -21,6 +21,7 @@ from adloco_p2p.data.packing import TokenRows
 from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.clip import clip_factors
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
+from adloco_p2p.numerics.aggregation.per_place import PerPlace
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.aggregation.robust import Robust, cosines_to_others
 from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision, upper_weighted_median
@@ -84,7 +85,8 @@ class Swarm:
         self._cell = cell
         self._num_honest = cell.hosts - cell.liars
         self._num_hosts = cell.hosts if cell.attack else self._num_honest
-        self.rule: AggregationRule = Robust(least_cosine=cell.least_cosine) if cell.rule == "robust" else rule_named(cell.rule)
+        rule: AggregationRule = Robust(least_cosine=cell.least_cosine) if cell.rule == "robust" else rule_named(cell.rule)
+        self.rule = PerPlace(rule) if cell.division == "named" else rule
         self._codec = codec_named(cell.codec)
         self._trainees = Trainees(self.run, vocab_size=self.vocab_size, num_hosts=self._num_hosts)
         self.outer = self._trainees.start.clone()

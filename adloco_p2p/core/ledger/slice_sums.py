@@ -17,6 +17,7 @@ CODES = frozenset((_FLOAT32, _FLOAT16, _BFLOAT16, _INT8, _INT4, _SIGN, _SIGN_INT
 _GROUP = 4096
 _KEPT, _KEPT_REST_BITS, _KEPT_UNARY_BYTES = 64, 5, 24  # of `topk2`
 _LEVELS = 8  # of a sparse mean
+_BOUND = 2.0  # of the middle host's largest magnitude, where a mean is formed per place
 _SIZE = struct.Struct("<I")
 _LEAST_SCALE = struct.unpack("<f", struct.pack("<f", 1e-30))[0]
 
@@ -48,11 +49,12 @@ def decoded(code: int, data: bytes) -> list[float]:
 
 
 def combined(vectors: Sequence[Sequence[float]], coefficients: Sequence[float], divisors: Sequence[float] = ()) -> list[float]:
-    """sum_i c_i v_i as every reducer forms it; at least one vector. With divisors no value is larger than the middle one of the
-    largest ones, and every sum is divided by the divisors of the vectors that are not 0 there. Raises OverflowError."""
+    """sum_i c_i v_i as every reducer forms it; at least one vector. With divisors no value is larger than twice the middle one
+    of the vectors' largest ones, and every sum is divided by the divisors of the vectors that are not 0 there. Raises
+    OverflowError."""
     factors = rounded(coefficients)
     if divisors:
-        limit = _middle([max(map(abs, vector), default=0.0) for vector in vectors], divisors)
+        limit = _BOUND * _middle([max(map(abs, vector), default=0.0) for vector in vectors], divisors)
         cut = [[max(-limit, min(limit, value)) for value in vector] for vector in vectors]
     else:
         cut = list(map(list, vectors))

@@ -50,7 +50,6 @@ from adloco_p2p.numerics.aggregation.statistics import gram_statistics
 from adloco_p2p.numerics.codecs import fits
 from adloco_p2p.numerics.digest import blob_root, result_index
 from adloco_p2p.numerics.reduction import BadPart, statistics_of
-from adloco_p2p.numerics.tensor_codec import encoded_length
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.gram_barrier import GramBarrier, diagonal_of
 from adloco_p2p.swarm.allreduce.handshake import GO, THROUGHPUT, Hello, HelloReply, Purpose, refusal
@@ -294,7 +293,7 @@ class Butterfly:
             room=self._assembly.room,
             on_part=lambda part: self._on_averaged(member, part),
             permitted=lambda: len(parts),
-            length=self._length_of if self.spec.mean_codec.is_variable else None,
+            length=self._assembly.length,
         )
 
         def owes() -> bool:
@@ -384,9 +383,6 @@ class Butterfly:
             size=spec.size,
             part_bytes=spec.part_bytes,
         ).encode()
-
-    def _length_of(self, part: Part, data: memoryview) -> int:
-        return encoded_length(self.spec.mean_codec, data, part.size)
 
     def _on_averaged(self, member: int, part: Part) -> None:
         self._spawn(self._settle_received(member, part), member=member)

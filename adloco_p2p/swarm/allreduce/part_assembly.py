@@ -45,7 +45,11 @@ class PartAssembly:
     def data(self, part: Part) -> memoryview:
         """The encoded part, which is in its room. Raises RemoteProtocolError."""
         room = self.room(part)
-        return room[: encoded_length(self._spec.mean_codec, room, part.size)]
+        return room[: self.length(part, room)]
+
+    def length(self, part: Part, data: memoryview) -> int:
+        """Bytes of the encoded part with which `data` begins. Raises RemoteProtocolError."""
+        return encoded_length(self._spec.mean_codec, data, part.size)
 
     def packed(self) -> tuple[np.ndarray, list[int]]:
         """The encoded parts without gaps, uint8, once all are here, and the bytes of each."""

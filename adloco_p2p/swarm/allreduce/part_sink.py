@@ -12,7 +12,8 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import Part
 class PartSink:
     """Parts in order, each into its own room. `permitted` returns how many may have been begun by now.
 
-    `length`: bytes of a part that begins with a `VARIABLE_HEAD`, at most those of its room; none where parts fill their rooms.
+    `length`: bytes of a part that begins so, at most those of its room; asked once a `VARIABLE_HEAD` is there. None where every
+    part fills its room.
     """
 
     def __init__(

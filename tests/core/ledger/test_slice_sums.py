@@ -137,12 +137,12 @@ def test_only_the_last_bits_of_a_sign_mean_s_scale_do_not_count() -> None:
 
 
 def test_a_mean_per_place_by_hand() -> None:
-    """Three hosts, weights 2, 1 and 1. The largest magnitudes are 4, 2 and 100, the middle one is 4: 100 counts as 4."""
+    """Three hosts, weights 2, 1 and 1. The largest magnitudes are 4, 2 and 100, the middle one is 4: 100 counts as 8."""
     vectors, shares = [[4.0, 0.0, 1.0, 0.0], [2.0, 2.0, 0.0, 0.0], [0.0, 0.0, -100.0, 0.0]], [0.5, 0.25, 0.25]
-    assert combined(vectors, shares, shares) == pytest.approx([2.5 / 0.75, 2.0, -0.5 / 0.75, 0.0])
+    assert combined(vectors, shares, shares) == pytest.approx([2.5 / 0.75, 2.0, -1.5 / 0.75, 0.0])
     halved = [0.25, 0.125, 0.25]  # what the rule `clip` does to the first two
-    assert combined(vectors, halved, shares) == pytest.approx([1.25 / 0.75, 1.0, -0.75 / 0.75, 0.0])
-    assert combined([[3.0], [5.0]], [0.5, 0.5], [0.5, 0.5]) == [4.0], "of two the larger one is the middle one"
+    assert combined(vectors, halved, shares) == pytest.approx([1.25 / 0.75, 1.0, -1.75 / 0.75, 0.0])
+    assert combined([[3.0], [5.0]], [0.5, 0.5], [0.5, 0.5]) == [4.0], "of two, none is larger than twice the larger one"
     with pytest.raises(OverflowError):
         combined(vectors, shares, [0.0, 0.0, 0.0])
 

@@ -1,5 +1,7 @@
 """How a vector is cut, encoded, summed and hashed; no network."""
 
+import struct
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,8 +15,10 @@ from adloco_p2p.numerics.aggregation.rule import shares
 from adloco_p2p.numerics.codecs import codec_named, fits
 from adloco_p2p.numerics.digest import blob_root, result_index
 from adloco_p2p.numerics.reduction import BadPart, combination, part_statistics
-from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
+from adloco_p2p.numerics.tensor_codec import encoded_length
+from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply, Purpose, failure
+from adloco_p2p.swarm.allreduce.part_sink import PartSink
 
 KEY = canonical.digest("key")
 CODECS = ("float32", "float16", "bfloat16")
@@ -167,3 +171,42 @@ def test_messages_survive_the_way() -> None:
     assert Hello.decode(hello.encode()) == hello
     reply = failure("a reason, \u00e9, " + "x" * 1000, tuple(f"peer{index}" for index in range(99)))
     assert HelloReply.decode(reply.encode()) == reply
+
+
+def sink_of(room: bytearray, arrived: list[Part]) -> PartSink:
+    part, codec = Part(0, 0, 4096, 0, len(room), 0), codec_named("topk2").mean_codec
+    return PartSink(
+        PeerId("sender"),
+        (part,),
+        room=lambda _: memoryview(room),
+        on_part=arrived.append,
+        permitted=lambda: 1,
+        length=lambda part, data: encoded_length(codec, data, part.size),
+    )
+
+
+@pytest.mark.parametrize("piece", [1, 5, 8, 13, 4096])
+def test_a_part_that_tells_its_length_ends_there(piece: int) -> None:
+    """However it is cut in frames, and whatever lay in its room before."""
+    codec = codec_named("topk2").mean_codec
+    values = torch.zeros(4096)
+    values[::50] = 1.0
+    data, room, arrived = bytes(codec.encode(values)), bytearray(b"\xff" * codec.num_bytes(4096)), list[Part]()
+    sink = sink_of(room, arrived)
+    for begin in range(0, len(data), piece):
+        cut = data[begin : begin + piece]
+        assert not arrived
+        sink.target(len(cut))[:] = cut
+        sink.arrived(len(cut))
+    assert len(arrived) == 1 and sink.is_complete and room[: len(data)] == data
+
+
+def test_a_part_that_tells_more_than_there_is_room_for_is_refused() -> None:
+    codec, arrived = codec_named("topk2").mean_codec, list[Part]()
+    most = codec.num_bytes(4096)
+    for claimed, sent in ((most + 1, 8), (7, 8), (20, 21)):
+        sink = sink_of(bytearray(most), arrived)
+        sink.target(sent)[:] = (struct.pack("<II", 4096, claimed) + bytes(sent))[:sent]
+        with pytest.raises(RemoteProtocolError):
+            sink.arrived(sent)
+    assert not arrived
