@@ -48,8 +48,9 @@ WAYS = {
     "sign_int4": ("averaging.codec=sign_int4",),
     "sign": ("averaging.preset=sign",),
     "sparse": ("averaging.preset=sparse",),
+    "sparse, all": ("averaging.preset=sparse", "averaging.division=all"),
 }
-"""What is compared; `sign_int4` is a codec without a preset."""
+"""What is compared; `sign_int4` is a codec without a preset, and `sparse, all` divides by the weights of all hosts."""
 INNER_STEPS = 32
 DOCS = Path(__file__).parents[1] / "docs"
 KEPT = DOCS / "results" / "presets.jsonl.gz"
@@ -111,7 +112,7 @@ def run_cell(cell: Cell, seed: int) -> Record:
     codec, rule = codec_named(averaging.codec), rule_named(averaging.aggregation, division=averaging.division)
     outer, momentum = trainees.start.clone(), torch.zeros_like(trainees.start)
     residuals: list[torch.Tensor | None] = [None] * cell.hosts
-    sent, made = Noise(), Noise()
+    sent, made, num_back = Noise(), Noise(), 0
     for number in range(cell.rounds):
         schedule = LearningRateSchedule(
             inner=run.inner,
@@ -135,6 +136,7 @@ def run_cell(cell: Cell, seed: int) -> Record:
         known = [statistics for statistics in found.statistics if statistics is not None]
         sent.add([statistics.own_sqnorm for statistics in known], known[0].averaged_sqnorm)
         residuals = list(found.residuals)
+        num_back += len(codec.mean_codec.encode(found.vector))
         rules = run.outer
         outer_step_(
             outer, momentum, found.vector, kind=rules.kind, learning_rate=rules.learning_rate, momentum_factor=rules.momentum
@@ -149,6 +151,7 @@ def run_cell(cell: Cell, seed: int) -> Record:
         "loss": round(heldout_loss(shell, outer, heldout, micro_batch=64), 5),
         "noise_sent": round(sent.ratio, 4),
         "noise_made": round(made.ratio, 4),
+        "bytes_back": round(num_back / cell.rounds / len(outer), 4),
         "processor_seconds": round(time.process_time() - started, 1),
     }
 
@@ -179,7 +182,10 @@ def table(records: Sequence[Record]) -> list[str]:
         losses = {seed: record["loss"] for seed, record in runs.items()}
         price = price_of(records, cell)
         ratio = median(record["noise_sent"] / record["noise_made"] for record in runs.values())
-        up, back = bytes_each_way(codec_named(run_of(cell, 0).averaging.codec), cell.hosts)
+        codec = codec_named(run_of(cell, 0).averaging.codec)
+        up, back = bytes_each_way(codec, cell.hosts)
+        if codec.mean_codec.is_variable:
+            back = sum(record["bytes_back"] for record in runs.values()) / len(runs)
         parameters = next(iter(runs.values()))["parameters"]
         shown = "" if cell.way == "dense" or not dense else price
         lines.append(

@@ -4,6 +4,8 @@ A gap, the number of places passed over, is its quotient by 2^k in unary, zeros 
 codes of a set come first, then all rests; the lowest bit of a byte is the first, and each of the two lists fills whole bytes.
 """
 
+from functools import cache
+
 import numpy as np
 
 from adloco_p2p.errors import RemoteProtocolError
@@ -14,6 +16,7 @@ def most_unary_bits(count: int, span: int, rest_bits: int) -> int:
     return count + (span - count >> rest_bits)
 
 
+@cache
 def rest_bits_for(count: int, span: int) -> int:
     """The k with which no set of so many places takes more bits than with another; the smallest of these. With 0 the code is a
     bit for each place."""

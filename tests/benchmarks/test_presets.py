@@ -33,9 +33,15 @@ def test_every_preset_is_measured_with_its_own_settings_and_runs_of_equal_settin
     assert set(AVERAGING_PRESETS) <= set(WAYS)
     sparse = run_of(Cell(way="sparse"), 1)
     assert (sparse.averaging.codec, sparse.outer.kind, sparse.averaging.feedback) == ("topk2", "sgd", 0.95)
+    assert (sparse.averaging.division, run_of(Cell(way="sparse, all"), 1).averaging.division) == ("named", "all")
     keys = {key_of(Cell(way=way), seed) for way in WAYS for seed in (1, 2)}
     assert len(keys) == 2 * len(WAYS)
     assert key_of(Cell(way="sign", hosts=4), 1) not in keys
+
+
+def test_kept_records_are_those_of_today_s_settings() -> None:
+    for record in read_records(KEPT):
+        assert record["key"] == key_of(Cell(**record["cell"]), record["seed"])
 
 
 def test_plan_shows_the_price_that_the_kept_records_give() -> None:

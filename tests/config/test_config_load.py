@@ -190,6 +190,14 @@ def test_what_is_written_wins_over_an_averaging_preset_but_for_another_codec(tmp
     assert "averaging.preset" in problem and "sparse" in problem
 
 
+def test_a_mean_per_place_needs_a_codec_that_names_places(tmp_path: Path) -> None:
+    assert from_text(tmp_path, "averaging: {preset: sparse}").value.averaging.division == "named"
+    assert from_text(tmp_path, "averaging: {preset: sparse, division: all}").value.averaging.division == "all"
+    assert from_text(tmp_path, "averaging: {codec: topk2}").value.averaging.division == "all"
+    (problem,) = problems_of(tmp_path, "averaging: {codec: int8, division: named}")
+    assert "averaging.division: named" in problem and "int8" in problem and "sparse" in problem
+
+
 def test_the_command_line_replaces_a_codec_by_a_preset_and_a_preset_by_a_codec(tmp_path: Path) -> None:
     by_preset = from_text(tmp_path, "averaging: {codec: int8}", "averaging.preset=sparse").value
     assert (by_preset.averaging.codec, by_preset.outer.kind) == ("topk2", "sgd")
