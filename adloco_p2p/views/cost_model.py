@@ -89,7 +89,7 @@ MEASURED_PRICES: dict[str, tuple[float, float | None]] = {
     "int8": (0.000, None),
     "sign_int4": (0.004, None),
     "sign": (0.032, 0.014),
-    "sparse": (0.215, None),
+    "sparse": (0.067, 0.027),
 }
 """By preset, or codec that has none: held-out loss above float32's in nats per token, and half its 95 % interval where there
 are several seeds; 8 hosts, 64 rounds, 20,864 parameters. `python -m benchmarks.presets report` says so too."""

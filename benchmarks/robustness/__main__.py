@@ -45,7 +45,7 @@ def train(arguments: argparse.Namespace) -> None:
         key = key_of(cell, seed)
         if key in done or not is_asked:
             continue
-        record = {"key": key, **(_same(done, cell, seed) or run_cell(cell, seed))}
+        record = {**(_same(done, cell, seed) or run_cell(cell, seed)), "key": key}
         append_record(arguments.output, record)
         done[key] = record
         print(f"seed {seed}  {cell}  loss {record['loss']}  {record['processor_seconds']} s", flush=True)
