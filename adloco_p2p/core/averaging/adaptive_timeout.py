@@ -12,8 +12,8 @@ FACTOR = 3.0
 SHORTEST_SECONDS = 5.0
 """Scheduling, garbage collection and a lost packet together may take this long on a healthy peer."""
 SPREAD = 0.5
-"""Of the expected computing time: healthy hosts begin an attempt so far apart. Plans estimate from earlier rounds, and a machine
-that is a fifth faster this time waits for one that is a fifth slower."""
+"""Of the expected computing time: healthy hosts begin an attempt so far apart. Plans estimate from earlier rounds, and this
+time a machine may be a fifth faster, another one a fifth slower."""
 UNKNOWN_SECONDS = 60.0
 """Allowance on top of the expected computing time before the first observed attempt."""
 LONGEST_EXTRA_SECONDS = 30.0
