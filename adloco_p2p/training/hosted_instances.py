@@ -140,8 +140,9 @@ class HostedInstances(ABC):
         hosted.run_ahead(start)
 
     def pseudo_gradient(self, instance: InstanceId) -> torch.Tensor:
-        """Outer parameters, or where the inner steps began without waiting for them, minus local parameters, [R]. Scratch of
-        the round: the same buffer until `discard`, the round's `apply_outer` or the next `run_inner`."""
+        """Outer parameters, or where the inner steps began without waiting for them, minus local parameters, [R]. The same
+        vector until `discard`, the round's `apply_outer` or the next `run_inner`; written to only by the end of the round
+        before. Once it is averaged it is the averaging's as well (`Averager.average`)."""
         if instance in self._pseudo_gradients:
             return self._pseudo_gradients[instance]
         hosted = self._get(instance)
@@ -168,6 +169,9 @@ class HostedInstances(ABC):
         """
         hosted = self._get(instance)
         part = self._fragment_of(round)
+        is_late = hosted.round is not None and hosted.round > round
+        if not is_late:
+            self._pseudo_gradients.pop(instance, None)  # before there are vectors of the next boundary
         outer, momentum = hosted.new_outer()
         if len(averaged) < self.num_parameters:
             outer.copy_(hosted.outer)
@@ -187,10 +191,9 @@ class HostedInstances(ABC):
         else:
             hosted.forget_moments()
         if is_applied and residual is not None and self._run.averaging.feedback:
-            self._keep_residual(instance, part, residual, is_late=hosted.round is not None and hosted.round > round)
-        if hosted.round is None or hosted.round <= round:
+            self._keep_residual(instance, part, residual, is_late=is_late)
+        if not is_late:
             hosted.return_to_outer(part)
-            self._pseudo_gradients.pop(instance, None)
         return is_applied
 
     def carry_over(self, instance: InstanceId, pseudo_gradient: torch.Tensor | None, *, round: int) -> None:

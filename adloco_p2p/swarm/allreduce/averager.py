@@ -53,7 +53,7 @@ class Averaged:
     """A result, not applied to anything."""
 
     vector: torch.Tensor
-    """float32 [P], equal on every host."""
+    """float32 [P], equal on every host; not to be written to."""
     digest: Digest
     """What every host must share; see `numerics/digest.py`."""
     contributors: tuple[PeerId, ...]
@@ -182,19 +182,17 @@ class Averager:
         timeout_seconds: float,
         steps: tuple[int, ...] | None = None,
         shares: tuple[float, ...] | None = None,
-        out: torch.Tensor | None = None,
         plan: Digest = NO_PLAN,
         round: int = 0,
         is_strict: bool = False,
     ) -> Averaged:
-        """Average of the members' vectors by the aggregation rule: float32 [P], contiguous, on the CPU, untouched until this
-        returns.
+        """Average of the members' vectors by the aggregation rule: float32 [P], contiguous, on the CPU. `vector` is written to
+        by nobody from now on, for members may make parts again from it later (`Rechecks`); nor is the result.
 
         `weights` are samples in an order that all members share; a member of weight 0 only receives. `steps` are the inner
         steps that the plan gave each, by default equally many. `shares` is how much of the vector each member reduces; by
         default those that contribute share it equally. `plan` is the one of `round` that asks for it. `is_strict`: by `STRICT`
-        instead of the run's rule. The result is put in `out` where given, which is worth having: new memory is a large part of
-        the cost. It is held for repairs until results of later rounds take its place.
+        instead of the run's rule. The result is held for repairs until results of later rounds take its place.
 
         A key is used once, also over restarts (the caller sees to that): for the others, an attempt that was given up is over,
         and two pledges under one key are evidence against this peer.
@@ -204,9 +202,8 @@ class Averager:
         """
         if sum(weight for _, weight in weights) == 0:
             raise AveragingError("no member has any samples")
-        averaged = torch.empty_like(vector) if out is None else out
-        if not all(_is_flat(tensor) for tensor in (vector, averaged)) or averaged.shape != vector.shape:
-            raise ValueError("vector and out must be float32 [P], contiguous, on the CPU")
+        if not _is_flat(vector):
+            raise ValueError("vector must be float32 [P], contiguous, on the CPU")
         rule = STRICT if is_strict else self._rule
         spec = self._spec(key, weights, shares, steps, size=vector.numel(), rule=rule, plan=plan, round=round)
         if self._around.own_peer not in spec.members:
@@ -215,7 +212,7 @@ class Averager:
             raise AveragingError("this attempt was begun here before, and given up")  # the round was begun anew
         begun = asyncio.get_running_loop().time()
         encoded = self._results.new_buffer(spec.num_result_bytes)
-        attempt = self._topology(spec, vector.detach(), averaged, encoded, timeout_seconds, self._around)
+        attempt = self._topology(spec, vector.detach(), encoded, timeout_seconds, self._around)
         self._attempts.begin(attempt)
         try:
             result = await attempt.run()

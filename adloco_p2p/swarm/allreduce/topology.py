@@ -81,7 +81,7 @@ class AttemptResult:
     """What an attempt gave this member."""
 
     vector: torch.Tensor
-    """float32 [P]."""
+    """float32 [P]; not to be written to, since it may lie in `encoded`."""
     encoded: EncodedResult
     """The same, as every host holds it."""
     left_out: dict[PeerId, str]
@@ -126,6 +126,6 @@ class Attempt(Protocol):
         """Close, and wait until nothing holds the buffers any more."""
 
 
-Topology = Callable[[AllReduceSpec, torch.Tensor, torch.Tensor, np.ndarray, float, Surroundings], Attempt]
-"""Begins an attempt: spec; own vector and room for the averaged one, float32 [P]; room for the encoded result, uint8; seconds
-until the deadline; surroundings."""
+Topology = Callable[[AllReduceSpec, torch.Tensor, np.ndarray, float, Surroundings], Attempt]
+"""Begins an attempt: spec; own vector, float32 [P]; room for the encoded result, uint8; seconds until the deadline;
+surroundings."""

@@ -153,15 +153,16 @@ def test_a_quick_donor_takes_over_from_one_that_is_stuck(peers: Peers, monkeypat
 
 
 def test_memory_that_a_repair_reads_is_not_written_to(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The donor forgets the result while it serves it: its buffer must not hold the next average."""
-    result = averaged(peers, "forgotten while served")
-    averager = peers[1].averager
-    held = averager._results.find(result.digest)
-    assert held is not None
+    """The donor forgets the result while it serves it: its buffer must not hold the next average. Of float32 it never does."""
+    with peers.using(codec="float16"):
+        result = averaged(peers, "forgotten while served")
+        averager = peers[1].averager
+        held = averager._results.find(result.digest)
+        assert held is not None
 
-    async def forget() -> None:
-        averager.forget(key_of("forgotten while served"))
+        async def forget() -> None:
+            averager.forget(key_of("forgotten while served"))
 
-    monkeypatch.setattr(averager._results._server, "_pace", _Fault(0, forget))
-    assert repair(peers, "forgotten while served", result, 1).digest == result.digest
-    assert averager._results._store.new_buffer(held.encoded.nbytes) is not held.encoded
+        monkeypatch.setattr(averager._results._server, "_pace", _Fault(0, forget))
+        assert repair(peers, "forgotten while served", result, 1).digest == result.digest
+        assert averager._results._store.new_buffer(held.encoded.nbytes) is not held.encoded
