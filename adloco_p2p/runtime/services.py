@@ -4,7 +4,10 @@ Nothing here decides anything about training.
 """
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
@@ -17,6 +20,7 @@ from adloco_p2p.core.peer.peer import Cadence
 from adloco_p2p.runtime.adapters.control_adapter import ControlAdapter
 from adloco_p2p.runtime.adapters.embedding import COMMAND, Built, Embedding, LocalEngine
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
+from adloco_p2p.runtime.adapters.machine_use import watch_machine
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
 from adloco_p2p.runtime.adapters.task_child import TaskChild, can_score
 from adloco_p2p.runtime.node.event_sink import Sink, View
@@ -27,6 +31,7 @@ from adloco_p2p.storage.event_log import EventLog, read_events
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.training.device import select_device
+from adloco_p2p.training.gpu_use import gpu_use
 
 CHECKPOINT_BYTES_PER_SECOND = 32e6
 """Mean rate at which checkpoints are written; a laptop's disk takes some hundred terabytes in its life."""
@@ -164,8 +169,13 @@ def control_server(node: Node, local: LocalPeer, rate_limiter: RateLimiter | Non
     )
 
 
-async def show_bandwidth(local: LocalPeer, rate_limiter: RateLimiter) -> None:
-    """Send the rates of traffic to the views, until cancelled."""
+def live_figures(local: LocalPeer, rate_limiter: RateLimiter | None) -> list[Coroutine[Any, Any, None]]:
+    """Work beside the loop: sends the rates of traffic and the load of the machine to the views, until cancelled."""
+    works = [watch_machine(local.sink.write, partial(gpu_use, local.engine.device))]
+    return works if rate_limiter is None else [*works, _show_bandwidth(local, rate_limiter)]
+
+
+async def _show_bandwidth(local: LocalPeer, rate_limiter: RateLimiter) -> None:
     while True:
         await asyncio.sleep(BANDWIDTH_SECONDS)
         local.sink.write(rate_limiter.traffic())
