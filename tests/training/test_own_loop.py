@@ -72,7 +72,7 @@ def test_a_round_of_the_program_is_one_outer_step() -> None:
         assert made.engine.wait() and made.engine.round == 0
         for _ in range(STEPS):
             made.train(0.1)
-        done = result.result(30)
+        done = result.result(240)
         assert done is not None
         assert (done.samples, done.inner_steps, done.batch_samples, done.loss) == (12, 3, 4, 2.0)
         delta = made.engine.pseudo_gradient(ONE)
@@ -91,7 +91,7 @@ def test_the_mean_loss_is_weighted_by_samples() -> None:
         made.train(0.1, loss=1.0, samples=1)
         made.train(0.1, loss=1.0, samples=1)
         made.train(0.1, loss=4.0, samples=4)
-        done = result.result(30)
+        done = result.result(240)
         assert done is not None and done.loss == pytest.approx(18 / 6) and done.samples == 6
 
 
@@ -102,7 +102,7 @@ def test_fewer_steps_are_a_smaller_contribution_and_none_are_none() -> None:
         assert not made.engine.finish_early()
         made.train(0.1)
         assert made.engine.finish_early() and not made.engine.finish_early()
-        done = result.result(30)
+        done = result.result(240)
         assert done is not None and (done.inner_steps, done.samples) == (1, 4)
         assert made.engine.pseudo_gradient(ONE).tolist() == pytest.approx([0.1, 0.1, 0.1])
 
@@ -113,7 +113,7 @@ def test_after_a_void_round_the_program_goes_on_from_where_it_is() -> None:
         made.engine.wait()
         for _ in range(STEPS):
             made.train(0.1)
-        result.result(30)
+        result.result(240)
         made.engine.carry_over(ONE, made.engine.pseudo_gradient(ONE), round=0)
         made.run_inner(1)
         made.engine.wait()
@@ -125,7 +125,7 @@ def test_a_node_that_stops_does_not_wait_for_the_program() -> None:
         result = made.run_inner(0)
         made.engine.wait()
         made.is_stopped.set()
-        assert result.result(30) is None
+        assert result.result(240) is None
 
 
 def test_parameters_that_are_not_finite_have_diverged() -> None:
@@ -134,7 +134,7 @@ def test_parameters_that_are_not_finite_have_diverged() -> None:
         made.engine.wait()
         for _ in range(STEPS):
             made.train(math.inf)
-        done = result.result(30)
+        done = result.result(240)
         assert done is not None and done.has_diverged
 
 
@@ -145,7 +145,7 @@ def test_the_program_evaluates_the_outer_parameters_in_its_own_thread() -> None:
         with torch.no_grad():
             made.parameters[0].zero_()
         made.engine.wait()
-        assert loss.result(30) == pytest.approx(6.0) and made.evaluated_in == [threading.current_thread()]
+        assert loss.result(240) == pytest.approx(6.0) and made.evaluated_in == [threading.current_thread()]
 
 
 def test_without_a_function_nothing_is_evaluated() -> None:
@@ -181,7 +181,7 @@ def test_a_snapshot_resumes_at_the_boundary() -> None:
         made.engine.wait()
         for _ in range(STEPS):
             made.train(0.1)
-        result.result(30)
+        result.result(240)
         made.engine.apply_outer(ONE, made.engine.pseudo_gradient(ONE), round=0)
         tensors, meta = made.engine.snapshot(ONE)
         again = OwnLoop(RUN, ME, [torch.nn.Parameter(torch.zeros(1, 2)), torch.nn.Parameter(torch.zeros(1))], evaluate=None)
