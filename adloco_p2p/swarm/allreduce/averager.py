@@ -43,7 +43,7 @@ from adloco_p2p.swarm.transport.traffic import Meter
 
 _LOG = logging.getLogger(__name__)
 
-_NOTE_SECONDS = 2.0  # a note that takes longer comes too late: the others notice by themselves
+_STOP_SECONDS = 2.0  # for what is under way when this peer stops
 _NOTES_AT_ONCE = 16
 _WATCH_SECONDS = 1.0
 
@@ -159,7 +159,7 @@ class Averager:
             attempt.fail("this peer stops", (self._around.own_peer,))
         await asyncio.sleep(0)  # those who await these attempts run now, and leave notes for the other members
         if self._background:
-            await asyncio.wait(self._background, timeout=_NOTE_SECONDS)
+            await asyncio.wait(self._background, timeout=_STOP_SECONDS)
         for task in tuple(self._background):
             task.cancel()
         for attempt in tuple(running.values()):
@@ -168,7 +168,7 @@ class Averager:
         self._rechecks.stop()
         self._around.pool.close()
         self._attempts.wake()
-        await self._acceptor.abort(timeout_seconds=_NOTE_SECONDS)
+        await self._acceptor.abort(timeout_seconds=_STOP_SECONDS)
         self._around.executor.shutdown(wait=False)
 
     # --- what the node asks ---
@@ -335,22 +335,23 @@ class Averager:
         self._spawn(self._tell_and_close(attempt, reply))
 
     async def _tell_and_close(self, attempt: Attempt, reply: HelloReply) -> None:
-        turn = asyncio.Semaphore(_NOTES_AT_ONCE)
+        turn, limit_seconds = asyncio.Semaphore(_NOTES_AT_ONCE), self._limits.note_seconds
         hello = Hello(purpose=Purpose.ABORT, key=attempt.spec.key, spec=attempt.spec.digest)
 
         async def notify(peer: PeerId) -> None:
             async with turn:
                 try:
-                    stream = await self._connect(peer, _NOTE_SECONDS)
+                    stream = await self._connect(peer, limit_seconds)
                     stream.send(FrameKind.HELLO, hello.encode())
                     stream.send(FrameKind.NOTE, reply.encode())
+                    await stream.until_closed(limit_seconds)  # bytes on their way are lost with a stream
                     stream.close()
                 except StreamLost as error:
                     _LOG.debug("averaging.note_lost peer=%s error=%s", peer, error)
 
         others = [peer for peer in attempt.spec.members if peer != self._around.own_peer]
         try:
-            async with asyncio.timeout(_NOTE_SECONDS):
+            async with asyncio.timeout(limit_seconds):
                 await asyncio.gather(*(notify(peer) for peer in others))
         except TimeoutError:
             _LOG.debug("averaging.notes_lost key=%.12s", attempt.spec.key)

@@ -17,19 +17,21 @@ from adloco_p2p.swarm.allreduce.averager import Averaged
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 from adloco_p2p.swarm.allreduce.settled import Settled, ShownPart
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
+<<<<<<< HEAD
 from adloco_p2p.swarm.allreduce.topology import AveragingLimits
 from tests.swarm.averaging_peers import Peers, sign, vectors_of
+=======
+from tests.swarm.averaging_peers import Peers, sign
+>>>>>>> net
 
 SIZE, HOSTS = 50_003, 4
-PATIENT = AveragingLimits(stall_seconds=20.0, longest_stall_seconds=40.0)
-"""Nobody is slow on purpose here."""
 EVERYTHING = float(HOSTS - 1)
 """The rate at which every member makes all parts of others again."""
 
 
 @pytest.fixture(scope="module")
 def peers() -> Iterator[Peers]:
-    with Peers(HOSTS, limits=PATIENT) as started:
+    with Peers(HOSTS) as started:
         yield started
     assert started.loop_errors == []
 
@@ -55,7 +57,7 @@ def average(peers: Peers, name: str, **settings: object) -> list[Averaged]:
     common = torch.randn(SIZE, generator=generator)
     vectors = [common + torch.randn(SIZE, generator=generator) for _ in range(HOSTS)]
     with peers.using(**settings):
-        results = peers.average(name, vectors, (1, 2, 3, 1), timeout_seconds=60.0)
+        results = peers.average(name, vectors, (1, 2, 3, 1))
         for peer in peers.list:
             peers.run(peer.averager.settled())
     assert all(isinstance(result, Averaged) for result in results), results
