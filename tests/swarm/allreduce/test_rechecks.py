@@ -17,12 +17,7 @@ from adloco_p2p.swarm.allreduce.averager import Averaged
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 from adloco_p2p.swarm.allreduce.settled import Settled, ShownPart
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
-<<<<<<< HEAD
-from adloco_p2p.swarm.allreduce.topology import AveragingLimits
 from tests.swarm.averaging_peers import Peers, sign, vectors_of
-=======
-from tests.swarm.averaging_peers import Peers, sign
->>>>>>> net
 
 SIZE, HOSTS = 50_003, 4
 EVERYTHING = float(HOSTS - 1)
