@@ -84,7 +84,7 @@ async def on_hivemind() -> AsyncIterator[list[Member]]:
         p2ps: list[P2P] = []
         known: list[Any] = []
         for _ in range(3):
-            p2p = await P2P.create(initial_peers=known, startup_timeout=60)
+            p2p = await P2P.create(initial_peers=known, startup_timeout=240)
             stack.push_async_callback(p2p.shutdown)
             known += await p2p.get_visible_maddrs()
             p2ps.append(p2p)

@@ -163,4 +163,4 @@ def test_a_flood_from_the_network_holds_up_nothing_that_happens_here() -> None:
 
     assert asyncio.run(scenario()).is_finished
     assert peer.events.rounds() == [(0, 0), (1, 0), (2, 0)]
-    assert len(taken) > 10
+    assert taken

@@ -148,7 +148,7 @@ class Peers:
         self.list: list[Peer] = []
         known: list = []
         for number in range(self._num_peers):
-            p2p = await P2P.create(initial_peers=known, startup_timeout=60)
+            p2p = await P2P.create(initial_peers=known, startup_timeout=240)
             known += await p2p.get_visible_maddrs()
             averager = Averager(
                 p2p,

@@ -58,7 +58,7 @@ def only_received() -> list[Made]:
     [
         lambda: events(1),
         lambda: events(9, with_heldout=False),
-        lambda: events(200),
+        lambda: events(60),
         lambda: without("plan"),
         lambda: without("finished", "progress", "phase"),
         lambda: without("fork", "merge"),

@@ -14,7 +14,7 @@ from tests.swarm.averaging_peers import LIMITS, TIMEOUT_SECONDS, Peer, key_of, s
 
 async def start(known: list[str], *, is_client: bool) -> Peer:
     listening = {"host_maddrs": None, "no_listen": True, "dht_mode": "client"} if is_client else {}
-    p2p = await P2P.create(initial_peers=known, startup_timeout=60, **listening)
+    p2p = await P2P.create(initial_peers=known, startup_timeout=240, **listening)
     averager = Averager(p2p, part_bytes=4096, limits=LIMITS, **signing(p2p))
     await averager.start()
     return Peer(p2p, averager)

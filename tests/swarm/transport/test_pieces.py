@@ -21,6 +21,7 @@ from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.swarm.transport.pieces import MAX_PAYLOAD_BYTES, MAX_PIECES, PIECE_SECONDS, Assembly, in_pieces
 from adloco_p2p.v1 import gossip_pb2
 from tests.swarm.large_ledger import RUN, LargeSwarm
+from tests.swarm.patience import PATIENCE_SECONDS
 from tests.swarm.swarm_hosts import started_hosts
 
 ALICE, BOB = PeerId("alice"), PeerId("bob")
@@ -62,9 +63,10 @@ def wire(**changes):
 # --- honest ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("num_hosts", "num_instances"), [(300, 2), (1000, 4)])
-def test_a_joiner_gets_entries_of_many_hosts_over_the_real_wire(tmp_path, num_hosts, num_instances):
+@pytest.mark.parametrize(("num_hosts", "num_instances"), [(300, 2), pytest.param(1000, 4, marks=pytest.mark.heavy)])
+def test_a_joiner_gets_entries_of_many_hosts_over_the_real_wire(tmp_path, monkeypatch, num_hosts, num_instances):
     """Real names, real signatures, a daemon at each end; the joiner pulls, checks everything and has the ledger."""
+    monkeypatch.setattr(pieces, "PIECE_SECONDS", PATIENCE_SECONDS)
     swarm = LargeSwarm(num_hosts, num_instances=num_instances)
     assert canonical.size(Entries(entries=tuple(swarm.entries[1:]))) > MAX_PAYLOAD_BYTES
     donor_name, joiner_name = list(swarm.identities)[:2]
