@@ -218,8 +218,9 @@ class Peers:
         shares: tuple[float, ...] | None = None,
         steps: tuple[int, ...] | None = None,
         meanwhile: Callable[[], object] | None = None,
+        **more: Any,
     ) -> list[Averaged | BaseException]:
-        """What each of `who` (all by default) gets; every peer gives its vector."""
+        """What each of `who` (all by default) gets; every peer gives its vector. `more`: of `Averager.average`."""
 
         async def all_of_them() -> list[Averaged | BaseException]:
             tasks = [
@@ -231,6 +232,7 @@ class Peers:
                         timeout_seconds=timeout_seconds,
                         shares=shares,
                         steps=steps,
+                        **more,
                     )
                 )
                 for index in (who or range(len(weights)))
