@@ -19,7 +19,7 @@ from adloco_p2p.core.model.events import Commanded
 from adloco_p2p.core.model.ledger_entry import SignedReport
 from adloco_p2p.core.model.messages import Supply
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.adversary import WAKE_SECONDS, Adversary, AdversaryPort
@@ -60,6 +60,7 @@ class Parts:
     """Who and what a world is made of; tests plant faults and liars here."""
 
     device: Callable[[DeviceTraits, Random], Device] = HashDevice
+    capacity: Capacity = CAPACITY
     agreement: MakeAgreement = GossipAgreement  # type: ignore[assignment]
     peer: MakePeer = Peer
     buffers: Callable[[], AverageBuffers] = AverageBuffers
@@ -115,7 +116,7 @@ class World:
         names = [name_of(index) for index in range(peers)]
         signers = names[:1] if self.rules.admission.kind == "tickets" else ()
         self._keepers = frozenset(names[index] for index in self.parts.keepers)
-        self._capacity = replace(CAPACITY, scores_tasks=self.parts.task_period > 0)
+        self._capacity = replace(self.parts.capacity, scores_tasks=self.parts.task_period > 0)
         offers = tuple((name, replace(self._capacity, is_keeper=name in self._keepers)) for name in names)
         self.genesis = genesis(RUN, offers, self.rules, signers=signers)
         self.liars = {names[index]: None for index in self.parts.strategies}
