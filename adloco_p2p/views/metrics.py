@@ -186,6 +186,7 @@ def _instances(status: Status) -> list[Measure]:
     def each(name: str, unit: Unit, meaning: str, value: Callable[[InstanceRow], float | None]) -> Measure:
         return _labelled(name, unit, meaning, ("model_instance",), {(str(row.instance),): value(row) for row in rows})
 
+    inner: Values = {(str(instance),): activity.loss for instance, activity in status.activities.items()}
     scores: Values = {
         (task.name, metric.name, claim.peer): metric.value
         for claim in status.task_scores.values()
@@ -196,6 +197,7 @@ def _instances(status: Status) -> list[Measure]:
         _labelled("task_score", "", "Of the model on a task, as a peer claims it.", ("task", "metric", "peer"), scores),
         _metric("instances", "", "Instances of the current plan.", len(rows)),
         each("instance_loss_nats", "nats", "Training loss per token.", lambda row: row.loss),
+        _labelled("inner_loss_nats", "nats", "Loss of the last inner step, per token.", ("model_instance",), inner),
         each("instance_heldout_loss_nats", "nats", "Newest held-out loss per token.", lambda row: row.heldout_loss),
         each(
             "instance_requested_batch_samples",
