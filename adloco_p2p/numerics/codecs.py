@@ -28,6 +28,7 @@ class CastCodec:
         self.name = name
         self.code = code
         self.largest = torch.finfo(dtype).max
+        self.is_verbatim = dtype == torch.float32
         self._dtype = dtype
 
     def num_bytes(self, size: int) -> int:
@@ -60,7 +61,7 @@ class IntegerCodec:
     size, scales [blocks], integers [n] (two in a byte where they have 4 bits, the even one low).
     """
 
-    needs_feedback = True
+    needs_feedback, is_verbatim = True, False
     returns_mean = True
     is_variable = False
 
@@ -124,7 +125,7 @@ class SignCodec:
     decoded one is the nearest. The mean travels back in `back`, by default in the same form: as large for any number of hosts.
     """
 
-    needs_feedback = True
+    needs_feedback, is_verbatim = True, False
     is_variable = False
     returns_mean = False  # few values, equally spaced, are rounded to 4 bits with a bias that the norm of the mean shows
 
@@ -203,6 +204,12 @@ def codec_named(name: str) -> TensorCodec:
         if codec.name == name:
             return codec
     raise ValueError(f"codec {name!r} is unknown; known: {', '.join(codec.name for codec in CODECS)}")
+
+
+def values_in(codec: TensorCodec, encoded: np.ndarray, size: int) -> torch.Tensor:
+    """float32 [size] for the values of an encoded vector: the same memory where the codec changes nothing, otherwise memory
+    that they are to be decoded into."""
+    return torch.from_numpy(encoded).view(torch.float32) if codec.is_verbatim else torch.empty(size)
 
 
 def fits(codec: TensorCodec, values: torch.Tensor) -> bool:

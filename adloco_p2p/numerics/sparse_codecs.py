@@ -49,8 +49,7 @@ class TopKCodec:
     """
 
     group = GROUP
-    needs_feedback = True
-    is_variable = False
+    needs_feedback, is_verbatim, is_variable = True, False, False
     returns_mean = False  # 4 bits a value: the norm of the mean shows their rounding
     largest = float(torch.finfo(torch.bfloat16).max)
 
@@ -122,9 +121,8 @@ class SparseMeanCodec:
     """
 
     name, code, group = "sparse_mean", 10, GROUP
-    needs_feedback = False
+    needs_feedback, is_verbatim, is_variable = False, False, True
     returns_mean = False
-    is_variable = True
     largest = float(np.finfo(np.float32).max)
 
     def num_bytes(self, size: int) -> int:

@@ -29,6 +29,11 @@ class TensorCodec(Protocol):
     @property
     def needs_feedback(self) -> bool: ...
     @property
+    def is_verbatim(self) -> bool:
+        """Whether bytes and values are the same memory: coding costs none of its own."""
+        ...
+
+    @property
     def returns_mean(self) -> bool:
         """Whether what travels back is the mean, but for rounding. Where it is not, only the Gram matrix of the contributions
         gives the statistics of the batch test."""
