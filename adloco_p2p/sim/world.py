@@ -72,7 +72,7 @@ class Parts:
     returned: Mapping[int, Callable[[PeerId, object], object]] = field(default_factory=dict)
     """Number of such a founder -> what it hands a host, as a reducer, in place of an average."""
     withholding: frozenset[int] = frozenset()
-    """Numbers of such founders that show nobody what they contributed, so that no part can be made again."""
+    """Numbers of such founders that show nobody what they sent to reducers that lie."""
     keepers: frozenset[int] = frozenset()
     """Numbers of founders that train nothing."""
     task_period: int = 0
