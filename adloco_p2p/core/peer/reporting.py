@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.complaints import PartNotShown
 from adloco_p2p.core.model.events import Effect, InnerFinished, Probe, Probed
-from adloco_p2p.core.model.report_form import fitted
+from adloco_p2p.core.model.report_form import complaint_of, fitted
 from adloco_p2p.core.model.task_scores import TasksScored
-from adloco_p2p.core.model.types import Capacity, InstanceReport, Report, RoundPlan
+from adloco_p2p.core.model.types import Capacity, InstanceId, InstanceReport, Report, RoundPlan
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.peer.task_scoring import TaskScoring
 
@@ -25,13 +26,18 @@ class Reporting:
         self._branches = at.branches
         self._submit = submit
         self._task_scoring = TaskScoring(at.me, period_rounds=task_period)
+        self._not_shown: dict[InstanceId, PartNotShown] = {}
+        """The last one of each instance since this peer's last report on it."""
 
     @property
     def is_probing(self) -> bool:
         return any(number not in self._state.verdicts for number in self._state.probing)
 
-    def measured(self, event: Probed | TasksScored) -> list[Effect]:
+    def measured(self, event: Probed | TasksScored | PartNotShown) -> list[Effect]:
         """Keep it for the report."""
+        if isinstance(event, PartNotShown):
+            self._not_shown[event.instance] = event
+            return []
         if isinstance(event, TasksScored):
             return self._task_scoring.scored(event)
         self._state.verdicts[event.round] = event.verdict
@@ -117,7 +123,7 @@ class Reporting:
             round=plan.round,
             plan=self._book.digests[plan.round],
             capacity=self.capacity,
-            instances=(*(outer.report() for outer in done), *self._kept(plan)),
+            instances=(*(self._with_complaint(outer.report(), plan) for outer in done), *self._kept(plan)),
             verdict=self._state.verdicts.get(plan.round),
             branches=self._branches.claims(),
             tasks=self._task_scoring.take(),
@@ -127,6 +133,12 @@ class Reporting:
         self._state.own_reports[plan.round] = report
         self._book.note_states(report)
         return [*self._task_scoring.ended(plan), *self._submit(report, now)]
+
+    def _with_complaint(self, report: InstanceReport, plan: RoundPlan) -> InstanceReport:
+        event = self._not_shown.pop(report.instance, None)
+        if event is None or event.round > plan.round:
+            return report
+        return replace(report, complaint=complaint_of(event, plan.instance(report.instance)))
 
     def _kept(self, plan: RoundPlan) -> list[InstanceReport]:
         """Of a keeper: the states that went through the round as they were, since no host trained it."""
