@@ -73,14 +73,17 @@ class Reporting:
         current = self._book.get(self._state.opened)
         if current is not None and not current.is_last and not self._state.here(current) and self._book.is_on_roster(current):
             numbers.add(self._state.opened)  # a member without an instance reports that it lives
+        passed = self._passed()
+        numbers.update(passed)
         for number in sorted(numbers - self._state.own_reports.keys()):
             plan = self._book.plans[number]
-            trained = [instance for instance in self._state.here(plan) if (number, instance) not in untrained]
+            hosted = [] if number in passed else self._state.here(plan)
+            trained = [instance for instance in hosted if (number, instance) not in untrained]
             outers = [self._state.rounds.get((number, instance)) for instance in trained]
             done = [outer for outer in outers if outer is not None and outer.is_done]
             if len(done) < len(outers):
                 continue
-            if self._state.measures(plan) and number not in self._state.verdicts:
+            if hosted and self._state.measures(plan) and number not in self._state.verdicts:
                 assert plan.probe is not None
                 is_ready = all(self._state.is_at(source, number + 1) for source in plan.probe.sources)
                 if is_ready and number not in self._state.probing:
@@ -89,6 +92,19 @@ class Reporting:
                 continue
             effects += self._report(plan, done, now)
         return effects
+
+    def _passed(self) -> list[int]:
+        """Rounds since the last report that this peer as a member went through with nothing, since no living peer had the state
+        of what it hosts. Nothing of them is to come, and a plan may have no other report to wait for."""
+        state, first = self._state, max((*self._state.own_reports, self._state.skipped)) + 1
+        found = []
+        for number in range(first, state.opened):
+            plan = self._book.get(number)
+            if plan is None or not self._book.is_on_roster(plan):
+                continue
+            if not any(state.is_before(instance, number) for instance in state.here(plan)):
+                found.append(number)
+        return found
 
     def _report(self, plan: RoundPlan, done: Sequence[OuterRound], now: float) -> list[Effect]:
         results = [outer.result for outer in done if outer.result is not None]

@@ -12,7 +12,7 @@ class Averaged:
     """A result, not applied to anything."""
 
     vector: torch.Tensor
-    """float32 [P], equal on every host."""
+    """float32 [P], equal on every host; not to be written to."""
     digest: Digest
     """What every host must share; see `numerics/digest.py`."""
     contributors: tuple[PeerId, ...]

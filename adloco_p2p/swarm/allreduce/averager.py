@@ -43,7 +43,7 @@ from adloco_p2p.swarm.transport.traffic import Meter
 
 _LOG = logging.getLogger(__name__)
 
-_NOTE_SECONDS = 2.0  # a note that takes longer comes too late: the others notice by themselves
+_STOP_SECONDS = 2.0  # for what is under way when this peer stops
 _NOTES_AT_ONCE = 16
 _WATCH_SECONDS = 1.0
 
@@ -139,7 +139,7 @@ class Averager:
             attempt.fail("this peer stops", (self._around.own_peer,))
         await asyncio.sleep(0)  # those who await these attempts run now, and leave notes for the other members
         if self._background:
-            await asyncio.wait(self._background, timeout=_NOTE_SECONDS)
+            await asyncio.wait(self._background, timeout=_STOP_SECONDS)
         for task in tuple(self._background):
             task.cancel()
         for attempt in tuple(running.values()):
@@ -148,7 +148,7 @@ class Averager:
         self._rechecks.stop()
         self._around.pool.close()
         self._attempts.wake()
-        await self._acceptor.abort(timeout_seconds=_NOTE_SECONDS)
+        await self._acceptor.abort(timeout_seconds=_STOP_SECONDS)
         self._around.executor.shutdown(wait=False)
 
     # --- what the node asks ---
@@ -162,22 +162,20 @@ class Averager:
         timeout_seconds: float,
         steps: tuple[int, ...] | None = None,
         shares: tuple[float, ...] | None = None,
-        out: torch.Tensor | None = None,
         plan: Digest = NO_PLAN,
         round: int = 0,
         is_strict: bool = False,
         inspected: Collection[PeerId] = (),
         on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
     ) -> Averaged:
-        """Average of the members' vectors by the aggregation rule: float32 [P], contiguous, on the CPU, untouched until this
-        returns.
+        """Average of the members' vectors by the aggregation rule: float32 [P], contiguous, on the CPU. `vector` is written to
+        by nobody from now on, for members may make parts again from it later (`Rechecks`); nor is the result.
 
         `weights` are samples in an order that all members share; a member of weight 0 only receives. `steps` are the inner
         steps that the plan gave each, by default equally many. `shares` is how much of the vector each member reduces; by
         default those that contribute share it equally. `plan` is the one of `round` that asks for it. `is_strict`: by `STRICT`
-        instead of the run's rule. `inspected` and `on_not_shown`: see `Rechecks.begin`. The result is put in `out` where given,
-        which is worth having: new memory is a large part of the cost. It is held for repairs until results of later rounds take
-        its place.
+        instead of the run's rule. `inspected` and `on_not_shown`: see `Rechecks.begin`. The result is held for repairs until
+        results of later rounds take its place.
 
         A key is used once, also over restarts (the caller sees to that): for the others, an attempt that was given up is over,
         and two pledges under one key are evidence against this peer.
@@ -187,9 +185,8 @@ class Averager:
         """
         if sum(weight for _, weight in weights) == 0:
             raise AveragingError("no member has any samples")
-        averaged = torch.empty_like(vector) if out is None else out
-        if not all(_is_flat(tensor) for tensor in (vector, averaged)) or averaged.shape != vector.shape:
-            raise ValueError("vector and out must be float32 [P], contiguous, on the CPU")
+        if not _is_flat(vector):
+            raise ValueError("vector must be float32 [P], contiguous, on the CPU")
         rule = STRICT if is_strict else self._rule
         spec = self._spec(key, weights, shares, steps, size=vector.numel(), rule=rule, plan=plan, round=round)
         if self._around.own_peer not in spec.members:
@@ -198,7 +195,7 @@ class Averager:
             raise AveragingError("this attempt was begun here before, and given up")  # the round was begun anew
         begun = asyncio.get_running_loop().time()
         encoded = self._results.new_buffer(spec.num_result_bytes)
-        attempt = self._topology(spec, vector.detach(), averaged, encoded, timeout_seconds, self._around)
+        attempt = self._topology(spec, vector.detach(), encoded, timeout_seconds, self._around)
         self._attempts.begin(attempt)
         self._rechecks.note_begun(round)
         try:
@@ -336,22 +333,23 @@ class Averager:
         self._spawn(self._tell_and_close(attempt, reply))
 
     async def _tell_and_close(self, attempt: Attempt, reply: HelloReply) -> None:
-        turn = asyncio.Semaphore(_NOTES_AT_ONCE)
+        turn, limit_seconds = asyncio.Semaphore(_NOTES_AT_ONCE), self._limits.note_seconds
         hello = Hello(purpose=Purpose.ABORT, key=attempt.spec.key, spec=attempt.spec.digest)
 
         async def notify(peer: PeerId) -> None:
             async with turn:
                 try:
-                    stream = await self._connect(peer, _NOTE_SECONDS)
+                    stream = await self._connect(peer, limit_seconds)
                     stream.send(FrameKind.HELLO, hello.encode())
                     stream.send(FrameKind.NOTE, reply.encode())
+                    await stream.until_closed(limit_seconds)  # bytes on their way are lost with a stream
                     stream.close()
                 except StreamLost as error:
                     _LOG.debug("averaging.note_lost peer=%s error=%s", peer, error)
 
         others = [peer for peer in attempt.spec.members if peer != self._around.own_peer]
         try:
-            async with asyncio.timeout(_NOTE_SECONDS):
+            async with asyncio.timeout(limit_seconds):
                 await asyncio.gather(*(notify(peer) for peer in others))
         except TimeoutError:
             _LOG.debug("averaging.notes_lost key=%.12s", attempt.spec.key)

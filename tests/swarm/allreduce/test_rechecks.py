@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,25 +13,24 @@ from adloco_p2p.core.model.ledger_entry import MAX_EVIDENCE_BYTES, WrongSum
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.aggregation.rule import Decision
+from adloco_p2p.numerics.codecs import Buffer
 from adloco_p2p.swarm.allreduce.allreduce_spec import Part
 from adloco_p2p.swarm.allreduce.averager import Averaged
 from adloco_p2p.swarm.allreduce.handshake import Hello, Purpose
+from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 from adloco_p2p.swarm.allreduce.recheck import Rechecks
 from adloco_p2p.swarm.allreduce.settled import Settled, ShownPart
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
-from adloco_p2p.swarm.allreduce.topology import AveragingLimits
-from tests.swarm.averaging_peers import Peers, key_of, sign
+from tests.swarm.averaging_peers import Peers, key_of, sign, vectors_of
 
 SIZE, HOSTS = 50_003, 4
-PATIENT = AveragingLimits(stall_seconds=20.0, longest_stall_seconds=40.0)
-"""Nobody is slow on purpose here."""
 EVERYTHING = float(HOSTS - 1)
 """The rate at which every member makes all parts of others again."""
 
 
 @pytest.fixture(scope="module")
 def peers() -> Iterator[Peers]:
-    with Peers(HOSTS, limits=PATIENT) as started:
+    with Peers(HOSTS) as started:
         yield started
     assert started.loop_errors == []
 
@@ -56,7 +56,7 @@ def average(peers: Peers, name: str, *, more: Mapping[str, object] | None = None
     common = torch.randn(SIZE, generator=generator)
     vectors = [common + torch.randn(SIZE, generator=generator) for _ in range(HOSTS)]
     with peers.using(**settings):
-        results = peers.average(name, vectors, (1, 2, 3, 1), timeout_seconds=60.0, **(more or {}))
+        results = peers.average(name, vectors, (1, 2, 3, 1), **(more or {}))
         for peer in peers.list:
             peers.run(peer.averager.settled())
     assert all(isinstance(result, Averaged) for result in results), results
@@ -132,6 +132,36 @@ def test_a_contributor_that_shows_something_else_proves_nothing_against_a_reduce
     average(peers, "other bytes", recheck=EVERYTHING)
     assert {member for member, _ in made_again} == {2}, "the others end where the first part is not shown"
     assert all(problem(found) for found in peers.evidence), "what it makes of its own bytes itself proves nothing"
+
+
+@pytest.mark.parametrize("codec", ["float32", "int8"])
+def test_what_is_kept_is_what_was_sent_and_no_copy_of_it(peers: Peers, monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
+    """And the average of float32 lies in the result that is kept for repairs."""
+    made: list[int] = []
+    encoded = OwnContribution.encoded
+
+    def noting(self: OwnContribution, part: Part) -> memoryview:
+        known = encoded(self, part)
+        made.append(address(known))
+        return known
+
+    monkeypatch.setattr(OwnContribution, "encoded", noting)
+    vectors = vectors_of(HOSTS, SIZE)
+    with peers.using(codec=codec, recheck=EVERYTHING):
+        results = peers.average(f"kept {codec}", vectors, (1,) * HOSTS)
+        for peer, vector, result in zip(peers.list, vectors, results, strict=True):
+            peers.run(peer.averager.settled())
+            assert isinstance(result, Averaged)
+            (settled,) = peer.averager._rechecks._held.values()
+            held = peer.averager._results.find(result.digest)
+            assert held is not None and len(settled.own) == settled.spec.num_parts
+            assert {address(part) for part in settled.own} <= set(made)
+            lies_in = vector.data_ptr() <= address(settled.own[0]) < vector.data_ptr() + vector.nbytes
+            assert lies_in == (result.vector.data_ptr() == held.encoded.ctypes.data) == (codec == "float32")
+
+
+def address(data: Buffer) -> int:
+    return np.frombuffer(data, dtype=np.uint8).ctypes.data
 
 
 LITTLE = 1e-9
