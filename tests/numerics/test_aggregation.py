@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from adloco_p2p.numerics.aggregation import robust
@@ -208,6 +208,7 @@ def test_robust_is_leaving_out(swarm: tuple[np.ndarray, list[int], list[int]], l
     close(average(decision, vectors), expected, vectors, 1e-12)
 
 
+@settings(max_examples=40)
 @given(swarms())
 def test_the_geometric_median_is_weiszfelds(swarm: tuple[np.ndarray, list[int], list[int]]) -> None:
     vectors, weights, steps = swarm
