@@ -243,8 +243,9 @@ class AveragingConfig:
     `topk2` with every value that a host named, those of `sign_int4`, which sends signs too, as `int4`."""
     aggregation: Literal["mean", "robust", "clip", "geometric_median", "centered_clip"] = "mean"
     """How contributions become one average. `mean`: weighted, one host can make it anything. `clip`: no host's is longer than
-    the median one. `robust`: that, and hosts that the mean of the others contradicts are left out, from four hosts on.
-    `geometric_median`, `centered_clip`: for comparison. All but `mean` wait for every upload before parts return."""
+    the median one. `robust`: that, and from four hosts on, those that most others contradict are left out, and near
+    copies count once. `geometric_median`, `centered_clip`: for comparison. All but `mean` wait for every upload before parts
+    return."""
     feedback: Fraction = 1.0
     """Part of what `int8`, `int4`, `topk2` and signs lost that a host adds to its next pseudo-gradient; 0: lost for good."""
 
