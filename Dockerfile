@@ -43,7 +43,9 @@ VOLUME /data
 EXPOSE 31337/tcp
 # The node ends its round, saves and says goodbye.
 STOPSIGNAL SIGTERM
-# Answers while the node starts, and then while its event loop does.
-HEALTHCHECK --interval=60s --timeout=20s --start-period=10m --retries=3 CMD ["adloco-peer", "status", "--workdir", "/data"]
+# A node or a bootstrap, from its start on; else the first peer of a swarm; else the page of a dashboard, at its usual port.
+HEALTHCHECK --interval=60s --timeout=30s --start-period=10m --retries=3 CMD adloco-peer status --workdir /data > /dev/null \
+ || adloco-peer status --workdir /data/peer-0 > /dev/null \
+ || python3 -c "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/healthz', timeout=5)"
 ENTRYPOINT ["adloco-peer"]
 CMD ["--help"]

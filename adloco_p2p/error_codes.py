@@ -185,6 +185,11 @@ ERROR_CODES = {
         "Run the same program as the author, with the join link; docs/library.md describes it. Its runs are read like all"
         " others: `adloco-peer status --workdir DIR`, `adloco-peer report --workdir DIR --output DIR-2`.",
     ),
+    "E231": ErrorCode(
+        "a tracker's package is missing",
+        "The machine's settings name TensorBoard or W&B in `trackers`; their packages are extras of adloco-peer.",
+        "`pip install 'adloco-peer[tensorboard]'`, or `adloco-peer[wandb]`; or leave `trackers` out.",
+    ),
     # --- 3: the network's --------------------------------------------------------------------------------------------
     "E301": ErrorCode(
         "the network did not deliver",

@@ -31,7 +31,7 @@ from adloco_p2p.numerics.batch import Batch, Feed, SampleStream
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.training.hosting import Hosting
 from benchmarks.method.figures import Estimate, estimate
-from benchmarks.method.store import Record, append_record, pack, read_records
+from benchmarks.method.store import Record, append_record, command_line, pack, records_by_key
 
 ROWS: dict[str, list[str]] = {
     "one": ["mode=localsgd", "averaging.codec=float32"],
@@ -120,7 +120,7 @@ def key_of(config: Path, settings: Sequence[str], num_hosts: int) -> str:
 def train_cells(arguments: argparse.Namespace) -> None:
     """All rows of one seed before the next seed, so that an early end leaves whole tables."""
     torch.set_num_threads(1)
-    done = {record["key"] for path in (KEPT, arguments.output) for record in read_records(path)}
+    done = set(records_by_key(KEPT, [arguments.output]))
     for seed, row, rate in (
         (seed, row, rate) for seed in arguments.seeds for row in arguments.rows for rate in arguments.rates
     ):
@@ -161,7 +161,7 @@ def _drop(record: Record) -> float:
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    found = {record["key"]: record for path in (KEPT, *arguments.runs) for record in read_records(path)}
+    found = records_by_key(KEPT, arguments.runs)
     records = sorted(found.values(), key=lambda record: (record["row"], record["seed"], record["rate"]))
     if records:
         pack(records, KEPT)
@@ -182,20 +182,12 @@ def tabulate(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(required=True)
-    run = verbs.add_parser("run", help="train what the records lack")
+    parser, run, _ = command_line("finetune", __doc__, seeds=[1, 2, 3], train=train_cells, tabulate=tabulate)
     run.add_argument("--config", type=Path, default=Path("configs/finetune.yaml"))
     run.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     run.add_argument("--rates", nargs="+", default=["5e-4", "1e-3", "2e-3"], help="inner.learning_rate")
-    run.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     run.add_argument("--hosts", type=int, default=4)
     run.add_argument("--set", nargs="*", default=[], help="as of adloco-peer start")
-    run.add_argument("--output", type=Path, default=Path("finetune.jsonl"))
-    run.set_defaults(act=train_cells)
-    report = verbs.add_parser("report", help="the table")
-    report.add_argument("--runs", type=Path, nargs="*", default=[Path("finetune.jsonl")], help="records beside the kept ones")
-    report.set_defaults(act=tabulate)
     arguments = parser.parse_args()
     arguments.act(arguments)
 

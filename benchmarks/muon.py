@@ -28,7 +28,7 @@ from benchmarks.method.clock import Machine
 from benchmarks.method.figures import Estimate, estimate, paired
 from benchmarks.method.rows import TUNING_SEED, Row, adloco, diloco
 from benchmarks.method.run import BASE, indexed, run_row
-from benchmarks.method.store import Record, append_record, key_of, pack, read_records
+from benchmarks.method.store import Record, append_record, key_of, pack, records_by_key
 
 KEPT = Path(__file__).parents[1] / "docs/results/muon.jsonl.gz"
 """Records of cells that were trained before; a reader's own go beside them."""
@@ -91,7 +91,7 @@ class Cells:
     def __init__(self, output: Path) -> None:
         self._output = output
         self._base = BASE.read_text("utf-8")
-        self.records = {record["key"]: record for path in (KEPT, output) for record in read_records(path)}
+        self.records = records_by_key(KEPT, [output])
 
     def find(self, row: Row, seed: int, samples: int) -> Record | None:
         return self.records.get(key_of(row, seed, samples=samples, base=self._base))

@@ -12,7 +12,7 @@ import argparse
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -36,7 +36,7 @@ from adloco_p2p.training.shell import ModelShell
 from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import placed
 from benchmarks.method.run import BASE, HELDOUT_ROWS, HELDOUT_SEED, indexed
-from benchmarks.method.store import append_record, pack, read_records
+from benchmarks.method.store import append_record, command_line, pack, records_by_key
 from benchmarks.robustness.training import Trainees
 
 Record = dict[str, Any]
@@ -154,7 +154,7 @@ def run_cell(cell: Cell, seed: int) -> Record:
 
 def train(arguments: argparse.Namespace) -> None:
     """All ways of one seed before the next seed."""
-    done = {record["key"] for path in (KEPT, arguments.output) for record in read_records(path)}
+    done = records_by_key(KEPT, [arguments.output])
     for seed in arguments.seeds:
         for way in arguments.ways:
             cell = Cell(way=way, hosts=arguments.hosts, rounds=arguments.rounds, width=arguments.width)
@@ -200,7 +200,7 @@ def price_of(records: Sequence[Record], cell: Cell) -> str:
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    records: Mapping[str, Record] = {record["key"]: record for path in (KEPT, *arguments.runs) for record in read_records(path)}
+    records = records_by_key(KEPT, arguments.runs)
     kept = [records[key] for key in sorted(records)]
     page = DOCS / "results.md"
     page.write_text(placed(page.read_text("utf-8"), "presets", table(kept)), "utf-8")
@@ -208,19 +208,11 @@ def tabulate(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(required=True)
-    run = verbs.add_parser("run", help="train what the files lack")
+    parser, run, _ = command_line("presets", __doc__, seeds=[1, 2, 3], train=train, tabulate=tabulate)
     run.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     run.add_argument("--hosts", type=int, default=8)
     run.add_argument("--rounds", type=int, default=64)
     run.add_argument("--width", type=int, default=32)
-    run.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    run.add_argument("--output", type=Path, default=Path("presets.jsonl"))
-    run.set_defaults(act=train)
-    report = verbs.add_parser("report", help="the table")
-    report.add_argument("--runs", type=Path, nargs="*", default=[Path("presets.jsonl")], help="records beside the kept ones")
-    report.set_defaults(act=tabulate)
     arguments = parser.parse_args()
     arguments.act(arguments)
 

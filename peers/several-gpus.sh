@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # One peer per GPU: bash peers/several-gpus.sh DIR [arguments of `adloco-peer join` except --workdir]
 #
-# Each gets its own directory DIR/gpu-N, so its own identity, and a free port; what it says goes to DIR/gpu-N.log. Ctrl-C and
-# SIGTERM reach all of them. Ends with the worst of their exit codes.
+# Each gets its own directory DIR/gpu-N, so its own identity, and a free port, or the one that ADLOCO_PORT_N names; others reach
+# it at ADLOCO_ANNOUNCE_N where that is set. What it says goes to DIR/gpu-N.log. Ctrl-C and SIGTERM reach all of them. Ends with
+# the worst of their exit codes.
 set -euo pipefail
 if [ $# -lt 3 ]; then
   sed -n '2p' "$0" >&2
@@ -15,7 +16,9 @@ gpus=$(nvidia-smi --list-gpus | wc -l)
 
 pids=()
 for ((gpu = 0; gpu < gpus; gpu++)); do
-  adloco-peer join "$@" --workdir "$directory/gpu-$gpu" --plain --host-maddrs /ip4/0.0.0.0/tcp/0 \
+  port=ADLOCO_PORT_$gpu announce=ADLOCO_ANNOUNCE_$gpu
+  adloco-peer join "$@" --workdir "$directory/gpu-$gpu" --plain --host-maddrs "/ip4/0.0.0.0/tcp/${!port:-0}" \
+    ${!announce:+--announce-maddrs "${!announce}"} \
     --peer-set "device=cuda:$gpu" > "$directory/gpu-$gpu.log" 2>&1 &
   pids+=($!)
 done

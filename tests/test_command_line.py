@@ -102,7 +102,6 @@ def test_a_shell_completes_verbs_options_and_values(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
     )
     found = [{word.strip() for word in line.split("|")} for line in done.stdout.splitlines()]
     for line, wanted, offered in zip(lines, offers.values(), found, strict=True):
@@ -130,7 +129,6 @@ printf '%s\\n' "${COMPREPLY[@]}"
         text=True,
         check=False,
         env={**os.environ, "PATH": path, "PYTHONPATH": ROOT},
-        timeout=60,
     )
     assert done.stdout.split() == ["explain-error"], done
 

@@ -15,6 +15,7 @@ from adloco_p2p.cli.shared import (
     rate,
     reason,
     run_config,
+    run_of_others,
     settings_of_machine,
     workdir,
 )
@@ -42,11 +43,8 @@ def taking_part(verbs: Verbs) -> None:
     start.set_defaults(verb="train:start")
 
     join = add_verb(verbs, "join", "take part in a run that others have started")
-    join.add_argument(
-        "--initial-peers", nargs="+", action="extend", required=True, metavar="ADDR", help="addresses of peers, or join links"
-    )
+    run_of_others(join)
     workdir(join)
-    join.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
     of_swarm(join)
     join.add_argument("--max-instances", type=positive, metavar="K", help="host at most so many instances")
     machine(join)
@@ -54,11 +52,8 @@ def taking_part(verbs: Verbs) -> None:
     join.set_defaults(verb="train:join")
 
     keep = add_verb(verbs, "keep", "hold a run's newest states and its ledger for others, and train nothing")
-    keep.add_argument(
-        "--initial-peers", nargs="+", action="extend", required=True, metavar="ADDR", help="addresses of peers, or join links"
-    )
+    run_of_others(keep)
     workdir(keep)
-    keep.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
     machine(keep)
     network(keep)
     keep.set_defaults(verb="train:keep", gather=False)
@@ -110,11 +105,13 @@ def admission(verbs: Verbs) -> None:
     ban.add_argument("peer", metavar="PEER", help="its id, or the beginning or the end of it")
     ban.add_argument("--reason", type=reason, default="", metavar="TEXT", help="everybody can read it in the ledger")
     workdir(ban)
+    json_output(ban)
     ban.set_defaults(verb="admission:ban")
 
     unban = add_verb(verbs, "unban", "let a banned peer in again")
     unban.add_argument("peer", metavar="PEER", help="its id, or the beginning or the end of it")
     workdir(unban)
+    json_output(unban)
     unban.set_defaults(verb="admission:unban")
     _signers(verbs)
 
@@ -151,6 +148,7 @@ def _signers(verbs: Verbs) -> None:
     for name, parser in (("stop", stop), ("pause", pause), ("resume", resume), ("set", change)):
         parser.add_argument("--reason", type=reason, default="", metavar="TEXT", help="everybody can read it in the ledger")
         workdir(parser)
+        json_output(parser)
         parser.set_defaults(verb="signing:command", order=name)
 
 

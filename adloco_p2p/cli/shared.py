@@ -13,6 +13,13 @@ def run_config(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def run_of_others(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--initial-peers", nargs="+", action="extend", required=True, metavar="ADDR", help="addresses of peers, or join links"
+    )
+    parser.add_argument("--run", metavar="ID", help="which run, where several are known: its digest or the beginning of it")
+
+
 def workdir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", type=Path, required=True, metavar="DIR", help="everything of this peer lies here")
 

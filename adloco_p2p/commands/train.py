@@ -140,9 +140,11 @@ def _open_workdir(arguments: argparse.Namespace, config: PeerConfig) -> "Workdir
     from adloco_p2p.storage.workdir import ENDING, Workdir
     from adloco_p2p.swarm.discovery.join_link import split_initial_peers
     from adloco_p2p.swarm.p2p.listening import check_config, wait_for_ports
+    from adloco_p2p.trackers import check_installed
 
     split_initial_peers(arguments.initial_peers)
     check_config(config)
+    check_installed(config.trackers)
     workdir = Workdir.open(arguments.workdir)
     if getattr(arguments, "lifeline", None) is not None:
         lifeline.hold(arguments.lifeline, on_end=lambda: workdir.enter(ENDING))

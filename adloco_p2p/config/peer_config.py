@@ -1,7 +1,7 @@
 """The configuration of one machine. Never hashed, never sent."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -68,6 +68,9 @@ class PeerConfig:
     """Serve metrics for Prometheus at http://METRICS_HOST:PORT/metrics; 0: no."""
     metrics_host: str = "127.0.0.1"
     """IP address on which the metrics are served, to whoever can reach it."""
+    trackers: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Experiment trackers that get the metrics behind every round and the inner loss, by the names of Prometheus: files in the
+    working directory, `tensorboard` and `wandb`; each needs the extra of its name."""
     upload_bytes_per_second: NaturalInt = 0
     """Cap of all traffic out; 0: none."""
     download_bytes_per_second: NaturalInt = 0

@@ -25,7 +25,7 @@ from adloco_p2p.runtime.adapters.admission import first_invitation, pass_on_stat
 from adloco_p2p.runtime.adapters.daily_schedule import DailySchedule, DayBook
 from adloco_p2p.runtime.adapters.embedding import COMMAND, Embedding
 from adloco_p2p.runtime.adapters.first_contribution import ContributionSink, process_start
-from adloco_p2p.runtime.adapters.metrics_endpoint import MetricsEndpoint
+from adloco_p2p.runtime.adapters.metrics_endpoint import node_endpoint
 from adloco_p2p.runtime.adapters.network_journal import NetworkJournal
 from adloco_p2p.runtime.adapters.plan_rule import decide_by, genesis_of
 from adloco_p2p.runtime.adapters.shared_base import base_servers, get_base
@@ -40,16 +40,16 @@ from adloco_p2p.runtime.adapters.swarm_ports import (
 from adloco_p2p.runtime.node.background import in_background
 from adloco_p2p.runtime.node.event_sink import CountingSink, View
 from adloco_p2p.runtime.node.loop import Node, Ports
-from adloco_p2p.runtime.services import LocalPeer, control_server, open_local, show_bandwidth
+from adloco_p2p.runtime.services import LocalPeer, control_server, live_figures, open_local
 from adloco_p2p.storage.admission_files import keep_address
 from adloco_p2p.storage.attempt_keys import AttemptKeys
 from adloco_p2p.storage.journal import Journal
 from adloco_p2p.storage.workdir import READY, Workdir
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.discovery.gathering import gather
-from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_run
+from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_run, find_manifest
 from adloco_p2p.swarm.discovery.join_link import format_link, split_initial_peers, with_invitation
-from adloco_p2p.swarm.discovery.manifest import SignedManifest, fetch_manifest
+from adloco_p2p.swarm.discovery.manifest import SignedManifest
 from adloco_p2p.swarm.discovery.peer_maintenance import PeerMaintenance
 from adloco_p2p.swarm.discovery.reachability import AdlocoReachability
 from adloco_p2p.swarm.discovery.run_records import Discovery
@@ -136,8 +136,7 @@ async def join_run(
         manifest = _load_manifest(workdir)
         if manifest is None:
             run_digest = await choose_run(discovery, wanted=linked or target.run)
-            known = await connect_to_run(swarm_node, discovery, run_digest, should_retry=False)
-            manifest = await fetch_manifest(swarm_node.p2p, [*known.connected, *await swarm_node.peers_connected()], run_digest)
+            manifest = await find_manifest(swarm_node, discovery, run_digest)
         run = manifest.verified(manifest.run)
         wanted = linked or target.run
         if wanted is not None and not manifest.run.startswith(wanted):
@@ -325,7 +324,7 @@ class NetworkPeer:
             is_paused=lambda: local.view.status.state == "paused",
         )
         control = control_server(node, local, self._rate_limiter)
-        metrics = MetricsEndpoint(local.peer_config, local.view)
+        metrics = node_endpoint(local.peer_config, local.view)
         local.embedding.steer(node, local.peer_config)
         local.workdir.on_phase(None)  # from here on the view shows what happens
         local.view.start()
@@ -428,7 +427,7 @@ class NetworkPeer:
     def _background(self) -> list[Coroutine[Any, Any, None]]:
         """Work beside the loop."""
         return [
-            show_bandwidth(self._local, self._rate_limiter),
+            *live_figures(self._local, self._rate_limiter),
             self._maintenance.compare_clocks(),
             pass_on_statements(self._local.workdir.path, self._agreement, self._say),
             watch_admission(self._agreement),

@@ -8,9 +8,10 @@ from adloco_p2p.core.model.events import Started, Stop
 from adloco_p2p.core.model.types import Report, RoundPlan
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.core.planning.round_plan import next_plan
-from adloco_p2p.runtime.adapters.metrics_endpoint import MetricsEndpoint
+from adloco_p2p.runtime.adapters.metrics_endpoint import node_endpoint
+from adloco_p2p.runtime.node.background import in_background
 from adloco_p2p.runtime.node.loop import Node, Ports
-from adloco_p2p.runtime.services import LocalPeer, control_server
+from adloco_p2p.runtime.services import LocalPeer, control_server, live_figures
 from adloco_p2p.swarm.in_memory import MemorySwarm
 
 
@@ -45,7 +46,7 @@ async def train_alone(local: LocalPeer) -> Stop:
         ),
     )
     control = control_server(node, local, None)
-    metrics = MetricsEndpoint(local.peer_config, local.view)
+    metrics = node_endpoint(local.peer_config, local.view)
     local.embedding.steer(node, local.peer_config)
     local.workdir.on_phase(None)  # from here on the view shows what happens
     local.view.start()
@@ -55,7 +56,8 @@ async def train_alone(local: LocalPeer) -> Stop:
         await control.start()
         local.workdir.enter(None)
         await metrics.start()
-        return await node.run(Started(durable=durable, capacity=local.capacity))
+        with in_background(node, live_figures(local, None)):
+            return await node.run(Started(durable=durable, capacity=local.capacity))
     finally:
         await metrics.stop()
         await control.stop()

@@ -4,8 +4,12 @@ Nothing here decides anything about training.
 """
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+from adloco_p2p.config.fields import flatten_fully
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.control.endpoint import parse_listen
@@ -17,8 +21,10 @@ from adloco_p2p.core.peer.peer import Cadence
 from adloco_p2p.runtime.adapters.control_adapter import ControlAdapter
 from adloco_p2p.runtime.adapters.embedding import COMMAND, Built, Embedding, LocalEngine
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
+from adloco_p2p.runtime.adapters.machine_use import watch_machine
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
 from adloco_p2p.runtime.adapters.task_child import TaskChild, can_score
+from adloco_p2p.runtime.adapters.tracking import TrackedSink
 from adloco_p2p.runtime.node.event_sink import Sink, View
 from adloco_p2p.runtime.node.loop import Node
 from adloco_p2p.runtime.node.ports import RateLimiter
@@ -26,7 +32,10 @@ from adloco_p2p.storage.checkpoint import CheckpointStore
 from adloco_p2p.storage.event_log import EventLog, read_events
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.p2p.identity import Identity
+from adloco_p2p.trackers import Tracker, open_tracker
 from adloco_p2p.training.device import select_device
+from adloco_p2p.training.gpu_use import gpu_use
+from adloco_p2p.views.metrics import measures
 
 CHECKPOINT_BYTES_PER_SECOND = 32e6
 """Mean rate at which checkpoints are written; a laptop's disk takes some hundred terabytes in its life."""
@@ -42,7 +51,7 @@ class LocalPeer:
     engine: LocalEngine
     checkpoints: CheckpointStore
     event_log: EventLog
-    sink: Sink
+    sink: TrackedSink
     durable: Durable | None
     """The decisions in the last checkpoint; none in a fresh directory."""
     capacity: Capacity
@@ -80,6 +89,7 @@ class LocalPeer:
         return Durable(round=0, plans=(plan,), held=held)
 
     def close(self) -> None:
+        self.sink.close()
         self.event_log.close()
         self.workdir.close()
 
@@ -114,7 +124,7 @@ def open_local(
         engine=engine,
         checkpoints=store,
         event_log=event_log,
-        sink=Sink(log=event_log, view=broadcaster),
+        sink=_tracked(Sink(log=event_log, view=broadcaster), broadcaster, me=me, run=run, config=peer_config, workdir=workdir),
         view=broadcaster,
         peer_config=peer_config,
         durable=latest.durable if latest else None,
@@ -129,6 +139,24 @@ def open_local(
         started=_started(me, run, built, resumed_round=latest.round if latest else None),
         embedding=embedding,
     )
+
+
+def _tracked(
+    sink: Sink, broadcaster: EventBroadcaster, *, me: PeerId, run: RunConfig, config: PeerConfig, workdir: Workdir
+) -> TrackedSink:
+    """With the trackers that the machine's settings name."""
+    opened: dict[str, Callable[[], Tracker]] = {
+        tracker: partial(
+            open_tracker,
+            tracker,
+            folder=workdir.path,
+            name=f"{run.name} {me[-8:]}",
+            identity=f"{run.digest[:16]}-{me[-12:]}",
+            settings=flatten_fully(run),
+        )
+        for tracker in config.trackers
+    }
+    return TrackedSink(sink, opened, measure=lambda: measures(broadcaster.status), inner_steps=run.work.inner_steps)
 
 
 def _started(me: PeerId, run: RunConfig, built: Built, *, resumed_round: int | None) -> Started:
@@ -164,8 +192,13 @@ def control_server(node: Node, local: LocalPeer, rate_limiter: RateLimiter | Non
     )
 
 
-async def show_bandwidth(local: LocalPeer, rate_limiter: RateLimiter) -> None:
-    """Send the rates of traffic to the views, until cancelled."""
+def live_figures(local: LocalPeer, rate_limiter: RateLimiter | None) -> list[Coroutine[Any, Any, None]]:
+    """Work beside the loop: sends the rates of traffic and the load of the machine to the views, until cancelled."""
+    works = [watch_machine(local.sink.write, partial(gpu_use, local.engine.device))]
+    return works if rate_limiter is None else [*works, _show_bandwidth(local, rate_limiter)]
+
+
+async def _show_bandwidth(local: LocalPeer, rate_limiter: RateLimiter) -> None:
     while True:
         await asyncio.sleep(BANDWIDTH_SECONDS)
         local.sink.write(rate_limiter.traffic())

@@ -11,13 +11,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from adloco_p2p.core.model.telemetry import Bandwidth, Gpu, Machine
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.derived import InstanceRow
 from adloco_p2p.views.status import Status
 
 Labels = tuple[str, ...]
 Values = Mapping[Labels, float | None]
-Unit = Literal["", "rounds", "seconds", "unix seconds", "bytes", "samples", "tokens", "tokens per second", "nats", "ratio"]
+Unit = Literal[
+    "",
+    "rounds",
+    "seconds",
+    "unix seconds",
+    "bytes",
+    "samples",
+    "tokens",
+    "bytes per second",
+    "tokens per second",
+    "nats",
+    "celsius",
+    "watts",
+    "ratio",
+]
 
 _TEXTS: Mapping[Unit, Callable[[float], str]] = {
     "rounds": lambda value: f"{value:.0f}",
@@ -53,7 +68,12 @@ class Measure:
 
 def measures(status: Status) -> list[Measure]:
     """All of them, always the same names in the same order: what people read most comes first."""
-    return [*_work(status), *_run(status), *_traffic(status), *_instances(status), *_troubles(status)]
+    return [*_work(status), *_run(status), *_traffic(status), *_instances(status), *_troubles(status), *_machine(status)]
+
+
+def bootstrap_measures(num_connected: int | None) -> list[Measure]:
+    """Of a bootstrap, which trains nothing."""
+    return [_metric("connected_peers", "", "Peers that are connected to this bootstrap.", num_connected)]
 
 
 def _run(status: Status) -> list[Measure]:
@@ -145,9 +165,18 @@ def _traffic(status: Status) -> list[Measure]:
     kinds = derived.traffic_by_kind(status)
     sent: Values = {(kind,): pair[0] for kind, pair in kinds.items()}
     received: Values = {(kind,): pair[1] for kind, pair in kinds.items()}
+    plan, now = status.current_plan, status.bandwidth or Bandwidth()
+    links: Values = {(line.peer,): line.upload_bytes_per_second or None for line in (plan.roster if plan is not None else ())}
     return [
         _labelled("sent_bytes_total", "bytes", "Payload sent, by kind of traffic.", ("kind",), sent),
         _labelled("received_bytes_total", "bytes", "Payload received, by kind of traffic.", ("kind",), received),
+        _metric("sent_bytes_per_second", "bytes per second", "Payload that leaves this node now.", now.up_bytes_per_second),
+        _metric(
+            "received_bytes_per_second", "bytes per second", "Payload that reaches this node now.", now.down_bytes_per_second
+        ),
+        _labelled(
+            "peer_upload_bytes_per_second", "bytes per second", "Uplink of a peer in its last averages.", ("peer",), links
+        ),
     ]
 
 
@@ -157,6 +186,7 @@ def _instances(status: Status) -> list[Measure]:
     def each(name: str, unit: Unit, meaning: str, value: Callable[[InstanceRow], float | None]) -> Measure:
         return _labelled(name, unit, meaning, ("model_instance",), {(str(row.instance),): value(row) for row in rows})
 
+    inner: Values = {(str(instance),): activity.loss for instance, activity in status.activities.items()}
     scores: Values = {
         (task.name, metric.name, claim.peer): metric.value
         for claim in status.task_scores.values()
@@ -167,6 +197,7 @@ def _instances(status: Status) -> list[Measure]:
         _labelled("task_score", "", "Of the model on a task, as a peer claims it.", ("task", "metric", "peer"), scores),
         _metric("instances", "", "Instances of the current plan.", len(rows)),
         each("instance_loss_nats", "nats", "Training loss per token.", lambda row: row.loss),
+        _labelled("inner_loss_nats", "nats", "Loss of the last inner step, per token.", ("model_instance",), inner),
         each("instance_heldout_loss_nats", "nats", "Newest held-out loss per token.", lambda row: row.heldout_loss),
         each(
             "instance_requested_batch_samples",
@@ -189,6 +220,30 @@ def _troubles(status: Status) -> list[Measure]:
         _labelled(
             "events_total", "", "Events of this node by name: average_failed, out_of_memory, merge, ...", ("event",), events
         ),
+    ]
+
+
+def _machine(status: Status) -> list[Measure]:
+    """Of the machine, not of the node alone: other programs count."""
+    machine = status.machine
+    gpus = machine.gpus if machine is not None else ()
+
+    def plain(name: str, unit: Unit, meaning: str, value: Callable[[Machine], float]) -> Measure:
+        return _metric(name, unit, meaning, None if machine is None else value(machine))
+
+    def each(name: str, unit: Unit, meaning: str, value: Callable[[Gpu], float | None]) -> Measure:
+        return _labelled(name, unit, meaning, ("gpu",), {(str(gpu.index),): value(gpu) for gpu in gpus})
+
+    return [
+        plain("machine_processor_ratio", "ratio", "Load of all processors.", lambda now: now.processor_fraction),
+        plain("machine_memory_bytes", "bytes", "Memory of the machine in use.", lambda now: now.memory_bytes),
+        plain("machine_memory_limit_bytes", "bytes", "Memory that the machine has.", lambda now: now.memory_limit_bytes),
+        plain("process_memory_bytes", "bytes", "Resident memory of this node.", lambda now: now.process_memory_bytes),
+        each("gpu_memory_bytes", "bytes", "Memory of the GPU in use, by all programs.", lambda gpu: gpu.memory_bytes),
+        each("gpu_memory_limit_bytes", "bytes", "Memory that the GPU has.", lambda gpu: gpu.memory_limit_bytes),
+        each("gpu_utilisation_ratio", "ratio", "Part of the time that the GPU works.", lambda gpu: gpu.utilisation_fraction),
+        each("gpu_temperature_celsius", "celsius", "Temperature of the GPU.", lambda gpu: gpu.temperature_celsius),
+        each("gpu_power_watts", "watts", "What the GPU takes.", lambda gpu: gpu.power_watts),
     ]
 
 

@@ -91,6 +91,8 @@ class Status:
     """By instance: states on their way to this peer."""
     bandwidth: telemetry.Bandwidth | None = None
     """Rates and caps of now; none where nothing measures them."""
+    machine: telemetry.Machine | None = None
+    """Its load of now."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """How often each event came."""
 
@@ -170,6 +172,7 @@ def _started(status: Status, event: telemetry.Started, time: float) -> Status:
         stopping=None,
         finish=None,
         bandwidth=None,
+        machine=None,
         downloads={},
     )
 
@@ -255,9 +258,8 @@ def _active(status: Status, instance: int, activity: Activity) -> Status:
 def _round(event: telemetry.Round, status: Status) -> Status:
     result = RoundResult(**shared(event, RoundResult), elapsed_seconds=status.elapsed_seconds)
     status = _lived(status, result.instance, result.round, result.round + 1)
-    # Taken out first, so that the order of the results is the order in which they came.
     others = {key: known for key, known in status.results.items() if key != (result.round, result.instance)}
-    results = {**others, (result.round, result.instance): result}
+    results = {**others, (result.round, result.instance): result}  # in the order in which they came
     return replace(status, results=results, active_round=max(status.active_round or 0, result.round))
 
 
@@ -273,8 +275,9 @@ def _merge(event: telemetry.Merge, status: Status) -> Status:
 def _fork(event: telemetry.Fork, status: Status) -> Status:
     copies = "copy" if len(event.targets) == 1 else "copies"
     reason = f"{len(event.targets)} {copies} of the warmed-up instance"
-    fork = Decision(round=event.round, kind="fork", sources=(event.source,), targets=event.targets, reason=reason)
-    return _decided(status, fork)
+    return _decided(
+        status, Decision(round=event.round, kind="fork", sources=(event.source,), targets=event.targets, reason=reason)
+    )
 
 
 @fold.register
@@ -332,8 +335,7 @@ def _warning(event: telemetry.Warning, status: Status) -> Status:
 @fold.register
 def _member(event: telemetry.Joined | telemetry.Left | telemetry.Suspected | telemetry.Returned, status: Status) -> Status:
     status = replace(status, peer_states={**status.peer_states, event.peer: event.event})
-    is_silent = isinstance(event, telemetry.Suspected)
-    return _incident(status, "silent peer", f"{event.peer} fell silent") if is_silent else status
+    return _incident(status, "silent peer", f"{event.peer} fell silent") if isinstance(event, telemetry.Suspected) else status
 
 
 @fold.register
@@ -396,8 +398,8 @@ def _stopped(event: telemetry.Stopped, status: Status) -> Status:
 
 
 @fold.register
-def _bandwidth(event: telemetry.Bandwidth, status: Status) -> Status:
-    return replace(status, bandwidth=event)
+def _of_now(event: telemetry.Bandwidth | telemetry.Machine, status: Status) -> Status:
+    return replace(status, machine=event) if isinstance(event, telemetry.Machine) else replace(status, bandwidth=event)
 
 
 @fold.register

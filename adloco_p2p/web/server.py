@@ -51,6 +51,8 @@ _ASSETS = {
 }
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Readiness = Callable[[], tuple[bool, str]]
+"""Whether the work is done that the process is for, and a line about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +141,8 @@ class Page:
     @property
     def routes(self) -> dict[str, Handler]:
         assets = {path: _asset(name, kind) for path, (name, kind) in _ASSETS.items()}
-        return {**assets, "/api/run": self._run, "/api/run.csv": self._table, "/api/events": self._events}
+        routes = {"/api/run": self._run, "/api/run.csv": self._table, "/api/events": self._events}
+        return {**assets, **routes, **health_routes(self._readiness)}
 
     def show(self, document: Mapping[str, object]) -> None:
         """Replace the document. An unchanged one is not sent again."""
@@ -148,6 +151,10 @@ class Page:
             self._body, self._tag = body, _tag(body)
             self._changed.set()
             self._changed = asyncio.Event()
+
+    def _readiness(self) -> tuple[bool, str]:
+        is_drawn = self._body != b"{}"
+        return is_drawn, "the page shows a run" if is_drawn else "the run is not found yet"
 
     async def _run(self, request: web.Request) -> web.Response:
         """The document as it is now."""
@@ -196,6 +203,21 @@ class Page:
             return response  # the browser closed the connection
         finally:
             self._num_streams -= 1
+
+
+def health_routes(readiness: Readiness) -> dict[str, Handler]:
+    """For supervisors: /healthz answers while the event loop runs, /readyz with 200 while the work is done, otherwise 503."""
+
+    async def alive(request: web.Request) -> web.Response:
+        del request
+        return web.Response(text="alive\n")
+
+    async def ready(request: web.Request) -> web.Response:
+        del request
+        is_ready, words = readiness()
+        return web.Response(status=200 if is_ready else 503, text=f"{'ready' if is_ready else 'not ready'}: {words}\n")
+
+    return {"/healthz": alive, "/readyz": ready}
 
 
 def _tag(body: bytes) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.method.report import write
 from benchmarks.method.rows import GROUPS, TUNING_SEED
 from benchmarks.method.run import BASE, run_row
-from benchmarks.method.store import append_record, key_of, read_records
+from benchmarks.method.store import append_record, command_line, key_of, records_by_key
 
 DOCS = Path(__file__).parents[2] / "docs"
 KEPT = DOCS / "results" / "method.jsonl.gz"
@@ -22,18 +22,10 @@ SAMPLES = 8192
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.method", description=__doc__)
-    verbs = parser.add_subparsers(required=True)
-    run = verbs.add_parser("run", help="train what the file lacks")
+    parser, run, report = command_line("method", __doc__, seeds=[1, 2, 3, 4, 5], train=train, tabulate=tabulate)
     run.add_argument("--group", nargs="+", choices=sorted(GROUPS), default=sorted(GROUPS))
-    run.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
-    run.add_argument("--samples", type=int, default=SAMPLES, help="sequences of 64 tokens per run")
-    run.add_argument("--output", type=Path, default=Path("method.jsonl"))
-    run.set_defaults(act=train)
-    tables = verbs.add_parser("report", help="tables and plots")
-    tables.add_argument("--runs", type=Path, nargs="*", default=[Path("method.jsonl")], help="records beside the kept ones")
-    tables.add_argument("--samples", type=int, default=SAMPLES)
-    tables.set_defaults(act=tabulate)
+    for part in (run, report):
+        part.add_argument("--samples", type=int, default=SAMPLES, help="sequences of 64 tokens per run")
     arguments = parser.parse_args()
     arguments.act(arguments)
 
@@ -41,7 +33,7 @@ def main() -> None:
 def train(arguments: argparse.Namespace) -> None:
     """All rows of one seed before the next seed, so that an early end leaves whole tables. Tuning has its own seed."""
     base = BASE.read_text("utf-8")
-    done = {record["key"] for path in (KEPT, arguments.output) for record in read_records(path)}
+    done = set(records_by_key(KEPT, [arguments.output]))
     jobs = [(TUNING_SEED, row) for row in GROUPS["tuning"]() if "tuning" in arguments.group]
     jobs += [
         (seed, row) for seed in arguments.seeds for group in arguments.group if group != "tuning" for row in GROUPS[group]()
@@ -62,8 +54,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    found = {record["key"]: record for path in (KEPT, *arguments.runs) for record in read_records(path)}
-    write(list(found.values()), DOCS, samples=arguments.samples)
+    write(list(records_by_key(KEPT, arguments.runs).values()), DOCS, samples=arguments.samples)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Records of runs as JSON lines, one per run; plain while they are made, gzip where they are kept."""
 
+import argparse
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,3 +42,30 @@ def pack(records: Iterable[Record], path: Path) -> None:
     """Keep records in a compressed file; the same records always give the same bytes."""
     text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def records_by_key(kept: Path, others: Iterable[Path]) -> dict[str, Record]:
+    """The kept records and those of further files; of one key the last."""
+    return {record["key"]: record for path in (kept, *others) for record in read_records(path)}
+
+
+Act = Callable[[argparse.Namespace], None]
+
+
+def command_line(
+    name: str, doc: str | None, *, seeds: Sequence[int], train: Act, tabulate: Act
+) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser, argparse.ArgumentParser]:
+    """The command line of a benchmark that keeps records: `run` trains what they lack, `report` makes the table. Returns it,
+    and its parts for the two, which take further arguments. New records go to NAME.jsonl, beside the kept ones."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks.{name}", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs, own = parser.add_subparsers(required=True), Path(f"{name}.jsonl")
+    run = verbs.add_parser("run", help="train what the records lack")
+    run.add_argument("--seeds", nargs="+", type=int, default=list(seeds))
+    run.add_argument("--output", type=Path, default=own)
+    run.set_defaults(act=train)
+    report = verbs.add_parser("report", help="the table")
+    report.add_argument("--runs", type=Path, nargs="*", default=[own], help="records beside the kept ones")
+    report.set_defaults(act=tabulate)
+    return parser, run, report

@@ -17,7 +17,7 @@ from adloco_p2p.config.load import load_peer
 from tests.docs.pages import REPOSITORY, Block, check_command, sandbox
 
 PEERS = REPOSITORY / "peers"
-PROFILES = sorted(path for path in PEERS.glob("*.yaml") if path.name != "compose.yaml")
+PROFILES = sorted(path for path in PEERS.glob("*.yaml") if not path.name.endswith("compose.yaml"))
 SCRIPTS = [*sorted(PEERS.glob("*.sh")), REPOSITORY / "tests" / "run.sh"]
 TOOLS = Path(sys.executable).parent
 """shellcheck and podman-compose come with the development requirements."""
@@ -72,6 +72,55 @@ def test_a_rented_gpu_turns_its_environment_into_a_command(tmp_path: Path) -> No
     assert ended.returncode != 0 and "ADLOCO_PEERS" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("provider", "announced"),
+    [
+        ({"RUNPOD_PUBLIC_IP": "203.0.113.9", "RUNPOD_TCP_PORT_31337": "40123"}, "/ip4/203.0.113.9/tcp/40123"),
+        ({"PUBLIC_IPADDR": "203.0.113.8", "VAST_TCP_PORT_31337": "40124"}, "/ip4/203.0.113.8/tcp/40124"),
+        ({"PUBLIC_IPADDR": "203.0.113.8", "VAST_TCP_PORT_22": "40125"}, ""),
+        ({"ADLOCO_PORT": "4002"}, ""),
+    ],
+    ids=["runpod", "vast", "not mapped", "own port"],
+)
+def test_a_rented_gpu_finds_the_address_that_its_provider_maps(
+    provider: dict[str, str], announced: str, tmp_path: Path
+) -> None:
+    path = put_in_path(tmp_path, "adloco-peer", 'printf "%q " adloco-peer "$@"')
+    put_in_path(tmp_path, "nvidia-smi", "echo GPU 0")
+    common = {"PATH": path, "ADLOCO_PEERS": "adloco://abc", "ADLOCO_WORKDIR": str(tmp_path / "work")}
+    ended = run(["bash", PEERS / "rented-gpu.sh"], **common, **provider)
+    assert ended.returncode == 0, ended.stderr
+    check_command(ended.stdout)
+    words = shlex.split(ended.stdout)
+    port = provider.get("ADLOCO_PORT", "31337" if announced else "0")
+    assert words[words.index("--host-maddrs") + 1] == f"/ip4/0.0.0.0/tcp/{port}"
+    announcing = words[words.index("--announce-maddrs") + 1] if "--announce-maddrs" in words else ""
+    assert announcing == announced
+
+
+def test_a_rented_machine_runs_one_peer_per_gpu_each_at_its_own_address(tmp_path: Path) -> None:
+    path = put_in_path(tmp_path / "bin", "adloco-peer", 'printf "%q " adloco-peer "$@"')
+    put_in_path(tmp_path / "bin", "nvidia-smi", "echo GPU 0; echo GPU 1")
+    ended = run(
+        ["bash", PEERS / "rented-gpu.sh"],
+        PATH=path,
+        ADLOCO_PEERS="adloco://abc",
+        ADLOCO_WORKDIR=str(tmp_path / "work"),
+        ADLOCO_SET="max_instances=2",
+        RUNPOD_PUBLIC_IP="203.0.113.9",
+        RUNPOD_TCP_PORT_31337="40123",
+        RUNPOD_TCP_PORT_31338="40200",
+    )
+    assert ended.returncode == 0, ended.stderr
+    for gpu, outside in ((0, 40123), (1, 40200)):
+        command = (tmp_path / "work" / f"gpu-{gpu}.log").read_text()
+        check_command(command)
+        words = shlex.split(command)
+        assert words[words.index("--host-maddrs") + 1] == f"/ip4/0.0.0.0/tcp/{31337 + gpu}"
+        assert words[words.index("--announce-maddrs") + 1] == f"/ip4/203.0.113.9/tcp/{outside}"
+        assert {"grace_seconds=25", "max_instances=2", f"device=cuda:{gpu}"} <= set(words)
+
+
 def test_several_gpus_are_several_peers_that_end_together(tmp_path: Path) -> None:
     put_in_path(tmp_path / "bin", "nvidia-smi", "echo GPU 0; echo GPU 1; echo GPU 2")
     says_its_command = 'trap "echo ended; exit 0" TERM; printf "%q " adloco-peer "$@"; echo; while :; do read -t 1 < <(:); done'
@@ -111,6 +160,24 @@ def test_compose_file_is_read_by_a_compose_tool(tmp_path: Path) -> None:
         assert run(["bash", "-n", "-c", script.replace("$$", "$")]).returncode == 0
         (command,) = re.findall(r"exec (adloco-peer .*)", script)
         check_command(command)
+
+
+def test_the_compose_file_of_a_volunteer_is_read_by_a_compose_tool(tmp_path: Path) -> None:
+    path = put_in_path(tmp_path, "podman", "echo podman version 5.0.0")
+    file = PEERS / "volunteer.compose.yaml"
+    command = [TOOLS / "podman-compose", "--profile", "gpu", "--profile", "page", "-f", file, "config"]
+    parsed = run(command, PATH=path, ADLOCO_PEERS="adloco://abc", ADLOCO_SET="max_instances=2")
+    assert parsed.returncode == 0, parsed.stderr
+    services = yaml.safe_load(parsed.stdout)["services"]
+    assert set(services) == {"peer", "gpu", "page"}
+    for service in (services["peer"], services["gpu"]):
+        (script,) = service["command"]
+        (spoken,) = re.findall(r"exec (adloco-peer .*)", script)
+        check_command(spoken.replace("$$ADLOCO_PEERS", "adloco://abc").replace("$$ADLOCO_SET", "max_instances=2"))
+        assert service["read_only"] and service["restart"] == "on-failure"
+    check_command(shlex.join(["adloco-peer", *services["page"]["command"]]))
+    without = run(command, PATH=path, ADLOCO_PEERS="")
+    assert without.returncode != 0 and "ADLOCO_PEERS" in without.stderr
 
 
 @pytest.mark.heavy
@@ -155,3 +222,18 @@ def test_the_dockerfile_copies_what_the_context_lets_through() -> None:
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (REPOSITORY / "Dockerfile").read_text(), re.MULTILINE)
     assert {name for names in copied for name in names.split()} == allowed
     assert all((REPOSITORY / name).exists() for name in allowed)
+
+
+@pytest.mark.parametrize("answers", ["/data", "/data/peer-0", "the page", ""], ids=["node", "swarm", "dashboard", "nothing"])
+def test_the_health_check_of_the_image_knows_every_verb(answers: str, tmp_path: Path) -> None:
+    """As Docker runs it, but for the programs that it asks."""
+    (check,) = re.findall(r"^HEALTHCHECK .* CMD ((?:.*\\\n)*.*)$", (REPOSITORY / "Dockerfile").read_text(), re.MULTILINE)
+    path = put_in_path(tmp_path, "adloco-peer", f'echo "$@" >> {tmp_path}/asked; [ "$3" = "{answers}" ]')
+    put_in_path(tmp_path, "python3", f'echo "$2" >> {tmp_path}/asked; [ "{answers}" = "the page" ]')
+    checked = run(["sh", "-c", check], PATH=path)
+    assert (checked.returncode == 0) == bool(answers)
+    asked = (tmp_path / "asked").read_text().splitlines()
+    for command in (line for line in asked if line.startswith("status")):
+        check_command(f"adloco-peer {command}")
+    assert len(asked) == {"/data": 1, "/data/peer-0": 2}.get(answers, 3)
+    compile(asked[-1] if len(asked) == 3 else "", "the page", "exec")

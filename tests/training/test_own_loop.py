@@ -61,7 +61,7 @@ class Meeting:
         assert self.engine.wait() and self.engine.round == number
         for _ in range(STEPS):
             self.train(value)
-        done = result.result(30)
+        done = result.result(240)
         assert done is not None
         return done
 
@@ -97,7 +97,7 @@ def test_the_mean_loss_is_weighted_by_samples() -> None:
         made.train(0.1, loss=1.0, samples=1)
         made.train(0.1, loss=1.0, samples=1)
         made.train(0.1, loss=4.0, samples=4)
-        done = result.result(30)
+        done = result.result(240)
         assert done is not None and done.loss == pytest.approx(18 / 6) and done.samples == 6
 
 
@@ -108,7 +108,7 @@ def test_fewer_steps_are_a_smaller_contribution_and_none_are_none() -> None:
         assert not made.engine.finish_early()
         made.train(0.1)
         assert made.engine.finish_early() and not made.engine.finish_early()
-        done = result.result(30)
+        done = result.result(240)
         assert done is not None and (done.inner_steps, done.samples) == (1, 4)
         assert made.engine.pseudo_gradient(ONE).tolist() == pytest.approx([0.1, 0.1, 0.1])
 
@@ -127,7 +127,7 @@ def test_a_node_that_stops_does_not_wait_for_the_program() -> None:
         result = made.run_inner(0)
         made.engine.wait()
         made.is_stopped.set()
-        assert result.result(30) is None
+        assert result.result(240) is None
 
 
 def test_parameters_that_are_not_finite_have_diverged() -> None:
@@ -142,7 +142,7 @@ def test_the_program_evaluates_the_outer_parameters_in_its_own_thread() -> None:
         with torch.no_grad():
             made.parameters[0].zero_()
         made.engine.wait()
-        assert loss.result(30) == pytest.approx(6.0) and made.evaluated_in == [threading.current_thread()]
+        assert loss.result(240) == pytest.approx(6.0) and made.evaluated_in == [threading.current_thread()]
 
 
 def test_without_a_function_nothing_is_evaluated() -> None:

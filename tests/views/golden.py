@@ -17,7 +17,14 @@ from tests.views.synthetic import events, replay, stamped
 
 FOLDER = Path(__file__).parent / "golden"
 DASHBOARD = Path(__file__).parents[2] / "peers" / "grafana" / "adloco-peer.json"
-GRAFANA_UNITS = {"ratio": "percentunit", "seconds": "s", "bytes": "bytes"}
+GRAFANA_UNITS = {
+    "ratio": "percentunit",
+    "seconds": "s",
+    "bytes": "bytes",
+    "bytes per second": "Bps",
+    "celsius": "celsius",
+    "watts": "watt",
+}
 
 
 def screen(status: Status, width: int, height: int) -> str:

@@ -2,26 +2,30 @@
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
+from adloco_p2p.core.model.telemetry import Gpu, Machine, Stamped
 from adloco_p2p.views import derived, metrics, page, summary
 from adloco_p2p.views.metrics import Measure, measures
-from adloco_p2p.views.status import Status
+from adloco_p2p.views.status import Status, apply
 from adloco_p2p.web.exposition import exposition
 from tests.views.golden import DASHBOARD, dashboard, screen
 from tests.views.synthetic import THIS, Made, events, replay
 
 GRAFANA = Path(__file__).parents[2] / "peers" / "grafana"
-UNITS = ("_per_second", "_seconds", "_bytes", "_samples", "_nats", "_ratio", "_info", "_tokens")
+UNITS = ("_per_second", "_seconds", "_bytes", "_samples", "_nats", "_ratio", "_info", "_tokens", "_celsius", "_watts")
 NUMBERS = ("adloco_round", "adloco_run_rounds", "adloco_run_finished", "adloco_instances", "adloco_instance_hosts")
 NUMBERS += ("adloco_peers", "adloco_warnings", "adloco_events", "adloco_saved_round", "adloco_task_score")
 """Counts of things have no unit."""
 TROUBLES = ("average_failed", "out_of_memory", "suspected", "warning")
+NO_LABELS = Measure(name="", unit="", meaning="", words="", label_names=(), samples={})
 EVERYTHING = '{__name__=~"adloco_.+",job="$job"}'
-FUNCTIONS = {"rate", "increase", "max", "sum", "by", "on"}
+FUNCTIONS = {"rate", "increase", "changes", "max", "sum", "by", "on", "and"}
 
 
 def named(made: list[Measure]) -> dict[str, Measure]:
@@ -124,6 +128,41 @@ def test_the_dashboard_asks_only_for_what_there_is() -> None:
 def test_the_example_for_prometheus_is_yaml_that_it_reads() -> None:
     (job,) = yaml.safe_load((GRAFANA / "prometheus.yaml").read_text())["scrape_configs"]
     assert job["job_name"] == "adloco" and job["static_configs"] == [{"targets": ["127.0.0.1:9464"]}]
+
+
+def test_alerts_ask_only_for_what_there_is() -> None:
+    known = set(named(measures(Status())))
+    (group,) = yaml.safe_load((GRAFANA / "alerts.yaml").read_text())["groups"]
+    (rules,) = yaml.safe_load((GRAFANA / "prometheus.yaml").read_text())["rule_files"]
+    assert rules == "alerts.yaml"
+    for rule in group["rules"]:
+        assert asked(rule["expr"]) <= known | {"up"}, rule["expr"]
+        assert set(re.findall(r'event="([^"]+)"', rule["expr"])) <= set(TROUBLES)
+        labels = {label for name in asked(rule["expr"]) for label in named(measures(Status())).get(name, NO_LABELS).label_names}
+        assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= {*labels, "instance"}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: apt install prometheus)")
+def test_prometheus_reads_its_configuration_and_the_alerts() -> None:
+    command = ["promtool", "check", "config", str(GRAFANA / "prometheus.yaml")]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_the_load_of_machine_and_gpu_is_in_the_metrics_and_a_processor_has_no_gpu() -> None:
+    gpu = Gpu(index=1, memory_bytes=3, memory_limit_bytes=8, utilisation_fraction=0.5, temperature_celsius=71.0)
+    machine = Machine(processor_fraction=0.25, memory_bytes=5, memory_limit_bytes=16, process_memory_bytes=2, gpus=(gpu,))
+    found = named(measures(apply(replay(events(3)), Stamped(time=0.0, event=machine))))
+    assert found["adloco_machine_processor_ratio"].samples == {(): 0.25}
+    assert found["adloco_gpu_memory_limit_bytes"].samples == {("1",): 8.0}
+    assert found["adloco_gpu_temperature_celsius"].samples == {("1",): 71.0}
+    assert found["adloco_gpu_power_watts"].samples == {}  # this driver reports none
+    assert named(measures(replay(events(3))))["adloco_gpu_memory_bytes"].samples == {}
+
+
+def test_a_bootstrap_counts_its_visitors() -> None:
+    (measure,) = metrics.bootstrap_measures(3)
+    assert measure.samples == {(): 3.0} and not metrics.bootstrap_measures(None)[0].samples
 
 
 def test_the_dashboard_has_units_and_meanings_from_the_metrics() -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from importlib import resources
 
 import aiohttp
@@ -14,7 +15,7 @@ import pytest
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
-from adloco_p2p.runtime.adapters.metrics_endpoint import MetricsEndpoint
+from adloco_p2p.runtime.adapters.metrics_endpoint import MetricsEndpoint, node_endpoint
 from adloco_p2p.views.metrics import measures
 from adloco_p2p.views.plain import PlainView
 from adloco_p2p.web import server
@@ -141,10 +142,9 @@ def test_what_did_not_change_is_not_sent_again_and_long_documents_are_packed() -
 
 
 async def next_tag(reply: aiohttp.ClientResponse) -> str:
-    async with asyncio.timeout(20):
-        async for line in reply.content:
-            if line.startswith(b"data: "):
-                return line.removeprefix(b"data: ").strip().decode()
+    async for line in reply.content:
+        if line.startswith(b"data: "):
+            return line.removeprefix(b"data: ").strip().decode()
     raise AssertionError("the stream ended")
 
 
@@ -253,6 +253,19 @@ def test_labels_from_elsewhere_are_escaped() -> None:
     assert not any(line.startswith("adloco_evil") for line in body.decode().splitlines())
 
 
+READY = {
+    "running": "ready: round 3, this peer's last one is 3\n",
+    "paused": "not ready: the node is paused\n",
+}
+
+
+def test_the_page_is_ready_when_it_shows_a_run() -> None:
+    page = Page()
+    assert page._readiness()[0] is False
+    page.show({"run": "abc"})
+    assert page._readiness()[0] is True
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as found:
         return int(found.getsockname()[1])
@@ -264,18 +277,24 @@ def test_a_node_serves_metrics_where_it_is_told_to(tmp_path) -> None:  # type: i
             watched = EventBroadcaster(PlainView(stream), events_path=tmp_path / "events.jsonl")
             for event in events(4):
                 watched.update(stamped(event))
-            off = MetricsEndpoint(PeerConfig(), watched)
+            off = node_endpoint(PeerConfig(), watched)
             await off.start()
             await off.stop()
             port = free_port()
-            endpoint = MetricsEndpoint(PeerConfig(metrics_port=port), watched)
+            endpoint = node_endpoint(PeerConfig(metrics_port=port), watched)
             await endpoint.start()
             try:
                 async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/metrics") as reply:
                     assert reply.status == 200 and THIS in await reply.text()
+                    async with session.get(f"http://127.0.0.1:{port}/healthz") as alive:
+                        assert alive.status == 200
+                    for state, code in (("running", 200), ("paused", 503)):
+                        watched.status = replace(watched.status, state=state, stopping=None)
+                        async with session.get(f"http://127.0.0.1:{port}/readyz") as ready:
+                            assert (ready.status, await ready.text()) == (code, READY[state])
             finally:
                 await endpoint.stop()
 
     asyncio.run(scenario())
     with pytest.raises(ConfigError, match="metrics_host"):
-        MetricsEndpoint(PeerConfig(metrics_port=1, metrics_host="everywhere"), None)  # type: ignore[arg-type]
+        MetricsEndpoint(PeerConfig(metrics_port=1, metrics_host="everywhere"), list, lambda: (True, ""))

@@ -499,6 +499,31 @@ class Bandwidth(Log):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU of the machine; None for what its driver does not report."""
+
+    index: int
+    memory_bytes: int
+    memory_limit_bytes: int
+    utilisation_fraction: float | None = None
+    temperature_celsius: float | None = None
+    power_watts: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine(Log):
+    """How busy the machine is, others' programs included."""
+
+    processor_fraction: float
+    memory_bytes: int
+    memory_limit_bytes: int
+    process_memory_bytes: int
+    """Of this node's process, resident."""
+    gpus: tuple[Gpu, ...] = ()
+    """That the node trains on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StateDownload(Log):
     """The state of an instance on its way to this peer, in verified bytes."""
 
@@ -511,7 +536,7 @@ class StateDownload(Log):
     """Since the download began."""
 
 
-LIVE_ONLY = (Progress, Phase, Bandwidth, Listening, StateDownload)
+LIVE_ONLY = (Progress, Phase, Bandwidth, Machine, Listening, StateDownload)
 """Events that the event file does not hold: many, and all of their content is in the event of the finished round."""
 EVENTS: Mapping[str, type[Log]] = {
     kind.event: kind for kind in [*globals().values()] if isinstance(kind, type) and issubclass(kind, Log) and kind is not Log

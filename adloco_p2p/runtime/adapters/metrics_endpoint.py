@@ -1,21 +1,25 @@
-"""The metrics endpoint of a running node."""
+"""The metrics endpoint of a running node, or of a bootstrap."""
+
+from collections.abc import Callable, Sequence
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
-from adloco_p2p.views.metrics import measures
+from adloco_p2p.views.health import readiness
+from adloco_p2p.views.metrics import Measure, measures
 from adloco_p2p.web.exposition import metrics_route
-from adloco_p2p.web.server import Address, Server, parse_host
+from adloco_p2p.web.server import Address, Readiness, Server, health_routes, parse_host
 
 
 class MetricsEndpoint:
-    """Serves /metrics from `start` to `stop`; does nothing where the machine's settings do not ask for it."""
+    """Serves /metrics, /healthz and /readyz from `start` to `stop`; does nothing where the machine's settings do not ask for
+    it."""
 
-    def __init__(self, config: PeerConfig, broadcaster: EventBroadcaster) -> None:
+    def __init__(self, config: PeerConfig, measure: Callable[[], Sequence[Measure]], readiness: Readiness) -> None:
         """Raises ConfigError for an address that is none."""
         self._server: Server | None = None
         if config.metrics_port:
             address = Address(host=parse_host("metrics_host", config.metrics_host), port=config.metrics_port)
-            self._server = Server(address, {"/metrics": metrics_route(lambda: measures(broadcaster.status))})
+            self._server = Server(address, {"/metrics": metrics_route(measure), **health_routes(readiness)})
 
     async def start(self) -> None:
         """Raises SwarmError where the address cannot be used."""
@@ -25,3 +29,8 @@ class MetricsEndpoint:
     async def stop(self) -> None:
         if self._server is not None:
             await self._server.stop()
+
+
+def node_endpoint(config: PeerConfig, broadcaster: EventBroadcaster) -> MetricsEndpoint:
+    """Of a node, from its status. Raises ConfigError for an address that is none."""
+    return MetricsEndpoint(config, lambda: measures(broadcaster.status), lambda: readiness(broadcaster.status))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from adloco_p2p.core.model.telemetry import LIVE_ONLY, Finished, Log, Round, Stamped, Traffic
+from adloco_p2p.runtime.node.ports import EventSink
 
 
 class View(Protocol):
@@ -48,7 +49,7 @@ class Sink:
 class CountingSink:
     """After every finished round adds what went over the network since the last time."""
 
-    def __init__(self, sink: Sink, totals: Callable[[], dict[str, tuple[int, int]]]) -> None:
+    def __init__(self, sink: EventSink, totals: Callable[[], dict[str, tuple[int, int]]]) -> None:
         """`totals`: bytes sent and received by kind, since the process began."""
         self._sink = sink
         self._totals = totals

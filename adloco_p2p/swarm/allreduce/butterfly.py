@@ -638,9 +638,9 @@ class Butterfly:
         awaited = set(stream.awaited_members) if stream is not None else set()
         return awaited & {*self._remote_contributors, *self.spec.reducers} - {self.me} or {reducer}
 
-    def _meet_deadline(self) -> None:
-        if self._outcome.done():
-            return
+    @property
+    def awaited(self) -> set[int]:
+        """The members that hold up the result, as far as this one can tell."""
         awaited = set(self._awaited_members())
         for member in self.spec.reducers:
             for lane in range(len(self.spec.lanes(member)) if member != self.me else 0):
@@ -649,5 +649,10 @@ class Butterfly:
                     awaited.add(member)
                 elif not sink.is_complete or not self._receipts.has(member):
                     awaited |= self._behind(member, lane)
-        names = tuple(self._peer(member) for member in sorted(awaited))
+        return awaited
+
+    def _meet_deadline(self) -> None:
+        if self._outcome.done():
+            return
+        names = tuple(self._peer(member) for member in sorted(self.awaited))
         self.fail(f"the deadline passed, waiting for {', '.join(names) or 'no member'}", names)

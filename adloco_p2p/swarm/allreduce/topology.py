@@ -37,6 +37,8 @@ class AveragingLimits:
     """Pause before a reducer is dialed again."""
     grace_seconds: float = 0.3
     """After a stream has ended: wait so long for a note that names the true cause."""
+    note_seconds: float = 2.0
+    """So long a failure is told to the other members; one that was not reached by then notices by itself."""
     hello_seconds: float = 5.0
     """An accepted stream that sends no hello by then is dropped."""
     waiting_seconds: float = 300.0

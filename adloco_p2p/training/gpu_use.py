@@ -1,0 +1,34 @@
+"""How busy the GPU is that a node trains on."""
+
+from collections.abc import Callable
+
+import torch
+
+from adloco_p2p.core.model.telemetry import Gpu
+
+
+def gpu_use(device: torch.device) -> tuple[Gpu, ...]:
+    """Memory in use by all programs, as the driver reports it; load, temperature and power where `nvidia-ml-py` (or AMD's
+    `amdsmi`) is installed beside torch. Nothing for a processor."""
+    if device.type != "cuda":
+        return ()
+    free, limit = torch.cuda.mem_get_info(device)
+    load = _asked(torch.cuda.utilization, device)
+    milliwatts = _asked(torch.cuda.power_draw, device)
+    return (
+        Gpu(
+            index=device.index or 0,
+            memory_bytes=limit - free,
+            memory_limit_bytes=limit,
+            utilisation_fraction=None if load is None else load / 100,
+            temperature_celsius=_asked(torch.cuda.temperature, device),
+            power_watts=None if milliwatts is None else milliwatts / 1000,
+        ),
+    )
+
+
+def _asked(ask: Callable[[torch.device], int], device: torch.device) -> float | None:
+    try:
+        return float(ask(device))
+    except Exception:  # no library, no permission, no sensor: each driver has its own error; training goes on without
+        return None

@@ -1,0 +1,22 @@
+"""Whether a node does its work: what a supervisor asks, and what it does not have to know."""
+
+from adloco_p2p.views.status import Status
+
+MAX_ROUNDS_BEHIND = 2
+"""A peer that has just trained reports one round late; a retried average may cost one more."""
+
+
+def readiness(status: Status) -> tuple[bool, str]:
+    """Whether the peer is in the run and trained or averaged in one of its last rounds, and why not, in a line."""
+    if status.state == "finished":
+        return True, "the run is complete"
+    if status.state != "running":
+        return False, f"the node is {status.state}" + (f": {status.stopping}" if status.stopping else "")
+    plan = status.current_plan
+    if plan is not None and any(seat.is_keeper for seat in plan.roster if seat.peer == status.peer):
+        return True, "the node keeps the states of the run"
+    last = max((round for round, _ in status.results), default=None)
+    if last is None:
+        return False, "no round of this peer is done yet"
+    words = f"round {status.current_round}, this peer's last one is {last}"
+    return status.current_round - last <= MAX_ROUNDS_BEHIND, words
