@@ -94,13 +94,13 @@ def ours(
         addresses = share([str(address) for address in runner.run(p2p.get_visible_maddrs())])
         runner.run(dial(p2p, [address for peer in addresses for address in peer]))
         weights = tuple((PeerId(peer), 1 + index) for index, peer in enumerate(share(p2p.peer_id.to_base58())))
-        out, count = torch.empty_like(vector), 0
+        count = 0
 
         async def average() -> None:
             nonlocal count
             count += 1
             key = canonical.digest(f"{codec} {count}")
-            await averager.average(key=key, weights=weights, vector=vector, out=out, timeout_seconds=60, round=count)
+            await averager.average(key=key, weights=weights, vector=vector, timeout_seconds=60, round=count)
             await averager.settled()  # the loop must go on until the slower ones have their result
             if recheck:
                 await asyncio.to_thread(share, None)  # and until all have what they make parts again from

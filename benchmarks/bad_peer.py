@@ -4,6 +4,7 @@
 
 It is the real node with one thing changed, so that it gets as far as a real one would. Kinds:
   flip      its pseudo-gradients point the other way, ten times as long
+  ascent    its pseudo-gradients are its honest ones in part, and for the rest lead up the loss
   nan       its pseudo-gradients are not numbers, and it reduces to what is not a number
   shape     its vectors are longer than the model
   weight    its averages weigh 1e30, its reports claim 1e30 samples
@@ -15,6 +16,7 @@ It is the real node with one thing changed, so that it gets as far as a real one
 
 import argparse
 import asyncio
+import math
 import os
 import random
 import struct
@@ -29,7 +31,7 @@ from hivemind.p2p import P2P, PeerID
 
 from adloco_p2p.cli import main as node
 from adloco_p2p.core.averaging.outer_round import OuterRound
-from adloco_p2p.core.model.types import InstanceReport, PeerId
+from adloco_p2p.core.model.types import InstanceId, InstanceReport, PeerId
 from adloco_p2p.swarm.allreduce import handshake
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
@@ -39,6 +41,7 @@ from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
 from adloco_p2p.swarm.transport import gossip
 from adloco_p2p.swarm.transport.framed_stream import FramedStream
 from adloco_p2p.swarm.transport.gossip import AdlocoGossip, GossipWire
+from adloco_p2p.training.hosting import GUARD_ROWS, Hosting
 from adloco_p2p.v1 import gossip_pb2
 from benchmarks.paced import pace
 
@@ -47,6 +50,9 @@ KEPT_MESSAGES = 400
 PAUSE_SECONDS = 0.05
 """Between two deeds against everybody."""
 LARGEST_NOISE_BYTES = 1 << 16
+ASCENT_COSINE = 0.3
+"""Of `ascent` to the liar's own honest pseudo-gradient: `robust` leaves out what is below 0.1 of the median host, the stricter
+rule after an alarm what is below half of it."""
 
 
 def change(owner: type, name: str, make: Callable[[Any], Any]) -> None:
@@ -78,6 +84,32 @@ def nan() -> None:
 
 def flip() -> None:
     change_vector(lambda vector: -10.0 * vector)
+
+
+def ascent() -> None:
+    def make(pseudo_gradient: Any) -> Any:
+        def poisoned(self: Hosting, instance: InstanceId) -> torch.Tensor:
+            own: torch.Tensor = pseudo_gradient(self, instance)
+            away = _gradient(self, self.state(instance)[0])
+            away -= (away @ own) / (own @ own) * own
+            away *= own.norm() / away.norm()
+            # a step takes what is sent off the parameters: along minus the gradient the loss rises, as steeply as it can
+            return ASCENT_COSINE * own - math.sqrt(1.0 - ASCENT_COSINE**2) * away
+
+        return poisoned
+
+    change(Hosting, "pseudo_gradient", make)
+
+
+def _gradient(hosting: Hosting, outer: torch.Tensor) -> torch.Tensor:
+    """[P], on some training rows, of the loss at the outer parameters [P]; on the CPU."""
+    shell = hosting._shell
+    with shell.evaluating(outer.to(shell.device)):
+        shell.gradient.zero_()
+        torch.autograd.backward(shell.token_losses(hosting._feed.drawn("ascent", GUARD_ROWS)).mean())
+        gradient = shell.gradient.to("cpu", copy=True)
+        shell.gradient.zero_()
+    return gradient
 
 
 def shape() -> None:
@@ -233,6 +265,7 @@ def garbage() -> None:
 
 KINDS: dict[str, Callable[[], None]] = {
     "flip": flip,
+    "ascent": ascent,
     "nan": nan,
     "shape": shape,
     "weight": weight,

@@ -3,7 +3,7 @@
 python -m benchmarks.memory                     both; four pairs of real nodes on loopback, some five minutes on one thread
 python -m benchmarks.memory --only tensors      seconds
 
-Tensors: the live ones of one process at four moments of a round, on the device and on the host (both are main memory here).
+Tensors: the live ones of one process at moments of a round, on the device and on the host (both are main memory here).
 Process: the most that a node ever held resident, of two that average with each other, minus the same of a model that is next
 to nothing, per parameter: everything counts, whatever holds it. On a CPU it is device and host together.
 """
@@ -58,17 +58,21 @@ def measure_tensors() -> None:
     peer.start([ONE])
     print(f"tensors of {peer.num_parameters} parameters\n{'moment':24s}{'device':>8s}{'host':>8s}   bytes per parameter")
     work = round_of(ONE)
-    served = [peer.state(ONE)]
-    for _ in range(2):  # from the second round on momentum and two boundaries' states are there
+    served, kept = [peer.state(ONE)], ()
+    for _ in range(3):  # from the third round on two boundaries' states are there, and what is kept of the last average
         peer.run_inner(work, should_stop=lambda: False, on_progress=lambda *_: None)
-        show("inner steps", peer, served)
-        average = peer.pseudo_gradient(ONE).clone()
-        show("averaging, average there", peer, served, average)
+        show("inner steps", peer, served, kept)
+        contribution = peer.pseudo_gradient(ONE)
+        average = contribution.clone()
+        show("averaging, average there", peer, served, kept, average)
+        kept = (contribution, average)  # both as float32: `test_what_is_kept_is_what_was_sent_and_no_copy_of_it`
         peer.apply_outer(ONE, average, round=0)
-        served = [*served, peer.state(ONE)][-2:]
-        del average
+        del contribution, average
+        served.append(peer.state(ONE))
+        show("outer step made", peer, served, kept)
+        served = served[-2:]
         saved = peer.snapshot(ONE)
-        show("checkpoint being written", peer, served, saved)
+        show("checkpoint being written", peer, served, kept, saved)
         del saved
     print(f"{'at most':24s}{LIMITS['device']:8.1f}{LIMITS['host']:8.1f}")
 

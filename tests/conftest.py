@@ -4,9 +4,15 @@ reaches the processes that tests start, also where the tests themselves were sta
 import os
 import signal
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("everywhere", deadline=None, print_blob=True, derandomize="CI" in os.environ)
+settings.register_profile(
+    "everywhere",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+    derandomize="CI" in os.environ,
+)
 settings.load_profile("everywhere")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what runs in the background, and children inherit it

@@ -12,14 +12,8 @@ export CI=${CI:-true} # the same random examples everywhere; pytest by itself dr
 .venv-core/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
   annotated-types pydantic pyyaml pytest pytest-timeout hypothesis coverage
 
-echo "== style, types, direction of imports"
-.venv/bin/ruff check .
-.venv/bin/ruff format --check .
-.venv/bin/mypy adloco_p2p
-.venv/bin/lint-imports
-
-# One core is enough for the pure half, so the other one runs what starts no swarm; whole swarms want both.
-echo "== core and simulator, where torch is not installed, and beside them everything that starts no swarm"
+# One core is enough for the pure half, so the other one has all that starts no swarm; whole swarms want both.
+echo "== core and simulator, where torch is not installed, and beside them style, types and everything that starts no swarm"
 said=$(mktemp)
 pure() {
   if [ $# -gt 0 ]; then # a choice of tests covers what it covers
@@ -33,6 +27,10 @@ pure() {
 pure "$@" >"$said" 2>&1 &
 pure=$!
 trap 'kill "$pure" 2>/dev/null || true; rm -f "$said"' EXIT
+.venv/bin/ruff check .
+.venv/bin/ruff format --check .
+.venv/bin/mypy adloco_p2p
+.venv/bin/lint-imports
 .venv/bin/python -m pytest tests --ignore tests/core --ignore tests/sim --ignore tests/e2e --ignore tests/docs "$@"
 is_pure_good=true
 wait "$pure" || is_pure_good=false

@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import pytest
 from adloco_p2p.cli import main, make_parser
 from adloco_p2p.cli.examples import EXAMPLES, FIRST
 from adloco_p2p.cli.parser import Parser
+from adloco_p2p.commands import trained_model
+from adloco_p2p.commands.train import _ended
+from adloco_p2p.core.model.events import Stop
 
 ROOT = str(Path(__file__).parents[1])
 
@@ -37,6 +41,19 @@ def test_the_help_page_lists_every_verb_once_below_a_task_and_fits_its_terminal(
 def test_every_example_is_a_command(line: str) -> None:
     command = line.removeprefix('eval "$(').removesuffix(')"').partition(" > ")[0]
     assert make_parser().parse_args(shlex.split(command)[1:]).verb
+
+
+def test_a_peer_that_holds_no_model_is_not_told_to_export_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newcomer to a run that has ended; `export` would refuse."""
+    arguments = Namespace(workdir=tmp_path / "late")
+    assert _ended(Stop(reason="complete", is_finished=True), arguments) == 0
+    said = capsys.readouterr().out
+    assert "holds no model" in said and "adloco-peer export" not in said
+    monkeypatch.setattr(trained_model, "open_saved", lambda workdir: object())
+    _ended(Stop(reason="complete", is_finished=True), arguments)
+    assert f"adloco-peer export --workdir {arguments.workdir}" in capsys.readouterr().out
 
 
 def test_every_verb_has_examples_and_every_argument_is_explained() -> None:
@@ -85,7 +102,6 @@ def test_a_shell_completes_verbs_options_and_values(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
     )
     found = [{word.strip() for word in line.split("|")} for line in done.stdout.splitlines()]
     for line, wanted, offered in zip(lines, offers.values(), found, strict=True):
@@ -113,7 +129,6 @@ printf '%s\\n' "${COMPREPLY[@]}"
         text=True,
         check=False,
         env={**os.environ, "PATH": path, "PYTHONPATH": ROOT},
-        timeout=60,
     )
     assert done.stdout.split() == ["explain-error"], done
 

@@ -105,11 +105,13 @@ def admission(verbs: Verbs) -> None:
     ban.add_argument("peer", metavar="PEER", help="its id, or the beginning or the end of it")
     ban.add_argument("--reason", type=reason, default="", metavar="TEXT", help="everybody can read it in the ledger")
     workdir(ban)
+    json_output(ban)
     ban.set_defaults(verb="admission:ban")
 
     unban = add_verb(verbs, "unban", "let a banned peer in again")
     unban.add_argument("peer", metavar="PEER", help="its id, or the beginning or the end of it")
     workdir(unban)
+    json_output(unban)
     unban.set_defaults(verb="admission:unban")
     _signers(verbs)
 
@@ -146,6 +148,7 @@ def _signers(verbs: Verbs) -> None:
     for name, parser in (("stop", stop), ("pause", pause), ("resume", resume), ("set", change)):
         parser.add_argument("--reason", type=reason, default="", metavar="TEXT", help="everybody can read it in the ledger")
         workdir(parser)
+        json_output(parser)
         parser.set_defaults(verb="signing:command", order=name)
 
 

@@ -28,6 +28,7 @@ def model(verbs: Verbs) -> None:
     run_config(importing)
     importing.add_argument("--weights", type=Path, required=True, metavar="FILE", help="of torch.save, or safetensors")
     importing.add_argument("--output", type=Path, required=True, metavar="DIR", help="new or empty directory")
+    json_output(importing)
     importing.set_defaults(verb="import_weights:import_weights")
 
     evaluate = add_verb(verbs, "evaluate", "held-out loss of every live instance and of their merge, or scores on tasks")

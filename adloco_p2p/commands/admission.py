@@ -24,7 +24,7 @@ def invite(arguments: argparse.Namespace) -> int:
     signer = signer_of(arguments.workdir)
     if arguments.revoke is not None:
         key = _invited_by(arguments.revoke, signer)
-        return state(signer, "revoke", key, reason="", what=f"the invitation {key}")
+        return state(signer, "revoke", key, reason="", what=f"the invitation {key}", is_json=arguments.json)
     if arguments.seats > MAX_ROSTER or (arguments.each is not None and arguments.each > MAX_ROSTER):
         raise ConfigError(f"--seats, --each: at most {MAX_ROSTER} is accepted", code="E200")
     address = _address(signer.workdir)
@@ -52,7 +52,7 @@ def ban(arguments: argparse.Namespace) -> int:
     peer = peer_named(arguments.peer, signer.ledger.members())
     if peer in signer.ledger.plans[-1].signers:
         raise ConfigError(f"PEER {peer}: is a signer of this run, which no ban ends", code="E200")
-    return state(signer, "ban", peer, reason=arguments.reason, what=f"the ban of {peer}")
+    return state(signer, "ban", peer, reason=arguments.reason, what=f"the ban of {peer}", is_json=arguments.json)
 
 
 def unban(arguments: argparse.Namespace) -> int:
@@ -60,7 +60,11 @@ def unban(arguments: argparse.Namespace) -> int:
     signer = signer_of(arguments.workdir)
     waiting = [s.subject for s in read_statements(signer.workdir).values() if s.action == "ban"]
     peer = peer_named(arguments.peer, [*signer.ledger.admissions.bans(), *waiting])
-    return state(signer, "unban", peer, reason="", what=f"the end of the ban of {peer}")
+    if peer == signer.identity.peer_id:
+        raise ConfigError(
+            f"PEER {peer}: is this signer; a signer other than the banned peer lifts a ban by evidence", code="E200"
+        )
+    return state(signer, "unban", peer, reason="", what=f"the end of the ban of {peer}", is_json=arguments.json)
 
 
 def members(arguments: argparse.Namespace) -> int:

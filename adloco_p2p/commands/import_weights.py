@@ -3,7 +3,7 @@
 import argparse
 from dataclasses import replace
 
-from adloco_p2p.commands.console import say
+from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.commands.trained_model import check_output
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import LoraConfig
@@ -35,5 +35,8 @@ def import_weights(arguments: argparse.Namespace) -> int:
         model.to(common_dtype(given)).save_pretrained(arguments.output)
         tokenizer.save(arguments.output)
     num_values = sum(parameter.numel() for parameter in model.parameters())
-    say(f"{arguments.output}: {num_values:,} parameters; start from them: --set model.pretrained={arguments.output}")
+    if arguments.json:
+        say_json({"output": str(arguments.output), "parameters": num_values})
+    else:
+        say(f"{arguments.output}: {num_values:,} parameters; start from them: --set model.pretrained={arguments.output}")
     return 0

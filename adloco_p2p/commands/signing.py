@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adloco_p2p.commands.audit import read_ledger
-from adloco_p2p.commands.console import say
+from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.signers import change_problem
@@ -53,7 +53,7 @@ def signers(arguments: argparse.Namespace) -> int:
     if problem := change_problem(made, signers=known, banned=signer.ledger.admissions.bans()):
         raise ConfigError(f"PEER {peer}: the statement {problem}; `adloco-peer signers` lists the signers", code="E200")
     what = f"{peer} as a signer" if is_added else f"the removal of the signer {peer}, and the end of its invitations,"
-    return _leave(signer, made, what=what)
+    return _leave(signer, made, what=what, is_json=arguments.json)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -77,7 +77,7 @@ def command(arguments: argparse.Namespace) -> int:
                 signer, "change", round=arguments.from_round, settings=_settings(arguments, signer), reason=arguments.reason
             )
             what = f"the change {_when('from', arguments.from_round, signer)}"
-    return _leave(signer, made, what=what)
+    return _leave(signer, made, what=what, is_json=arguments.json)
 
 
 def _settings(arguments: argparse.Namespace, signer: Signer) -> Settings:
@@ -123,9 +123,9 @@ def signer_of(workdir: Path) -> Signer:
     return Signer(workdir=workdir, run=run, identity=identity, ledger=ledger)
 
 
-def state(signer: Signer, action: Action, subject: PeerId, *, reason: str, what: str) -> int:
+def state(signer: Signer, action: Action, subject: PeerId, *, reason: str, what: str, is_json: bool) -> int:
     """Sign a statement about a peer or an invitation, and leave it to the node of this directory."""
-    return _leave(signer, _signed(signer, action, subject=subject, reason=reason), what=what)
+    return _leave(signer, _signed(signer, action, subject=subject, reason=reason), what=what, is_json=is_json)
 
 
 def _signed(
@@ -153,10 +153,16 @@ def _signed(
     return replace(unsigned, signature=signature(signer.identity, unsigned.payload))
 
 
-def _leave(signer: Signer, made: Statement, *, what: str) -> int:
+def _leave(signer: Signer, made: Statement, *, what: str, is_json: bool) -> int:
     keep_statement(signer.workdir, made)
-    when = "with the next plan" if holder_of(signer.workdir) is not None else "after the node of this directory has started"
-    say(f"{what} takes effect {when}; adloco-peer members --workdir {signer.workdir} shows it then")
+    is_running = holder_of(signer.workdir) is not None
+    when = "with the next plan" if is_running else "after the node of this directory has started"
+    words = f"{what} takes effect {when}; adloco-peer members --workdir {signer.workdir} shows it then"
+    if is_json:
+        about = {"action": made.action, "subject": made.subject or None, "serial": made.serial}
+        say_json({**about, "is_running": is_running, "words": words})
+    else:
+        say(words)
     return 0
 
 

@@ -19,6 +19,7 @@ from adloco_p2p.core.model.events import Stop
 from adloco_p2p.errors import ConfigError
 
 if TYPE_CHECKING:
+    from adloco_p2p.commands.trained_model import Saved
     from adloco_p2p.runtime.node.event_sink import View
     from adloco_p2p.storage.workdir import Workdir
 
@@ -163,22 +164,29 @@ def _view(arguments: argparse.Namespace) -> "View":
 
 
 def _ended(stop: Stop, arguments: argparse.Namespace) -> int:
-    if stop.is_finished:
+    if stop.is_finished and _saved(arguments.workdir) is not None:
         say(f"done. Write the model: adloco-peer export --workdir {arguments.workdir} --output DIR")
+    elif stop.is_finished:
+        say("done. This peer came when the run had ended and holds no model of it; peers that trained, or kept, can export it")
     else:
         say(f"saved; continue with the same command: {arguments.command_line}")
     return 0
 
 
 def is_complete(workdir: Path) -> bool:
+    saved = _saved(workdir)
+    return saved is not None and saved.durable.is_finished
+
+
+def _saved(workdir: Path) -> "Saved | None":
+    """The last checkpoint. None where there is none yet, or none that can be used: opening it for training reports that."""
     from adloco_p2p.commands.trained_model import open_saved
     from adloco_p2p.errors import ConfigError, StorageError
 
     try:
-        saved = open_saved(workdir)
+        return open_saved(workdir)
     except (ConfigError, StorageError):
-        return False  # no checkpoint yet, or none that can be used: opening it for training reports that
-    return saved.durable.is_finished
+        return None
 
 
 def peer_config_of(arguments: argparse.Namespace) -> PeerConfig:

@@ -27,6 +27,7 @@ from adloco_p2p.core.model.telemetry import Stamped
 from adloco_p2p.core.model.types import PeerId, roster_of
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.digest import tensor_digest
+from adloco_p2p.numerics.layout import gathered
 from adloco_p2p.runtime.adapters.embedding import Built, Embedding
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
 from adloco_p2p.runtime.network_node import join_run, start_run
@@ -36,7 +37,7 @@ from adloco_p2p.swarm.discovery.join import JoinTarget
 from adloco_p2p.swarm.discovery.join_link import is_link, split_initial_peers
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.p2p.listening import check_config, wait_for_ports
-from adloco_p2p.training.own_loop import Evaluate, OwnLoop, gathered, layout_digest
+from adloco_p2p.training.own_loop import Evaluate, OwnLoop, layout_digest
 
 logger = logging.getLogger("adloco_p2p")
 """What the command prints for its user goes here, at level INFO; the join link too."""

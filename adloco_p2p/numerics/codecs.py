@@ -37,6 +37,11 @@ class TensorCodec(Protocol):
     @property
     def needs_feedback(self) -> bool: ...
     @property
+    def is_verbatim(self) -> bool:
+        """Whether bytes and values are the same memory: coding costs none of its own."""
+        ...
+
+    @property
     def returns_mean(self) -> bool:
         """Whether what travels back is the mean, but for rounding. Where it is not, only the Gram matrix of the contributions
         gives the statistics of the batch test."""
@@ -80,6 +85,7 @@ class CastCodec:
         self.name = name
         self.code = code
         self.largest = torch.finfo(dtype).max
+        self.is_verbatim = dtype == torch.float32
         self._dtype = dtype
 
     def num_bytes(self, size: int) -> int:
@@ -111,7 +117,7 @@ class IntegerCodec:
     size, scales [blocks], integers [n] (two in a byte where they have 4 bits, the even one low).
     """
 
-    needs_feedback = True
+    needs_feedback, is_verbatim = True, False
     returns_mean = True
 
     def __init__(self, name: str, code: int, *, bits: int, group: int) -> None:
@@ -173,7 +179,7 @@ class SignCodec:
     decoded one is the nearest. The mean travels back in `back`, by default in the same form: as large for any number of hosts.
     """
 
-    needs_feedback = True
+    needs_feedback, is_verbatim = True, False
     returns_mean = False  # few values, equally spaced, are rounded to 4 bits with a bias that the norm of the mean shows
 
     def __init__(self, name: str, code: int, *, group: int = 4096, back: TensorCodec | None = None) -> None:
@@ -228,7 +234,7 @@ class TopKCodec:
     def __init__(self, name: str, code: int, *, kept: int, bits: int, group: int = 4096) -> None:
         assert bits in (2, 8) and kept % 4 == 0 and kept <= group <= 1 << 16
         self.name, self.code, self.group, self.kept, self.bits = name, code, group, kept, bits
-        self.needs_feedback, self.returns_mean = bits == 2, True
+        self.needs_feedback, self.is_verbatim, self.returns_mean = bits == 2, False, True
         self.largest = float(np.finfo(np.float32).max)
         self._has_bitmap = group // 8 < 2 * kept
         self._values_at = 8 + (group // 8 if self._has_bitmap else 2 * kept)
@@ -365,6 +371,12 @@ def codec_named(name: str) -> TensorCodec:
         if codec.name == name:
             return codec
     raise ValueError(f"codec {name!r} is unknown; known: {', '.join(codec.name for codec in CODECS)}")
+
+
+def values_in(codec: TensorCodec, encoded: np.ndarray, size: int) -> torch.Tensor:
+    """float32 [size] for the values of an encoded vector: the same memory where the codec changes nothing, otherwise memory
+    that they are to be decoded into."""
+    return torch.from_numpy(encoded).view(torch.float32) if codec.is_verbatim else torch.empty(size)
 
 
 def fits(codec: TensorCodec, values: torch.Tensor) -> bool:

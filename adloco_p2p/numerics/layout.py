@@ -1,6 +1,6 @@
 """A model's trainable parameters as one flat fp32 vector [P], in the module's own order, tied weights once."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -52,17 +52,29 @@ def layout_of(module: torch.nn.Module) -> Layout:
     return Layout(entries=tuple(entries))
 
 
+def gathered(parameters: Iterable[torch.nn.Parameter]) -> torch.Tensor:
+    """A copy of their values as one vector [P], fp32 on the CPU."""
+    return torch.cat([parameter.detach().to("cpu", torch.float32).reshape(-1) for parameter in parameters])
+
+
 @torch.no_grad()
+def scatter_(parameters: Iterable[torch.nn.Parameter], flat: torch.Tensor) -> None:
+    """The parameters <- a flat vector [P]."""
+    offset = 0
+    for parameter in parameters:
+        parameter.copy_(flat[offset : offset + parameter.numel()].view(parameter.shape))
+        offset += parameter.numel()
+    assert flat.shape == (offset,), (flat.shape, offset)
+
+
 def flatten(module: torch.nn.Module) -> torch.Tensor:
-    """A copy of the trainable parameters as one vector [P], on their device."""
-    return torch.cat([parameter.detach().reshape(-1) for _, parameter in trainable_parameters(module)])
+    """`gathered` of a module's trainable parameters."""
+    return gathered(parameter for _, parameter in trainable_parameters(module))
 
 
-@torch.no_grad()
 def unflatten_(module: torch.nn.Module, flat: torch.Tensor) -> None:
-    """Copy a flat vector [P] into the module's trainable parameters."""
-    for (_, parameter), (_, view) in zip(trainable_parameters(module), layout_of(module).views(flat), strict=True):
-        parameter.copy_(view)
+    """`scatter_` to a module's trainable parameters."""
+    scatter_((parameter for _, parameter in trainable_parameters(module)), flat)
 
 
 def fragment(round: int, *, size: int, count: int, rounds: int) -> slice:

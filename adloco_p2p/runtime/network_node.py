@@ -47,9 +47,9 @@ from adloco_p2p.storage.journal import Journal
 from adloco_p2p.storage.workdir import READY, Workdir
 from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.discovery.gathering import gather
-from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_run
+from adloco_p2p.swarm.discovery.join import JoinTarget, choose_run, connect_to_run, find_manifest
 from adloco_p2p.swarm.discovery.join_link import format_link, split_initial_peers, with_invitation
-from adloco_p2p.swarm.discovery.manifest import SignedManifest, fetch_manifest
+from adloco_p2p.swarm.discovery.manifest import SignedManifest
 from adloco_p2p.swarm.discovery.peer_maintenance import PeerMaintenance
 from adloco_p2p.swarm.discovery.reachability import AdlocoReachability
 from adloco_p2p.swarm.discovery.run_records import Discovery
@@ -136,8 +136,7 @@ async def join_run(
         manifest = _load_manifest(workdir)
         if manifest is None:
             run_digest = await choose_run(discovery, wanted=linked or target.run)
-            known = await connect_to_run(swarm_node, discovery, run_digest, should_retry=False)
-            manifest = await fetch_manifest(swarm_node.p2p, [*known.connected, *await swarm_node.peers_connected()], run_digest)
+            manifest = await find_manifest(swarm_node, discovery, run_digest)
         run = manifest.verified(manifest.run)
         wanted = linked or target.run
         if wanted is not None and not manifest.run.startswith(wanted):

@@ -8,7 +8,7 @@ A machine begins an attempt once in its life, over restarts (`storage/attempt_ke
 one machine under one key would be evidence, and reach everybody who joined. A reducer signs a receipt for what it hands out,
 and each member shows its receipts to one other, as in `swarm/allreduce/receipt_exchange.py`, and makes some parts again, as in
 `swarm/allreduce/recheck.py`. Those of honest reducers are the same everywhere, and right, so here only reducers that lie sign
-any.
+any, and only their parts are made again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from random import Random
 from typing import TYPE_CHECKING, Literal
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.events import Average, AverageFailed, AverageFinished, RepairAverage
+from adloco_p2p.core.model.events import Average, AverageFailed, AverageFinished, PartNotShown, RepairAverage
 from adloco_p2p.core.model.ledger_entry import Equivocation, Pledge
 from adloco_p2p.core.model.messages import Incarnation
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
@@ -185,14 +185,15 @@ class Averaging:
 
     def _handed_out(self, attempt: _Attempt, peer: PeerId) -> dict[PeerId, object]:
         """What this member gets in place of the average from each reducer that lies; of several the last one's words count."""
-        strategies = {other: self._machines[other].returned for other in attempt.joined if other != peer}
+        reducers = _reducers(attempt.joined[peer].effect)
+        strategies = {other: self._machines[other].returned for other in attempt.joined if other in reducers - {peer}}
         return {other: hands_out(peer, attempt.average) for other, hands_out in strategies.items() if hands_out is not None}
 
     def _exchange_receipts(self, attempt: _Attempt, peer: PeerId, handed: Mapping[PeerId, object]) -> None:
         """Keep the receipts of reducers that may lie, compare them with those that were shown here, and show them to one other
         member. A member that lies itself compares nothing."""
         member = attempt.joined[peer]
-        if not handed or self._machines[peer].returned is not None:
+        if not handed or self._machines[peer].returned is not None or self._machines[peer].withholds:
             return
         device = member.process.device
         for reducer, average in handed.items():
@@ -214,12 +215,17 @@ class Averaging:
     def _recheck(self, attempt: _Attempt, peer: PeerId, handed: Mapping[PeerId, object]) -> None:
         """Make the drawn parts again, where every contributor shows what it sent; the ledger judges what comes of it."""
         member = attempt.joined[peer]
-        if not member.process.is_alive or self._unreachable(attempt, peer):
+        if not member.process.is_alive:
             return
-        if any(self._machines[other].withholds for other in attempt.joined):
-            return
-        small = small_average(member.effect)
-        for reducer in sorted(small.drawn_by(peer) & set(handed)):
+        silent = sorted(
+            {*self._unreachable(attempt, peer), *(p for p in attempt.joined if self._machines[p].withholds)} - {peer}
+        )
+        small, effect = small_average(member.effect), member.effect
+        for reducer in sorted(small.drawn_by(peer, effect.inspected) & set(handed)):
+            if silent:
+                event = PartNotShown(instance=effect.instance, round=effect.round, contributor=silent[0], reducer=reducer)
+                self._machines[peer].feed(event, member.process)
+                return
             wrong = self._wrong(attempt, member.process.device, handed[reducer])
             member.process.agreement.state(small.evidence(member.receipts[reducer], wrong))
 
@@ -320,6 +326,12 @@ class Averaging:
     def _keep(self, process: "Process", instance: InstanceId, number: int, average: object) -> None:
         process.buffers.put(instance, number, average)
         process.serve_average(instance, number, average)
+
+
+def _reducers(effect: Average) -> set[PeerId]:
+    return {
+        peer for (peer, _), share in zip(effect.weights, effect.shares or [1.0] * len(effect.weights), strict=True) if share
+    }
 
 
 def pledge_of(peer: PeerId, effect: Average, kind: Literal["contribution", "reduction"], content: Digest) -> Pledge:

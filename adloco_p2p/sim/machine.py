@@ -294,8 +294,9 @@ class Machine:
         """Set for a member that departs from the protocol."""
         self.alters = alters
         self.returned: Callable[[PeerId, object], object] | None = None
-        self.withholds = False
         """Set for a reducer that lies: what it hands a host in place of an average."""
+        self.withholds = False
+        """Set for a liar that shows nobody what it sent to reducers that lie."""
         self.reported: list[Report] = []
         """What this machine submitted, over all its lives."""
         self.armed: int | None = None

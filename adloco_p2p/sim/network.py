@@ -4,7 +4,7 @@ A message arrives after its delay and the time that its bytes take on the sender
 (averages, fetched states) what a message finds out by getting lost.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from adloco_p2p.core.model import canonical
@@ -57,6 +57,10 @@ class Network:
             for link in ((peer, other), (other, peer)):
                 if self._random.random() < self._faults.one_way_links:
                     self._cut_links[link] = None
+
+    def place(self, sides: Mapping[PeerId, int]) -> None:
+        """Other sides of the partition than those that machines got in turn."""
+        self._sides.update(sides)
 
     def cut(self, sender: PeerId, receiver: PeerId) -> None:
         """The way from one to the other carries nothing until the faults end."""

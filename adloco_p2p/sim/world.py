@@ -19,7 +19,7 @@ from adloco_p2p.core.model.events import Commanded
 from adloco_p2p.core.model.ledger_entry import SignedReport
 from adloco_p2p.core.model.messages import Supply
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.adversary import WAKE_SECONDS, Adversary, AdversaryPort
@@ -31,7 +31,7 @@ from adloco_p2p.sim.event_queue import EventQueue
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.healing import Healing
 from adloco_p2p.sim.identities import RUN, name_of, short, sign, verify
-from adloco_p2p.sim.machine import Machine, MakeAgreement, MakePeer, Outgoing, Process, Surroundings
+from adloco_p2p.sim.machine import Machine, MakeAgreement, MakePeer, Outgoing, Surroundings
 from adloco_p2p.sim.network import Network
 from adloco_p2p.sim.peer_checkers import PeerCheckers, check_ledger, check_tables
 from adloco_p2p.sim.synthetic_reports import CAPACITY, invented
@@ -60,6 +60,7 @@ class Parts:
     """Who and what a world is made of; tests plant faults and liars here."""
 
     device: Callable[[DeviceTraits, Random], Device] = HashDevice
+    capacity: Capacity = CAPACITY
     agreement: MakeAgreement = GossipAgreement  # type: ignore[assignment]
     peer: MakePeer = Peer
     buffers: Callable[[], AverageBuffers] = AverageBuffers
@@ -71,7 +72,7 @@ class Parts:
     returned: Mapping[int, Callable[[PeerId, object], object]] = field(default_factory=dict)
     """Number of such a founder -> what it hands a host, as a reducer, in place of an average."""
     withholding: frozenset[int] = frozenset()
-    """Numbers of such founders that show nobody what they contributed, so that no part can be made again."""
+    """Numbers of such founders that show nobody what they sent to reducers that lie."""
     keepers: frozenset[int] = frozenset()
     """Numbers of founders that train nothing."""
     task_period: int = 0
@@ -115,7 +116,7 @@ class World:
         names = [name_of(index) for index in range(peers)]
         signers = names[:1] if self.rules.admission.kind == "tickets" else ()
         self._keepers = frozenset(names[index] for index in self.parts.keepers)
-        self._capacity = replace(CAPACITY, scores_tasks=self.parts.task_period > 0)
+        self._capacity = replace(self.parts.capacity, scores_tasks=self.parts.task_period > 0)
         offers = tuple((name, replace(self._capacity, is_keeper=name in self._keepers)) for name in names)
         self.genesis = genesis(RUN, offers, self.rules, signers=signers)
         self.liars = {names[index]: None for index in self.parts.strategies}
@@ -246,36 +247,35 @@ class World:
         if not finished:
             return
         ended_at = min(process.stopped_at for _, process in finished)
-        if not self._has_ended_apart([process for _, process in finished], ended_at):
-            self._check_one_state([machine for machine, _ in finished if machine.booted_at < ended_at - LATE_SECONDS])
+        self._check_one_state([machine for machine, _ in finished if machine.booted_at < ended_at - LATE_SECONDS], ended_at)
         ended = {machine.peer for machine, _ in finished}
         for machine in self._honest():
             if not machine.is_gone and machine.peer not in ended and machine.booted_at < ended_at - LATE_SECONDS:
                 raise Violation(f"{machine.peer} was left behind, {ended_at - machine.booted_at:.0f} s after its start")
         check_ledger(self.genesis, list(finished[0][1].agreement.ledger.since(1)), self.decide, verify)
 
-    def _has_ended_apart(self, finished: Sequence[Process], ended_at: float) -> bool:
-        """Whether the run was over on one side of a partition before its sides had to come together again: every side went on
-        by emergency entries, and peers may refuse those of the others for eight leases (`core/agreement/emergency.py`)."""
+    def _may_end_apart(self, finished: Sequence[Machine], ended_at: float) -> bool:
+        """Whether the run was over before the sides of a partition had to come together again: every side went on by emergency
+        entries, and peers may refuse those of the others for eight leases (`core/agreement/emergency.py`)."""
         if self.faults.partition_at is None:
             return False
         together_at = self.faults.partition_at + self.faults.partition_seconds
         lease = self.timing.lease(len(self.genesis.roster))
-        ledgers = [list(process.agreement.ledger.since(1)) for process in finished]
+        ledgers = [list(machine.process.agreement.ledger.since(1)) for machine in finished if machine.process is not None]
         return ended_at < together_at + STUCK_LEASES * lease and all(num_emergencies(self.genesis, known) for known in ledgers)
 
-    def _check_one_state(self, finished: Sequence[Machine]) -> None:
-        """Of the run's end, on the disks of these machines."""
+    def _check_one_state(self, finished: Sequence[Machine], ended_at: float) -> None:
+        """Of the run's end, on the disks of these machines: one history, and in any case one state per history."""
         lasts: dict[Digest, PeerId] = {}
-        states: dict[InstanceId, dict[object, PeerId]] = {}
+        states: dict[tuple[Digest, InstanceId], dict[object, PeerId]] = {}
         for machine in finished:
             durable = machine.disk.durable
             if durable is None or not durable.is_finished:
                 raise Violation(f"{machine.peer} has ended the run and not saved it")
-            lasts[canonical.digest_once(durable.plans[-1])] = machine.peer
+            lasts[last := canonical.digest_once(durable.plans[-1])] = machine.peer
             for instance in durable.held:
-                states.setdefault(instance, {})[machine.disk.states[durable.round, instance]] = machine.peer
-        if len(lasts) > 1 or any(len(found) > 1 for found in states.values()):
+                states.setdefault((last, instance), {})[machine.disk.states[durable.round, instance]] = machine.peer
+        if (len(lasts) > 1 and not self._may_end_apart(finished, ended_at)) or any(len(found) > 1 for found in states.values()):
             raise Violation(f"the run ends with several plans or states: {lasts} {states}")
 
     def note(self, peer: PeerId, what: str) -> None:

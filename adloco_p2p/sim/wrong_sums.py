@@ -7,7 +7,7 @@ hands out another one than follows from the contributions has a sum that follows
 import base64
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.ledger.slice_sums import combined
@@ -15,7 +15,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Average
 from adloco_p2p.core.model.hash_tree import leaf_hash, proof, shard_hash, tree_root
 from adloco_p2p.core.model.ledger_entry import Pledge, ProvenSlice, WrongSum, inputs_digest, receipt_content
-from adloco_p2p.core.model.recheck_draw import drawn_parts
+from adloco_p2p.core.model.recheck_draw import drawn_parts, inspected_parts
 from adloco_p2p.core.model.types import Digest, PeerId
 
 RECHECK = 0.05
@@ -32,13 +32,14 @@ class SmallAverage:
     key: Digest
     members: Mapping[PeerId, int]
 
-    def drawn_by(self, checker: PeerId) -> set[PeerId]:
-        """The reducers of whose parts the checker makes one or more again."""
+    def drawn_by(self, checker: PeerId, inspected: Sequence[PeerId]) -> set[PeerId]:
+        """The reducers of whose parts the checker makes one or more again, of the `inspected` ones among them."""
         names = [peer for peer in sorted(self.members) for _ in range(PARTS_PER_MEMBER)]
         others = [part for part, name in enumerate(names) if name != checker]
         secret = canonical.digest(["draw", self.key, checker]).encode("ascii")
         drawn = drawn_parts(secret, others, rate=RECHECK, num_parts=len(names), num_members=len(self.members))
-        return {names[part] for part in drawn}
+        shards = [[part for part in others if names[part] == reducer] for reducer in inspected]
+        return {names[part] for part in (*drawn, *inspected_parts(secret, shards))}
 
     def receipt_content(self, reducer: PeerId, wrong: Digest | None) -> Digest:
         """Of a reducer that returned the sum, or what belongs to a wrong average."""

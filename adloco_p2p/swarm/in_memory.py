@@ -99,9 +99,11 @@ class MemoryPort:
         steps: tuple[int, ...],
         shares: tuple[float, ...] = (),
         is_strict: bool = False,
+        inspected: tuple[PeerId, ...] = (),
+        on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
     ) -> MemoryAverage:
         """Wait for all members, then aggregate; all members receive the same tensor values."""
-        del round, plan, shares  # no member reduces here, and everything is kept
+        del round, plan, shares, inspected, on_not_shown  # no member reduces here, and everything is kept
         rendezvous = self.swarm.rendezvous.setdefault(key, _Rendezvous(weights=weights))
         assert rendezvous.weights == weights, "the key binds the members"
         members = tuple(peer for peer, _ in weights)

@@ -9,20 +9,22 @@ averaged in turn, only those of the round's fragment come to the boundary; the o
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import torch
 
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict, within_scalars
-from adloco_p2p.errors import DeviceError, LocalProtocolError, StorageError
+from adloco_p2p.errors import DeviceError, LocalProtocolError
 from adloco_p2p.numerics.digest import state_digests
 from adloco_p2p.numerics.layout import fragment
 from adloco_p2p.numerics.outer_optimizer import is_sound, outer_step_
 from adloco_p2p.numerics.reduction import weighted_average
-from adloco_p2p.training.inner_optimizer import InnerOptimizer, has_shape_of, load_state_
+from adloco_p2p.training.inner_optimizer import InnerOptimizer
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.model import derived_seed
+from adloco_p2p.training.saved_instance import check_saved, load_saved_, saved_tensors
 
 Result = TypeVar("Result")
 
@@ -140,8 +142,9 @@ class HostedInstances(ABC):
         hosted.run_ahead(start)
 
     def pseudo_gradient(self, instance: InstanceId) -> torch.Tensor:
-        """Outer parameters, or where the inner steps began without waiting for them, minus local parameters, [R]. Scratch of
-        the round: the same buffer until `discard`, the round's `apply_outer` or the next `run_inner`."""
+        """Outer parameters, or where the inner steps began without waiting for them, minus local parameters, [R]. The same
+        vector until `discard`, the round's `apply_outer` or the next `run_inner`; written to only by the end of the round
+        before. Once it is averaged it is the averaging's as well (`Averager.average`)."""
         if instance in self._pseudo_gradients:
             return self._pseudo_gradients[instance]
         hosted = self._get(instance)
@@ -168,6 +171,9 @@ class HostedInstances(ABC):
         """
         hosted = self._get(instance)
         part = self._fragment_of(round)
+        is_late = hosted.round is not None and hosted.round > round
+        if not is_late:
+            self._pseudo_gradients.pop(instance, None)  # before there are vectors of the next boundary
         outer, momentum = hosted.new_outer()
         if len(averaged) < self.num_parameters:
             outer.copy_(hosted.outer)
@@ -187,10 +193,9 @@ class HostedInstances(ABC):
         else:
             hosted.forget_moments()
         if is_applied and residual is not None and self._run.averaging.feedback:
-            self._keep_residual(instance, part, residual, is_late=hosted.round is not None and hosted.round > round)
-        if hosted.round is None or hosted.round <= round:
+            self._keep_residual(instance, part, residual, is_late=is_late)
+        if not is_late:
             hosted.return_to_outer(part)
-            self._pseudo_gradients.pop(instance, None)
         return is_applied
 
     def carry_over(self, instance: InstanceId, pseudo_gradient: torch.Tensor | None, *, round: int) -> None:
@@ -327,14 +332,12 @@ class HostedInstances(ABC):
         into it."""
         hosted = self._get(instance)
         assert hosted.is_at_boundary or hosted.start is not None, f"instance {instance} has unfinished work"
-        tensors = {"outer": hosted.outer, "momentum": hosted.momentum}
-        tensors |= {name: tensor.to("cpu", copy=True) for name, tensor in hosted.optimizer.state.items()}
-        if self._run.averaging.fragments > 1 or (hosted.is_carried and hosted.start is None):
-            tensors["local"] = hosted.local.to("cpu", copy=True)
+        has_fragments = self._run.averaging.fragments > 1
+        tensors = self._with_room(partial(saved_tensors, hosted, has_fragments=has_fragments), keep=instance)
         if instance in self._residual:
             tensors["residual"] = self._residual[instance].clone()
         meta: dict[str, object] = {
-            "optimizer_steps": hosted.optimizer.steps,
+            "optimizer_steps": hosted.optimizer_steps,
             "adoption_steps": hosted.adoption_steps,
             "feed": self._reading(instance),
         }
@@ -343,35 +346,17 @@ class HostedInstances(ABC):
     def restore(self, instance: InstanceId, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, object]) -> None:
         """Host an instance as a snapshot left it. Outer parameters and momentum are kept, the others copied. Raises
         StorageError for one of another model."""
-        has_local = self._run.averaging.fragments > 1 or "local" in tensors
-        self._check_saved(instance, tensors, ("outer", "momentum"), self._state_dtype)
-        also = [name for name, is_there in (("local", has_local), ("residual", "residual" in tensors)) if is_there]
-        self._check_saved(instance, tensors, also, torch.float32)
-        match meta:
-            case {"optimizer_steps": int(steps), "adoption_steps": int() | None as adoption_steps, "feed": dict(feed_state)}:
-                pass
-            case _:
-                raise StorageError(f"checkpoint of instance {instance}: its counters are missing", code="E405")
+        has_fragments = self._run.averaging.fragments > 1
+        check_saved(instance, tensors, ("outer", "momentum"), size=self.num_parameters, dtype=self._state_dtype)
+        also = [name for name in ("local", "residual") if name in tensors or (name == "local" and has_fragments)]
+        check_saved(instance, tensors, also, size=self.num_parameters, dtype=torch.float32)
         restored = self._new(tensors["outer"], momentum=tensors["momentum"])
-        for name, own in restored.optimizer.state.items():
-            if not has_shape_of(tensors.get(name), own):
-                raise StorageError(f"checkpoint of instance {instance}: {name} is missing or not of this model", code="E405")
-        load_state_(restored.optimizer, tensors, steps)
-        restored.adoption_steps = adoption_steps
-        if has_local:
-            restored.local.copy_(tensors["local"])
-            restored.is_carried = self._run.averaging.fragments == 1
+        load = partial(load_saved_, instance, restored, tensors, meta, has_fragments=has_fragments)
+        feed_state = self._with_room(load, keep=None)
         self._instances[instance] = restored
         if "residual" in tensors:
             self._residual[instance] = tensors["residual"].clone()
         self._resume_reading(instance, feed_state)
-
-    def _check_saved(
-        self, instance: InstanceId, tensors: Mapping[str, torch.Tensor], names: Sequence[str], dtype: torch.dtype
-    ) -> None:
-        for name in names:
-            if name not in tensors or tensors[name].shape != (self.num_parameters,) or tensors[name].dtype != dtype:
-                raise StorageError(f"checkpoint of instance {instance}: {name} is missing or not of this model", code="E405")
 
     # --- inside -----------------------------------------------------------------------------------------------------------
 
@@ -387,11 +372,7 @@ class HostedInstances(ABC):
             return work()
         except torch.OutOfMemoryError:
             pass
-        # outside the handler, which would keep the failed attempt's tensors alive
-        for instance, hosted in self._instances.items():
-            if instance not in (keep, self._training):
-                hosted.leave_device()
-        self._free_device()
+        self._make_room(keep)  # outside the handler, which would keep the failed attempt's tensors alive
         try:
             return work()
         except torch.OutOfMemoryError as error:
@@ -400,6 +381,13 @@ class HostedInstances(ABC):
                 " set of them; raise it, or lower max_micro_batch",
                 code="E502",
             ) from error
+
+    def _make_room(self, keep: InstanceId | None) -> None:
+        """All instances but `keep`, and the one that is training, wait on the host."""
+        for instance, hosted in self._instances.items():
+            if instance not in (keep, self._training):
+                hosted.leave_device()
+        self._free_device()
 
     def _new(self, outer: torch.Tensor, *, momentum: torch.Tensor | None) -> Instance:
         return Instance(outer, momentum=momentum, device=self._device, new_optimizer=self._new_optimizer)

@@ -108,6 +108,7 @@ class Hosting(HostedInstances):
                 schedule=learning_rate_schedule(effect, inner=self._run.inner, initial_batch=self._run.batch.initial_batch),
                 micro_batch_limit=micro_batch_limit,
                 is_measured=self._run.batch.is_tested,
+                make_room=partial(self._make_room, instance_id),
                 should_stop=should_stop,
                 on_progress=on_progress,
             )
@@ -125,10 +126,7 @@ class Hosting(HostedInstances):
         to, draws: no contributor knew them before it was bound."""
         hosted = self._get(instance)
         rows = self._feed.drawn(state, GUARD_ROWS)
-        micro_batch = self.micro_batch_limit
-        before, after = (
-            heldout_loss(self._shell, outer, rows, micro_batch=micro_batch) for outer in (hosted.kept[-1][0], hosted.outer)
-        )
+        before, after = (self._loss(outer, rows) for outer in (hosted.kept[-1][0], hosted.outer))
         return before, after
 
     def evaluate(self, instance: InstanceId) -> float:
@@ -191,9 +189,11 @@ class Hosting(HostedInstances):
     def _heldout_loss(self, outer: torch.Tensor) -> float:
         if self._heldout is None:
             self._heldout = self._feed.heldout(self._run.evaluation.rows)
-        return self._with_room(
-            partial(heldout_loss, self._shell, outer, self._heldout, micro_batch=self.micro_batch_limit), keep=None
-        )
+        return self._loss(outer, self._heldout)
+
+    def _loss(self, outer: torch.Tensor, rows: Batch) -> float:
+        measure = partial(heldout_loss, self._shell, outer, rows, micro_batch=self.micro_batch_limit)
+        return self._with_room(measure, keep=None)
 
     def _reading(self, instance: InstanceId) -> dict[str, object]:
         return self._feed.state(instance)

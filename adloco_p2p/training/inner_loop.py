@@ -4,7 +4,8 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import SupportsFloat
+from functools import partial
+from typing import SupportsFloat, TypeVar
 
 import torch
 
@@ -24,6 +25,7 @@ STATISTICS_PERIOD = 4
 products and, where the batch is one micro-batch, splitting it; every fourth keeps that under 3 % of the training time
 (benchmarks/statistics_cost.py), and a round still averages H / 4 of these noisy scalars. Only where a batch test asks."""
 
+Result = TypeVar("Result")
 StepNoise = tuple[torch.Tensor, tuple[int, int]]
 """`half_products` of an inner step, on the device, and the samples of its two groups."""
 OnProgress = Callable[[int, SupportsFloat, int], None]
@@ -40,16 +42,18 @@ def run_inner_steps(
     schedule: LearningRateSchedule,
     micro_batch_limit: int,
     is_measured: bool,
+    make_room: Callable[[], None],
     should_stop: Callable[[], bool],
     on_progress: OnProgress,
 ) -> InnerResult | None:
     """Do the inner steps of `share`, or as many as `should_stop`, asked before each, lets pass. `is_measured`: whether
-    something asks for the gradient noise.
+    something asks for the gradient noise. `make_room` takes off the device what these steps do not need: where its memory is
+    short in spite of the probed limit, smaller micro-batches are tried first, and no value depends on it.
 
     Returns what was done, which after a stop is a smaller contribution but a valid one (its weight is its samples); none where
     nothing was done. The caller decides whether it counts or is discarded. The time of `should_stop` does not count as
     training.
-    Raises DeviceError where one sample does not fit.
+    Raises DeviceError where one sample, or the optimizer's step, does not fit.
     """
     assert share.inner_steps >= 1 and share.effective_batch >= 1, share
     clock = _TrainingClock()
@@ -61,14 +65,18 @@ def run_inner_steps(
     shell.module.train()
     while steps < share.inner_steps and not clock.without(should_stop):
         batch = batches.take()
-        rows = batch.rows.to(shell.device)  # all of them at once, without waiting; the CPU does nothing more with them
+        # all of them at once, without waiting; the CPU does nothing more with them
+        rows = _with_room(partial(batch.rows.to, shell.device), make_room, what="the rows of an inner step")
         is_measured_now = is_measured and steps % STATISTICS_PERIOD == 0 and rows.num_samples >= 2
-        step_loss, noise, fitting = _accumulate_what_fits(shell, rows, micro_batch=micro_batch, is_measured=is_measured_now)
+        step_loss, noise, fitting = _accumulate_what_fits(
+            shell, rows, micro_batch=micro_batch, is_measured=is_measured_now, make_room=make_room
+        )
         if fitting < micro_batch:
             micro_batch = micro_batch_limit = fitting
         measured += [] if noise is None else [noise]
         torch.nn.utils.clip_grad_norm_(shell.parameters, schedule.inner.clip_norm)
-        instance.inner_step(shell.gradient, schedule.learning_rate(steps, instance.adoption_steps))
+        rate = schedule.learning_rate(steps, instance.adoption_steps)
+        _with_room(partial(instance.inner_step, shell.gradient, rate), make_room, what="a step of the inner optimizer")
         loss_sum += step_loss
         tokens += batch.num_predicted_tokens
         steps += 1
@@ -112,21 +120,38 @@ class _TrainingClock:
 
 
 def _accumulate_what_fits(
-    shell: ModelShell, rows: Batch, *, micro_batch: int, is_measured: bool
+    shell: ModelShell, rows: Batch, *, micro_batch: int, is_measured: bool, make_room: Callable[[], None]
 ) -> tuple[torch.Tensor, StepNoise | None, int]:
-    """As `accumulate_gradient`, with the micro-batch halved, and the rows run again, until it fits the device. Returns the one
-    that fits, too. Raises DeviceError where one sample does not fit."""
-    while True:
+    """As `accumulate_gradient`, with the micro-batch halved, and the rows run again, until it fits the device: at last with one
+    sample, without the statistics, which want room of their own. Returns the one that fits, too. Raises DeviceError where one
+    sample does not fit."""
+    while micro_batch > 1 or is_measured:
         try:
             return *accumulate_gradient(shell, rows, micro_batch=micro_batch, is_measured=is_measured), micro_batch
-        except torch.OutOfMemoryError as error:
-            if micro_batch == 1:
-                raise DeviceError(
-                    f"one sample of {rows.input_ids.shape[1]} tokens does not fit {shell.device}", code="E502"
-                ) from error
+        except torch.OutOfMemoryError:
+            pass
         # outside the handler, which would keep the failed attempt's tensors alive
+        if micro_batch == 1:
+            is_measured = False
         micro_batch = max(1, micro_batch // 2)
         shell.free_cache()
+    accumulate = partial(accumulate_gradient, shell, rows, micro_batch=1, is_measured=False)
+    return *_with_room(accumulate, make_room, what=f"one sample of {rows.input_ids.shape[1]} tokens"), 1
+
+
+def _with_room(work: Callable[[], Result], make_room: Callable[[], None], *, what: str) -> Result:
+    """What `work` gives, which changes nothing where memory is short; then once more, with room. Raises DeviceError."""
+    try:
+        return work()
+    except torch.OutOfMemoryError:
+        pass
+    make_room()  # outside the handler, as above
+    try:
+        return work()
+    except torch.OutOfMemoryError as error:
+        raise DeviceError(
+            f"{what} does not fit the device's memory, with what it can do without on the host", code="E502"
+        ) from error
 
 
 def accumulate_gradient(

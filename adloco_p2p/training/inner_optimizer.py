@@ -23,6 +23,8 @@ _BLOCK = 256
 """Values that share a scale in torchao's 8-bit state."""
 _PIECE = 1 << 20
 """Values of the 8-bit state that are stepped at a time: bounds the fp32 scratch."""
+_MUON_SCRATCH, _CODED_SCRATCH = 16, 40
+"""Bytes per value: the update in fp32 and the iteration's products in bf16; parameters, moments, update, codes of a piece."""
 _LEAST_CODED = 4096
 """torchao keeps the state of fewer values in fp32."""
 
@@ -41,7 +43,7 @@ class InnerOptimizer(Protocol):
     def set_steps(self, steps: int) -> None: ...
 
     def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
-        """One step with a gradient [P]."""
+        """One step with a gradient [P]. Where it raises torch.OutOfMemoryError nothing is changed."""
 
 
 def inner_optimizer(
@@ -66,9 +68,13 @@ class _Part:
         pieces: Sequence[tuple[slice, torch.nn.Parameter]],
         state: State,
         counts: Sequence[torch.Tensor],
+        *,
+        scratch: int = 0,
     ) -> None:
-        """`counts`: the tensors in which the optimizer counts its steps."""
+        """`counts`: the tensors in which the optimizer counts its steps. `scratch`: what a step of a piece allocates, at most,
+        in bytes per value."""
         self.optimizer, self.pieces, self.state, self.counts = optimizer, pieces, state, counts
+        self.scratch_bytes = scratch * max(parameter.numel() for _, parameter in pieces)
 
 
 class _Stepped:
@@ -78,6 +84,7 @@ class _Stepped:
         covered = sum(piece.stop - piece.start for part in parts for piece, _ in part.pieces)
         assert covered == len(parameters), (covered, len(parameters))
         self._parts = parts
+        self._scratch_bytes = max(part.scratch_bytes for part in parts)
         self._steps = 0
 
     @property
@@ -95,6 +102,8 @@ class _Stepped:
                 count.fill_(steps)
 
     def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
+        # Given back at once, to an allocator that keeps it: the room is there, or it is missed before a piece is stepped.
+        torch.empty(self._scratch_bytes, dtype=torch.uint8, device=gradient.device)
         for part in self._parts:
             for group in part.optimizer.param_groups:
                 if isinstance(group["lr"], torch.Tensor):
@@ -161,7 +170,7 @@ def _muon_and_adamw(inner: InnerConfig, parameters: torch.Tensor, layout: Layout
         last = first + parameter.numel()
         muon.state[parameter] = {"momentum_buffer": momentum[first:last].view(parameter.shape)}
         first = last
-    return [*parts, _Part(muon, pieces, {"momentum_buffer": momentum}, [])]
+    return [*parts, _Part(muon, pieces, {"momentum_buffer": momentum}, [], scratch=_MUON_SCRATCH)]
 
 
 def _adamw8bit(inner: InnerConfig, parameters: torch.Tensor) -> _Part:
@@ -210,7 +219,7 @@ def _adamw8bit(inner: InnerConfig, parameters: torch.Tensor) -> _Part:
             scales = state[f"{name}.scales"][place.start // _BLOCK : place.stop // _BLOCK]
             held[name] = OptimState8bit(state[f"{name}.codes"][place], scales, template.qmap, is_signed, dtype=torch.float32)
         optimizer.state[parameter] = held
-    return _Part(optimizer, pieces, state, counts)
+    return _Part(optimizer, pieces, state, counts, scratch=_CODED_SCRATCH)
 
 
 def _zeros(parameters: torch.Tensor, places: Sequence[slice]) -> torch.Tensor:

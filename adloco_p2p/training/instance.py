@@ -103,20 +103,31 @@ class Instance:
     def optimizer(self) -> InnerOptimizer:
         return self._training()[1]
 
+    @property
+    def optimizer_steps(self) -> int:
+        return self.optimizer.steps if self._waiting is None else self._waiting[2]
+
+    def optimizer_copy(self) -> tuple[State, int]:
+        """State and steps of the inner optimizer, on the host."""
+        state = self.optimizer.state if self._waiting is None else self._waiting[1]
+        return {name: tensor.to("cpu", copy=True) for name, tensor in state.items()}, self.optimizer_steps
+
     def leave_device(self) -> None:
         """Wait on the host until training asks for it again, and leave the device's memory to others. Changes no value."""
         if self._trained is not None:
-            local, optimizer = self._trained
-            state = {name: tensor.to("cpu", copy=True) for name, tensor in optimizer.state.items()}
-            self._waiting = local.to("cpu", copy=True), state, optimizer.steps
+            self._waiting = self.local.to("cpu", copy=True), *self.optimizer_copy()
             self._trained = None
 
     def forget_moments(self) -> None:
         """Zero the inner optimizer's state and warm the learning rate up again: it belongs to parameters that are gone (method
         section 6)."""
-        for tensor in self.optimizer.state.values():
-            tensor.zero_()
-        self.optimizer.set_steps(0)
+        if self._waiting is not None:
+            parameters, state, _ = self._waiting
+            self._waiting = parameters, {name: tensor.zero_() for name, tensor in state.items()}, 0
+        elif self._trained is not None:
+            for tensor in self.optimizer.state.values():
+                tensor.zero_()
+            self.optimizer.set_steps(0)
         self.adoption_steps = 0
 
     def inner_step(self, gradient: torch.Tensor, learning_rate: float) -> None:
@@ -134,7 +145,9 @@ class Instance:
 
     def return_to_outer(self, part: slice = slice(None)) -> None:
         """Local parameters <- outer parameters, or those of a part: the boundary between two rounds."""
-        if self._has_trained:
+        if self._waiting is not None:
+            self._waiting[0][part].copy_(self.outer[part])
+        elif self._trained is not None:
             self.local[part].copy_(self.outer[part])
         self.is_at_boundary, self.start, self.round = True, None, None
         self.is_carried = self.has_diverged = False

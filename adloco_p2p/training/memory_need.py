@@ -7,8 +7,21 @@
 | local parameters; state of the inner optimizer, of each instance | device | 4; 8 with AdamW |
 | outer parameters and momentum at the newest two boundaries: trained, served to joiners, and saved without a copy | host | 16; 8 as bfloat16 |
 | with `guard.enabled`, outer parameters and momentum one boundary further back | host | 8; 4 as bfloat16 |
-| pseudo-gradient and average, and as encoded what other hosts send and what is kept for repairs; or, at another time, the copy of the inner optimizer's state that a checkpoint writes | host | 8 and twice the codec's; or 8 |
-| what a coarse codec lost in earlier rounds, and in the average under way; where a round began that did not wait | host | 4, 4; 4 |
+| as encoded, the last average, kept for repairs, and with `averaging.recheck` what this peer sent into it | host | twice the codec's |
+| what a coarse codec lost in earlier rounds; where a round began that did not wait | host | 4; 4 |
+
+And for some time, of these only the largest:
+
+| moment | where | bytes |
+|---|---|---|
+| averaging: pseudo-gradient and average | host | 8 |
+| and unless they travel as float32 what this peer sends and the average as encoded; what a coarse codec loses | host | twice the codec's; 4 |
+| and where parts wait for a decision what other hosts send, as encoded | host | the codec's |
+| outer step: the next outer parameters and momentum, and unless it is kept above the average; what was lost | host | 8; 4; 4 |
+| checkpoint: a copy of the inner optimizer's state; of what was lost; with fragments of the local parameters | host | 8; 4; 4 |
+
+Between two averages the memory of an encoded average is kept, too, unless it was float32. The last round of a run with fragments
+averages everything.
 
 `benchmarks/memory.py` holds this against tensors and processes.
 """  # noqa: E501 - a table
@@ -16,6 +29,7 @@
 from dataclasses import dataclass
 
 from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.layout import Layout
 
@@ -44,22 +58,40 @@ def memory_need(run: RunConfig, layout: Layout, *, matrices: frozenset[str], fro
     """Of a model with this layout; `matrices` as in `inner_optimizer`; `frozen_bytes` of parameters that are not trained."""
     size = layout.num_parameters
     optimizer = _optimizer_bytes(run, layout, matrices)
-    averaging = 2 * _FLOAT + 2 * run.averaging.bytes_per_value * run.averaging.fragments
     state = 2 * (2 if run.outer.state == "bfloat16" else _FLOAT)  # outer parameters and momentum
-    lasting = (3 if run.guard.enabled else 2) * state
-    if codec_named(run.averaging.codec).needs_feedback:
-        averaging += _FLOAT
-        lasting += _FLOAT if run.averaging.feedback else 0
-    if run.outer.overlap != "none":
-        lasting += _FLOAT
+    copied = optimizer + size * _FLOAT * (_has_residual(run) + (run.averaging.fragments > 1))
     return MemoryNeed(
         num_parameters=size,
         process=PROCESS_BYTES,
         device=frozen_bytes + 2 * _FLOAT * size + optimizer,
         device_more=_FLOAT * size + optimizer,
-        host=lasting * size + max(round(averaging * size), optimizer),
-        checkpoint=state * size + optimizer,
+        host=round(_lasting(run, state) * size) + max(round(_moment(run, state) * size), copied),
+        checkpoint=state * size + copied,
     )
+
+
+def _has_residual(run: RunConfig) -> bool:
+    return codec_named(run.averaging.codec).needs_feedback and run.averaging.feedback > 0
+
+
+def _coded(run: RunConfig) -> float:
+    """Bytes per parameter of a vector on its way."""
+    return run.averaging.bytes_per_value * run.averaging.fragments
+
+
+def _lasting(run: RunConfig, state: int) -> float:
+    """Bytes per parameter on the host at any time; `state`: of outer parameters and momentum."""
+    kept = 1 + (run.averaging.recheck > 0) + (not codec_named(run.averaging.codec).is_verbatim)
+    states = 3 if run.guard.enabled else 2
+    return states * state + kept * _coded(run) + _FLOAT * (_has_residual(run) + (run.outer.overlap != "none"))
+
+
+def _moment(run: RunConfig, state: int) -> float:
+    """Bytes per parameter on the host beside those, while vectors are averaged or the outer step is done."""
+    codec, rule = codec_named(run.averaging.codec), rule_named(run.averaging.aggregation)
+    lost, waits = _FLOAT * codec.needs_feedback, rule.needs_gram or not codec.returns_mean
+    averaging = 2 * _FLOAT + lost + _coded(run) * (waits + (not codec.is_verbatim))
+    return max(averaging, state + _FLOAT * (not codec.is_verbatim) + lost)
 
 
 def _optimizer_bytes(run: RunConfig, layout: Layout, matrices: frozenset[str]) -> int:

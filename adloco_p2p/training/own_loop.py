@@ -19,6 +19,7 @@ from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import InnerResult, RunInner
 from adloco_p2p.core.model.types import Digest, HostShare, InstanceId, PeerId
+from adloco_p2p.numerics.layout import gathered, scatter_
 from adloco_p2p.numerics.outer_optimizer import is_sound
 from adloco_p2p.training.hosted_instances import HostedInstances
 from adloco_p2p.training.inner_loop import OnProgress
@@ -37,21 +38,6 @@ Evaluate = Callable[[], float]
 def layout_digest(parameters: Parameters) -> str:
     """Of the shapes in their order: what peers of one run have in common."""
     return canonical.digest([list(parameter.shape) for parameter in parameters])
-
-
-def gathered(parameters: Parameters) -> torch.Tensor:
-    """A copy of the values as one vector [P], fp32 on the CPU."""
-    return torch.cat([parameter.detach().to("cpu", torch.float32).reshape(-1) for parameter in parameters])
-
-
-@torch.no_grad()
-def scatter_(parameters: Parameters, vector: torch.Tensor) -> None:
-    """The parameters <- a vector [P]."""
-    offset = 0
-    for parameter in parameters:
-        parameter.copy_(vector[offset : offset + parameter.numel()].view(parameter.shape))
-        offset += parameter.numel()
-    assert offset == len(vector), (offset, len(vector))
 
 
 @dataclass(slots=True, kw_only=True)

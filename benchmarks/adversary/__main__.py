@@ -20,13 +20,15 @@ from collections.abc import Sequence
 from benchmarks.adversary.border import BORDER
 from benchmarks.adversary.review import REVIEW
 from benchmarks.adversary.scenario import Scenario, named
+from benchmarks.adversary.silence import SILENCE
 from benchmarks.adversary.variants import VARIANTS
 
 
 def scenarios() -> list[Scenario]:
     """All but the live ones; those of the review by finding."""
-    found = sorted((*REVIEW, *BORDER), key=lambda row: (row.finding[0], int(row.finding[1:])))
-    return [*found, *VARIANTS]
+    reviewed = [row for row in (*REVIEW, *BORDER, *SILENCE) if row.finding]
+    found = sorted(reviewed, key=lambda row: (row.finding[0], int(row.finding[1:])))
+    return [*found, *VARIANTS, *(row for row in SILENCE if not row.finding)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
-from adloco_p2p.numerics.aggregation.robust import Robust
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
@@ -21,6 +18,8 @@ class Scene:
     homewards: torch.Tensor
     """[P]: outer parameters minus those of the start, so a step along it undoes the training."""
     generator: torch.Generator
+    averaged: Callable[[torch.Tensor], torch.Tensor]
+    """The average [P] by the codec and the rule of the run, if the liars send these [f, P]."""
 
     @property
     def mean(self) -> torch.Tensor:
@@ -36,6 +35,7 @@ class Scene:
 
 
 Attack = Callable[[Scene], torch.Tensor]
+EDGE_COSINES = (-1.0, -0.5, -0.2, 0.0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95)
 
 
 def _noise(scene: Scene) -> torch.Tensor:
@@ -80,15 +80,19 @@ def _drift(scene: Scene) -> torch.Tensor:
 
 
 def _edge(scene: Scene) -> torch.Tensor:
-    """Made against `robust`: as far against the honest mean as that rule lets these colluders, who vouch for each other."""
-    low, high = -1.0, 1.0
-    for _ in range(12):
-        middle = (low + high) / 2
-        sent = torch.cat([scene.honest, scene.everywhere(_tilted(scene, middle))])
-        gram = summed_gram([partial_gram([vector.numpy() for vector in sent])], len(sent))
-        is_kept = len(sent) - 1 in Robust().decide(gram, [1] * len(sent), [1] * len(sent)).kept
-        low, high = (low, middle) if is_kept else (middle, high)
-    return scene.everywhere(_tilted(scene, high))
+    """Made against the rule of the run: of vectors that lead back to the start, at cosines to the honest mean from -1 to 1, one
+    for all liars or shared out among them, those by which the average leads back the farthest."""
+    tilted = [_tilted(scene, cosine) for cosine in EDGE_COSINES]
+    tried = [made for one in tilted for made in (scene.everywhere(one), _shared_out(one, len(scene.own)))]
+    return max(tried, key=lambda sent: float(scene.averaged(sent) @ scene.homewards))
+
+
+def _shared_out(vector: torch.Tensor, count: int) -> torch.Tensor:
+    """[count, P]: its values by size, dealt in turn, each share as long as the whole: no two have a place in common, so that
+    none is near to another."""
+    turn = vector.abs().argsort(descending=True).argsort() % count
+    shares = torch.stack([torch.where(turn == host, vector, 0.0) for host in range(count)])
+    return shares * (vector.norm() / shares.norm(dim=1, keepdim=True).clamp_min(1e-30))
 
 
 ATTACKS: dict[str, Attack] = {

@@ -15,6 +15,9 @@ class Cell:
     attack: str = ""
     """Empty: the liars are not there, which is what an attack is compared with."""
     rule: str = "mean"
+    judge: str = "mean"
+    """Of the rule `robust`: `pairs`, by most others and with near copies counted once, as the product does; kept records have
+    `mean` too, by the mean of the others, as it did before."""
     least_cosine: float = 0.1
     """Of the rule `robust`."""
     codec: str = "float32"
@@ -24,16 +27,26 @@ class Cell:
     @property
     def baseline(self) -> "Cell":
         """The honest hosts alone, by the plain mean."""
-        return replace(self, attack="", rule="mean", least_cosine=0.1)
+        return replace(self, attack="", rule="mean", judge="mean", least_cosine=0.1)
+
+    @property
+    def is_of_before(self) -> bool:
+        """By a rule that the product has no more."""
+        return self.rule == "robust" and self.judge == "mean"
 
 
 RULES = ("mean", "robust", "clip", "geometric_median", "centered_clip")
 
 
+def judged(cell: Cell, rule: str) -> Cell:
+    """The cell by that rule of the product."""
+    return replace(cell, rule=rule, judge="pairs" if rule == "robust" else "mean")
+
+
 def _clean(**common: str) -> Iterator[Cell]:
     """Nobody lies."""
     for rule in RULES:
-        yield Cell(rule=rule, **common)  # type: ignore[arg-type]
+        yield judged(Cell(**common), rule)  # type: ignore[arg-type]
 
 
 def _attacked(*, hosts: int = 8, liars: int = 2, **common: str) -> Iterator[Cell]:
@@ -42,7 +55,7 @@ def _attacked(*, hosts: int = 8, liars: int = 2, **common: str) -> Iterator[Cell
     yield cell
     for attack in ATTACKS:
         for rule in RULES:
-            yield replace(cell, attack=attack, rule=rule)
+            yield judged(replace(cell, attack=attack), rule)
 
 
 def clean() -> Iterator[Cell]:
@@ -55,7 +68,7 @@ def two() -> Iterator[Cell]:
 
 
 def threshold() -> Iterator[Cell]:
-    yield Cell(rule="robust", data="uneven", least_cosine=0.3)
+    yield judged(Cell(data="uneven", least_cosine=0.3), "robust")
 
 
 def uneven() -> Iterator[Cell]:
@@ -78,6 +91,10 @@ def topk2() -> Iterator[Cell]:
     yield from _in_codec("topk2")
 
 
+def sign() -> Iterator[Cell]:
+    yield from _in_codec("sign")
+
+
 def _in_codec(codec: str) -> Iterator[Cell]:
     for data in ("even", "uneven"):
         yield from _clean(data=data, codec=codec)
@@ -93,5 +110,6 @@ GROUPS = {
     "one": one,
     "int8": int8,
     "topk2": topk2,
+    "sign": sign,
 }
 """In the order in which they are run."""

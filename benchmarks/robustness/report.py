@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +10,31 @@ from benchmarks.method.figures import estimate, paired
 from benchmarks.method.report import placed
 from benchmarks.method.store import pack
 from benchmarks.robustness.attacks import ATTACKS
-from benchmarks.robustness.cells import RULES, Cell
+from benchmarks.robustness.cells import RULES, Cell, judged
 
 Record = dict[str, Any]
 DOCS = Path(__file__).parents[2] / "docs"
 KEPT = DOCS / "results" / "robustness.jsonl.gz"
 """Records of runs that were made before; a reader's own go beside them."""
 MOST_SEEDS = 10
+BEFORE = "robust before"
+"""The rule `robust` as it was: by the mean of the others, copies with the weight of each."""
+SOME = ("clip", BEFORE, "robust")
 ATTACKED = {
-    "robust-two": (Cell(liars=2), RULES),
-    "robust-uneven": (Cell(liars=2, data="uneven"), ("clip", "robust")),
-    "robust-int8": (Cell(liars=2, codec="int8"), ("clip", "robust")),
-    "robust-topk2": (Cell(liars=2, codec="topk2"), ("clip", "robust")),
-    "robust-one": (Cell(liars=1), ("clip", "robust")),
-    "robust-three": (Cell(hosts=10, liars=3), ("clip", "robust")),
+    "robust-two": (Cell(liars=2), ("mean", BEFORE, *RULES[1:])),
+    "robust-uneven": (Cell(liars=2, data="uneven"), SOME),
+    "robust-int8": (Cell(liars=2, codec="int8"), SOME),
+    "robust-topk2": (Cell(liars=2, codec="topk2"), SOME),
+    "robust-sign": (Cell(liars=2, codec="sign"), ("robust",)),
+    "robust-one": (Cell(liars=1), SOME),
+    "robust-three": (Cell(hosts=10, liars=3), SOME),
 }
 """Tables of attacks, by the mark of their place in docs/results.md."""
+
+
+def by(cell: Cell, rule: str) -> Cell:
+    """The cell by the rule of a column or row."""
+    return replace(cell, rule="robust", judge="mean") if rule == BEFORE else judged(cell, rule)
 
 
 class Records:
@@ -70,11 +80,11 @@ def write(records: Mapping[str, Record]) -> None:
 
 def price_table(records: Records) -> list[str]:
     """Nobody lies; against the plain mean of the same codec and data."""
-    kinds = [(codec, data) for codec in ("float32", "int8", "topk2") for data in ("even", "uneven")]
+    kinds = [(codec, data) for codec in ("float32", "int8", "topk2", "sign") for data in ("even", "uneven")]
     kinds = [kind for kind in kinds if records.of(Cell(codec=kind[0], data=kind[1]))]
     lines = _head(["rule", *(f"{codec}, {data}" for codec, data in kinds)])
-    for rule in RULES[1:]:
-        cells = [Cell(rule=rule, codec=codec, data=data) for codec, data in kinds]
+    for rule in (BEFORE, *RULES[1:]):
+        cells = [by(Cell(codec=codec, data=data), rule) for codec, data in kinds]
         lines.append(_row([f"`{rule}`", *(records.difference(cell) for cell in cells)]))
     plain = [estimate([r["loss"] for r in records.of(Cell(codec=c, data=d))[:MOST_SEEDS]]).mean for c, d in kinds]
     return [*lines, _row(["`mean`: loss", *(f"{loss:.3f}" for loss in plain)])]
@@ -84,33 +94,43 @@ def attack_table(records: Records, cell: Cell, rules: Sequence[str]) -> list[str
     """Each attack of the liars of `cell` by each rule, against the honest hosts alone."""
     lines = _head(["attack", *(f"`{rule}`" for rule in rules)])
     for attack in ATTACKS:
-        found = [records.difference(replace(cell, attack=attack, rule=rule)) for rule in rules]
+        found = [records.difference(by(replace(cell, attack=attack), rule)) for rule in rules]
         if any(found):
             lines.append(_row([attack, *found]))
     return lines if len(lines) > 2 else ["Not run so far."]
 
 
 def honest_table(records: Records) -> list[str]:
-    """How near honest hosts come to being left out, where nobody lies."""
-    lines = _head(["data, codec", "threshold", "rounds", "least cosine over the median one", "honest hosts left out"])
-    for data in ("even", "uneven"):
-        for codec in ("float32", "int8", "topk2"):
-            for threshold in (0.1, 0.3):
-                some = records.of(Cell(rule="robust", data=data, codec=codec, least_cosine=threshold))
-                rounds = [ratio for record in some for ratio in record["least_ratio"]]
-                out = sum(len(hosts) for record in some for hosts in record["left_out"])
-                if rounds:
-                    lines.append(_row([f"{data}, {codec}", f"{threshold}", f"{len(rounds)}", f"{min(rounds):.2f}", f"{out}"]))
+    """How near honest hosts come to being left out, and to being copies, where nobody lies."""
+    nearness = ("least agreement over the median one", "least distance over the usual one")
+    lines = _head(["data, codec", "rule", "threshold", "rounds", *nearness, "honest hosts left out"])
+    cells = [
+        by(Cell(data=data, codec=codec, least_cosine=threshold), rule)
+        for data in ("even", "uneven")
+        for codec in ("float32", "int8", "topk2", "sign")
+        for rule in (BEFORE, "robust")
+        for threshold in (0.1, 0.3)
+    ]
+    for cell in cells:
+        some = records.of(cell)
+        agreements = [ratio for record in some for ratio in record["least_ratio"]]
+        distances = [ratio for record in some for ratio in record.get("nearest", [])]
+        if agreements:
+            rule = f"`{'robust' if cell.judge == 'pairs' else BEFORE}`"
+            nearest = f"{min(distances):.2f}" if distances else ""
+            out = sum(len(hosts) for record in some for hosts in record["left_out"])
+            kind = [f"{cell.data}, {cell.codec}", rule, f"{cell.least_cosine}"]
+            lines.append(_row([*kind, f"{len(agreements)}", f"{min(agreements):.2f}", nearest, f"{out}"]))
     return lines
 
 
 def left_out_table(records: Records) -> list[str]:
-    """Whom `robust` left out under each attack: of all swarms, data and codecs together."""
-    lines = _head(["attack", "rounds", "liars left out, of", "honest hosts left out, of"])
-    for attack in ATTACKS:
+    """Whom `robust` left out under each attack, now and before: of all swarms, data and codecs together."""
+    lines = _head(["attack", "rule", "rounds", "liars left out, of", "honest hosts left out, of"])
+    for attack, judge in product(ATTACKS, ("mean", "pairs")):
         rounds = liars = honest = all_liars = all_honest = 0
         for cell, record in records.all():
-            if (cell.attack, cell.rule) != (attack, "robust"):
+            if (cell.attack, cell.rule, cell.judge) != (attack, "robust", judge):
                 continue
             num_honest, count = cell.hosts - cell.liars, len(record["left_out"])
             rounds, all_liars, all_honest = rounds + count, all_liars + count * cell.liars, all_honest + count * num_honest
@@ -118,7 +138,8 @@ def left_out_table(records: Records) -> list[str]:
             honest += sum(host < num_honest for host in out)
             liars += sum(host >= num_honest for host in out)
         if rounds:
-            lines.append(_row([attack, f"{rounds}", f"{liars} of {all_liars}", f"{honest} of {all_honest}"]))
+            rule = f"`{'robust' if judge == 'pairs' else BEFORE}`"
+            lines.append(_row([attack, rule, f"{rounds}", f"{liars} of {all_liars}", f"{honest} of {all_honest}"]))
     return lines
 
 

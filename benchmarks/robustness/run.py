@@ -18,11 +18,10 @@ from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.data.indexing import IndexedRows
 from adloco_p2p.data.packing import TokenRows
-from adloco_p2p.numerics.aggregate import aggregate
-from adloco_p2p.numerics.aggregation.clip import clip_factors
+from adloco_p2p.numerics.aggregate import Aggregate, aggregate
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
 from adloco_p2p.numerics.aggregation.registry import rule_named
-from adloco_p2p.numerics.aggregation.robust import Robust, cosines_to_others
+from adloco_p2p.numerics.aggregation.robust import Robust, agreements, cosines, distances_beside_usual
 from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision, upper_weighted_median
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.codecs import codec_named
@@ -40,7 +39,7 @@ Record = dict[str, Any]
 
 ROUNDS, INNER_STEPS = 16, 32
 SETTINGS = ("work.rounds=16", "work.inner_steps=32", "batch.test=constant", "inner.batch_scaling=none")
-"""Beside base.yaml, for float32 and int8: the outer optimizer is Nesterov's, 0.7 and 0.5."""
+"""Beside base.yaml, for all codecs but `topk2`: the outer optimizer is Nesterov's, 0.7 and 0.5."""
 SPARSE_SETTINGS = ("outer.kind=sgd", "outer.learning_rate=1.0", "averaging.feedback=0.95")
 DIVERGED = 1e6
 """A larger outer parameter is the end of a run."""
@@ -69,6 +68,7 @@ def run_cell(cell: Cell, seed: int) -> Record:
         "loss": swarm.loss(),
         "left_out": swarm.left_out,
         "least_ratio": swarm.least_ratio,
+        "nearest": swarm.nearest,
         "liars_part": swarm.liars_part,
         "processor_seconds": round(time.process_time() - started, 1),
     }
@@ -84,7 +84,9 @@ class Swarm:
         self._cell = cell
         self._num_honest = cell.hosts - cell.liars
         self._num_hosts = cell.hosts if cell.attack else self._num_honest
-        self.rule: AggregationRule = Robust(least_cosine=cell.least_cosine) if cell.rule == "robust" else rule_named(cell.rule)
+        self.rule: AggregationRule = (
+            Robust(least_agreement=cell.least_cosine) if cell.rule == "robust" else rule_named(cell.rule)
+        )
         self._codec = codec_named(cell.codec)
         self._trainees = Trainees(self.run, vocab_size=self.vocab_size, num_hosts=self._num_hosts)
         self.outer = self._trainees.start.clone()
@@ -95,7 +97,9 @@ class Swarm:
         self.left_out: list[tuple[int, ...]] = []
         """Per round, the hosts that the rule left out."""
         self.least_ratio: list[float] = []
-        """Per round, the least cosine of an honest host to the mean of the others, over the median one."""
+        """Per round, the least agreement of an honest host with the others, over the median one."""
+        self.nearest: list[float] = []
+        """Per round, the least distance of two honest hosts, over the one to most others."""
         self.liars_part: list[float] = []
         """Per round, what part of the coefficients the liars got."""
 
@@ -129,13 +133,13 @@ class Swarm:
                 own=sent[self._num_honest :],
                 homewards=self.outer - self._trainees.start,
                 generator=self._generator,
+                averaged=lambda liars: self._average(torch.cat([sent[: self._num_honest], liars])).vector,
             )
             sent[self._num_honest :] = ATTACKS[self._cell.attack](scene)
         if not bool(torch.isfinite(sent).all()):
             self.outer.fill_(torch.nan)
             return
-        ones = [1] * self._num_hosts
-        found = aggregate(list(sent), ones, [INNER_STEPS] * self._num_hosts, rule=self.rule, codec=self._codec)
+        found = self._average(sent)
         for host, residual in enumerate(found.residuals[: self._num_honest]):
             if residual is not None:
                 self._residual[host] = residual
@@ -150,14 +154,22 @@ class Swarm:
             momentum_factor=rules.momentum,
         )
 
+    def _average(self, sent: torch.Tensor) -> Aggregate:
+        ones = [1] * self._num_hosts
+        return aggregate(list(sent), ones, [INNER_STEPS] * self._num_hosts, rule=self.rule, codec=self._codec)
+
     def _note(self, decision: Decision, sent: torch.Tensor) -> None:
         hosts, ones = range(self._num_hosts), [1] * self._num_hosts
         decoded = [self._codec.decode(self._codec.encode(vector)).numpy() for vector in sent]
-        gram = summed_gram([partial_gram(decoded)], self._num_hosts)
-        cosines = cosines_to_others(gram, clip_factors(gram, ones, ones), hosts)
-        middle = upper_weighted_median(cosines, ones)
+        between = cosines(summed_gram([partial_gram(decoded)], self._num_hosts))
+        found = agreements(between, ones, hosts)
+        middle = upper_weighted_median(found, ones)
         self.left_out.append(decision.left_out)
-        self.least_ratio.append(round(min(cosines[: self._num_honest]) / middle, 3) if middle > 0 else 0.0)
+        self.least_ratio.append(round(min(found[: self._num_honest]) / middle, 3) if middle > 0 else 0.0)
+        distances = distances_beside_usual(
+            [row[: self._num_honest] for row in between[: self._num_honest]], ones[: self._num_honest]
+        )
+        self.nearest.append(round(min(distance / usual for distance, usual in distances.values()), 3))
         total = sum(decision.coefficients)
         self.liars_part.append(round(sum(decision.coefficients[self._num_honest :]) / total, 4) if total > 0 else 0.0)
 

@@ -123,16 +123,17 @@ def ours(task: Task, director: Director, *, rule: str = "mean") -> Iterator[Ways
         runner.run(dial_lower_ranks(p2p, addresses, task.rank))
         weights = tuple((PeerId(peer), 1) for peer in director.tell("share", p2p.peer_id.to_base58()))
         vector = task.vector()
-        out, count = torch.empty_like(vector), 0
+        out, count = torch.empty(0), 0
 
         async def average() -> float:
-            nonlocal count
+            nonlocal count, out
             count += 1
             key = canonical.digest(f"round {count}")
             shares = tuple(task.shares)
             averaged = await averager.average(
-                key=key, weights=weights, shares=shares, vector=vector, out=out, timeout_seconds=ROUND_SECONDS
+                key=key, weights=weights, shares=shares, vector=vector, timeout_seconds=ROUND_SECONDS
             )
+            out = averaged.vector
             await averager.settled()  # the loop must go on until the slower ones have their result
             averager.forget(key)
             return averaged.seconds

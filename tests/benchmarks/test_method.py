@@ -198,7 +198,6 @@ def test_a_simulated_peer_alone_does_what_the_product_does(tmp_path: Path) -> No
         [*command, "--set", *wanted, "--peer-set", "num_threads=1", "max_micro_batch=64"],
         check=True,
         capture_output=True,
-        timeout=240,
     )
     lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     rounds = [line for line in lines if line["event"] == "round"]

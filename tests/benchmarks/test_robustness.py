@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
+from adloco_p2p.numerics.aggregate import Aggregate, aggregate
 from adloco_p2p.numerics.aggregation.robust import Robust
 from adloco_p2p.numerics.batch import Batch
+from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.training.learning_rate import learning_rate_schedule
+from benchmarks.robustness import attacks
 from benchmarks.robustness.attacks import ATTACKS, Scene
-from benchmarks.robustness.cells import GROUPS, Cell
+from benchmarks.robustness.cells import GROUPS, Cell, judged
 from benchmarks.robustness.report import ATTACKED, Records, attack_table, honest_table, left_out_table
 from benchmarks.robustness.training import Trainees
 from tests.training.small_run import ARCHITECTURE, ME, ONE, RUN, VOCAB_SIZE, SyntheticFeed, effect, hosting, never, silent
@@ -63,7 +65,17 @@ def scene() -> Scene:
     shared = torch.randn(400, generator=generator)
     honest = shared + torch.randn(6, 400, generator=generator)
     own = shared + torch.randn(2, 400, generator=generator)
-    return Scene(honest=honest, own=own, homewards=torch.randn(400, generator=generator), generator=generator)
+    return Scene(
+        honest=honest,
+        own=own,
+        homewards=torch.randn(400, generator=generator),
+        generator=generator,
+        averaged=lambda liars: averaged(torch.cat([honest, liars])).vector,
+    )
+
+
+def averaged(sent: torch.Tensor) -> Aggregate:
+    return aggregate(list(sent), [1] * 8, [32] * 8, rule=Robust(), codec=codec_named("float32"))
 
 
 def cosine(left: torch.Tensor, right: torch.Tensor) -> float:
@@ -101,12 +113,19 @@ def test_colluders_stay_within_the_honest(scene: Scene) -> None:
 
 
 def test_the_edge_is_that_of_the_rule(scene: Scene) -> None:
-    """Kept, and farther from the honest mean than an honest host."""
-    edge = ATTACKS["edge"](scene)
-    sent = torch.cat([scene.honest, edge])
-    gram = summed_gram([partial_gram([vector.numpy() for vector in sent])], 8)
-    assert Robust().decide(gram, [1] * 8, [32] * 8).left_out == ()
-    assert cosine(edge[0], scene.mean) < min(cosine(vector, scene.mean) for vector in scene.honest) - 0.2
+    """No other attack leads the average back as far, and an honest host is nearer to the honest mean."""
+    sent = ATTACKS["edge"](scene)
+    reached = {name: float(scene.averaged(attack(scene)) @ scene.homewards) for name, attack in ATTACKS.items()}
+    assert reached["edge"] == max(reached.values()) > reached["drift"]
+    assert averaged(torch.cat([scene.honest, sent])).decision.left_out == ()
+    assert cosine(sent[0], scene.mean) < min(cosine(vector, scene.mean) for vector in scene.honest) - 0.1
+
+
+def test_colluders_that_share_a_vector_out_send_nothing_in_common() -> None:
+    vector = torch.tensor([3.0, -4.0, 0.0, 1.0])
+    one, other = attacks._shared_out(vector, 2)
+    assert one.tolist() == pytest.approx([0.0, -4.0 * (26 / 17) ** 0.5, 0.0, (26 / 17) ** 0.5 * 1.0], rel=1e-5)
+    assert float(one @ other) == 0.0 and float(other.norm()) == pytest.approx(26**0.5)
 
 
 # --- cells and tables ------------------------------------------------------------------------------------------------
@@ -121,8 +140,15 @@ def test_every_cell_has_what_it_is_compared_with() -> None:
 
 
 def record(seed: int, loss: float | None, **changes: Any) -> dict[str, Any]:
-    cell = Cell(**changes)
-    return {"cell": asdict(cell), "seed": seed, "loss": loss, "left_out": [[6, 7], []], "least_ratio": [0.5, 0.2]}
+    cell = judged(Cell(**changes), changes.get("rule", "mean"))
+    return {
+        "cell": asdict(cell),
+        "seed": seed,
+        "loss": loss,
+        "left_out": [[6, 7], []],
+        "least_ratio": [0.5, 0.2],
+        "nearest": [0.4, 0.6],
+    }
 
 
 def test_a_table_by_hand() -> None:
@@ -140,14 +166,22 @@ def test_a_table_by_hand() -> None:
     ]
 
 
+def test_a_rule_of_before_has_a_column_of_its_own() -> None:
+    """Records that were kept do not say who judged."""
+    kept = record(1, 2.7, liars=2, attack="edge", rule="robust")
+    del kept["cell"]["judge"]
+    records = Records([record(1, 2.5, liars=2), kept, record(1, 2.55, liars=2, attack="edge", rule="robust")])
+    assert attack_table(records, Cell(liars=2), ("robust before", "robust"))[2:] == ["| edge | +0.200 (1) | +0.050 (1) |"]
+
+
 def test_who_was_left_out_by_hand() -> None:
     """Hosts 6 and 7 were, in one round of two; in the first run only 7 lies."""
     found = Records(
         [record(1, 2.5, liars=1, attack="zero", rule="robust"), record(1, 2.5, liars=2, attack="zero", rule="robust")]
     )
-    assert left_out_table(found)[2:] == ["| zero | 4 | 3 of 6 | 1 of 26 |"]
+    assert left_out_table(found)[2:] == ["| zero | `robust` | 4 | 3 of 6 | 1 of 26 |"]
 
 
 def test_who_came_near_to_being_left_out_by_hand() -> None:
     lines = honest_table(Records([record(1, 2.5, rule="robust"), record(2, 2.5, rule="robust")]))
-    assert lines[2:] == ["| even, float32 | 0.1 | 4 | 0.20 | 4 |"]
+    assert lines[2:] == ["| even, float32 | `robust` | 0.1 | 4 | 0.20 | 0.40 | 4 |"]

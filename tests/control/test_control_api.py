@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
+from adloco_p2p.control import client as control_client
 from adloco_p2p.control import endpoint
 from adloco_p2p.control.api import API_VERSION, MAX_REQUEST_BYTES
 from adloco_p2p.control.client import ControlClient
@@ -69,6 +70,12 @@ def served(node: FakeNode, workdir: Path, ask: Callable[[], object], *, listen: 
             await server.stop()
 
     return asyncio.run(play())
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a node that is in order answers late, too."""
+    monkeypatch.setattr(control_client, "TIMEOUT_SECONDS", 240.0)
 
 
 @pytest.fixture
@@ -265,6 +272,14 @@ def test_a_long_request_is_refused(workdir: Path) -> None:
     assert raw(workdir, lambda stub: stub.GetStatus(request)).code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+def watches(client: ControlClient) -> bool:
+    """Whether the node has a place for one more."""
+    try:
+        return next(client.watch())[1]
+    except SwarmError:
+        return False
+
+
 def test_the_number_of_watchers_is_limited_and_places_become_free(workdir: Path) -> None:
     node = FakeNode()
     node.is_endless = True
@@ -276,7 +291,8 @@ def test_the_number_of_watchers_is_limited_and_places_become_free(workdir: Path)
                 next(watch)
             with pytest.raises(SwarmError, match=f"{MAX_WATCHERS} others watch"):
                 next(client.watch())
-        with ControlClient(workdir) as client:  # the others went with their channel
-            assert next(client.watch())[1]
+        with ControlClient(workdir) as client:  # the others went with their channel; the node hears of it a moment later
+            while not watches(client):
+                pass
 
     served(node, workdir, ask)

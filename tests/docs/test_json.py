@@ -4,12 +4,17 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from adloco_p2p.cli import main, make_parser
 from adloco_p2p.cli.parser import Parser
 from adloco_p2p.commands.console import OUTPUT_VERSION
+from adloco_p2p.commands.signing import _leave
+from adloco_p2p.core.model.ledger_entry import Statement
+from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.storage.admission_files import read_statements
 
 PAGE = Path(__file__).parents[2] / "docs" / "json.md"
 
@@ -51,3 +56,14 @@ def test_an_error_is_a_document_too(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert list(document["error"]) == ["code", "problems", "cause", "remedy"]
     words = PAGE.read_text().split("`error`:")[1].split("docs/errors.md")[0]
     assert re.findall(r"`([a-z_]+)`", words)[:4] == list(document["error"])
+
+
+def test_a_statement_of_a_signer_tells_what_was_left_to_the_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = Statement(run=Digest("a" * 64), signer=PeerId("me"), serial=3, action="ban", subject=PeerId("other"), signature="00")
+    signer = SimpleNamespace(workdir=tmp_path)
+    assert _leave(signer, made, what="the ban of other", is_json=True) == 0  # type: ignore[arg-type]
+    document = json.loads(capsys.readouterr().out)
+    assert document.pop("output_version") == OUTPUT_VERSION
+    assert list(document) == re.findall(r"`([a-z_]+)`", rows()["ban"])
+    assert document["action"] == "ban" and document["subject"] == "other" and document["is_running"] is False
+    assert list(read_statements(tmp_path).values()) == [made]

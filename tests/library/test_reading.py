@@ -78,4 +78,4 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_importing_the_package_and_reading_a_run_need_no_torch() -> None:
     code = "import sys, adloco_p2p\nassert len([n for n in sys.modules if n.startswith('adloco_p2p')]) == 1\nadloco_p2p.Run\n"
     check = "assert not {'torch', 'hivemind', 'transformers', 'pandas'} & sys.modules.keys(), sorted(sys.modules)"
-    subprocess.run([sys.executable, "-c", code + check], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code + check], check=True)

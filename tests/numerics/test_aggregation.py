@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from adloco_p2p.numerics.aggregation import robust
@@ -84,22 +84,63 @@ def test_two_are_not_clipped() -> None:
 
 
 def test_robust_by_hand() -> None:
-    """All norms are 5. Cosines to the sum of the others: 19 / (5 sqrt 85), 35 / (5 sqrt 53), 29 / (5 sqrt 65) and
-    -35 / (5 sqrt 193)."""
+    """All norms are 5. Cosines of three to each other: 0.6, 0.96 and 0.8; of the last one to them -0.8, 0 and -0.6. The lower
+    one of two middle ones counts: 0.6, 0.6, 0.8 and -0.6."""
     vectors = np.array([[3, 4], [5, 0], [4, 3], [0, -5]])
     decision = decide(Robust(), vectors)
     assert decision.left_out == (3,)
     assert decision.kept == (0, 1, 2)
-    assert decision.reasons == ("cosine -0.50 to the mean of the others",)
+    assert decision.reasons == ("cosine -0.60 to most others",)
     assert average(decision, vectors) == pytest.approx([4, 7 / 3])
 
 
+def test_two_that_say_the_same_against_the_others_do_not_keep_each_other() -> None:
+    """Six honest hosts have little in common: cosines of 1/5. To the sum of the other seven the cosine of a liar would be 0.2,
+    that of an honest host 0.32, so that the two would keep each other by a comparison with a mean."""
+    vectors = np.zeros((8, 8))
+    vectors[:6, 0] = 1.0
+    vectors[range(6), range(1, 7)] = 2.0
+    vectors[6:, 0] = -0.1
+    vectors[6:, 7] = 2.0
+    assert decide(Robust(), vectors).left_out == (6, 7)
+    sums = vectors.sum(axis=0) - vectors
+    by_mean = [aggregates.cosine(vector, others) for vector, others in zip(vectors, sums, strict=True)]
+    assert min(by_mean[6:]) > 0.1 * sorted(by_mean)[4]
+
+
+def test_near_copies_count_once_by_hand() -> None:
+    """Six of weight 2 at right angles but for a shared direction: distances of 4/5. Two more, of weights 3 and 2, are the first
+    one: the three of them weigh 3, as the heaviest does, and all together 13."""
+    vectors = np.zeros((8, 7))
+    vectors[:, 0] = 1.0
+    vectors[range(6), range(1, 7)] = 2.0
+    vectors[6:, 1] = 2.0
+    weights = [2, 2, 2, 2, 2, 2, 3, 2]
+    parts = [6 / 7, 2, 2, 2, 2, 2, 9 / 7, 6 / 7]
+    assert decide(Robust(), vectors, weights).coefficients == pytest.approx([part / 13 for part in parts])
+    almost = vectors.copy()
+    almost[6, 2] = 0.5  # a distance of 0.024, and 0.1 of 0.8 is tolerated
+    assert decide(Robust(), almost, weights).coefficients[7] == pytest.approx(6 / 7 / 13)
+
+
+def test_hosts_that_are_most_of_the_weight_are_no_copies_of_each_other() -> None:
+    """Five hosts say nearly the same, as they do with large batches; three liars say what they want."""
+    generator = np.random.default_rng(3)
+    vectors = np.concatenate([1 + 0.01 * generator.standard_normal((5, 20)), generator.standard_normal((3, 20))])
+    vectors[5:] += 0.5
+    for liars in (vectors[5:], np.repeat(vectors[5:6], 3, axis=0), -vectors[5:]):
+        decision = decide(Robust(), np.concatenate([vectors[:5], liars]))
+        honest = decision.coefficients[:5]
+        assert max(honest) == pytest.approx(min(honest), rel=0.05)
+        assert sum(honest) >= 5 / 8 * sum(decision.coefficients)
+
+
 def test_the_second_pass_takes_back_whom_the_liars_contradicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Host 3 stands against the mean of all, which two liars pulled; without them it is one of the honest."""
-    vectors = [[4, -1], [3, 0], [3, 0], [1, 2], [-2, -1], [-2, -1]]
-    assert decide(Robust(), vectors).left_out == (4, 5)
+    """Host 4 disagrees with half of the others: an honest host and both liars. Without these it is one of four."""
+    vectors = [[3, 2], [4, 4], [4, -1], [2, 1], [0, 3], [1, -4], [1, -4]]
+    assert decide(Robust(), vectors).left_out == (5, 6)
     monkeypatch.setattr(robust, "PASSES", 1)
-    assert decide(Robust(), vectors).left_out == (3, 4, 5)
+    assert decide(Robust(), vectors).left_out == (4, 5, 6)
 
 
 def test_of_three_nobody_is_left_out() -> None:
@@ -112,7 +153,7 @@ def test_nobody_is_left_out_where_the_hosts_agree_on_nothing() -> None:
 
 def test_half_are_kept_whatever_they_say() -> None:
     """A bar that nobody passes."""
-    decision = decide(Robust(least_cosine=2.0), [[1, 0], [1, 1], [1, 2], [1, 3]])
+    decision = decide(Robust(least_agreement=2.0), [[1, 0], [1, 1], [1, 2], [1, 3]])
     assert len(decision.kept) == 2
 
 
@@ -158,15 +199,16 @@ def test_clip_is_clipping(swarm: tuple[np.ndarray, list[int], list[int]]) -> Non
 
 
 @given(swarms(), st.sampled_from([0.1, 0.3]))
-def test_robust_is_leaving_out(swarm: tuple[np.ndarray, list[int], list[int]], least_cosine: float) -> None:
+def test_robust_is_leaving_out(swarm: tuple[np.ndarray, list[int], list[int]], least_agreement: float) -> None:
     vectors, weights, steps = swarm
-    expected, left_out, margin = aggregates.robust(vectors, weights, steps, least_cosine)
+    expected, left_out, margin = aggregates.robust(vectors, weights, steps, least_agreement)
     assume(margin > 1e-9)
-    decision = decide(Robust(least_cosine=least_cosine), vectors, weights, steps)
+    decision = decide(Robust(least_agreement=least_agreement), vectors, weights, steps)
     assert set(decision.left_out) == left_out
     close(average(decision, vectors), expected, vectors, 1e-12)
 
 
+@settings(max_examples=40)
 @given(swarms())
 def test_the_geometric_median_is_weiszfelds(swarm: tuple[np.ndarray, list[int], list[int]]) -> None:
     vectors, weights, steps = swarm

@@ -1,8 +1,9 @@
 """Flat views of a module's parameters."""
 
+import pytest
 import torch
 
-from adloco_p2p.numerics.layout import flatten, layout_of, unflatten_
+from adloco_p2p.numerics.layout import flatten, gathered, layout_of, scatter_, unflatten_
 
 
 class Tied(torch.nn.Module):
@@ -31,6 +32,16 @@ def test_flatten_and_unflatten_are_inverse() -> None:
     unflatten_(module, numbers)
     assert torch.equal(flatten(module), numbers)
     assert torch.equal(module.head.weight, numbers[:15].view(5, 3))
+
+
+def test_any_list_of_parameters_becomes_a_vector_of_their_values_and_takes_one() -> None:
+    parameters = [torch.nn.Parameter(torch.tensor([[1.0, 2.0]])), torch.nn.Parameter(torch.tensor(3.0, dtype=torch.bfloat16))]
+    vector = gathered(parameters)
+    assert vector.dtype == torch.float32 and vector.tolist() == [1.0, 2.0, 3.0]
+    scatter_(parameters, 2 * vector)
+    assert vector.tolist() == [1.0, 2.0, 3.0] and gathered(parameters).tolist() == [2.0, 4.0, 6.0]
+    with pytest.raises(AssertionError):
+        scatter_(parameters, torch.zeros(4))
 
 
 def test_views_write_through() -> None:

@@ -33,7 +33,7 @@ from adloco_p2p.runtime.node.device_worker import DeviceEffect, DeviceWorker
 from tests.runtime.fakes import CAPACITY, ME, RUN, Calls, FakeAverage, FakeCheckpoints, FakeEngine, FakeNetwork, hashed, rules
 
 ONE, TWO = InstanceId(0), InstanceId(1)
-WAIT_LIMIT_SECONDS = 60.0
+WAIT_LIMIT_SECONDS = 240.0
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,8 @@ from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.in_memory import MemorySwarm
 from adloco_p2p.swarm.transfer.state_transfer import StateFetcher, StateServer
 from adloco_p2p.swarm.transport.gossip import GossipWire
-from tests.swarm.averaging_peers import signing
+from tests.swarm.averaging_peers import LIMITS, TIMEOUT_SECONDS, all_connected, signing
+from tests.swarm.patience import patience
 
 SIZE = 5_000
 RUN = canonical.digest("conformance")
@@ -80,12 +81,15 @@ async def in_memory() -> AsyncIterator[list[Member]]:
 async def on_hivemind() -> AsyncIterator[list[Member]]:
     async with contextlib.AsyncExitStack() as stack:
         members: list[Member] = []
+        p2ps: list[P2P] = []
         known: list[Any] = []
         for _ in range(3):
-            p2p = await P2P.create(initial_peers=known, startup_timeout=60)
+            p2p = await P2P.create(initial_peers=known, startup_timeout=240)
             stack.push_async_callback(p2p.shutdown)
             known += await p2p.get_visible_maddrs()
+            p2ps.append(p2p)
             members.append(await _on_network(p2p, stack, lambda: [member.me for member in members]))
+        await all_connected(p2ps)
         yield members
 
 
@@ -97,7 +101,7 @@ async def _on_network(p2p: P2P, stack: contextlib.AsyncExitStack, roster: Callab
 
     me = PeerId(p2p.peer_id.to_base58())
     wire = GossipWire(p2p, run=RUN, me=me, kinds=MESSAGE_KINDS, on_message=on_message, on_refused=lambda peer, reason: None)
-    averager = Averager(p2p, part_bytes=4096, **signing(p2p))
+    averager = Averager(p2p, part_bytes=4096, limits=LIMITS, **signing(p2p))
     server = StateServer(p2p)
     for service in (wire, averager, server):
         await service.start()
@@ -117,6 +121,12 @@ def _fail(error: BaseException) -> None:
     raise error
 
 
+@pytest.fixture(scope="module", autouse=True)
+def patient() -> Iterator[None]:
+    with patience():
+        yield
+
+
 @pytest.fixture(params=[in_memory, on_hivemind], ids=["memory", "hivemind"])
 def swarm(request: pytest.FixtureRequest) -> Swarm:
     return request.param
@@ -126,7 +136,9 @@ def vector(seed: int) -> torch.Tensor:
     return torch.randn(SIZE, generator=torch.Generator().manual_seed(seed))
 
 
-async def average(members: list[Member], key: Digest, weights: tuple[int, ...], *, timeout_seconds: float = 20.0) -> list[Any]:
+async def average(
+    members: list[Member], key: Digest, weights: tuple[int, ...], *, timeout_seconds: float = TIMEOUT_SECONDS
+) -> list[Any]:
     pairs = tuple((member.me, weight) for member, weight in zip(members, weights, strict=True))
     pairs = tuple(sorted(pairs))
     tasks = [
@@ -146,7 +158,7 @@ async def average(members: list[Member], key: Digest, weights: tuple[int, ...], 
 
 def play(swarm: Swarm, scenario: Callable[[list[Member]], Coroutine[Any, Any, None]]) -> None:
     async def whole() -> None:
-        async with swarm() as members, asyncio.timeout(60):
+        async with swarm() as members:
             await scenario(members)
 
     asyncio.run(whole())
@@ -219,7 +231,7 @@ def test_who_had_no_part_fetches_the_average_by_its_digest(swarm: Swarm) -> None
             digest=results[0].digest,
             contributors=tuple(sorted(holders)),
             from_peers=holders,
-            timeout_seconds=20.0,
+            timeout_seconds=TIMEOUT_SECONDS,
         )
         assert torch.equal(fetched.vector, results[0].vector)
         assert fetched.digest == results[0].digest
@@ -230,7 +242,7 @@ def test_who_had_no_part_fetches_the_average_by_its_digest(swarm: Swarm) -> None
                 digest=canonical.digest("never averaged"),
                 contributors=holders,
                 from_peers=holders,
-                timeout_seconds=5.0,
+                timeout_seconds=TIMEOUT_SECONDS,
             )
 
     play(swarm, scenario)

@@ -16,7 +16,7 @@ from adloco_p2p.training.hosting import Hosting
 from tests.runtime.fakes import hashed
 from tests.training.small_run import ONE, effect, hosting
 
-WAIT_LIMIT_SECONDS = 60.0
+WAIT_LIMIT_SECONDS = 240.0
 BRANCH, OTHER_BRANCH = InstanceId(FIRST_BRANCH_ID + 7), InstanceId(FIRST_BRANCH_ID + 8)
 State = tuple[torch.Tensor, torch.Tensor]
 

@@ -1,11 +1,14 @@
 """The checkers know what a restarted peer knows: they call a lease broken where it is, and nowhere else."""
 
+from dataclasses import replace
+
 import pytest
 
 from adloco_p2p.core.model.ledger_entry import Ballot, Head
 from adloco_p2p.core.model.messages import Heartbeat, Prepare, Promise, Promised
 from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.sim.checkers import BEATS_PER_LIFE, Checkers, Violation
+from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.healing import Healing
 from adloco_p2p.sim.identities import verify
@@ -80,3 +83,23 @@ def test_a_liar_that_restarts_submits_what_its_checkpoint_holds() -> None:
     for seed in range(12):
         faults = Faults(liars=1.0, crashes=3, loss=0.2, faults_end_at=12.0)
         World(seed, peers=4, rounds=6, faults=faults).run()
+
+
+def test_sides_of_a_partition_may_end_with_two_histories_and_hosts_of_one_never_with_two_states(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(1, peers=3, rounds=3, faults=Faults(faults_end_at=0.0))
+    world.run()
+    monkeypatch.setattr(world, "_may_end_apart", lambda finished, ended_at: True)
+    machines = list(world.machines.values())
+    world._check_one_state(machines, world.time)
+    disk = machines[2].disk
+    assert disk.durable is not None
+    disk.states = {key: hashed("another", key) for key in disk.states}
+    with pytest.raises(Violation, match="several plans or states"):
+        world._check_one_state(machines, world.time)
+    disk.durable = replace(disk.durable, plans=(*disk.durable.plans, replace(disk.durable.plans[-1], reason="another")))
+    world._check_one_state(machines, world.time)
+    monkeypatch.setattr(world, "_may_end_apart", lambda finished, ended_at: False)
+    with pytest.raises(Violation, match="several plans or states"):
+        world._check_one_state(machines, world.time)

@@ -1,13 +1,16 @@
 """Liars in averages of a live swarm: what is proven bans them within a few rounds, and no honest peer is ever banned."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.complaints import Complaint
 from adloco_p2p.core.model.ledger_entry import Evidence, LedgerEntry, WrongSum
-from adloco_p2p.core.model.types import Digest, PeerId, roster_of
+from adloco_p2p.core.model.types import Digest, PeerId, Report, roster_of
+from adloco_p2p.core.planning.suspension import suspended
 from adloco_p2p.sim.averaging import Averaging, pledge_of
 from adloco_p2p.sim.device import hashed
 from adloco_p2p.sim.faults import Faults
@@ -28,20 +31,37 @@ class Recorded:
     """A world, the decrees of its ledger by round, and its rosters."""
 
     def __init__(
-        self, seed: int, *, liar: int | None, faults: Faults, returned: Callable[[PeerId, object], object] | None = None
+        self,
+        seed: int,
+        *,
+        liar: int | None,
+        faults: Faults,
+        returned: Callable[[PeerId, object], object] | None = None,
+        complaining: Mapping[int, Callable[[Report], Report]] = MappingProxyType({}),
     ) -> None:
-        """`returned`: what the liar, as a reducer, hands each host in place of an average."""
-        strategies = {} if liar is None else {liar: lambda machine, peer, message: as_it_is(peer, message)}
-        parts = Parts(strategies=strategies, returned={} if liar is None or returned is None else {liar: returned})
+        """`returned`: what the liar, as a reducer, hands each host in place of an average. `complaining`: further liars, and
+        what they make of their reports."""
+        liars = {*complaining, *(() if liar is None else (liar,))}
+        parts = Parts(
+            strategies={number: lambda machine, peer, message: as_it_is(peer, message) for number in liars},
+            returned={} if liar is None or returned is None else {liar: returned},
+            alterations=complaining,
+        )
         self.world = World(seed, peers=PEERS, rounds=ROUNDS, faults=faults, round_seconds=1.2, parts=parts)
         self.banned: dict[PeerId, int] = {}
         self.kinds: set[type] = set()
         self.rosters: dict[int, tuple[PeerId, ...]] = {}
+        self.complaints = 0
+        """That a plan has remembered at the same time, at the most."""
+        self.suspended: set[PeerId] = set()
         note = self.world.checkers.persisting
 
         def persisting(peer: PeerId, record: object) -> None:
             if isinstance(record, LedgerEntry):
                 self.rosters[record.plan.round] = roster_of(record.plan)
+                for item in record.plan.instances:
+                    self.complaints = max(self.complaints, len(item.complaints))
+                    self.suspended |= suspended(item.hosts, record.plan.round)
                 for made in record.value.statements:
                     assert isinstance(made, Evidence)
                     self.kinds.add(type(made))
@@ -136,6 +156,22 @@ def test_checkers_that_accuse_honest_reducers_ban_nobody(seed: int) -> None:
     recorded.world.run()
     assert len(refused) > 30 and all(refused), f"seed {seed}"
     assert recorded.banned == {}, f"seed {seed}"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("seed", range(8))
+def test_a_minority_that_complains_about_an_honest_host_in_every_report_suspends_nobody(seed: int) -> None:
+    """Two of six, and some crash."""
+
+    def complains(report: Report) -> Report:
+        said = Complaint(round=report.round, contributor=0, reducer=0)
+        return replace(report, instances=tuple(replace(item, complaint=said) for item in report.instances))
+
+    faults = Faults(loss=0.02, crashes=2, faults_end_at=10.0)
+    recorded = Recorded(seed, liar=None, faults=faults, complaining={LIAR: complains, LIAR + 1: complains})
+    recorded.world.run()
+    assert recorded.complaints > 0, f"seed {seed}"
+    assert recorded.suspended == set(), f"seed {seed}"
 
 
 @pytest.mark.parametrize("seed", range(5))

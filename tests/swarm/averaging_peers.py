@@ -6,7 +6,7 @@ import hashlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -23,7 +23,19 @@ from adloco_p2p.swarm.allreduce.averager import Averaged, Averager
 from adloco_p2p.swarm.allreduce.topology import AveragingLimits
 from adloco_p2p.swarm.transport.framed_stream import Pacing
 
-LIMITS = AveragingLimits(stall_seconds=2.0, longest_stall_seconds=4.0, connect_seconds=5.0, hello_seconds=1.0)
+LIMITS = AveragingLimits(
+    stall_seconds=60.0,
+    longest_stall_seconds=240.0,
+    connect_seconds=120.0,
+    hello_seconds=120.0,
+    note_seconds=120.0,
+    stranger_seconds=120.0,
+)
+"""On a busy machine honest peers are slow. Where silence or a deadline is tested, the clock is put forward: see `Clock`."""
+TIMEOUT_SECONDS = 240.0
+"""Of an average, and of whatever a test waits for: reached by no honest peer."""
+STEP_SECONDS = 0.5
+"""By which `Peers.let_pass` puts the clock forward: so little that no look at the streams takes it for a suspended process."""
 
 
 def key_of(name: str) -> Digest:
@@ -50,6 +62,31 @@ def vectors_of(num_peers: int, size: int, *, seed: int = 0) -> list[torch.Tensor
     return [torch.randn(size, generator=generator) for _ in range(num_peers)]
 
 
+class Clock(asyncio.SelectorEventLoop):
+    """An event loop whose clock goes on by hand, too."""
+
+    ahead_seconds = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead_seconds
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Bounded by the test's own timeout."""
+    while True:
+        if is_so():
+            return
+        await asyncio.sleep(0.001)
+
+
+async def all_connected(p2ps: Sequence[P2P]) -> None:
+    """A daemon dials the others after it has begun to answer."""
+    for p2p in p2ps:
+        num_seen = 0
+        while num_seen < len(p2ps) - 1:
+            num_seen = len(await p2p.list_peers())
+
+
 @dataclass
 class Peer:
     p2p: P2P
@@ -62,6 +99,10 @@ class Peer:
     @property
     def daemon_pid(self) -> int:
         return self.p2p._child.pid
+
+    def attempt(self, name: str) -> Any:
+        """The one that goes on, if there is one."""
+        return self.averager._attempts.running.get(key_of(name))
 
 
 class Peers:
@@ -82,7 +123,7 @@ class Peers:
         self._paces = paces
         self._part_bytes = part_bytes
         self._limits = limits
-        self._runner = asyncio.Runner()
+        self._runner = asyncio.Runner(loop_factory=Clock)
         self.run = self._runner.run
         self.evidence: list[Evidence] = []
         """What any of them can prove."""
@@ -107,7 +148,7 @@ class Peers:
         self.list: list[Peer] = []
         known: list = []
         for number in range(self._num_peers):
-            p2p = await P2P.create(initial_peers=known, startup_timeout=60)
+            p2p = await P2P.create(initial_peers=known, startup_timeout=240)
             known += await p2p.get_visible_maddrs()
             averager = Averager(
                 p2p,
@@ -119,6 +160,7 @@ class Peers:
             )
             await averager.start()
             self.list.append(Peer(p2p, averager))
+        await all_connected([peer.p2p for peer in self.list])
 
     async def _stop(self) -> None:
         for peer in self.list:
@@ -172,12 +214,13 @@ class Peers:
         weights: tuple[int, ...],
         *,
         who: tuple[int, ...] | None = None,
-        timeout_seconds: float = 20.0,
+        timeout_seconds: float = TIMEOUT_SECONDS,
         shares: tuple[float, ...] | None = None,
         steps: tuple[int, ...] | None = None,
         meanwhile: Callable[[], object] | None = None,
+        **more: Any,
     ) -> list[Averaged | BaseException]:
-        """What each of `who` (all by default) gets; every peer gives its vector."""
+        """What each of `who` (all by default) gets; every peer gives its vector. `more`: of `Averager.average`."""
 
         async def all_of_them() -> list[Averaged | BaseException]:
             tasks = [
@@ -189,6 +232,7 @@ class Peers:
                         timeout_seconds=timeout_seconds,
                         shares=shares,
                         steps=steps,
+                        **more,
                     )
                 )
                 for index in (who or range(len(weights)))
@@ -198,6 +242,35 @@ class Peers:
             return await asyncio.gather(*tasks, return_exceptions=True)
 
         return self.run(all_of_them())
+
+    async def let_pass(self, name: str, until: Callable[[], bool], *, dead: Peer | None = None) -> None:
+        """The clock goes on until it is so, as fast as signs of life of all but the dead one come on the streams of this
+        average: on a slow machine, too, a peer that lives is never silent for long."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Clock)
+        while not until():
+            heard = [
+                stream.last_received
+                for peer in self.list
+                if peer is not dead and (attempt := peer.attempt(name)) is not None
+                for stream in attempt._watch.streams
+                if dead is None or stream.peer != dead.peer_id
+            ]
+            if loop.time() - min(heard, default=loop.time()) < 3.0:
+                loop.ahead_seconds += STEP_SECONDS
+            await asyncio.sleep(0.002)
+
+    async def meet_deadline(self, name: str, who: tuple[int, ...], missing: int) -> None:
+        """Put the clock forward to the deadline as soon as all of `who` know that it is the missing one whom they wait for."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Clock)
+
+        def all_know() -> bool:
+            attempts = [self.list[index].attempt(name) for index in who]
+            return all(attempt is not None and attempt.awaited == {missing} for attempt in attempts)
+
+        await until(all_know)
+        loop.ahead_seconds += TIMEOUT_SECONDS
 
 
 def kill(peer: Peer) -> None:

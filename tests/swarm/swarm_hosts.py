@@ -7,7 +7,7 @@ from pathlib import Path
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
-LOCAL = PeerConfig(host_maddrs=("/ip4/127.0.0.1/tcp/0",))
+LOCAL = PeerConfig(host_maddrs=("/ip4/127.0.0.1/tcp/0",), daemon_start_seconds=240.0)
 
 
 @asynccontextmanager

@@ -184,3 +184,29 @@ def test_a_residual_is_sent_once_where_rounds_run_ahead(moves: list[float]) -> N
     assert of(peer.pseudo_gradient(ONE)) == 1.125
     trains(peer, 2, is_ahead=True)
     assert of(peer.pseudo_gradient(ONE)) == 0.5
+
+
+@pytest.mark.parametrize("overlap", ["none", "delayed", "eager"])
+def test_what_was_averaged_is_written_to_by_nothing_that_comes_later(overlap: str) -> None:
+    """Not even by a void round: members may make parts again from it (`Averager.average`)."""
+    peer = hosting(with_run(outer=replace(NESTEROV, overlap=overlap)))
+    peer.start([ONE])
+    given: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def end(number: int) -> None:
+        averaged = given[number][0]
+        if number == 1:
+            peer.carry_over(ONE, averaged, round=number)
+        else:
+            peer.apply_outer(ONE, averaged.clone(), round=number)
+
+    for number in range(4):
+        is_ahead = overlap != "none" and number > 0
+        assert peer.run_inner(replace(effect(round=number), is_ahead=is_ahead), should_stop=never, on_progress=silent)
+        own = peer.pseudo_gradient(ONE)
+        if is_ahead:
+            end(number - 1)  # the next average begins afterwards
+        given.append((own, own.clone()))
+        if overlap == "none":
+            end(number)
+    assert all(torch.equal(own, as_sent) for own, as_sent in given)

@@ -126,7 +126,7 @@ def test_the_thread_ends_with_its_worker() -> None:
     (thread,) = set(threading.enumerate()) - others
     assert thread.daemon  # one that waits for the network does not keep the process alive
     del worker
-    thread.join(60.0)
+    thread.join(240.0)
     assert not thread.is_alive()
 
 

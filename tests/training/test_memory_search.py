@@ -58,6 +58,7 @@ def test_a_budget_too_small_for_one_sample_names_the_setting() -> None:
         cpu_limit(200_000)
 
 
+@pytest.mark.usefixtures("new_objects")
 def test_counting_what_autograd_saves_does_not_hold_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two samples' activations at once were the largest peak of a peer's life."""
     counted = shell()

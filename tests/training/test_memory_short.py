@@ -1,20 +1,28 @@
-"""A device whose memory runs out where instances are made or compared: the others wait on the host, and no value changes."""
+"""A device whose memory runs out anywhere but in a forward pass: other instances wait on the host, and no value changes.
+
+`test_inner_loop.py` has the forward pass, where the micro-batch becomes smaller.
+"""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
+from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.types import Fork, Merge
 from adloco_p2p.errors import DeviceError
+from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.training import hosting as hosting_module
+from adloco_p2p.training import shell as shell_module
 from adloco_p2p.training.hosting import Hosting
+from adloco_p2p.training.inner_optimizer import _Stepped
 from adloco_p2p.training.instance import Instance
-from tests.training.small_run import ONE, THREE, TWO, effect, hosting, never, silent, train_round
+from tests.training.small_run import ONE, RUN, THREE, TWO, effect, hosting, never, silent, train_round, with_run
 
 
-def trained() -> Hosting:
-    peer = hosting()
+def trained(run: RunConfig = RUN) -> Hosting:
+    peer = hosting(run)
     peer.start([ONE, TWO])
     for instance in (ONE, TWO):
         train_round(peer, effect(instance))
@@ -81,3 +89,91 @@ def test_a_device_that_holds_not_even_one_says_so(monkeypatch: pytest.MonkeyPatc
         peer.evaluate(ONE)
     monkeypatch.undo()
     assert peer.run_inner(effect(ONE, 1), should_stop=never, on_progress=silent) is not None  # and it goes on
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(Batch, "to"), (_Stepped, "step"), (hosting_module, "inner_optimizer")],
+    ids=["rows", "step", "state of the optimizer"],
+)
+def test_inner_steps_make_room_and_change_nothing(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+    plain, short = trained(), trained()
+    for peer in (plain, short):
+        peer._instances[ONE].leave_device()
+        with monkeypatch.context() as patch:
+            if peer is short:
+                patch.setattr(owner, name, failing(getattr(owner, name), lambda: TWO in on_device(short)))
+            train_round(peer, effect(ONE, 1))
+    assert on_device(short) == [ONE] and on_device(plain) == [ONE, TWO]
+    assert_equal(plain, short)
+
+
+def test_where_a_step_does_not_fit_at_all_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = trained()
+    monkeypatch.setattr(_Stepped, "step", failing(_Stepped.step, lambda: True))
+    with pytest.raises(DeviceError, match="a step of the inner optimizer"):
+        peer.run_inner(effect(ONE, 1), should_stop=never, on_progress=silent)
+
+
+@pytest.mark.parametrize("kind", ["muon", "adamw8bit"])
+def test_a_step_whose_room_is_missing_has_changed_nothing(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A second try must not step twice what came before the place where the memory ended."""
+    if kind == "adamw8bit":
+        pytest.importorskip("torchao")
+    plain, short = (trained(with_run(inner=replace(RUN.inner, kind=kind))) for _ in range(2))
+    empty, failures = torch.empty, iter([True, False, True])
+
+    def rarely(*size: object, **details: object) -> torch.Tensor:
+        if size[0] == short._instances[ONE].optimizer._scratch_bytes and next(failures, False):  # type: ignore[attr-defined]
+            raise torch.OutOfMemoryError
+        return empty(*size, **details)  # type: ignore[call-overload, no-any-return]
+
+    train_round(plain, effect(ONE, 1))
+    monkeypatch.setattr(torch, "empty", rarely)
+    train_round(short, effect(ONE, 1))
+    assert not [*failures], "every failure came"
+    assert_equal(plain, short)
+
+
+def test_one_sample_is_trained_without_the_statistics_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested = with_run(batch=replace(RUN.batch, test="norm"))
+    plain, short = hosting(replace(tested, batch=replace(RUN.batch, test="constant"))), hosting(tested)
+    assert short._run.batch.is_tested and not plain._run.batch.is_tested
+    monkeypatch.setattr(shell_module, "half_products", failing(shell_module.half_products, lambda: True))
+    for peer in (plain, short):
+        peer.start([ONE])
+        result = peer.run_inner(effect(ONE, micro=1), should_stop=never, on_progress=silent)
+        assert result is not None and result.half_batch is None
+    assert torch.equal(plain.pseudo_gradient(ONE), short.pseudo_gradient(ONE))
+
+
+def test_what_waits_on_the_host_is_saved_and_reset_there() -> None:
+    plain, short = trained(), trained()
+    short._instances[TWO].leave_device()
+    assert_equal(plain, short)
+    for peer in (plain, short):
+        peer._instances[TWO].forget_moments()
+        peer.discard(TWO)
+    assert_equal(plain, short)
+    assert on_device(short) == [ONE]
+    for peer in (plain, short):
+        train_round(peer, effect(TWO, 1))
+    assert_equal(plain, short)
+
+
+def test_a_snapshot_is_restored_where_the_others_leave_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, short = trained(), trained()
+    saved = plain.snapshot(TWO)
+    plain.restore(TWO, *saved)
+    make = failing(hosting_module.inner_optimizer, lambda: ONE in on_device(short))
+    monkeypatch.setattr(hosting_module, "inner_optimizer", make)
+    short.restore(TWO, *saved)
+    assert on_device(short) == [TWO]
+    monkeypatch.undo()
+    assert_equal(plain, short)
+
+
+def assert_equal(plain: Hosting, short: Hosting) -> None:
+    for instance in (ONE, TWO):
+        (expected, counters), (found, counters_found) = plain.snapshot(instance), short.snapshot(instance)
+        assert all(torch.equal(expected[name], found[name]) for name in expected) and counters == counters_found

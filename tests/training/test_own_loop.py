@@ -12,8 +12,9 @@ import torch
 from adloco_p2p.config.load import load_run_settings
 from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.numerics.layout import gathered
 from adloco_p2p.training.model import check_no_program
-from adloco_p2p.training.own_loop import OwnLoop, gathered, layout_digest
+from adloco_p2p.training.own_loop import OwnLoop, layout_digest
 from tests.training.small_run import ME, ONE, effect
 
 RUN = load_run_settings(
@@ -54,6 +55,16 @@ class Meeting:
                 parameter.sub_(value)
         self.engine.count(samples=samples, tokens=samples, loss=torch.tensor(loss))
 
+    def train_round(self, number: int, value: float = 0.1) -> InnerResult:
+        """A whole round of such steps."""
+        result = self.run_inner(number)
+        assert self.engine.wait() and self.engine.round == number
+        for _ in range(STEPS):
+            self.train(value)
+        done = result.result(240)
+        assert done is not None
+        return done
+
 
 @contextmanager
 def meeting(*, evaluate: bool = False) -> Iterator[Meeting]:
@@ -68,12 +79,7 @@ def meeting(*, evaluate: bool = False) -> Iterator[Meeting]:
 def test_a_round_of_the_program_is_one_outer_step() -> None:
     """Nesterov by hand: buf = Delta, x = x - 0.5 (Delta + 0.5 Delta) at first; then buf = 0.5 buf + Delta."""
     with meeting() as made:
-        result = made.run_inner(0)
-        assert made.engine.wait() and made.engine.round == 0
-        for _ in range(STEPS):
-            made.train(0.1)
-        done = result.result(30)
-        assert done is not None
+        done = made.train_round(0)
         assert (done.samples, done.inner_steps, done.batch_samples, done.loss) == (12, 3, 4, 2.0)
         delta = made.engine.pseudo_gradient(ONE)
         assert delta.tolist() == pytest.approx([0.3, 0.3, 0.3])
@@ -91,7 +97,7 @@ def test_the_mean_loss_is_weighted_by_samples() -> None:
         made.train(0.1, loss=1.0, samples=1)
         made.train(0.1, loss=1.0, samples=1)
         made.train(0.1, loss=4.0, samples=4)
-        done = result.result(30)
+        done = result.result(240)
         assert done is not None and done.loss == pytest.approx(18 / 6) and done.samples == 6
 
 
@@ -102,18 +108,14 @@ def test_fewer_steps_are_a_smaller_contribution_and_none_are_none() -> None:
         assert not made.engine.finish_early()
         made.train(0.1)
         assert made.engine.finish_early() and not made.engine.finish_early()
-        done = result.result(30)
+        done = result.result(240)
         assert done is not None and (done.inner_steps, done.samples) == (1, 4)
         assert made.engine.pseudo_gradient(ONE).tolist() == pytest.approx([0.1, 0.1, 0.1])
 
 
 def test_after_a_void_round_the_program_goes_on_from_where_it_is() -> None:
     with meeting() as made:
-        result = made.run_inner(0)
-        made.engine.wait()
-        for _ in range(STEPS):
-            made.train(0.1)
-        result.result(30)
+        made.train_round(0)
         made.engine.carry_over(ONE, made.engine.pseudo_gradient(ONE), round=0)
         made.run_inner(1)
         made.engine.wait()
@@ -125,17 +127,12 @@ def test_a_node_that_stops_does_not_wait_for_the_program() -> None:
         result = made.run_inner(0)
         made.engine.wait()
         made.is_stopped.set()
-        assert result.result(30) is None
+        assert result.result(240) is None
 
 
 def test_parameters_that_are_not_finite_have_diverged() -> None:
     with meeting() as made:
-        result = made.run_inner(0)
-        made.engine.wait()
-        for _ in range(STEPS):
-            made.train(math.inf)
-        done = result.result(30)
-        assert done is not None and done.has_diverged
+        assert made.train_round(0, math.inf).has_diverged
 
 
 def test_the_program_evaluates_the_outer_parameters_in_its_own_thread() -> None:
@@ -145,7 +142,7 @@ def test_the_program_evaluates_the_outer_parameters_in_its_own_thread() -> None:
         with torch.no_grad():
             made.parameters[0].zero_()
         made.engine.wait()
-        assert loss.result(30) == pytest.approx(6.0) and made.evaluated_in == [threading.current_thread()]
+        assert loss.result(240) == pytest.approx(6.0) and made.evaluated_in == [threading.current_thread()]
 
 
 def test_without_a_function_nothing_is_evaluated() -> None:
@@ -177,11 +174,7 @@ def test_a_round_that_does_not_begin_in_time_is_a_timeout() -> None:
 
 def test_a_snapshot_resumes_at_the_boundary() -> None:
     with meeting() as made:
-        result = made.run_inner(0)
-        made.engine.wait()
-        for _ in range(STEPS):
-            made.train(0.1)
-        result.result(30)
+        made.train_round(0)
         made.engine.apply_outer(ONE, made.engine.pseudo_gradient(ONE), round=0)
         tensors, meta = made.engine.snapshot(ONE)
         again = OwnLoop(RUN, ME, [torch.nn.Parameter(torch.zeros(1, 2)), torch.nn.Parameter(torch.zeros(1))], evaluate=None)

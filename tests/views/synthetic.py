@@ -5,6 +5,7 @@ peer falls silent and comes back. Pure arithmetic, so the same events every time
 import json
 import math
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
 from adloco_p2p.core.model.telemetry import Stamped
@@ -81,9 +82,14 @@ def made_loss(round_: int, instance: int, *, heldout: bool) -> float:
     return 1.35 + 4.2 * math.exp(-round_ / 6) + spread + (0.05 if heldout else wobble)
 
 
+@cache
+def samples_of(round_: int) -> int:
+    """Given out by the plan of the round."""
+    return sum(batch(round_, instance)[1] * STEPS for instance in live(round_))
+
+
 def samples_before(round_: int) -> int:
-    """Given out by the plans of the rounds before."""
-    return sum(batch(before, instance)[1] * STEPS for before in range(round_) for instance in live(before))
+    return sum(map(samples_of, range(round_)))
 
 
 def events(rounds: int = 24, *, with_heldout: bool = True, samples: int | None = None) -> list[Made]:

@@ -86,7 +86,7 @@ def test_names_in_the_file_are_those_of_the_classes() -> None:
 
 
 @pytest.mark.parametrize("name", EVENTS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_every_event_comes_back_from_its_line(name: str, data: st.DataObject) -> None:
     event = Stamped(time=1.5, event=data.draw(st.builds(EVENTS[name])))

@@ -332,7 +332,7 @@ class Consensus:
         head = self.ledger.head
         is_member = sender in self.slot.roster
         for statement in message.statements:
-            self._context.statements.note(statement, self.ledger)
+            self._context.statements.hear(statement, self.ledger, sender=sender, is_member=is_member)
         if is_member:
             self._emergency.note_head(sender, message.head.digest, now)
         if message.head.digest == head.digest:

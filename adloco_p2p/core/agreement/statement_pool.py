@@ -1,15 +1,21 @@
 """Signers' statements, and evidence, on their way into the ledger: every peer passes them on until a plan carries them."""
 
+from collections import Counter
+
 from adloco_p2p.core.ledger.admission import in_order
 from adloco_p2p.core.ledger.desk import Desk
 from adloco_p2p.core.ledger.evidence import standing_problem
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import MAX_STATEMENTS, Decree, Evidence, Verify
+from adloco_p2p.core.model.ledger_entry import MAX_STATEMENTS, NOBODY, Decree, Evidence, Verify
 from adloco_p2p.core.model.types import Digest, PeerId
 
 MAX_PENDING = 32
 """Statements of one signer that wait for a plan: no signer takes the place of another."""
+
+
+MAX_FALSE = 2
+"""Evidence of one sender that is refused per plan, after its arithmetic; more of that sender waits for the next plan."""
 
 
 class StatementPool:
@@ -18,9 +24,27 @@ class StatementPool:
     def __init__(self, verify: Verify) -> None:
         self._verify = verify
         self._pending: dict[Digest, Decree] = {}
+        self._false: Counter[PeerId] = Counter()
+        """Evidence that was refused since the newest plan, by the member that sent it; all strangers are NOBODY."""
+        self._judged_at = 0
+        """Length of the ledger then."""
+
+    def hear(self, decree: Decree, ledger: Ledger, *, sender: PeerId, is_member: bool) -> str:
+        """`note` what a peer passed on. Sums that are made again take milliseconds, so false evidence of one sender, and that
+        of all strangers together, is bounded before them."""
+        if not isinstance(decree, Evidence):
+            return self.note(decree, ledger)
+        if len(ledger.digests) != self._judged_at:
+            self._false, self._judged_at = Counter(), len(ledger.digests)
+        source = sender if is_member else NOBODY
+        if self._false[source] >= MAX_FALSE:
+            return f"{MAX_FALSE} pieces of evidence from there were refused since the last plan"
+        wrong = self.note(decree, ledger)
+        self._false[source] += bool(wrong) and not standing_problem(decree, ledger)
+        return wrong
 
     def note(self, decree: Decree, ledger: Ledger) -> str:
-        """Keep it, whichever peer passed it on, until the ledger has it. Why it cannot stand there; empty where it can."""
+        """Keep it until the ledger has it. Why it cannot stand there; empty where it can."""
         digest = canonical.digest_once(decree)
         if digest in self._pending or (isinstance(decree, Evidence) and self._is_accused(decree)):
             return ""

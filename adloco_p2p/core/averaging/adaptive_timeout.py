@@ -11,6 +11,9 @@ FACTOR = 3.0
 """Slowness does not explain an attempt this many times longer than the longest one that counts."""
 SHORTEST_SECONDS = 5.0
 """Scheduling, garbage collection and a lost packet together may take this long on a healthy peer."""
+SPREAD = 0.5
+"""Of the expected computing time: healthy hosts begin an attempt so far apart. Plans estimate from earlier rounds, and this
+time a machine may be a fifth faster, another one a fifth slower."""
 UNKNOWN_SECONDS = 60.0
 """Allowance on top of the expected computing time before the first observed attempt."""
 LONGEST_EXTRA_SECONDS = 30.0
@@ -45,4 +48,4 @@ class AdaptiveTimeout:
         """In seconds. `expected_seconds`: computing time of the slowest host, as the plan estimates it."""
         if not self.waits:
             return UNKNOWN_SECONDS + FACTOR * expected_seconds
-        return SHORTEST_SECONDS + FACTOR * max(self.waits)
+        return SHORTEST_SECONDS + max(FACTOR * max(self.waits), SPREAD * expected_seconds)

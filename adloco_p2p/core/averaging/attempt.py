@@ -9,6 +9,7 @@ from adloco_p2p.core.averaging.contribution_weights import contribution_weights
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.averaging.reduction_shares import reduction_shares
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.complaints import may_reduce
 from adloco_p2p.core.model.events import Average
 from adloco_p2p.core.model.messages import AttemptStart
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, RoundPlan
@@ -106,7 +107,8 @@ class Attempts:
         uplinks = [roster[peer].capacity.upload_bytes_per_second if peer in roster else 0.0 for peer in attempt.members]
         reachable = [peer not in roster or roster[peer].capacity.is_reachable for peer in attempt.members]
         served = [peer not in roster or not roster[peer].probation for peer in attempt.members]
-        reducers = [takes and has_served for takes, has_served in zip(reachable, served, strict=True)]
+        allowed = [may_reduce(suspended_until=shares[peer].suspended_until, round=self._plan.round) for peer in attempt.members]
+        reducers = [all(facts) for facts in zip(reachable, served, allowed, strict=True)]
         return Average(
             instance=self._instance,
             round=self._plan.round,
@@ -118,7 +120,12 @@ class Attempts:
             timeout_seconds=self._timeout_seconds(uplinks),
             shares=reduction_shares(uplinks, reducers if any(reducers) else reachable),
             is_strict=self._plan.round < self._plan.instance(self._instance).strict_before,
+            inspected=self._inspected(),
         )
+
+    def _inspected(self) -> tuple[PeerId, ...]:
+        named = {complaint.reducer for complaint in self._plan.instance(self._instance).complaints}
+        return tuple(peer for peer in self.current.members if peer in named)
 
     def _timeout_seconds(self, uplinks: Sequence[float]) -> float:
         expected = self._plan.expected_seconds

@@ -61,11 +61,10 @@ class AttemptPhase:
 
     def ask_for_result(self, now: float) -> list[Effect]:
         """Hosts that hold an average answer with their votes, those that do not contribute with their refusal; all learn that
-        this one does not contribute. Two messages, because a refusal is answered by none that refuses, too."""
+        this one does not contribute."""
         at = self._at
         at.next_deadline = now + RESEND_SECONDS
-        refusal = at.report_failure(0, (at.me,)) if at.me in at.contributors else []
-        return [*refusal, *at.report_failure(0, ())]
+        return at.report_failure(0, (at.me,) if at.me in at.contributors else (), is_question=True)
 
     def wait_for_others(self, now: float) -> None:
         """An attempt without this host runs. Its leader may be cut off, so the wait ends."""

@@ -187,7 +187,7 @@ class RoundState:
 
     @property
     def _present(self) -> tuple[PeerId, ...]:
-        """Of a void round: the hosts that were there. A late one was not, whatever it thinks of itself."""
+        """Of a void round: the hosts that were there. A late one was not, though it is a contributor by the plan."""
         return tuple(peer for peer in self.hosts.present if peer != self.me or self.is_contributor)
 
     def totals(self) -> Totals:
@@ -219,8 +219,11 @@ class RoundState:
     def send_all(self, message: AveragingMessage) -> list[Effect]:
         return [Send(peer=share.peer, message=message) for share in self.instance_plan.hosts if share.peer != self.me]
 
-    def report_failure(self, attempt: int, suspects: tuple[PeerId, ...]) -> list[Effect]:
-        return self.send_all(AttemptFailed(instance=self.instance, round=self.round, attempt=attempt, suspects=suspects))
+    def report_failure(self, attempt: int, suspects: tuple[PeerId, ...], *, is_question: bool = False) -> list[Effect]:
+        failed = AttemptFailed(
+            instance=self.instance, round=self.round, attempt=attempt, suspects=suspects, is_question=is_question
+        )
+        return self.send_all(failed)
 
     def failure_log(self, attempt: int, reason: str) -> telemetry.AverageFailed:
         return telemetry.AverageFailed(round=self.round, instance=self.instance, attempt=attempt, reason=reason)

@@ -18,6 +18,8 @@ class Desk:
         self._verify = verify
         self._signers = parent.signers
         self._num_changes = len(parent.course.changes)
+        self._banned = set(ledger.admissions.bans())
+        """With what was let through before."""
         self._has_wrong_sum = False
 
     def problem(self, decree: Decree) -> str:
@@ -30,12 +32,18 @@ class Desk:
             return f"the statement `{decree.action}`{about} {wrong}"
         self._signers = signers_after(self._signers, [decree])
         self._num_changes += decree.action == "change"
+        if decree.action == "ban":
+            self._banned.add(decree.subject)
+        elif decree.action == "unban":
+            self._banned.discard(decree.subject)
         return ""
 
     def _problem_of_evidence(self, evidence: Evidence) -> str:
         if isinstance(evidence, WrongSum) and self._has_wrong_sum:
             return f"the evidence about {evidence.subject} is the second wrong sum; a plan carries one, for its size"
         wrong = evidence_problem(evidence, self._ledger, self._verify)
+        if not wrong:
+            self._banned.add(evidence.subject)
         self._has_wrong_sum = self._has_wrong_sum or (isinstance(evidence, WrongSum) and not wrong)
         return wrong
 
@@ -44,11 +52,15 @@ class Desk:
             return "is not by a signer of this run"
         if statement.action == "ban" and statement.subject in self._signers:
             return "is about a signer"
+        if statement.action == "unban" and statement.subject == statement.signer:
+            return "is about its own signer; another signer can lift a ban by evidence"
+        if statement.action == "add_signer" and statement.signer in self._banned:
+            return "is by a signer that is banned; another signer can add one"
         if (statement.action == "change") != (statement.settings is not None):
             return "has settings that do not belong to it, or none"
         if statement.action == "change" and self._num_changes >= MAX_CHANGES:
             return f"is one of more than {MAX_CHANGES} changes that wait for their rounds"
-        wrong = change_problem(statement, signers=self._signers, banned=self._ledger.admissions.bans())
+        wrong = change_problem(statement, signers=self._signers, banned=self._banned)
         if wrong:
             return wrong
         if self._ledger.admissions.has(statement):

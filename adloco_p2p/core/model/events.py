@@ -6,7 +6,11 @@ before the next begins, so Persist before Send is a guarantee. Long ones are han
 
 from dataclasses import dataclass, field, fields
 
+from adloco_p2p.core.model.averages import Average as Average
+from adloco_p2p.core.model.averages import CancelAverage as CancelAverage
+from adloco_p2p.core.model.averages import RepairAverage as RepairAverage
 from adloco_p2p.core.model.commands import Command
+from adloco_p2p.core.model.complaints import PartNotShown as PartNotShown
 from adloco_p2p.core.model.ledger_entry import Decree, Reorg
 from adloco_p2p.core.model.messages import JournalRecord, WireMessage
 from adloco_p2p.core.model.task_scores import ScoreTasks, TasksScored
@@ -282,6 +286,7 @@ Event = (
     | Commanded
     | StateServed
     | TasksScored
+    | PartNotShown
     | PeerGone
     | PeerBack
 )
@@ -355,52 +360,6 @@ class RunInner:
     is_ahead: bool = False
     """The outer step of the round before is still to come, and leaves the local parameters alone."""
     epoch: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Average:
-    """Average the pseudo-gradient over the named peers into a scratch buffer. Weights are samples."""
-
-    instance: InstanceId
-    round: int
-    attempt: int
-    key: Digest
-    """Digest of run, instance, round, plan, attempt and members: peers that disagree cannot meet."""
-    plan: Digest
-    """Of the round."""
-    weights: tuple[tuple[PeerId, int], ...]
-    """Sorted by peer; every weight is positive."""
-    steps: tuple[int, ...]
-    """Inner steps that the plan gave each of them."""
-    timeout_seconds: float
-    shares: tuple[float, ...] = ()
-    """How much of the vector each of them reduces; empty: equally much."""
-    is_strict: bool = False
-    """By the stricter rule instead of the run's."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelAverage:
-    """Give the attempt, or the repair of it, up; its end is not reported."""
-
-    instance: InstanceId
-    round: int
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepairAverage:
-    """Fetch the committed average, which others hold, into the scratch buffer; ends like an `Average`."""
-
-    instance: InstanceId
-    round: int
-    attempt: int
-    key: Digest
-    """Key of the attempt that made it."""
-    digest: Digest
-    contributors: tuple[PeerId, ...]
-    from_peers: tuple[PeerId, ...]
-    timeout_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -252,6 +252,8 @@ class AttemptFailed:
     round: Count
     attempt: Count
     suspects: Members
+    is_question: bool = False
+    """The sender waits for an average of others: a receiver answers with its vote, or with its own refusal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,17 @@ def drawn_parts(secret: bytes, others: Sequence[int], *, rate: float, num_parts:
     return tuple(sorted(ranked[:count]))
 
 
+MOST_INSPECTED = 2
+"""Reducers of which a member makes one more part again, of those that complaints name: false ones buy no more work."""
+
+
+def inspected_parts(secret: bytes, shards: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """One part of each of up to MOST_INSPECTED reducers, ascending. `shards`: the parts of those that complaints name."""
+    ranked = sorted((shard for shard in shards if shard), key=lambda shard: _unit(secret, f"shard {shard[0]}"))
+    chosen = [min(shard, key=lambda part: _unit(secret, f"inspected {part}")) for shard in ranked[:MOST_INSPECTED]]
+    return tuple(sorted(chosen))
+
+
 def _unit(secret: bytes, word: str) -> float:
     """Uniform in [0, 1)."""
     return int.from_bytes(hashlib.sha256(secret + word.encode("ascii")).digest()[:6], "little") / 2**48

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.complaints import Complaint, PartNotShown
 from adloco_p2p.core.model.ledger_entry import SignedReport
-from adloco_p2p.core.model.types import InstanceId, InstancePlan, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.types import InstanceId, InstancePlan, InstanceReport, PeerId, Report, RoundPlan
 
 MAX_REPORT_BYTES = 8 << 10
 """Canonical bytes of a report without its signature, of a peer that hosts up to INSTANCES_INCLUDED instances."""
@@ -32,6 +33,14 @@ def bits_of(named: Iterable[PeerId], hosts: Sequence[PeerId]) -> int:
 def named_by(bits: int, plan: InstancePlan) -> tuple[PeerId, ...]:
     """The hosts of the plan whose bits are set, sorted. A bit beyond the last host names no peer."""
     return tuple(share.peer for place, share in enumerate(plan.hosts) if bits >> place & 1)
+
+
+def complaint_of(event: PartNotShown, plan: InstancePlan) -> Complaint | None:
+    """As the report on the plan's round has it; None where one of the two hosts is none of the plan."""
+    places = {share.peer: place for place, share in enumerate(plan.hosts)}
+    if event.contributor not in places or event.reducer not in places:
+        return None
+    return Complaint(round=event.round, contributor=places[event.contributor], reducer=places[event.reducer])
 
 
 # --- size ------------------------------------------------------------------------------------------------------------
@@ -82,4 +91,10 @@ def usable(reports: Iterable[SignedReport], reported: RoundPlan) -> list[SignedR
 
 
 def _names_hosts_only(report: Report, num_hosts: Mapping[InstanceId, int]) -> bool:
-    return all(item.contributors.bit_length() <= num_hosts.get(item.instance, 0) for item in report.instances)
+    return all(_last_place(item) < num_hosts.get(item.instance, 0) for item in report.instances)
+
+
+def _last_place(item: InstanceReport) -> int:
+    """Of the hosts that it names; -1 where it names none."""
+    said = item.complaint
+    return max(item.contributors.bit_length() - 1, -1 if said is None else max(said.contributor, said.reducer))

@@ -21,6 +21,8 @@ Count = Annotated[int, Ge(0), Le(LARGEST_COUNT)]
 PositiveCount = Annotated[int, Ge(1), Le(LARGEST_COUNT)]
 """In what others send: so much that sums of them can still be written. Settings have `NaturalInt` and `PositiveInt`."""
 Text = Annotated[str, MaxLen(400)]
+MAX_HOSTS = 256
+"""Hosts of one instance that a plan may name."""
 LARGEST_SCALAR = 1e30
 NonNegative = Annotated[float, Ge(0), Le(LARGEST_SCALAR)]
 Finite = Annotated[float, Ge(-LARGEST_SCALAR), Le(LARGEST_SCALAR)]

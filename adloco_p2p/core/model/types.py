@@ -12,8 +12,12 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen
 
+from adloco_p2p.core.model.complaints import Complaint, KnownComplaint, Place
+from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics as HalfBatchStatistics
+from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics as PseudoGradientStatistics
 from adloco_p2p.core.model.scalars import LARGEST_COUNT as LARGEST_COUNT
 from adloco_p2p.core.model.scalars import LARGEST_SCALAR as LARGEST_SCALAR
+from adloco_p2p.core.model.scalars import MAX_HOSTS as MAX_HOSTS
 from adloco_p2p.core.model.scalars import Count as Count
 from adloco_p2p.core.model.scalars import Digest as Digest
 from adloco_p2p.core.model.scalars import Finite as Finite
@@ -27,8 +31,6 @@ from adloco_p2p.core.model.scalars import is_digest as is_digest
 from adloco_p2p.core.model.scalars import within_scalars as within_scalars
 from adloco_p2p.core.model.task_scores import TaskClaim
 
-MAX_HOSTS = 256
-"""Hosts of one instance that a plan may name."""
 MAX_ROSTER = 4096
 """Peers that a plan may count."""
 MAX_SIGNERS = 16
@@ -47,6 +49,8 @@ MAX_BRANCHES = 64
 """States of lost histories that a report or a plan may name."""
 MAX_BALLOT_JUMP = 1 << 20
 """No honest peer is so many attempts ahead of others; a larger step would exhaust the numbers that others can use."""
+MAX_COMPLAINTS = 16 * MAX_HOSTS
+"""Of the hosts of one instance, one per host and round, that a plan remembers."""
 MAX_HISTORY = 32
 """Rounds of statistics that a plan carries per instance."""
 
@@ -60,37 +64,6 @@ SwitchMode = Literal["single", "capped", "accumulate"]
 
 
 # --- measured: the report of a host about one round -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HalfBatchStatistics:
-    """Gradient noise measured inside one host, from two halves of an inner step's batch (method section 4.2), averaged
-    over the `num_steps` inner steps that were measured. `batch_samples` is this host's batch per inner step."""
-
-    num_steps: PositiveCount
-    batch_samples: PositiveCount
-    covariance_trace: Finite
-    """Unbiased estimate of the trace of the per-sample gradient covariance."""
-    true_sqnorm: Finite
-    """Unbiased estimate of the squared norm of the true gradient; may be negative."""
-    mean_sqnorm: NonNegative
-    """Squared norm of the batch gradient (biased upwards by the noise)."""
-    inner_variance: NonNegative
-    """Per-sample variance of the inner product with the batch gradient."""
-    orthogonal_trace: NonNegative
-    """Per-sample trace of the covariance orthogonal to the batch gradient."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PseudoGradientStatistics:
-    """Three scalars of one host about the vector it transmitted and the average it received (method section 4.3)."""
-
-    own_sqnorm: NonNegative
-    """norm2(Delta_m) of the transmitted vector."""
-    inner_product: Finite
-    """<Delta_m, Delta>."""
-    averaged_sqnorm: NonNegative
-    """norm2(Delta) of the committed average."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +104,8 @@ class InstanceReport:
     samples are 0."""
     step: StepLosses | None = None
     """Of a host that was drawn to measure the outer step."""
+    complaint: Complaint | None = None
+    """Of a host that could not make a part again since its last report; the last one."""
     pseudo_gradient: PseudoGradientStatistics | None
     half_batch: HalfBatchStatistics | None
     digest: HexDigest
@@ -252,7 +227,11 @@ class HostShare:
     """Rounds running in which it had work and was in no committed average, as far as reports show."""
     works_from: Count = 0
     """It has work from this round on; a later round than the plan's: not yet."""
-    place_before: Annotated[int, Ge(0), Lt(MAX_HOSTS)] | None = None
+    suspensions: Count = 0
+    """How often it was suspended, ..."""
+    suspended_until: Count = 0
+    """... and, the last time, until when: it has no work before this round."""
+    place_before: Place | None = None
     """Its place among the instance's hosts in the plan before; none where it was not there. Reports on that plan, from which
     the next one is made, name hosts by these places."""
 
@@ -303,6 +282,8 @@ class InstancePlan:
     """Before the round the hosts go back to this state, the one before round `round - 2`."""
     strict_before: Count = 0
     """Rounds before this one are averaged by the stricter rule."""
+    complaints: Annotated[tuple[KnownComplaint, ...], MaxLen(MAX_COMPLAINTS)] = ()
+    """Those that count, oldest first; see `core/planning/suspension.py`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import DiscardRound, Effect, Evaluated, OuterApplied, StepMeasured
 from adloco_p2p.core.model.ledger_entry import Reorg
-from adloco_p2p.core.model.types import FIRST_BRANCH_ID, ROUNDS_KEPT, InstanceId, RoundPlan
+from adloco_p2p.core.model.types import FIRST_BRANCH_ID, ROUNDS_KEPT, Digest, InstanceId, InstanceReport, RoundPlan
 from adloco_p2p.core.peer.fetching import Fetching
 from adloco_p2p.core.peer.saving import Checkpoints
 from adloco_p2p.core.peer.state import PeerState
@@ -150,7 +150,7 @@ class CatchingUp:
             item.instance: item.state_digest or self._book.reported_state(item.instance, number, self._state.gone)
             for item in plan.instances
         }
-        states = {item.instance: item.state_digest for item in own.instances}
+        states = {item.instance: self._state_after(number, item) for item in own.instances}
         differing = [i for i, state in states.items() if agreed.get(i) not in (None, state)]
         effects: list[Effect] = []
         for instance in differing:
@@ -160,6 +160,12 @@ class CatchingUp:
             agreeing = [instance for instance, state in states.items() if agreed.get(instance) == state]
             effects += self._fast_forward(max(plan.round - 1, self._state.opened), agreeing=agreeing)
         return effects
+
+    def _state_after(self, number: int, reported: InstanceReport) -> Digest:
+        """What this peer has: it may have gone through the round once more, from the others' state, since it reported it."""
+        outer = self._state.rounds.get((number, reported.instance))
+        applied = outer.applied if outer is not None and outer.is_done else None
+        return applied.state_digest if applied is not None else reported.state_digest
 
     @property
     def _patience_seconds(self) -> float:

@@ -195,8 +195,7 @@ class Fetching:
             return []
         item = next((item for item in plan.instances if item.instance == message.instance), None)
         shares = {share.peer: share.samples for share in item.hosts} if item is not None else {}
-        is_answer = message.is_answer if isinstance(message, AverageDigest) else sender in getattr(message, "suspects", ())
-        if is_answer or sender not in shares or not shares.get(self._state.me, 0):
+        if _asks_nothing(sender, message) or sender not in shares or not shares.get(self._state.me, 0):
             return []
         refusal = AttemptFailed(instance=message.instance, round=message.round, attempt=0, suspects=(self._state.me,))
         self._state.declined[message.round, message.instance] = None
@@ -208,13 +207,23 @@ class Fetching:
         """This peer went through the round in an earlier life: a host that only receives the round waits for the votes of all
         that live, so it must learn this one's, or that none comes from here."""
         hosts = [share.peer for item in plan.instances if item.instance == message.instance for share in item.hosts]
-        is_answer = isinstance(message, AverageDigest) and message.is_answer
-        if is_answer or sender not in hosts or self._state.me not in hosts:
+        if (isinstance(message, AverageDigest) and message.is_answer) or sender not in hosts or self._state.me not in hosts:
             return []
         vote = self._kept_vote(self._book.digests[message.round], message.instance) or AverageDigest(
             instance=message.instance, round=message.round, attempt=0, contributors=(), digest=NO_AVERAGE
         )
         return [Send(peer=sender, message=replace(vote, is_answer=True, is_held=vote.is_void))]
+
+
+def _asks_nothing(sender: PeerId, message: AverageDigest | AttemptFailed | AttemptStart) -> bool:
+    """An answer, or a bare refusal: to answer it would send refusals to and fro."""
+    match message:
+        case AverageDigest():
+            return message.is_answer
+        case AttemptFailed():
+            return sender in message.suspects and not message.is_question
+        case AttemptStart():
+            return False
 
 
 def fetch_warning(instance: InstanceId, message: str, *, active: bool) -> telemetry.Warning:

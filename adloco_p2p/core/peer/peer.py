@@ -41,6 +41,7 @@ from adloco_p2p.core.model.events import (
     InnerFinished,
     Outcome,
     OuterApplied,
+    PartNotShown,
     PeerBack,
     PeerGone,
     Probed,
@@ -170,7 +171,7 @@ class Peer:
                 return [*shortages, *self._step(event, now)]
             case TransitionApplied():
                 return self._boundary.applied(event)
-            case Probed() | TasksScored():
+            case Probed() | TasksScored() | PartNotShown():
                 return self._reporting.measured(event)
             case StateFetched():
                 return self._fetching.fetched(event)

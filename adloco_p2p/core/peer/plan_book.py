@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import is_majority
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan, keepers_of
+from adloco_p2p.core.model.types import Digest, InstanceId, InstancePlan, PeerId, Report, RoundPlan, keepers_of
 
 PLANS_KEPT = 8
 """Rounds whose plans stay known."""
@@ -109,10 +109,12 @@ class PlanBook:
         Where all of them have reported and there is no such state, the one of most hosts counts, of equally many the one whose
         first host joined the run first: two hosts whose states differ would differ for ever, and an id can be made, a date
         not. Hosts take it, plans never name it. Where all that had work are gone without a report, what keepers hold is left.
+
+        Hosts that surely had the agreed state before the round count before all others. One that had another state, cut off,
+        may have reported before it learned of the agreed one and took it: then nobody has what it reported.
         """
         plan, states = self.plans.get(number), self._states.get((number, instance), {})
-        hosts = [share for item in (plan.instances if plan else ()) if item.instance == instance for share in item.hosts]
-        planned = [share.peer for share in hosts if share.samples > 0]
+        planned = [peer for item in (plan.instances if plan else ()) if item.instance == instance for peer in _workers(item)]
         planned = [peer for peer in planned if peer not in gone] or planned
         if plan is not None and not any(peer in states for peer in planned) and not self._are_seated(planned, gone):
             planned = [peer for peer in keepers_of(plan) if peer in states and peer not in gone]
@@ -123,10 +125,20 @@ class PlanBook:
         for peer in sorted(planned, key=joined.__getitem__):
             if peer in states:
                 groups.setdefault(states[peer], []).append(peer)
-        first = max(groups, key=lambda digest: len(groups[digest]), default=None)  # of equally many the first group
+        sure = [peer for peer in planned if self._had_agreed_state(peer, instance, number)]
+        first = max(groups, key=lambda digest: (len({*sure} & {*groups[digest]}), len(groups[digest])), default=None)
         if first is None or not (is_majority(len(groups[first]), len(planned)) or all(peer in states for peer in planned)):
             return None
         return first
+
+    def _had_agreed_state(self, peer: PeerId, instance: InstanceId, number: int) -> bool:
+        """Before this round, where a plan names one: it reported it, or it had no work in the round before and fetched it."""
+        naming, before = self.plans.get(number + 1), self.plans.get(number - 1)
+        named = {item.instance: item.state_digest for item in naming.instances} if naming is not None else {}
+        agreed = named.get(instance)
+        items = before.instances if before is not None else ()
+        worked = any(item.instance == instance and peer in _workers(item) for item in items)
+        return agreed is None or not worked or self._states.get((number - 1, instance), {}).get(peer) == agreed
 
     def _are_seated(self, peers: Collection[PeerId], gone: Collection[PeerId]) -> bool:
         """Whether one of them lives and has a seat in the newest plan."""
@@ -157,3 +169,7 @@ class PlanBook:
     def _rewind(self, instance: InstanceId, boundary: int) -> Digest | None:
         plan = self.plans.get(boundary)
         return next((item.rewind for item in plan.instances if item.instance == instance), None) if plan is not None else None
+
+
+def _workers(item: InstancePlan) -> list[PeerId]:
+    return [share.peer for share in item.hosts if share.samples > 0]

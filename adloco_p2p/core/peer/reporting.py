@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model import telemetry
+from adloco_p2p.core.model.complaints import PartNotShown
 from adloco_p2p.core.model.events import Effect, InnerFinished, Probe, Probed
-from adloco_p2p.core.model.report_form import fitted
+from adloco_p2p.core.model.report_form import complaint_of, fitted
 from adloco_p2p.core.model.task_scores import TasksScored
-from adloco_p2p.core.model.types import Capacity, InstanceReport, Report, RoundPlan
+from adloco_p2p.core.model.types import Capacity, InstanceId, InstanceReport, Report, RoundPlan
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.peer.task_scoring import TaskScoring
 
@@ -25,13 +26,18 @@ class Reporting:
         self._branches = at.branches
         self._submit = submit
         self._task_scoring = TaskScoring(at.me, period_rounds=task_period)
+        self._not_shown: dict[InstanceId, PartNotShown] = {}
+        """The last one of each instance since this peer's last report on it."""
 
     @property
     def is_probing(self) -> bool:
         return any(number not in self._state.verdicts for number in self._state.probing)
 
-    def measured(self, event: Probed | TasksScored) -> list[Effect]:
+    def measured(self, event: Probed | TasksScored | PartNotShown) -> list[Effect]:
         """Keep it for the report."""
+        if isinstance(event, PartNotShown):
+            self._not_shown[event.instance] = event
+            return []
         if isinstance(event, TasksScored):
             return self._task_scoring.scored(event)
         self._state.verdicts[event.round] = event.verdict
@@ -67,14 +73,17 @@ class Reporting:
         current = self._book.get(self._state.opened)
         if current is not None and not current.is_last and not self._state.here(current) and self._book.is_on_roster(current):
             numbers.add(self._state.opened)  # a member without an instance reports that it lives
+        passed = self._passed()
+        numbers.update(passed)
         for number in sorted(numbers - self._state.own_reports.keys()):
             plan = self._book.plans[number]
-            trained = [instance for instance in self._state.here(plan) if (number, instance) not in untrained]
+            hosted = [] if number in passed else self._state.here(plan)
+            trained = [instance for instance in hosted if (number, instance) not in untrained]
             outers = [self._state.rounds.get((number, instance)) for instance in trained]
             done = [outer for outer in outers if outer is not None and outer.is_done]
             if len(done) < len(outers):
                 continue
-            if self._state.measures(plan) and number not in self._state.verdicts:
+            if hosted and self._state.measures(plan) and number not in self._state.verdicts:
                 assert plan.probe is not None
                 is_ready = all(self._state.is_at(source, number + 1) for source in plan.probe.sources)
                 if is_ready and number not in self._state.probing:
@@ -83,6 +92,19 @@ class Reporting:
                 continue
             effects += self._report(plan, done, now)
         return effects
+
+    def _passed(self) -> list[int]:
+        """Rounds since the last report that this peer as a member went through with nothing, since no living peer had the state
+        of what it hosts. Nothing of them is to come, and a plan may have no other report to wait for."""
+        state, first = self._state, max((*self._state.own_reports, self._state.skipped)) + 1
+        found = []
+        for number in range(first, state.opened):
+            plan = self._book.get(number)
+            if plan is None or not self._book.is_on_roster(plan):
+                continue
+            if not any(state.is_before(instance, number) for instance in state.here(plan)):
+                found.append(number)
+        return found
 
     def _report(self, plan: RoundPlan, done: Sequence[OuterRound], now: float) -> list[Effect]:
         results = [outer.result for outer in done if outer.result is not None]
@@ -101,7 +123,7 @@ class Reporting:
             round=plan.round,
             plan=self._book.digests[plan.round],
             capacity=self.capacity,
-            instances=(*(outer.report() for outer in done), *self._kept(plan)),
+            instances=(*(self._with_complaint(outer.report(), plan) for outer in done), *self._kept(plan)),
             verdict=self._state.verdicts.get(plan.round),
             branches=self._branches.claims(),
             tasks=self._task_scoring.take(),
@@ -111,6 +133,12 @@ class Reporting:
         self._state.own_reports[plan.round] = report
         self._book.note_states(report)
         return [*self._task_scoring.ended(plan), *self._submit(report, now)]
+
+    def _with_complaint(self, report: InstanceReport, plan: RoundPlan) -> InstanceReport:
+        event = self._not_shown.pop(report.instance, None)
+        if event is None or event.round > plan.round:
+            return report
+        return replace(report, complaint=complaint_of(event, plan.instance(report.instance)))
 
     def _kept(self, plan: RoundPlan) -> list[InstanceReport]:
         """Of a keeper: the states that went through the round as they were, since no host trained it."""

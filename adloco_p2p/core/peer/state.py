@@ -151,6 +151,12 @@ class PeerState:
     def is_at(self, instance: InstanceId, boundary: int) -> bool:
         return self.held.get(instance) == boundary or self.branches.is_ready(instance)
 
+    def is_before(self, instance: InstanceId, number: int) -> bool:
+        """The end of this round of the instance is to come here, or came: it was begun, or its state is here or on its way."""
+        item = self.instances.get(instance, HostedInstance())
+        boundaries = [item.boundary, item.fetch.boundary if item.fetch is not None else None]
+        return (number, instance) in self.rounds or any(at is not None and at <= number for at in boundaries)
+
     def runs_ahead(self, instance: InstanceId, boundary: int) -> bool:
         """The round after the boundary may begin while the one before it is being averaged: updates are delayed, and nothing
         but this instance is hosted, so that the device would wait."""

@@ -10,6 +10,7 @@ from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.types import MAX_HOSTS, HostShare, InstancePlan, PeerId, RosterEntry, SwitchMode, shortened
 from adloco_p2p.core.planning.apportionment import allocate_hosts, credible_speeds, share_batch
 from adloco_p2p.core.planning.host_backoff import backed_off, describe_backoff
+from adloco_p2p.core.planning.suspension import describe_suspensions, suspended
 from adloco_p2p.core.planning.switch_mode import granted_batch, plan_batch
 
 MAX_SECONDS = 1e30
@@ -35,7 +36,8 @@ def place_hosts(
     """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless all leave.
 
     A host that is new to an instance has to fetch its state first, so it only receives the first average; so does a host that
-    missed averages (`host_backoff.py`), as long as another host can train. Seats whose reports are missing train as a minority
+    missed averages (`host_backoff.py`), or showed nobody what it sent to them (`suspension.py`), as long as another host can
+    train. Seats whose reports are missing train as a minority
     (`outvoted`). A peer's speed is split over its instances by their requests. Keepers receive every average of as many
     instances as they hold, and are given no work.
     """
@@ -52,8 +54,10 @@ def place_hosts(
     trainers = {}
     for draft in drafts:
         there = hosts[draft.plan.instance]
-        ready = backed_off([peer for peer in there if peer in draft.ready] or there, draft.plan.hosts, round)
-        trainers[draft.plan.instance] = outvoted(ready, staying, round)
+        resting = suspended(draft.plan.hosts, round)
+        ready = [peer for peer in there if peer in draft.ready] or there
+        ready = [peer for peer in ready if peer not in resting] or ready
+        trainers[draft.plan.instance] = outvoted(backed_off(ready, draft.plan.hosts, round), staying, round)
     loads = dict.fromkeys(speeds, 0)
     for draft in drafts:
         for peer in trainers[draft.plan.instance]:
@@ -64,7 +68,7 @@ def place_hosts(
         instance, requested = draft.plan.instance, draft.plan.requested_batch
         parts = {peer: speeds[peer] * (requested / loads[peer]) for peer in trainers[instance]}
         all_hosts = _with_keepers(hosts[instance], roster, index)
-        plan = _shared(draft.plan, _records(draft.plan, all_hosts, parts, round), parts, limits, rules)
+        plan = _shared(draft.plan, _records(draft.plan, all_hosts, parts, round), parts, limits, rules, round)
         place_hosts.append(plan)
         for share in plan.hosts:
             if speeds.get(share.peer, 0.0) > 0.0:
@@ -118,6 +122,8 @@ def _records(plan: InstancePlan, hosts: Sequence[PeerId], working: Container[Pee
                 accumulation_steps=0,
                 first_sample=0,
                 missed_averages=before.missed_averages if before else 0,
+                suspensions=before.suspensions if before else 0,
+                suspended_until=before.suspended_until if before else 0,
                 works_from=min(works_from, round) if peer in working else max(works_from, round + 1),
                 place_before=places.get(peer),
             )
@@ -131,6 +137,7 @@ def _shared(
     speeds: Mapping[PeerId, float],
     limits: Mapping[PeerId, int],
     rules: Rules,
+    round: int,
 ) -> InstancePlan:
     """The instance with its batch cut over the hosts that have a speed here, and each part cut into passes."""
     cuts = dict(zip(speeds, share_batch(plan.requested_batch, list(speeds.values()), rules.work), strict=True))
@@ -153,7 +160,12 @@ def _shared(
         first_sample += share.samples
         shares.append(share)
     mode = max(modes, key=_MODES.index)
-    reasons = [describe_backoff(shares), "" if mode == "single" else modes[mode], plan.reason]
+    reasons = [
+        describe_backoff(shares),
+        describe_suspensions(shares, round),
+        "" if mode == "single" else modes[mode],
+        plan.reason,
+    ]
     reason = "; ".join(text for text in reasons if text)
     effective = sum(share.effective_batch for share in shares)
     return replace(plan, effective_batch=effective, mode=mode, reason=shortened(reason), hosts=tuple(shares))

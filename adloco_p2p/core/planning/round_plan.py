@@ -49,6 +49,7 @@ from adloco_p2p.core.planning.host_backoff import update_miss_counts
 from adloco_p2p.core.planning.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch
 from adloco_p2p.core.planning.placement import InstanceDraft, place_hosts
 from adloco_p2p.core.planning.standing import after_report, remembered, seated
+from adloco_p2p.core.planning.suspension import with_complaints
 
 ORPHANED_ROUNDS = 3
 """An instance ends after so many rounds in which nobody reported its state and every host of it reported, or has never reported
@@ -260,8 +261,10 @@ def _carried(
         ),
     )
     hosts = tuple(share.peer for share in plan.hosts)
+    roster, reported = previous.roster, previous.round - 1
+    moved = with_complaints(plan, moved, claims, roster, places, round=reported)
     moved = replace(moved, measurers_before=plan.measurers)
-    moved, alarm = judged(plan, moved, claims, previous.roster, round=previous.round - 1, rules=rules.guard)
+    moved, alarm = judged(plan, moved, claims, roster, round=reported, rules=rules.guard)
     return InstanceDraft(plan=moved, holders=hosts, ready=hosts), alarm
 
 

@@ -10,7 +10,7 @@ from adloco_p2p.numerics.aggregation.rule import AggregationRule
 RULES: tuple[AggregationRule, ...] = (Robust(), Clip(), Mean(), GeometricMedian(), CenteredClip())
 """By choice of a run."""
 
-STRICT: AggregationRule = Robust("strict", least_cosine=0.5)
+STRICT: AggregationRule = Robust("strict", least_agreement=0.5)
 """For the rounds after an alarm of the guard, whatever the run's rule. It leaves out honest hosts now and then, which costs
 their share of two rounds, and most of what hides within the honest cosine."""
 

@@ -1,75 +1,121 @@
-"""Clipping, and leaving out the hosts that the mean of the others contradicts.
+"""Clipping, leaving out the hosts that most others contradict, and counting near copies once.
 
-An own rule: the cosine of each contribution to the mean of the others separates reversed, random and zero vectors from honest
-ones, however the honest hosts scatter, and follows from the Gram matrix. What stays within the honest cosine is not seen.
+An own rule, from the cosines of contributions to each other, which follow from the Gram matrix. How well a host agrees with
+the others is the weighted median of its cosines to them, so hosts of less than half of the weight cannot vouch for each other,
+as they can where each is compared with the mean of the others: of sparse contributions, which have little in common, two equal
+ones are most of that mean. Near copies are what colluders gain from speaking with one voice (FoolsGold, arXiv 1808.04866,
+weighs such hosts down over rounds; here it is within one). What stays within the honest cosine is not seen.
 """
 
 from collections.abc import Sequence
-from math import fsum, sqrt
+from math import sqrt
 
 from adloco_p2p.numerics.aggregation.clip import clip_factors
 from adloco_p2p.numerics.aggregation.rule import Decision, Gram, shares, upper_weighted_median
 
 MIN_JUDGED = 4
 """From so many contributors on. Of three, two cannot be told from the one that they contradict."""
-LEAST_COSINE = 0.1
-"""Of the median cosine; less than that is a contradiction. Honest hosts on uneven data come down to 0.13 of it."""
+LEAST_AGREEMENT = 0.1
+"""Of the median one; less than that is a contradiction. Honest hosts on uneven data come down to 0.14 of it."""
 PASSES = 2
-"""The second one judges by the mean without those that the first one left out."""
+"""The second one judges by those that the first one kept."""
+COPY_DISTANCE = 0.1
+"""Two hosts are near copies whose distance (one minus the cosine) is less than this part of the distance that both have to
+most others. Honest hosts on uneven data come down to 0.19 of it."""
+_ROUNDING = 1e-9
+"""What separates the cosines of equal contributions is not a distance."""
 
 
-def cosines_to_others(gram: Gram, factors: Sequence[float], kept: Sequence[int]) -> list[float]:
-    """[n]: cosine of each contribution v_i to sum_j f_j v_j over the hosts j of `kept` but i; 0 where either is zero."""
-    whole = [factors[j] * fsum(factors[k] * gram[j][k] for k in kept) for j in kept]
-    whole_sqnorm = fsum(whole)
-    inside = set(kept)
-    cosines = []
-    for host, row in enumerate(gram):
-        own = row[host]
-        factor = factors[host] if host in inside else 0.0
-        product = fsum(factors[j] * row[j] for j in kept if j != host)
-        # norm2(others) from norm2(others + f v) = norm2(others) + 2 f <v, others> + f^2 norm2(v)
-        sqnorm = max(0.0, whole_sqnorm - 2 * factor * product - factor * factor * own)
-        length = sqrt(own) * sqrt(sqnorm)
-        cosines.append(product / length if length > 0.0 else 0.0)
-    return cosines
+def cosines(gram: Gram) -> list[list[float]]:
+    """[n][n], of each contribution to each; 0 where either is zero."""
+    lengths = [sqrt(gram[host][host]) for host in range(len(gram))]
+    products = [[one * other for other in lengths] for one in lengths]
+    return [
+        [value / product if product > 0.0 else 0.0 for value, product in zip(row, row_products, strict=True)]
+        for row, row_products in zip(gram, products, strict=True)
+    ]
+
+
+def agreements(cosines: Sequence[Sequence[float]], weights: Sequence[int], kept: Sequence[int]) -> list[float]:
+    """[n]: the lower weighted median of each contribution's cosines to those of `kept` but itself; 1 where there is none.
+
+    So its cosine to hosts of at least half of their weight is that or less: friends of less than half cannot raise it above
+    what the others show.
+    """
+    found = []
+    for host, row in enumerate(cosines):
+        others = [other for other in kept if other != host]
+        found.append(_lower_weighted_median([row[j] for j in others], [weights[j] for j in others]) if others else 1.0)
+    return found
+
+
+def weights_without_copies(cosines: Sequence[Sequence[float]], weights: Sequence[int]) -> list[float]:
+    """[n]: the weights, but near copies, and copies of copies, together have that of the heaviest of them.
+
+    Honest hosts of more than half of the weight that are near to each other are no copies: the distance to most others is then
+    that to each other.
+    """
+    hosts = range(len(weights))
+    group = list(hosts)
+    for (one, other), (distance, usual) in distances_beside_usual(cosines, weights).items():
+        if distance + _ROUNDING < COPY_DISTANCE * usual:
+            group = [group[other] if number == group[one] else number for number in group]
+    members = {number: [weights[host] for host in hosts if group[host] == number] for number in group}
+    return [weights[host] * max(members[group[host]]) / sum(members[group[host]]) for host in hosts]
+
+
+def distances_beside_usual(
+    cosines: Sequence[Sequence[float]], weights: Sequence[int]
+) -> dict[tuple[int, int], tuple[float, float]]:
+    """Of each two hosts: their distance, and the lesser one of their lower weighted median distances to all others."""
+    hosts = range(len(weights))
+    distances = [[1.0 - cosine for cosine in row] for row in cosines]
+    usual = [
+        _lower_weighted_median([distances[i][j] for j in hosts if j != i], [weights[j] for j in hosts if j != i]) for i in hosts
+    ]
+    return {(one, other): (distances[one][other], min(usual[one], usual[other])) for one in hosts for other in range(one)}
+
+
+def _lower_weighted_median(values: Sequence[float], weights: Sequence[int]) -> float:
+    return -upper_weighted_median([-value for value in values], weights)
 
 
 class Robust:
-    """The clipped mean of the hosts that the others do not contradict; the median host's agreement is the yardstick, and never
-    less than half of the weight is kept, so that many light hosts cannot take the place of the others."""
+    """The clipped mean of the hosts that most others do not contradict, near copies counted once. The median agreement is the
+    yardstick. Never less than half of the weight is kept, so that many light hosts cannot take the place of the others."""
 
     needs_gram = True
 
-    def __init__(self, name: str = "robust", *, least_cosine: float = LEAST_COSINE) -> None:
-        self.name, self._least_cosine = name, least_cosine
+    def __init__(self, name: str = "robust", *, least_agreement: float = LEAST_AGREEMENT) -> None:
+        self.name, self._least_agreement = name, least_agreement
 
     def decide(self, gram: Gram | None, weights: Sequence[int], steps: Sequence[int]) -> Decision:
         assert gram is not None
         clipped = clip_factors(gram, weights, steps)
-        kept, cosines = self._judge(gram, weights, clipped)
-        parts = shares([weight if host in kept else 0 for host, weight in enumerate(weights)])
+        if len(weights) < MIN_JUDGED:
+            return Decision(coefficients=tuple(a * f for a, f in zip(shares(weights), clipped, strict=True)))
+        between = cosines(gram)
+        kept, found = self._judge(between, weights)
+        counted = weights_without_copies(between, weights)
+        parts = shares([counted[host] if host in kept else 0.0 for host in range(len(weights))])
         left_out = tuple(host for host in range(len(weights)) if host not in kept)
         return Decision(
             coefficients=tuple(a * f for a, f in zip(parts, clipped, strict=True)),
             left_out=left_out,
-            reasons=tuple(f"cosine {cosines[host]:.2f} to the mean of the others" for host in left_out),
+            reasons=tuple(f"cosine {found[host]:.2f} to most others" for host in left_out),
         )
 
-    def _judge(self, gram: Gram, weights: Sequence[int], clipped: Sequence[float]) -> tuple[list[int], list[float]]:
-        """Who is kept, ascending, and the cosines by which the last pass judged."""
+    def _judge(self, between: Sequence[Sequence[float]], weights: Sequence[int]) -> tuple[list[int], list[float]]:
+        """Who is kept, ascending, and the agreements by which the last pass judged."""
         hosts = list(range(len(weights)))
-        kept, cosines = hosts, [1.0] * len(weights)
-        if len(weights) < MIN_JUDGED:
-            return kept, cosines
-        factors = [weight * factor for weight, factor in zip(weights, clipped, strict=True)]
+        kept, found = hosts, [1.0] * len(weights)
         for _ in range(PASSES):
-            cosines = cosines_to_others(gram, factors, kept)
-            middle = upper_weighted_median([cosines[host] for host in kept], [weights[host] for host in kept])
+            found = agreements(between, weights, kept)
+            middle = upper_weighted_median([found[host] for host in kept], [weights[host] for host in kept])
             if middle <= 0.0:
                 break
-            kept = [host for host in hosts if cosines[host] >= self._least_cosine * middle]
-            best_first = sorted(hosts, key=lambda host: -cosines[host])
+            kept = [host for host in hosts if found[host] >= self._least_agreement * middle]
+            best_first = sorted(hosts, key=lambda host: -found[host])
             while 2 * sum(weights[host] for host in kept) < sum(weights):
                 kept = sorted(best_first[: len(kept) + 1])
-        return kept, cosines
+        return kept, found

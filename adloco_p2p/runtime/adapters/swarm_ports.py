@@ -122,6 +122,8 @@ class NetworkAveraging:
         steps: tuple[int, ...],
         shares: tuple[float, ...] = (),
         is_strict: bool = False,
+        inspected: tuple[PeerId, ...] = (),
+        on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
     ) -> AveragedVector:
         reducers = [peer for (peer, _), share in zip(weights, shares or [1.0] * len(weights), strict=True) if share > 0]
         missing = await self._out_of_reach(reducers)
@@ -139,6 +141,8 @@ class NetworkAveraging:
             timeout_seconds=timeout_seconds,
             shares=shares or None,
             is_strict=is_strict,
+            inspected=inspected,
+            on_not_shown=on_not_shown,
         )
 
     async def repair(

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
 
 from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.events import (
@@ -27,6 +28,7 @@ from adloco_p2p.core.model.events import (
     Event,
     FetchState,
     MeasureStep,
+    PartNotShown,
     Persist,
     Probe,
     Received,
@@ -46,7 +48,7 @@ from adloco_p2p.core.model.events import (
 from adloco_p2p.core.model.events import FetchFailed as FetchFailedEvent
 from adloco_p2p.core.model.task_scores import ScoreTasks, TasksScored
 from adloco_p2p.core.model.telemetry import Log, StoodStill, Stopped
-from adloco_p2p.core.model.types import InstanceId
+from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.errors import AveragingError, DeviceError, StateTransferFailed, TaskScoringFailed
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
@@ -318,6 +320,8 @@ class Node:
                     timeout_seconds=effect.timeout_seconds,
                     shares=effect.shares,
                     is_strict=effect.is_strict,
+                    inspected=effect.inspected,
+                    on_not_shown=partial(self._note_not_shown, effect),
                 )
             case RepairAverage():
                 return await self._ports.averaging.repair(
@@ -329,6 +333,10 @@ class Node:
                     timeout_seconds=effect.timeout_seconds,
                     vector=self._worker.kept_pseudo_gradient(effect.instance, effect.round),
                 )
+
+    def _note_not_shown(self, effect: Average, contributor: PeerId, reducer: PeerId) -> None:
+        event = PartNotShown(instance=effect.instance, round=effect.round, contributor=contributor, reducer=reducer)
+        self._inbox.put_local(event)
 
     async def _score_tasks(self) -> None:
         assert self._ports.scorer is not None, "this peer does not say that it can"

@@ -128,10 +128,13 @@ class Averaging(Protocol):
         steps: tuple[int, ...],
         shares: tuple[float, ...] = (),
         is_strict: bool = False,
+        inspected: tuple[PeerId, ...] = (),
+        on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
     ) -> AveragedVector:
         """`plan`: of the round. `steps`: inner steps that the plan gave each member. `shares`: how much of the vector each
-        member reduces; empty: equally much. `is_strict`: by the stricter rule instead of the run's. The result is held for
-        repairs until those of later rounds are there."""
+        member reduces; empty: equally much. `is_strict`: by the stricter rule instead of the run's. `inspected`: see `Average`.
+        `on_not_shown` is called, also later, with a contributor that did not show its part to a reducer, and that reducer. The
+        result is held for repairs until those of later rounds are there."""
 
     async def repair(
         self,

@@ -40,6 +40,10 @@ class AttemptRegister:
     def is_used(self, key: Digest) -> bool:
         return key in self.running or key in self._ended
 
+    def is_coming(self, key: Digest) -> bool:
+        """It has begun here, and not ended."""
+        return key in self.running and key not in self._ended
+
     def begin(self, attempt: Attempt) -> None:
         """Let the streams that wait for it in, and tell it what was said before."""
         key = attempt.spec.key

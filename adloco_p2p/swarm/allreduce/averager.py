@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,13 +16,14 @@ from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
 from adloco_p2p.core.model.ledger_entry import Evidence, Sign, Verify
-from adloco_p2p.core.model.types import MAX_HOSTS, Digest, PeerId, PseudoGradientStatistics
+from adloco_p2p.core.model.types import MAX_HOSTS, Digest, PeerId
 from adloco_p2p.errors import AveragingError, LocalProtocolError
 from adloco_p2p.numerics.aggregation.registry import STRICT, rule_named
 from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.allreduce.allreduce_spec import NO_PLAN, AllReduceSpec, suitable_part_bytes
 from adloco_p2p.swarm.allreduce.attempt_register import AttemptRegister
+from adloco_p2p.swarm.allreduce.averaged import Averaged as Averaged
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
 from adloco_p2p.swarm.allreduce.gram_barrier import left_out_by
 from adloco_p2p.swarm.allreduce.handshake import HANDLER, Hello, HelloReply, Purpose, failure, refusal
@@ -31,7 +31,7 @@ from adloco_p2p.swarm.allreduce.pledges import Notary, most_pledges_bytes
 from adloco_p2p.swarm.allreduce.receipt_exchange import ReceiptExchange
 from adloco_p2p.swarm.allreduce.recheck import Rechecks
 from adloco_p2p.swarm.allreduce.result_exchange import ResultExchange
-from adloco_p2p.swarm.allreduce.topology import Attempt, AveragingLimits, Surroundings, Topology
+from adloco_p2p.swarm.allreduce.topology import Attempt, AttemptResult, AveragingLimits, Surroundings, Topology
 from adloco_p2p.swarm.transfer.chunk_protocol import MAX_CHUNK_BYTES
 from adloco_p2p.swarm.transport.descriptors import places_for_streams
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, Pacing, StreamLost, open_stream
@@ -43,35 +43,9 @@ from adloco_p2p.swarm.transport.traffic import Meter
 
 _LOG = logging.getLogger(__name__)
 
-_NOTE_SECONDS = 2.0  # a note that takes longer comes too late: the others notice by themselves
+_STOP_SECONDS = 2.0  # for what is under way when this peer stops
 _NOTES_AT_ONCE = 16
 _WATCH_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Averaged:
-    """A result, not applied to anything."""
-
-    vector: torch.Tensor
-    """float32 [P], equal on every host."""
-    digest: Digest
-    """What every host must share; see `numerics/digest.py`."""
-    contributors: tuple[PeerId, ...]
-    """The peers that gave their vectors, sorted."""
-    left_out: tuple[PeerId, ...]
-    """Those of them whose vectors the aggregation rule left out."""
-    statistics: PseudoGradientStatistics | None
-    """Of the vector as it was transmitted; zeros beside the average's norm for a peer that only received, none for what was
-    fetched and has nothing of this peer in it, or was made by a rule that sees all contributions."""
-    residual: torch.Tensor | None
-    """float32 [P]: what this peer's vector has lost on its way into the average - by the codec, or all of it where it was left
-    out; none for a codec that loses nothing to speak of, and where this peer gave no vector."""
-    bytes_sent: int
-    """Until the result was here; slower members may be served afterwards."""
-    bytes_received: int
-    seconds: float
-    upload_bytes_per_second: float
-    """Throughput of the uplink as the receivers measured it; 0 where this peer sent nothing."""
 
 
 class Averager:
@@ -119,7 +93,13 @@ class Averager:
         )
         self._receipts = ReceiptExchange(PeerId(p2p.peer_id.to_base58()), self._notary, self._connect)
         self._keeps_contributions = recheck > 0
-        self._rechecks = Rechecks(rate=recheck, connect=self._connect, pace=pace, on_evidence=on_evidence)
+        self._rechecks = Rechecks(
+            rate=recheck,
+            connect=self._connect,
+            pace=pace,
+            on_evidence=on_evidence,
+            is_coming=self._attempts.is_coming,
+        )
         self._acceptor = StreamAcceptor(
             p2p, HANDLER, self._serve, meter=self._meter, members=members, pace=pace, on_refused=self._note_refusal
         )
@@ -159,7 +139,7 @@ class Averager:
             attempt.fail("this peer stops", (self._around.own_peer,))
         await asyncio.sleep(0)  # those who await these attempts run now, and leave notes for the other members
         if self._background:
-            await asyncio.wait(self._background, timeout=_NOTE_SECONDS)
+            await asyncio.wait(self._background, timeout=_STOP_SECONDS)
         for task in tuple(self._background):
             task.cancel()
         for attempt in tuple(running.values()):
@@ -168,7 +148,7 @@ class Averager:
         self._rechecks.stop()
         self._around.pool.close()
         self._attempts.wake()
-        await self._acceptor.abort(timeout_seconds=_NOTE_SECONDS)
+        await self._acceptor.abort(timeout_seconds=_STOP_SECONDS)
         self._around.executor.shutdown(wait=False)
 
     # --- what the node asks ---
@@ -182,19 +162,20 @@ class Averager:
         timeout_seconds: float,
         steps: tuple[int, ...] | None = None,
         shares: tuple[float, ...] | None = None,
-        out: torch.Tensor | None = None,
         plan: Digest = NO_PLAN,
         round: int = 0,
         is_strict: bool = False,
+        inspected: Collection[PeerId] = (),
+        on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
     ) -> Averaged:
-        """Average of the members' vectors by the aggregation rule: float32 [P], contiguous, on the CPU, untouched until this
-        returns.
+        """Average of the members' vectors by the aggregation rule: float32 [P], contiguous, on the CPU. `vector` is written to
+        by nobody from now on, for members may make parts again from it later (`Rechecks`); nor is the result.
 
         `weights` are samples in an order that all members share; a member of weight 0 only receives. `steps` are the inner
         steps that the plan gave each, by default equally many. `shares` is how much of the vector each member reduces; by
         default those that contribute share it equally. `plan` is the one of `round` that asks for it. `is_strict`: by `STRICT`
-        instead of the run's rule. The result is put in `out` where given, which is worth having: new memory is a large part of
-        the cost. It is held for repairs until results of later rounds take its place.
+        instead of the run's rule. `inspected` and `on_not_shown`: see `Rechecks.begin`. The result is held for repairs until
+        results of later rounds take its place.
 
         A key is used once, also over restarts (the caller sees to that): for the others, an attempt that was given up is over,
         and two pledges under one key are evidence against this peer.
@@ -204,9 +185,8 @@ class Averager:
         """
         if sum(weight for _, weight in weights) == 0:
             raise AveragingError("no member has any samples")
-        averaged = torch.empty_like(vector) if out is None else out
-        if not all(_is_flat(tensor) for tensor in (vector, averaged)) or averaged.shape != vector.shape:
-            raise ValueError("vector and out must be float32 [P], contiguous, on the CPU")
+        if not _is_flat(vector):
+            raise ValueError("vector must be float32 [P], contiguous, on the CPU")
         rule = STRICT if is_strict else self._rule
         spec = self._spec(key, weights, shares, steps, size=vector.numel(), rule=rule, plan=plan, round=round)
         if self._around.own_peer not in spec.members:
@@ -215,26 +195,19 @@ class Averager:
             raise AveragingError("this attempt was begun here before, and given up")  # the round was begun anew
         begun = asyncio.get_running_loop().time()
         encoded = self._results.new_buffer(spec.num_result_bytes)
-        attempt = self._topology(spec, vector.detach(), averaged, encoded, timeout_seconds, self._around)
+        attempt = self._topology(spec, vector.detach(), encoded, timeout_seconds, self._around)
         self._attempts.begin(attempt)
+        self._rechecks.note_begun(round)
         try:
             result = await attempt.run()
         except AveragingError as error:
             self._end_in_failure(attempt, failure(str(error), error.suspects))
             raise
         except asyncio.CancelledError:
-            # The core decides whom it blames. It takes part in the next attempt, so others should not exclude it for this.
+            # the core gave it up, and takes part in the next attempt, so others should not exclude this peer
             self._end_in_failure(attempt, failure("this peer gave up", ()))
             raise
-        self._attempts.end(attempt, refusal("this average has ended; its result can be fetched by its digest"))
-        self._results.hold(key, result.encoded, round=round, busy=self._attempts.running)
-        self._receipts.hold(attempt.spec, result.encoded.receipts)
-        self._receipts.show_soon(attempt.spec, result.encoded.receipts)
-        self._rechecks.hold(result.settled)
-        self._rechecks.begin(result.settled, result.encoded.part, self._around.executor)
-        self._spawn(self._serve_stragglers(attempt))
-        for peer, why in result.left_out.items():
-            _LOG.info("averaging.left_out round=%d peer=%s reason=%s", round, peer, why)
+        self._settle(attempt, result, inspected, on_not_shown)
         bytes_sent, bytes_received = attempt.traffic
         return Averaged(
             vector=result.vector,
@@ -324,6 +297,27 @@ class Averager:
         """Drop the encoded result that is kept for repairs."""
         self._results.forget(key, busy=self._attempts.running)
 
+    def _settle(
+        self,
+        attempt: Attempt,
+        result: AttemptResult,
+        inspected: Collection[PeerId],
+        on_not_shown: Callable[[PeerId, PeerId], None],
+    ) -> None:
+        """The attempt has given its result: keep what others may ask of it, serve slower members, check the reducers."""
+        spec, encoded = attempt.spec, result.encoded
+        self._attempts.end(attempt, refusal("this average has ended; its result can be fetched by its digest"))
+        self._results.hold(spec.key, encoded, round=spec.round, busy=self._attempts.running)
+        self._receipts.hold(spec, encoded.receipts)
+        self._receipts.show_soon(spec, encoded.receipts)
+        self._rechecks.hold(result.settled)
+        self._rechecks.begin(
+            result.settled, encoded.part, self._around.executor, inspected=inspected, on_not_shown=on_not_shown
+        )
+        self._spawn(self._serve_stragglers(attempt))
+        for peer, why in result.left_out.items():
+            _LOG.info("averaging.left_out round=%d peer=%s reason=%s", spec.round, peer, why)
+
     async def settled(self) -> None:
         """Until slower members are served, notes are sent and drawn parts are made again; bounded."""
         while self._background:
@@ -333,27 +327,29 @@ class Averager:
     # --- ends ---
 
     def _end_in_failure(self, attempt: Attempt, reply: HelloReply) -> None:
-        """Keep the reason, and send it to the others before the streams close, so that they do not blame this peer."""
+        """Keep the reason, and send it to the others before the streams close, so that they do not suspect this peer."""
         self._attempts.end(attempt, reply)
+        self._rechecks.wake()
         self._spawn(self._tell_and_close(attempt, reply))
 
     async def _tell_and_close(self, attempt: Attempt, reply: HelloReply) -> None:
-        turn = asyncio.Semaphore(_NOTES_AT_ONCE)
+        turn, limit_seconds = asyncio.Semaphore(_NOTES_AT_ONCE), self._limits.note_seconds
         hello = Hello(purpose=Purpose.ABORT, key=attempt.spec.key, spec=attempt.spec.digest)
 
         async def notify(peer: PeerId) -> None:
             async with turn:
                 try:
-                    stream = await self._connect(peer, _NOTE_SECONDS)
+                    stream = await self._connect(peer, limit_seconds)
                     stream.send(FrameKind.HELLO, hello.encode())
                     stream.send(FrameKind.NOTE, reply.encode())
+                    await stream.until_closed(limit_seconds)  # bytes on their way are lost with a stream
                     stream.close()
                 except StreamLost as error:
                     _LOG.debug("averaging.note_lost peer=%s error=%s", peer, error)
 
         others = [peer for peer in attempt.spec.members if peer != self._around.own_peer]
         try:
-            async with asyncio.timeout(_NOTE_SECONDS):
+            async with asyncio.timeout(limit_seconds):
                 await asyncio.gather(*(notify(peer) for peer in others))
         except TimeoutError:
             _LOG.debug("averaging.notes_lost key=%.12s", attempt.spec.key)

@@ -25,10 +25,11 @@ Suspects: both ends of a stream send keepalives while they have no data; an end 
 (`stall_detector.py`), or gone, is a suspect. A reducer's keepalives name the member that it waits for, so at the deadline the
 suspect is the peer that never came and not the one that waits for it.
 
-Memory beside the caller's vector: the averaged vector (4 P bytes, the caller's `out` where given), the encoded result (P
-values as encoded; kept for repairs), 4 P bytes of residual for codecs with feedback, the own vector as encoded unless as
-float32, and the contributions that a reducer holds: WINDOW parts per member, and never more than one more encoded vector;
-with a barrier, that vector.
+Memory beside the caller's vector: the encoded result (P values as encoded; kept for repairs), and unless that is float32 the
+averaged vector (4 P bytes) and the own vector as encoded; 4 P bytes of residual for codecs with feedback; and the contributions
+that a reducer holds: WINDOW parts per member, and never more than one more encoded vector; with a barrier, that vector. What
+members make parts again from, until an average of a later round has ended, is the own vector as encoded: for float32 the
+caller's.
 """
 
 import asyncio
@@ -81,7 +82,6 @@ class Butterfly:
         self,
         spec: AllReduceSpec,
         vector: torch.Tensor,
-        averaged: torch.Tensor,
         encoded: np.ndarray,
         timeout_seconds: float,
         surroundings: Surroundings,
@@ -97,7 +97,7 @@ class Butterfly:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._vector = vector
         self._own = OwnContribution(spec, vector) if self._is_contributor else None
-        self._assembly = PartAssembly(spec, self._own, averaged=averaged, encoded=encoded)
+        self._assembly = PartAssembly(spec, self._own, encoded=encoded)
         self._reduction = ShardReduction(spec, self.me, self._assembly, self._own)
         self._barrier = GramBarrier(spec)
         self._commitments = CommitmentBook(spec, self.me, surroundings.notary)
@@ -133,9 +133,8 @@ class Butterfly:
             await self._outcome
             if self.me in self._left_out:
                 await self._loop.run_in_executor(self._around.executor, self._assembly.take_back)
-            own: list[bytes] = []
-            if self._own is not None and self._around.keeps_contributions:
-                own = await self._loop.run_in_executor(self._around.executor, self._own.copied)
+            keeps_own = self._own is not None and self._around.keeps_contributions
+            own = self._own.all_encoded() if self._own is not None and keeps_own else []
         finally:
             alarm.cancel()
             self._reduction.release()
@@ -145,7 +144,7 @@ class Butterfly:
             self._vector = self._vector.new_empty(0)
         return self._result(own)
 
-    def _result(self, own: list[bytes]) -> AttemptResult:
+    def _result(self, own: list[memoryview]) -> AttemptResult:
         """`own`: the own parts as they were sent, where they are kept."""
         spec, barrier, assembly = self.spec, self._barrier, self._assembly
         assert barrier.decision is not None
@@ -639,9 +638,9 @@ class Butterfly:
         awaited = set(stream.awaited_members) if stream is not None else set()
         return awaited & {*self._remote_contributors, *self.spec.reducers} - {self.me} or {reducer}
 
-    def _meet_deadline(self) -> None:
-        if self._outcome.done():
-            return
+    @property
+    def awaited(self) -> set[int]:
+        """The members that hold up the result, as far as this one can tell."""
         awaited = set(self._awaited_members())
         for member in self.spec.reducers:
             for lane in range(len(self.spec.lanes(member)) if member != self.me else 0):
@@ -650,5 +649,10 @@ class Butterfly:
                     awaited.add(member)
                 elif not sink.is_complete or not self._receipts.has(member):
                     awaited |= self._behind(member, lane)
-        names = tuple(self._peer(member) for member in sorted(awaited))
+        return awaited
+
+    def _meet_deadline(self) -> None:
+        if self._outcome.done():
+            return
+        names = tuple(self._peer(member) for member in sorted(self.awaited))
         self.fail(f"the deadline passed, waiting for {', '.join(names) or 'no member'}", names)

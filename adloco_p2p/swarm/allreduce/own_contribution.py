@@ -1,6 +1,6 @@
 """What one host sends into an attempt: its vector, encoded once, part by part, and the hashes by which it commits to that.
 
-For float32 the encoded parts are views of the vector and cost nothing; every other codec's are kept until the attempt is over.
+For float32 the encoded parts are views of the vector and cost nothing; every other codec's are memory of their own.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class OwnContribution:
     """For one attempt. `encoded` may run in several threads; the work of two for one part comes to the same bytes."""
 
     def __init__(self, spec: AllReduceSpec, vector: torch.Tensor) -> None:
-        """`vector`: float32 [P], untouched until `release`."""
+        """`vector`: float32 [P], written to by nobody while this, or what `all_encoded` gave, is there."""
         self._spec = spec
         self._vector = vector
         self._encoded: list[memoryview | None] = [None] * spec.num_parts
@@ -57,9 +57,9 @@ class OwnContribution:
         """The root of every encoded part, by reducer."""
         return tuple(tuple(sent_root(self._spec, part, self.encoded(part)) for part in shard) for shard in self._spec.shards)
 
-    def copied(self) -> "list[bytes]":
-        """Every encoded part, by its index, for as long as the caller likes."""
-        return [bytes(self.encoded(part)) for shard in self._spec.shards for part in shard]
+    def all_encoded(self) -> list[memoryview]:
+        """Every part, by its index, for as long as the caller likes: not copied."""
+        return [self.encoded(part) for shard in self._spec.shards for part in shard]
 
     def sqnorm(self, reducer: int) -> float:
         """norm2 of the parts of one reducer as the others decode them, to the bit as the reducer computes it: the diagonal
@@ -72,6 +72,6 @@ class OwnContribution:
         target.copy_(self._vector)
 
     def release(self) -> None:
-        """The caller may change the vector again."""
+        """Let go of the vector."""
         self._vector = self._vector.new_empty(0)
         self._encoded.clear()

@@ -6,6 +6,7 @@
 import numpy as np
 import torch
 
+from adloco_p2p.numerics.codecs import values_in
 from adloco_p2p.numerics.digest import chunk_digest
 from adloco_p2p.numerics.reduction import part_statistics
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
@@ -20,19 +21,19 @@ class PartAssembly:
         spec: AllReduceSpec,
         own: OwnContribution | None,
         *,
-        averaged: torch.Tensor,
         encoded: np.ndarray,
     ) -> None:
-        """`own`: what this member contributes; none for a receiver. `averaged`, float32 [P], and `encoded`, uint8 [bytes of all
-        parts], are filled."""
-        self.averaged, self.encoded = averaged, encoded
+        """`own`: what this member contributes; none for a receiver. `encoded`, uint8 [bytes of all parts], is filled."""
+        self.encoded = encoded
+        self.averaged = values_in(spec.mean_codec, encoded, spec.size)
+        """float32 [P]."""
         self.digests: list[bytes] = [b""] * spec.num_parts
         """SHA-256 of every encoded part."""
         self.roots: list[bytes] = [b""] * spec.num_parts
         """And the root of its slices, which the receipt of its reducer is about."""
         self.sums: list[tuple[float, float, float]] = [(0.0, 0.0, 0.0)] * spec.num_parts
         """See `part_statistics`; zeros where the Gram matrix says it all."""
-        self.residual = torch.empty_like(averaged) if own is not None and spec.codec.needs_feedback else None
+        self.residual = torch.empty(spec.size) if own is not None and spec.codec.needs_feedback else None
         self.num_unsettled = spec.num_parts
         self._spec = spec
         self._own = own
@@ -43,7 +44,8 @@ class PartAssembly:
 
     def settle(self, part: Part, values: torch.Tensor) -> None:
         """Put a decoded part, whose bytes are in its `view`, in place."""
-        self.averaged[part.first : part.first + part.size] = values
+        if not self._spec.mean_codec.is_verbatim:
+            self.averaged[part.first : part.first + part.size] = values
         self.digests[part.index] = chunk_digest(self.view(part))
         self.roots[part.index] = mean_root(self._spec, part, self.view(part))
         transmitted = None

@@ -52,7 +52,7 @@ class Commitment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """A reducer's pledge, and those by which it decided: a member that was told other products has other coefficients, by no
+    """A reducer's pledge, and those by which it decided: a member that got other products has other coefficients, by no
     fault of the reducer."""
 
     pledge: Pledge
@@ -306,11 +306,11 @@ class ReceiptBook:
 
     def check(self, reducer: int, inputs: Digest, parts: Sequence[bytes], products: tuple[Pledge, ...]) -> None:
         """The receipt is about what this member decided and the parts that it holds; `parts` are their roots, `products` the
-        pledges that it decided by. Raises BadPart; AveragingError where a third peer told the two different products."""
+        pledges that it decided by. Raises BadPart; AveragingError where a third peer signed two different products."""
         receipt = self._receipts[reducer]
         if receipt.pledge.content == receipt_content(inputs, tree_root(parts)):
             return
         liars = self._notary.compare(products, receipt.products)
         if liars:
-            raise AveragingError(f"{', '.join(liars)} told two members different products", suspects=liars)
+            raise AveragingError(f"{', '.join(liars)} signed different products for two members", suspects=liars)
         raise BadPart(reducer, "a receipt that is not about the contributions and the parts that it sent")

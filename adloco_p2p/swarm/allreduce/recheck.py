@@ -8,7 +8,8 @@ slice of a sum that is another one, with the same slice of the contributions and
     checker --HELLO, WANT (a part)--> contributor --PROOF, DATA (the part), NOTE--> checker --WANT ...
 
 Contributors are asked, because a reducer that lied would withhold what proves it. It can withhold its own contribution to its
-own part all the same: a part that cannot be made again is logged, with the peer that did not show it, and bans nobody.
+own part all the same: a part that cannot be made again bans nobody, and is a complaint about the peer that did not show it.
+`core/planning/suspension.py` has what follows from complaints.
 """
 
 import asyncio
@@ -18,12 +19,12 @@ import math
 import secrets
 import struct
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Executor
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Evidence
-from adloco_p2p.core.model.recheck_draw import drawn_parts
+from adloco_p2p.core.model.recheck_draw import MOST_INSPECTED, drawn_parts, inspected_parts
 from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
@@ -51,12 +52,16 @@ class Rechecks:
         connect: Callable[[PeerId, float], Awaitable[FramedStream]],
         pace: Pacing | None,
         on_evidence: Callable[[Evidence], None],
+        is_coming: Callable[[Digest], bool],
     ) -> None:
-        """`rate`: see `drawn_parts`."""
+        """`rate`: see `drawn_parts`. `is_coming`: whether the average with this key has begun here and not ended."""
         self._rate = rate
         self._connect = connect
         self._pace = pace
         self._on_evidence = on_evidence
+        self._is_coming = is_coming
+        self._newest_begun = 0
+        """Round of the newest average that has begun here."""
         self._held: OrderedDict[Digest, Settled] = OrderedDict()
         """By key."""
         self._asked: set[tuple[Digest, PeerId]] = set()
@@ -73,6 +78,10 @@ class Rechecks:
         while len(self._held) > _ATTEMPTS_KEPT:
             self._held.popitem(last=False)
         self._asked = {(key, peer) for key, peer in self._asked if key in self._held}
+        self.wake()
+
+    def wake(self) -> None:
+        """An average has ended here, or failed: members that wait for it look again."""
         self._has_more.set()
         self._has_more = asyncio.Event()
 
@@ -80,16 +89,17 @@ class Rechecks:
         """Show another member the own parts that it asks for, no more of them than it may draw. Raises StreamLost,
         RemoteProtocolError, TimeoutError."""
         async with asyncio.timeout(_PART_SECONDS):
-            while hello.key not in self._held:
+            while hello.key not in self._held and self._is_coming(hello.key):
                 await self._has_more.wait()
-        settled = self._held[hello.key]
-        if not settled.own or stream.peer not in settled.spec.members or hello.spec != settled.spec.digest:
+        settled = self._held.get(hello.key)
+        if settled is None or not settled.own or stream.peer not in settled.spec.members or hello.spec != settled.spec.digest:
             raise RemoteProtocolError(f"{stream.peer} asks for parts that are not here")
         if (hello.key, stream.peer) in self._asked:
             raise RemoteProtocolError(f"{stream.peer} asks for parts of one average again")
         self._asked.add((hello.key, stream.peer))
         stream.resume()
-        for _ in range(most_drawn(self._rate, settled.spec.num_parts, len(settled.spec.members))):
+        drawn = most_drawn(self._rate, settled.spec.num_parts, len(settled.spec.members))
+        for _ in range(min(settled.spec.num_parts, drawn + MOST_INSPECTED)):
             async with asyncio.timeout(_PART_SECONDS):
                 payload = await stream.receive(FrameKind.WANT)
                 index = _INDEX.unpack(payload)[0] if len(payload) == _INDEX.size else settled.spec.num_parts
@@ -103,15 +113,34 @@ class Rechecks:
 
     # --- as a checker ---
 
-    def begin(self, settled: Settled, result: Callable[[int], memoryview], executor: Executor) -> None:
-        """Make parts of it again, beside other work. `result` gives an encoded part by its index, now and not later."""
+    def note_begun(self, round: int) -> None:
+        """An average of this round begins here. Once it has ended at a contributor, that one drops the one before."""
+        self._newest_begun = max(self._newest_begun, round)
+
+    def begin(
+        self,
+        settled: Settled,
+        result: Callable[[int], memoryview],
+        executor: Executor,
+        *,
+        inspected: Collection[PeerId],
+        on_not_shown: Callable[[PeerId, PeerId], None],
+    ) -> None:
+        """Make parts of it again, beside other work, some of `inspected` reducers among them. `result` gives an encoded part by
+        its index, now and not later. `on_not_shown` is called with the contributor that did not show its part, and the reducer;
+        not where the contributor was asked so late that it may have dropped it."""
+        if self._rate <= 0:
+            return
         spec = settled.spec
         others = [part.index for member in spec.reducers if member != settled.me for part in spec.shards[member]]
         secret = secrets.token_bytes(16)
         drawn = drawn_parts(secret, others, rate=self._rate, num_parts=spec.num_parts, num_members=len(spec.members))
+        named = [member for member in spec.reducers if member != settled.me and spec.members[member] in inspected]
+        shards = [[part.index for part in spec.shards[member]] for member in named]
+        drawn = tuple(dict.fromkeys((*inspected_parts(secret, shards), *drawn)))
         if drawn:
             results = {index: bytes(result(index)) for index in drawn}
-            task = asyncio.get_running_loop().create_task(self._check_all(settled, results, executor))
+            task = asyncio.get_running_loop().create_task(self._check_all(settled, results, executor, on_not_shown))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -125,7 +154,13 @@ class Rechecks:
         for task in tuple(self._tasks):
             task.cancel()
 
-    async def _check_all(self, settled: Settled, results: Mapping[int, bytes], executor: Executor) -> None:
+    async def _check_all(
+        self,
+        settled: Settled,
+        results: Mapping[int, bytes],
+        executor: Executor,
+        on_not_shown: Callable[[PeerId, PeerId], None],
+    ) -> None:
         loop, spec, accused = asyncio.get_running_loop(), settled.spec, set[int]()
         async with contextlib.AsyncExitStack() as stack:
             streams: dict[int, FramedStream] = {}
@@ -137,11 +172,14 @@ class Rechecks:
                 for place, member in enumerate(spec.contributors):
                     if settled.coefficients[place] == 0:
                         continue
+                    is_in_time = member in streams or self._newest_begun <= spec.round
                     try:
                         shown.append(await self._part_of(settled, place, part, streams, stack))
                     except (StreamLost, RemoteProtocolError, TimeoutError) as error:
                         who = f"peer={spec.members[member]} reducer={spec.members[reducer]}"
                         _LOG.warning("averaging.part_not_shown round=%d %s error=%s", spec.round, who, error)
+                        if is_in_time:
+                            on_not_shown(spec.members[member], spec.members[reducer])
                         return
                 evidence = await loop.run_in_executor(executor, settled.wrong_sum, part, shown, result)
                 if evidence is not None:

@@ -14,7 +14,7 @@ import torch
 from adloco_p2p.core.model.ledger_entry import Pledge
 from adloco_p2p.core.model.types import Digest, PseudoGradientStatistics
 from adloco_p2p.errors import RemoteProtocolError
-from adloco_p2p.numerics.codecs import TensorCodec, mean_codecs
+from adloco_p2p.numerics.codecs import TensorCodec, mean_codecs, values_in
 from adloco_p2p.numerics.digest import RESULT_HEAD_BYTES, result_head, result_index
 from adloco_p2p.numerics.reduction import part_statistics, statistics_of
 from adloco_p2p.swarm.allreduce.allreduce_spec import MAX_PARTS
@@ -58,18 +58,19 @@ class EncodedResult:
         return self.encoded.data[self._offsets[index] : self._offsets[index + 1]]
 
     def restore(self, own: torch.Tensor | None) -> tuple[torch.Tensor, PseudoGradientStatistics | None, torch.Tensor | None]:
-        """The vector, float32 [size]; of this host's contribution, if there is one, the scalars of both, and the residual where
-        the codec loses something.
+        """The vector, float32 [size], not to be written to; of this host's contribution, if there is one, the scalars of both,
+        and the residual where the codec loses something.
 
         Summed part by part as in the average itself, so that every host reports the same norm, to the last bit. Where a rule
         saw the Gram matrix, only that gives the scalars, and it is not part of the result.
         """
-        vector, sums, first = torch.empty(self.size), [], 0
+        vector, sums, first = values_in(self.codec, self.encoded, self.size), [], 0
         residual = torch.empty_like(own) if own is not None and self.sent_codec.needs_feedback else None
         for index in range(len(self.parts)):
             values = self.codec.decode(self.part(index))
             last = first + values.numel()
-            vector[first:last] = values
+            if not self.codec.is_verbatim:
+                vector[first:last] = values
             if own is not None:
                 transmitted = self.sent_codec.decode(self.sent_codec.encode(own[first:last]))
                 sums.append(part_statistics(transmitted, values))
@@ -80,8 +81,8 @@ class EncodedResult:
 
 
 class ResultStore:
-    """The results of the last rounds by key; and one spare buffer, because touching new memory for every average costs more
-    than all the arithmetic on it."""
+    """The results of the last rounds by key; and, unless the averaged vector lies in it, one spare buffer, because touching new
+    memory for every average costs more than all the arithmetic on it."""
 
     def __init__(self, *, kept_rounds: int, max_bytes: int) -> None:
         """`kept_rounds` before the newest one; of these only what fits in `max_bytes` together with the newest."""
@@ -114,10 +115,13 @@ class ResultStore:
         return dropped
 
     def forget(self, key: Digest, *, may_reuse: bool) -> None:
-        """Drop a result; `may_reuse` says that nothing reads its bytes any more."""
+        """Drop a result; `may_reuse` says that nothing reads its bytes any more. The averaged vector itself may lie in those of
+        a verbatim codec, and has readers of its own."""
         result = self._results.pop(key, None)
         self._rounds.pop(key, None)
-        if result is not None and may_reuse and not any(other.encoded is result.encoded for other in self._results.values()):
+        if result is None or result.codec.is_verbatim or not may_reuse:
+            return
+        if not any(other.encoded is result.encoded for other in self._results.values()):
             self._spare = result.encoded
 
     async def find_blob(self, digest: Digest) -> Blob | None:

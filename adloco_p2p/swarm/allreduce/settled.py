@@ -53,8 +53,8 @@ class Settled:
     """Of the parts of the result."""
     own_leaves: tuple[tuple[bytes, ...], ...]
     """Roots of the own parts, by reducer; none of a member that only received."""
-    own: Sequence[bytes]
-    """The own parts as they were sent, by index; none of a member that only received."""
+    own: Sequence[Buffer]
+    """The own parts, by index, in the memory that they were sent from; none of a member that only received."""
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:

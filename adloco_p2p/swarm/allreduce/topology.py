@@ -37,6 +37,8 @@ class AveragingLimits:
     """Pause before a reducer is dialed again."""
     grace_seconds: float = 0.3
     """After a stream has ended: wait so long for a note that names the true cause."""
+    note_seconds: float = 2.0
+    """So long a failure is told to the other members; one that was not reached by then notices by itself."""
     hello_seconds: float = 5.0
     """An accepted stream that sends no hello by then is dropped."""
     waiting_seconds: float = 300.0
@@ -81,7 +83,7 @@ class AttemptResult:
     """What an attempt gave this member."""
 
     vector: torch.Tensor
-    """float32 [P]."""
+    """float32 [P]; not to be written to, since it may lie in `encoded`."""
     encoded: EncodedResult
     """The same, as every host holds it."""
     left_out: dict[PeerId, str]
@@ -126,6 +128,6 @@ class Attempt(Protocol):
         """Close, and wait until nothing holds the buffers any more."""
 
 
-Topology = Callable[[AllReduceSpec, torch.Tensor, torch.Tensor, np.ndarray, float, Surroundings], Attempt]
-"""Begins an attempt: spec; own vector and room for the averaged one, float32 [P]; room for the encoded result, uint8; seconds
-until the deadline; surroundings."""
+Topology = Callable[[AllReduceSpec, torch.Tensor, np.ndarray, float, Surroundings], Attempt]
+"""Begins an attempt: spec; own vector, float32 [P]; room for the encoded result, uint8; seconds until the deadline;
+surroundings."""

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from adloco_p2p.core.model.types import Digest, PeerId
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.errors import ConfigError, SwarmError
+from adloco_p2p.swarm.discovery.manifest import SignedManifest, fetch_manifest
 from adloco_p2p.swarm.discovery.run_records import Discovery, RunRecord
 from adloco_p2p.swarm.p2p.addresses import leads_out
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
 
 DISCOVERY_SECONDS = 30.0
-"""How long a joiner looks for a run before it gives up."""
+"""How long a joiner looks for a run, and for its manifest, before it gives up."""
+LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ async def choose_run(discovery: Discovery, *, wanted: str | None) -> Digest:
         if time.monotonic() > deadline:
             named = f"no run {wanted}" if wanted is not None else "no run"
             raise SwarmError(f"{named} is announced by the peers that were reached; is its first peer up?", code="E303")
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def _describe(record: RunRecord) -> str:
@@ -72,3 +74,17 @@ async def connect_to_run(swarm_node: SwarmNode, discovery: Discovery, run: Diges
         connected=tuple(sorted(connected & {record.peer for record in records})),
         unreached={peer: problem for peer, problem in dialled.items() if problem is not None},
     )
+
+
+async def find_manifest(swarm_node: SwarmNode, discovery: Discovery, run: Digest) -> SignedManifest:
+    """The run's manifest, from any of its peers or of those that this one is connected with. A peer prints its link before it
+    has loaded the model, and answers only afterwards: so it is asked again for a while. Raises SwarmError."""
+    deadline = time.monotonic() + DISCOVERY_SECONDS
+    while True:
+        known = await connect_to_run(swarm_node, discovery, run, should_retry=False)
+        try:
+            return await fetch_manifest(swarm_node.p2p, [*known.connected, *await swarm_node.peers_connected()], run)
+        except SwarmError:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(LOOK_SECONDS)

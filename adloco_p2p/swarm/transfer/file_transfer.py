@@ -6,17 +6,21 @@ restart; the directory appears when all of it is there.
 """
 
 import asyncio
-import json
 import mmap
 import re
 import shutil
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
+from annotated_types import MaxLen
 from hivemind.p2p import P2P
 
-from adloco_p2p.core.model.types import Digest, PeerId
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.types import Digest, PeerId, PositiveCount
+from adloco_p2p.decode import decode
 from adloco_p2p.errors import ConfigError, RemoteProtocolError, StateTransferFailed
 from adloco_p2p.numerics.digest import blob_index, blob_root, chunk_digest
 from adloco_p2p.swarm.transfer.chunk_fetcher import ChunkFetcher
@@ -27,10 +31,11 @@ from adloco_p2p.swarm.transport.framed_stream import Pacing
 from adloco_p2p.swarm.transport.traffic import Meter
 
 KIND = "files"
-HEAD = b"files 1"
+HEAD = b"files 2"
 MAX_CHUNKS = 1 << 16
 """256 GiB in whole chunks."""
 MAX_FILES = 256
+MAX_LIST_BYTES = 64 << 10
 DISK_FRACTION = 0.5
 """Of the free disk, at most, for what others send."""
 FETCH_SECONDS = 24 * 3600.0
@@ -38,6 +43,13 @@ _NAME = re.compile(
     r"(config|generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab)\.json|merges\.txt"
     r"|chat_template\.jinja|model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listing:
+    """Names and sizes in bytes, sorted by name: the first chunk."""
+
+    files: Annotated[tuple[tuple[Annotated[str, MaxLen(80)], PositiveCount], ...], MaxLen(MAX_FILES)]
 
 
 def shared_files(directory: Path) -> list[Path]:
@@ -52,8 +64,8 @@ def shared_files(directory: Path) -> list[Path]:
 
 def _chunks(files: Sequence[Path]) -> list[memoryview]:
     """Of the blob; the files are mapped, not read."""
-    listing = json.dumps([[path.name, path.stat().st_size] for path in files]).encode()
-    chunks = [memoryview(listing)]
+    listing = _Listing(files=tuple((path.name, path.stat().st_size) for path in files))
+    chunks = [memoryview(canonical.encode(listing))]
     for path in files:
         with path.open("rb") as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -114,13 +126,14 @@ class _Room:
 
 
 def _listed(chunks: Sequence[memoryview]) -> list[tuple[str, int]]:
-    """Names and sizes. The author of the run vouches for them, and is believed in nothing. Raises RemoteProtocolError."""
+    """Names and sizes. The run names the digest of the list, but its author may have written anything there. Raises
+    RemoteProtocolError."""
     try:
-        listing = [(str(name), int(size)) for name, size in json.loads(bytes(chunks[0]))]
-    except (ValueError, TypeError) as error:
+        listing = list(decode(_Listing, bytes(chunks[0][: MAX_LIST_BYTES + 1]), max_bytes=MAX_LIST_BYTES).files)
+    except RemoteProtocolError as error:
         raise RemoteProtocolError(f"no list of files: {error}") from None
     names, content = [name for name, _ in listing], sum(len(chunk) for chunk in chunks[1:])
-    if not all(_NAME.fullmatch(name) and size > 0 for name, size in listing) or not 0 < len(names) <= MAX_FILES:
+    if not names or not all(map(_NAME.fullmatch, names)):
         raise RemoteProtocolError(f"names of files that no model has: {' '.join(names)[:200]!r}")
     if names != sorted(set(names)) or sum(size for _, size in listing) != content:
         raise RemoteProtocolError(f"a list of files that does not fit {content} bytes")

@@ -537,11 +537,11 @@ def test_a_late_host_waits_for_no_vote_that_changes_nothing() -> None:
 
 
 def test_a_late_host_refuses_and_asks() -> None:
-    """A refusal is no question: a host that refuses, too, does not answer it."""
+    """In one message, which a host that refuses, too, still answers."""
     plan = averaging(A, B, C, adaptive_timeout=AdaptiveTimeout()).plan
     sent = outer_round(A, plan, AdaptiveTimeout(), is_late=True).start(20.0, progress_end=0.1)
     messages = [effect.message for effect in sent if isinstance(effect, Send) and effect.peer == B]
-    assert [message.suspects for message in messages if isinstance(message, AttemptFailed)] == [(A,), ()]
+    assert messages == [AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(A,), is_question=True)]
 
 
 def test_late_hosts_tell_each_other_that_they_have_no_vote_to_wait_for() -> None:

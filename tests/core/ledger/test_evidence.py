@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from adloco_p2p.core.ledger import evidence as evidence_rules
+from adloco_p2p.core.ledger.admission import in_order
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import verify_ledger
 from adloco_p2p.core.model import canonical
@@ -64,6 +65,26 @@ def test_a_signer_lifts_a_ban_by_evidence_and_the_same_evidence_does_not_count_a
     agree(ledger, joined=[], statements=[statement("unban", peer(1), serial=1)])
     assert not ledger.admissions.bans()
     assert "is in the ledger already" in verdict(ledger, statements=[found])
+
+
+def test_a_signer_that_evidence_bans_lifts_the_ban_by_no_statement_of_its_own() -> None:
+    """Neither at once, nor through a signer that it adds; another signer lifts it."""
+    ledger, _ = seated()
+    other = peer(4)
+    agree(ledger, statements=[statement("add_signer", other)])
+    found = evidence(ledger, by=AUTHOR)
+    own = statement("unban", AUTHOR, serial=2)
+    helper = statement("add_signer", peer(6), serial=3)
+    assert verdict(ledger, statements=[helper]) == "", "before the ban"
+    assert verdict(ledger, statements=in_order([found, own])).endswith("another signer can lift a ban by evidence")
+    assert verdict(ledger, statements=in_order([found, helper])).endswith("another signer can add one"), "in one plan, too"
+    agree(ledger, statements=[found])
+    assert verdict(ledger, statements=[own]).endswith("another signer can lift a ban by evidence")
+    assert verdict(ledger, statements=[helper]).endswith("another signer can add one")
+    lifted = statement("unban", AUTHOR, serial=4, signer=other)
+    assert verdict(ledger, statements=[lifted, statement("add_signer", peer(6), serial=5)]) == ""
+    agree(ledger, statements=[lifted])
+    assert AUTHOR not in ledger.admissions.bans()
 
 
 def _swapped(ledger: Ledger) -> Equivocation:

@@ -56,6 +56,18 @@ def test_a_vote_that_an_earlier_life_cast_is_the_answer() -> None:
     assert fetching.decline(PEER1, question) == [Send(peer=PEER1, message=replace(vote, is_answer=True, is_held=False))]
 
 
+def test_a_host_without_the_state_answers_a_question_with_its_refusal_and_a_bare_refusal_with_nothing() -> None:
+    """Two that refuse and ask each other learn it, and stop."""
+    state = state_at(3)
+    state.instance(INSTANCE).give_up()
+    fetching = Fetching(state)
+    refusal = AttemptFailed(instance=INSTANCE, round=1, attempt=0, suspects=(PEER1,))
+    answer = replace(refusal, suspects=(PEER0,))
+    assert fetching.decline(PEER1, replace(refusal, is_question=True)) == [Send(peer=PEER1, message=answer)]
+    assert fetching.decline(PEER1, refusal) == []
+    assert fetching.decline(PEER1, replace(refusal, suspects=(), is_question=True)) == [Send(peer=PEER1, message=answer)]
+
+
 def test_an_answer_is_not_answered_and_who_does_not_host_the_instance_gets_none() -> None:
     fetching = Fetching(state_at(3))
     assert fetching.decline(PEER1, OVER) == []

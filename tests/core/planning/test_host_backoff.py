@@ -6,16 +6,12 @@ from typing import Any
 
 import pytest
 
-from adloco_p2p.core.model.events import Average, AverageFailed, Effect, RunInner
 from adloco_p2p.core.model.report_form import bits_of, named_by
 from adloco_p2p.core.model.types import HostShare, InstanceReport, PeerId, Report, RosterChange, RoundPlan
 from adloco_p2p.core.planning.host_backoff import backed_off, backoff_rounds, update_miss_counts
 from tests.core.core_values import instance_plan, instance_report, peer
-from tests.core.partitioned_world import PartitionedWorld
-from tests.core.peer.test_peer import PEER3, finished, rules, same_states
 from tests.core.plan_check import check_plan
 from tests.core.planning.test_round_plan import ONE, honest_reports, run
-from tests.core.world import RefereedWorld, World
 
 A, B, C = peer(0), peer(1), peer(2)
 JOINED = {A: 0, B: 3, C: 0}
@@ -141,70 +137,3 @@ def test_the_check_finds_work_of_a_host_in_backoff() -> None:
     item = plan.instances[0]
     wrong = replace(plan, instances=(replace(item, hosts=tuple(replace(s, works_from=0) for s in item.hosts)),))
     assert check_plan(wrong, LONG) == [f"instance {item.instance}: work before its time, or none when it has come"]
-
-
-# --- in a swarm ------------------------------------------------------------------------------------------------------
-
-
-class Failing(World):
-    """No average of several succeeds with the faulty peer, the last one, among its members."""
-
-    def average(self, name: PeerId, effect: Average) -> None:
-        faulty = max(self.hosts)
-        if faulty not in [member for member, _ in effect.weights] or len(effect.weights) == 1:
-            super().average(name, effect)
-            return
-        ids = {"instance": effect.instance, "round": effect.round, "attempt": effect.attempt}
-        suspects = () if name == faulty else (faulty,)
-        self.deliver(name, AverageFailed(**ids, reason="failed", suspects=suspects), 0.5)
-
-
-class FailingWorld(Failing, RefereedWorld):
-    """The plans go on without a peer that is silent."""
-
-
-class FailingPartitionedWorld(Failing, PartitionedWorld):
-    """Peers that agree by themselves."""
-
-
-def note_work(world: World) -> list[tuple[PeerId, int]]:
-    """Who trained in which round, as it happens."""
-    worked: list[tuple[PeerId, int]] = []
-
-    def note(name: PeerId, effect: Effect) -> None:
-        if isinstance(effect, RunInner):
-            worked.append((name, effect.round))
-
-    world.on_effect = note
-    return worked
-
-
-def test_a_host_that_fails_every_average_costs_an_attempt_in_ten_rounds_of_forty_eight() -> None:
-    world = FailingWorld(rules=rules(rounds=48), num_peers=4)
-    worked = note_work(world)
-    world.run(until=2000.0)
-    assert all(finished(host) for host in world.hosts.values())
-    tried = [0, 1, 2, 3, 8, 9, 18, 19, 36, 37]
-    assert [number for name, number in worked if name == PEER3] == tried
-    assert {log["round"] for name in world.hosts for log in world.logged(name, "average_retried")} == set(tried)
-    same_states(world)
-
-
-@pytest.mark.parametrize("num_peers", [2, 3])
-def test_where_all_that_train_die_while_a_host_is_in_backoff_it_goes_on_alone(num_peers: int) -> None:
-    world = FailingPartitionedWorld(rules=rules(rounds=16), num_peers=num_peers)
-    worked = note_work(world)
-    faulty = max(world.hosts)
-    note = world.on_effect
-
-    def strike(name: PeerId, effect: Effect) -> None:
-        note(name, effect)
-        if name != faulty and isinstance(effect, RunInner) and effect.round == 5:
-            for other in world.hosts:
-                world.hosts[other].is_alive = other == faulty
-
-    world.on_effect = strike
-    world.run(until=2000.0)
-    assert finished(world.hosts[faulty])
-    rounds = [number for name, number in worked if name == faulty]
-    assert rounds[:4] == [0, 1, 2, 3] and 4 not in rounds and 5 not in rounds and rounds[-1] == 15

@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from adloco_p2p.swarm.allreduce.gram_barrier import decode_products, encode_prod
 from adloco_p2p.swarm.allreduce.pledges import ProductsBook
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind
-from tests.swarm.averaging_peers import Peers, key_of, kill
+from tests.swarm.averaging_peers import TIMEOUT_SECONDS, Peers, key_of, kill
 
 SIZE = 20_003
 GRAM_RULES = [rule.name for rule in RULES if rule.needs_gram]
@@ -136,7 +137,7 @@ def test_a_repair_knows_who_was_left_out_from_the_result_itself(peers: Peers) ->
                 digest=results[0].digest,
                 from_peers=(peers[1].peer_id,),
                 size=SIZE,
-                timeout_seconds=10,
+                timeout_seconds=TIMEOUT_SECONDS,
                 vector=vectors[0],
                 contributors=results[0].contributors,
             )
@@ -164,7 +165,9 @@ def test_a_reducer_that_withholds_its_products_is_named_at_the_deadline(peers: P
 
     monkeypatch.setattr(ShardReduction, "measure", never_done)
     with peers.using(aggregation="robust"):
-        results = peers.average("withheld", alike(4), (1,) * 4, timeout_seconds=4.0)
+        deadline = partial(peers.meet_deadline, "withheld", (0, 1, 3), missing=2)
+        results = peers.average("withheld", alike(4), (1,) * 4, meanwhile=deadline)
+    assert all("deadline" in str(results[host]) for host in (0, 1, 3))
     assert [suspects_of(results[host]) for host in (0, 1, 3)] == [(peers[2].peer_id,)] * 3
 
 
@@ -248,14 +251,16 @@ def test_a_host_that_dies_before_the_decision_is_named_and_the_others_average_wi
                 await asyncio.sleep(0)
             kill(peers[1])
 
-        results = peers.average("struck", vectors, (1,) * 4, timeout_seconds=60, meanwhile=strike)
+        results = peers.average("struck", vectors, (1,) * 4, meanwhile=strike)
         for host in survivors:
             assert peers[1].peer_id in suspects_of(results[host])
 
         async def again() -> list[Averaged]:
             members = tuple((peers[host].peer_id, 1) for host in survivors)
             averages = (
-                peers[host].averager.average(key=key_of("again"), weights=members, vector=vectors[host], timeout_seconds=60)
+                peers[host].averager.average(
+                    key=key_of("again"), weights=members, vector=vectors[host], timeout_seconds=TIMEOUT_SECONDS
+                )
                 for host in survivors
             )
             return await asyncio.gather(*averages)

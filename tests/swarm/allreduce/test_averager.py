@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.allreduce.averager import Averaged
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
-from tests.swarm.averaging_peers import Peers, key_of, vectors_of
+from adloco_p2p.swarm.transfer import download
+from tests.swarm.averaging_peers import TIMEOUT_SECONDS, Peers, key_of, vectors_of
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +140,7 @@ def test_two_averages_at_the_same_time_do_not_meet(peers: Peers) -> None:
                     key=key_of(f"at once {average}"),
                     weights=peers.weights(1, 1, 1),
                     vector=torch.full((40_000,), float(10**average * (index + 1))),
-                    timeout_seconds=20,
+                    timeout_seconds=TIMEOUT_SECONDS,
                 )
                 for average in (0, 1)
                 for index in range(3)
@@ -164,7 +166,8 @@ def test_a_late_receiver_is_still_served(peers: Peers) -> None:
     assert_same_bytes(early + late)
 
 
-def test_a_lost_result_is_fetched_from_those_who_hold_it(peers: Peers) -> None:
+def test_a_lost_result_is_fetched_from_those_who_hold_it(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "HELP_AFTER_SECONDS", float("inf"))  # a slow machine would fetch some parts from both
     vectors, weights = vectors_of(3, 100_000), (1, 2, 3)
     results = peers.average("repair", vectors, weights)
     peers[0].averager.forget(key_of("repair"))
@@ -175,7 +178,7 @@ def test_a_lost_result_is_fetched_from_those_who_hold_it(peers: Peers) -> None:
             digest=results[0].digest,
             from_peers=contributors,
             size=100_000,
-            timeout_seconds=10,
+            timeout_seconds=TIMEOUT_SECONDS,
             vector=vectors[0],
             contributors=contributors,
         )
@@ -194,7 +197,11 @@ def test_a_repair_that_nobody_can_serve_fails(peers: Peers) -> None:
     with pytest.raises(AveragingError, match="not held here") as failed:
         peers.run(
             peers[0].averager.repair(
-                key=key_of("forgotten"), digest=results[0].digest, from_peers=(donor,), size=1_000, timeout_seconds=10
+                key=key_of("forgotten"),
+                digest=results[0].digest,
+                from_peers=(donor,),
+                size=1_000,
+                timeout_seconds=TIMEOUT_SECONDS,
             )
         )
     assert failed.value.suspects == (donor,)
@@ -204,7 +211,11 @@ def test_a_joiner_that_had_no_part_fetches_a_result_by_its_digest(peers: Peers) 
     results = peers.average("before the joiner", vectors_of(2, 1_000), (1, 1))
     fetched = peers.run(
         peers[3].averager.repair(
-            key=key_of("joiner"), digest=results[0].digest, from_peers=(peers[0].peer_id,), size=1_000, timeout_seconds=10
+            key=key_of("joiner"),
+            digest=results[0].digest,
+            from_peers=(peers[0].peer_id,),
+            size=1_000,
+            timeout_seconds=TIMEOUT_SECONDS,
         )
     )
     assert torch.equal(fetched.vector, results[0].vector)
@@ -215,7 +226,7 @@ def test_wrong_arguments_are_refused(peers: Peers) -> None:
     averager, everybody = peers[0].averager, peers.weights(1, 1)
 
     def attempt(name: str, **changes: object) -> object:
-        arguments = {"key": key_of(name), "weights": everybody, "vector": vector, "timeout_seconds": 1.0} | changes
+        arguments = {"key": key_of(name), "weights": everybody, "vector": vector, "timeout_seconds": TIMEOUT_SECONDS} | changes
         return peers.run(averager.average(**arguments))  # type: ignore[arg-type]
 
     with pytest.raises(AveragingError, match="no member has any samples"):
@@ -241,7 +252,9 @@ def test_no_buffer_of_an_average_waits_for_the_garbage_collector(peers: Peers, w
     gc.disable()
     try:
         vectors = vectors_of(3, 50_000)
-        peers.average(f"garbage {who}", vectors, (1, 1, 1), who=who, timeout_seconds=2.0)
+        name = f"garbage {who}"
+        deadline = None if 2 in who else partial(peers.meet_deadline, name, who, missing=2)
+        peers.average(name, vectors, (1, 1, 1), who=who, meanwhile=deadline)
         for peer in peers.list:
             peers.run(peer.averager.settled())
         left = [thing for thing in gc.get_objects() if type(thing) in (Butterfly, PartSink)]

@@ -9,12 +9,12 @@ from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
 from adloco_p2p.core.averaging.reduction_shares import reduction_shares
 from adloco_p2p.swarm.allreduce.averager import Averaged, Averager
-from tests.swarm.averaging_peers import LIMITS, Peer, key_of, signing
+from tests.swarm.averaging_peers import LIMITS, TIMEOUT_SECONDS, Peer, key_of, signing
 
 
 async def start(known: list[str], *, is_client: bool) -> Peer:
     listening = {"host_maddrs": None, "no_listen": True, "dht_mode": "client"} if is_client else {}
-    p2p = await P2P.create(initial_peers=known, startup_timeout=60, **listening)
+    p2p = await P2P.create(initial_peers=known, startup_timeout=240, **listening)
     averager = Averager(p2p, part_bytes=4096, limits=LIMITS, **signing(p2p))
     await averager.start()
     return Peer(p2p, averager)
@@ -36,7 +36,7 @@ def test_two_clients_and_one_that_can_be_dialled_average_together() -> None:
                     key=key_of("clients"),
                     weights=weights,
                     vector=torch.full((20_000,), float(index)),
-                    timeout_seconds=30,
+                    timeout_seconds=TIMEOUT_SECONDS,
                     shares=shares,
                 )
                 for index, peer in enumerate(peers)

@@ -1,12 +1,11 @@
 """A real average learns how long its members are silent while they live."""
 
 import asyncio
-from collections.abc import Callable
 
 import torch
 
 from adloco_p2p.swarm.allreduce.averager import Averaged
-from tests.swarm.averaging_peers import LIMITS, Peers, freeze, key_of, thaw
+from tests.swarm.averaging_peers import LIMITS, TIMEOUT_SECONDS, Peers, freeze, key_of, thaw, until
 
 PAUSE_SECONDS = LIMITS.stall_seconds / 2
 
@@ -17,7 +16,7 @@ def test_a_silence_that_ended_makes_the_peer_wait_longer_for_the_next_one() -> N
 
         def average(index: int) -> asyncio.Task[Averaged]:
             call = peers[index].averager.average(
-                key=key_of("pause"), weights=peers.weights(1, 1), vector=torch.ones(5_000), timeout_seconds=60
+                key=key_of("pause"), weights=peers.weights(1, 1), vector=torch.ones(5_000), timeout_seconds=TIMEOUT_SECONDS
             )
             return loop.create_task(call)
 
@@ -31,21 +30,13 @@ def test_a_silence_that_ended_makes_the_peer_wait_longer_for_the_next_one() -> N
             assert averager._around.stall_detector.limit_seconds == LIMITS.stall_seconds
             freeze(peers[1])
             try:
-                await until(lambda: silence_seconds() > PAUSE_SECONDS)
+                await peers.let_pass("pause", lambda: silence_seconds() > PAUSE_SECONDS, dead=peers[1])
             finally:
                 thaw(peers[1])
             await until(lambda: averager._around.stall_detector.limit_seconds > LIMITS.stall_seconds)
             return await asyncio.gather(early, average(1))
 
         assert len({result.digest for result in peers.run(pause_in_the_middle())}) == 1
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while True:
-            if is_so():
-                return
-            await asyncio.sleep(0.01)
 
 
 async def _loop() -> asyncio.AbstractEventLoop:

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -319,7 +320,9 @@ def test_a_contributor_that_commits_itself_to_nothing_is_named_at_the_deadline(
 
     send = butterfly.Butterfly._send_commitment
     monkeypatch.setattr(butterfly.Butterfly, "_send_commitment", silent)
-    results = peers.average("nothing", alike(4), (1,) * 4, timeout_seconds=4.0)
+    deadline = partial(peers.meet_deadline, "nothing", (0, 1, 3), missing=2)
+    results = peers.average("nothing", alike(4), (1,) * 4, meanwhile=deadline)
+    assert all("deadline" in str(results[host]) for host in (0, 1, 3))
     assert [suspects_of(results[host]) for host in (0, 1, 3)] == [(peers[2].peer_id,)] * 3
 
 

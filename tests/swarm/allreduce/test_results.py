@@ -1,6 +1,7 @@
 """Results that are held for repairs: those of the last rounds, in bounded memory."""
 
 import numpy as np
+import pytest
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.types import Digest
@@ -12,8 +13,10 @@ def key_of(name: object) -> Digest:
     return canonical.digest(str(name))
 
 
-def hold(store: ResultStore, name: object, *, round: int, num_bytes: int = 100, is_fetched: bool = False) -> None:
-    codec = codec_named("float32")
+def hold(
+    store: ResultStore, name: object, *, round: int, num_bytes: int = 100, is_fetched: bool = False, codec_name: str = "float32"
+) -> None:
+    codec = codec_named(codec_name)
     encoded = np.empty(num_bytes, dtype=np.uint8)
     result = EncodedResult(digest=key_of(name), codec=codec, sent_codec=codec, size=25, encoded=encoded, parts=())
     store.keep(key_of(name), result, round=round, is_fetched=is_fetched)
@@ -60,12 +63,15 @@ def test_fetching_an_old_average_drops_no_newer_one() -> None:
     assert held(store, 11, 12, 13, "ahead") == [12, 13, "ahead"]
 
 
-def test_the_memory_of_what_is_dropped_serves_the_next_average() -> None:
+@pytest.mark.parametrize(("codec_name", "is_spare"), [("float16", True), ("float32", False)])
+def test_the_memory_of_what_is_dropped_serves_the_next_average_unless_the_last_one_lies_in_it(
+    codec_name: str, is_spare: bool
+) -> None:
     store = ResultStore(kept_rounds=0, max_bytes=10_000)
-    hold(store, "first", round=1)
+    hold(store, "first", round=1, codec_name=codec_name)
     first = store.find(key_of("first"))
-    hold(store, "second", round=2)
-    assert first is not None and store.new_buffer(100) is first.encoded
+    hold(store, "second", round=2, codec_name=codec_name)
+    assert first is not None and (store.new_buffer(100) is first.encoded) == is_spare
 
 
 def test_to_find_a_part_does_not_take_longer_for_later_ones() -> None:

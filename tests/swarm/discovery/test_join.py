@@ -1,10 +1,15 @@
-"""Which of the announced peers are remembered for the next start."""
+"""Which of the announced peers are remembered for the next start, and for how long a run is looked for."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+
+import pytest
 
 from adloco_p2p.core.model.types import Digest, PeerId
-from adloco_p2p.swarm.discovery.join import connect_to_run
+from adloco_p2p.errors import SwarmError
+from adloco_p2p.swarm.discovery import join
+from adloco_p2p.swarm.discovery.join import DISCOVERY_SECONDS, LOOK_SECONDS, connect_to_run, find_manifest
 from adloco_p2p.swarm.discovery.run_records import PeerRecord
 
 RUN = Digest("ab" * 32)
@@ -24,6 +29,8 @@ class Announced:
 
 class Dialling:
     """A node that is connected with one of them, and reaches one of the other two."""
+
+    p2p = None
 
     def __init__(self) -> None:
         self.book: list[str] = []
@@ -47,3 +54,32 @@ def test_only_peers_that_were_reached_are_remembered() -> None:
     known = asyncio.run(connect_to_run(node, Announced(), RUN, should_retry=False))  # type: ignore[arg-type]
     assert known.connected == (ANSWERS, KNOWN) and known.unreached == {SILENT: "no answer"}
     assert node.book == [ADDRESSES[KNOWN], ADDRESSES[ANSWERS]]
+
+
+@pytest.mark.parametrize("ready_at", [0.0, 20.0, DISCOVERY_SECONDS + 10.0])
+def test_a_peer_that_still_loads_its_model_is_asked_again_for_a_while(ready_at: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its link leads to it before it answers."""
+    now = 0.0
+    asked: list[list[PeerId]] = []
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    async def fetch_manifest(p2p: object, peers: Iterable[PeerId], run: Digest) -> str:
+        asked.append(list(peers))
+        if now < ready_at:
+            raise SwarmError("no peer could give the manifest", code="E304")
+        return "the manifest"
+
+    monkeypatch.setattr(join, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(join, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(join, "fetch_manifest", fetch_manifest)
+    found = find_manifest(Dialling(), Announced(), RUN)  # type: ignore[arg-type]
+    if ready_at > DISCOVERY_SECONDS:
+        with pytest.raises(SwarmError, match="no peer could give the manifest"):
+            asyncio.run(found)
+    else:
+        assert asyncio.run(found) == "the manifest"
+    assert all(peers == [ANSWERS, KNOWN, KNOWN] for peers in asked)
+    assert (len(asked) - 1) * LOOK_SECONDS == pytest.approx(min(ready_at, DISCOVERY_SECONDS), abs=LOOK_SECONDS)

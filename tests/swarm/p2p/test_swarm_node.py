@@ -15,6 +15,7 @@ import pytest
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.errors import ConfigError, SwarmError
 from adloco_p2p.swarm.p2p.swarm_node import SwarmNode
+from tests.swarm.patience import PATIENCE_SECONDS
 from tests.swarm.swarm_hosts import LOCAL, started_hosts
 
 ALICE = "12D3KooWQkxwZWd7pAqo4nri2UXpypCziQafHx7YoEtdZBsauLWL"
@@ -76,7 +77,7 @@ def test_the_death_of_the_daemon_is_noticed(tmp_path):
     async def scenario():
         async with started_hosts(tmp_path, 1) as (host,):
             os.kill(host.p2p._child.pid, signal.SIGKILL)
-            await asyncio.wait_for(host.wait_until_dead(), 5)
+            await host.wait_until_dead()
             with pytest.raises(SwarmError, match="does not answer"):
                 await host.peers_connected()
 
@@ -100,13 +101,13 @@ def test_the_daemon_dies_with_a_killed_process_and_the_peer_returns_at_once(tmp_
             initial_peers = await other.addresses()
             command = [sys.executable, "-c", HOST_PROCESS, str(workdir), *initial_peers]
             process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-            line = await asyncio.wait_for(process.stdout.readline(), 60)
+            line = await process.stdout.readline()
             pid, address = line.decode().split()
             daemon = os.pidfd_open(int(pid))
             try:
                 os.kill(process.pid, signal.SIGKILL)
                 await process.wait()
-                has_ended, _, _ = select.select([daemon], [], [], 2.0)
+                has_ended, _, _ = select.select([daemon], [], [], PATIENCE_SECONDS)
                 assert has_ended
             finally:
                 os.close(daemon)
@@ -210,11 +211,10 @@ def test_a_plain_hivemind_dht_process_is_a_bootstrap(tmp_path):
             program, "--host_maddrs", "/ip4/127.0.0.1/tcp/0", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         try:
-            async with asyncio.timeout(60):
-                address = None
-                while address is None:
-                    words = (await process.stdout.readline()).decode().split()
-                    address = next((word for word in words if word.startswith("/ip4/127.0.0.1/")), None)
+            address = None
+            while address is None:
+                words = (await process.stdout.readline()).decode().split()
+                address = next((word for word in words if word.startswith("/ip4/127.0.0.1/")), None)
             hosts = []
             for name in ("one", "two"):
                 (tmp_path / name).mkdir()
@@ -226,6 +226,6 @@ def test_a_plain_hivemind_dht_process_is_a_bootstrap(tmp_path):
             await asyncio.gather(one.stop(), two.stop())
         finally:
             process.terminate()
-            await asyncio.wait_for(process.wait(), 20)
+            await process.wait()
 
     asyncio.run(scenario())

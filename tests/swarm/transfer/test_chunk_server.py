@@ -13,6 +13,7 @@ from adloco_p2p.swarm.transfer.chunk_protocol import handler_name
 from adloco_p2p.swarm.transfer.chunk_server import Blob, ChunkServer
 from adloco_p2p.swarm.transfer.download import Download
 from adloco_p2p.swarm.transport.framed_stream import FrameKind, StreamLost, open_stream
+from tests.swarm.patience import PATIENCE_SECONDS
 from tests.swarm.swarm_hosts import started_hosts
 
 CHUNKS = [bytes(reversed(range(100))), b"text"]
@@ -30,7 +31,7 @@ def test_any_bytes_are_a_blob(tmp_path: Path) -> None:
             await server.start()
             room = [bytearray(len(chunk)) for chunk in CHUNKS]
             download = Download(blob_root(INDEX), lambda _: [memoryview(chunk) for chunk in room], max_chunks=2)
-            assert await ChunkFetcher(fetcher.p2p, "text").fetch(download, [donor.me], timeout_seconds=20) == {}
+            assert await ChunkFetcher(fetcher.p2p, "text").fetch(download, [donor.me], timeout_seconds=PATIENCE_SECONDS) == {}
             assert room == CHUNKS
             assert download.index is not None and download.index.head == b"any head"
 
@@ -43,15 +44,14 @@ def test_a_fetcher_that_asks_for_what_does_not_exist_is_dropped_and_its_place_is
         async with started_hosts(tmp_path, 2) as (stranger, donor):
             server = ChunkServer(donor.p2p, "text", find)
             await server.start()
-            stream = await open_stream(stranger.p2p, donor.me, handler_name("text"), timeout_seconds=10)
+            stream = await open_stream(stranger.p2p, donor.me, handler_name("text"), timeout_seconds=PATIENCE_SECONDS)
             stream.send(FrameKind.HELLO, bytes.fromhex(blob_root(INDEX)))
-            async with asyncio.timeout(10):
-                await stream.receive(FrameKind.HELLO_REPLY)
-                assert await stream.receive(FrameKind.TABLE) == INDEX
-                assert server.num_served_now == 1
-                stream.send(FrameKind.WANT, wants)
-                with pytest.raises(StreamLost):
-                    await stream.receive(FrameKind.TABLE)
+            await stream.receive(FrameKind.HELLO_REPLY)
+            assert await stream.receive(FrameKind.TABLE) == INDEX
+            assert server.num_served_now == 1
+            stream.send(FrameKind.WANT, wants)
+            with pytest.raises(StreamLost):
+                await stream.receive(FrameKind.TABLE)
             assert (server._downloads, server.num_served_now) == ({}, 0)
             stream.abort()
 

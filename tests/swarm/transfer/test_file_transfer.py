@@ -24,7 +24,7 @@ def write(folder: Path, content: dict[str, bytes]) -> Path:
 
 
 def blob_of(listing: object, *content: bytes) -> list[memoryview]:
-    return [memoryview(json.dumps(listing).encode()), *map(memoryview, content)]
+    return [memoryview(json.dumps({"files": listing}, separators=(",", ":")).encode()), *map(memoryview, content)]
 
 
 def index_of(chunks: Sequence[memoryview], head: bytes = HEAD) -> ChunkIndex:
@@ -59,23 +59,30 @@ def test_a_download_becomes_the_same_files_and_keeps_what_it_had(tmp_path: Path)
     assert files_root(tmp_path / "base") == files_root(tmp_path / "a")
 
 
+def nested(depth: int) -> list[memoryview]:
+    return [memoryview(b'{"files":' + b"[" * depth + b"]" * depth + b"}"), memoryview(b"{}")]
+
+
 @pytest.mark.parametrize(
-    "chunks",
+    ("chunks", "why"),
     [
-        blob_of([["../config.json", 2]], b"{}"),
-        blob_of([["modeling.py", 2]], b"{}"),
-        blob_of([["pytorch_model.bin", 2]], b"{}"),
-        blob_of([["config.json", 2], ["config.json", 2]], b"{}", b"{}"),
-        blob_of([["config.json", 3]], b"{}"),
-        blob_of([["config.json", 1], ["tokenizer.json", 1]], b"{}"),
-        blob_of([["config.json", 0], ["tokenizer.json", 2]], b"{}"),
-        blob_of([], b"{}"),
-        blob_of({"config.json": 2}, b"{}"),
-        [memoryview(b"\xff\xfe"), memoryview(b"{}")],
+        (blob_of([["../config.json", 2]], b"{}"), "that no model has"),
+        (blob_of([["modeling.py", 2]], b"{}"), "that no model has"),
+        (blob_of([["pytorch_model.bin", 2]], b"{}"), "that no model has"),
+        (blob_of([["config.json", 2], ["config.json", 2]], b"{}", b"{}"), "does not fit"),
+        (blob_of([["config.json", 3]], b"{}"), "does not fit"),
+        (blob_of([["config.json", 1], ["tokenizer.json", 1]], b"{}"), "do not end with the file"),
+        (blob_of([["config.json", 0], ["tokenizer.json", 2]], b"{}"), "no list of files"),
+        (blob_of([], b"{}"), "that no model has"),
+        (blob_of({"config.json": 2}, b"{}"), "no list of files"),
+        ([memoryview(b"\xff\xfe"), memoryview(b"{}")], "no list of files"),
+        (nested(5_000), "no list of files"),
+        (nested(100_000), "no list of files: .* at most 65536 accepted"),
+        (blob_of([["config.json", 2]] * 257, b"{}"), "no list of files"),
     ],
 )
-def test_lists_that_no_model_has_are_refused(chunks: list[memoryview], tmp_path: Path) -> None:
-    with pytest.raises(RemoteProtocolError):
+def test_lists_that_no_model_has_are_refused(chunks: list[memoryview], why: str, tmp_path: Path) -> None:
+    with pytest.raises(RemoteProtocolError, match=why):
         _unpack(chunks, tmp_path / "base")
     assert not (tmp_path / "base").exists()
 

@@ -290,7 +290,8 @@ def test_a_dear_message_costs_more_of_the_budget(monkeypatch):
     assert answers == [None] * 4 + ["too many messages of peers without a seat"] * 2
 
 
-def test_strangers_get_no_work_done_whose_answer_could_not_be_sent():
+def test_strangers_get_no_work_done_whose_answer_could_not_be_sent(monkeypatch):
+    monkeypatch.setattr(gossip, "STRANGER_SENT_BYTES_PER_SECOND", 1e-3)
     wire = _wire_of_members()
     assert wire._to_strangers.try_take(gossip.STRANGER_SENT_BYTES_BURST - 1)
     assert wire.accept("eve", _verdict_of("eve")) == "too many messages of peers without a seat"

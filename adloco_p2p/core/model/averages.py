@@ -1,0 +1,53 @@
+"""Effects of the core that make, end or fetch an average."""
+
+from dataclasses import dataclass
+
+from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Average:
+    """Average the pseudo-gradient over the named peers into a scratch buffer. Weights are samples."""
+
+    instance: InstanceId
+    round: int
+    attempt: int
+    key: Digest
+    """Digest of run, instance, round, plan, attempt and members: peers that disagree cannot meet."""
+    plan: Digest
+    """Of the round."""
+    weights: tuple[tuple[PeerId, int], ...]
+    """Sorted by peer; every weight is positive."""
+    steps: tuple[int, ...]
+    """Inner steps that the plan gave each of them."""
+    timeout_seconds: float
+    shares: tuple[float, ...] = ()
+    """How much of the vector each of them reduces; empty: equally much."""
+    is_strict: bool = False
+    """By the stricter rule instead of the run's."""
+    inspected: tuple[PeerId, ...] = ()
+    """Reducers of whose parts every member makes one more again; those whose parts could not be made again lately."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelAverage:
+    """Give the attempt, or the repair of it, up; its end is not reported."""
+
+    instance: InstanceId
+    round: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairAverage:
+    """Fetch the committed average, which others hold, into the scratch buffer; ends like an `Average`."""
+
+    instance: InstanceId
+    round: int
+    attempt: int
+    key: Digest
+    """Key of the attempt that made it."""
+    digest: Digest
+    contributors: tuple[PeerId, ...]
+    from_peers: tuple[PeerId, ...]
+    timeout_seconds: float

@@ -1,0 +1,33 @@
+"""What an average gives the node that asked for it."""
+
+from dataclasses import dataclass
+
+import torch
+
+from adloco_p2p.core.model.types import Digest, PeerId, PseudoGradientStatistics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Averaged:
+    """A result, not applied to anything."""
+
+    vector: torch.Tensor
+    """float32 [P], equal on every host; not to be written to."""
+    digest: Digest
+    """What every host must share; see `numerics/digest.py`."""
+    contributors: tuple[PeerId, ...]
+    """The peers that gave their vectors, sorted."""
+    left_out: tuple[PeerId, ...]
+    """Those of them whose vectors the aggregation rule left out."""
+    statistics: PseudoGradientStatistics | None
+    """Of the vector as it was transmitted; zeros beside the average's norm for a peer that only received, none for what was
+    fetched and has nothing of this peer in it, or was made by a rule that sees all contributions."""
+    residual: torch.Tensor | None
+    """float32 [P]: what this peer's vector has lost on its way into the average - by the codec, or all of it where it was left
+    out; none for a codec that loses nothing to speak of, and where this peer gave no vector."""
+    bytes_sent: int
+    """Until the result was here; slower members may be served afterwards."""
+    bytes_received: int
+    seconds: float
+    upload_bytes_per_second: float
+    """Throughput of the uplink as the receivers measured it; 0 where this peer sent nothing."""

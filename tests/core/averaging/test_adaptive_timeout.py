@@ -1,0 +1,33 @@
+"""How long an attempt may take, by hand."""
+
+import pytest
+
+from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
+
+
+@pytest.mark.parametrize(
+    ("waits", "expected", "seconds"),
+    [
+        ([], 40.0, 60.0 + 3 * 40.0),
+        ([1.0, 2.0], 0.0, 5.0 + 3 * 2.0),
+        ([1.0, 2.0], 12.0, 5.0 + 3 * 2.0),
+        ([1.0, 2.0], 188.0, 5.0 + 94.0),  # hosts of a longer round may differ by more than those of the rounds before
+        ([1.0, 40.0], 188.0, 5.0 + 3 * 40.0),
+    ],
+)
+def test_three_times_the_longest_wait_and_no_less_than_half_of_the_work(
+    waits: list[float], expected: float, seconds: float
+) -> None:
+    timeout = AdaptiveTimeout()
+    for wait in waits:
+        timeout.observe(wait)
+    assert timeout.timeout_seconds(expected_seconds=expected) == seconds
+
+
+def test_the_least_timeout_is_within_the_longest() -> None:
+    timeout = AdaptiveTimeout()
+    timeout.observe(0.0)
+    for expected in (0.0, 1.0, 60.0, 3600.0):
+        assert timeout.timeout_seconds(expected_seconds=expected) <= timeout.longest_seconds(
+            expected_seconds=expected, uplinks=()
+        )

@@ -1,0 +1,79 @@
+"""Which state of an instance everybody takes where no majority of its hosts reported one: from plans and reports alone."""
+
+from dataclasses import replace
+
+import pytest
+
+from adloco_p2p.core.model.types import Digest, InstanceId, InstanceReport, PeerId, Report, RoundPlan
+from adloco_p2p.core.peer.plan_book import PlanBook
+from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from adloco_p2p.sim.identities import RUN
+from adloco_p2p.sim.synthetic_reports import CAPACITY
+from adloco_p2p.sim.world import small_rules
+
+HOSTS = tuple(PeerId(f"peer{index}") for index in range(5))
+INSTANCE = InstanceId(0)
+AGREED, APART, NEXT = (Digest(digit * 64) for digit in "aef")
+"""The agreed state before round 1; that of hosts which were cut off in round 0; the agreed one after an outer step."""
+
+
+def report(peer: PeerId, number: int, state: Digest) -> Report:
+    item = InstanceReport(
+        instance=INSTANCE,
+        samples=0,
+        tokens=0,
+        inner_steps=0,
+        batch_samples=0,
+        accumulation_steps=0,
+        train_seconds=0.0,
+        loss=None,
+        heldout_loss=None,
+        contributors=0,
+        pseudo_gradient=None,
+        half_batch=None,
+        digest=state,
+        state_digest=state,
+    )
+    return Report(peer=peer, round=number, plan=AGREED, capacity=CAPACITY, instances=(item,))
+
+
+def book(before: dict[PeerId, Digest], after: dict[PeerId, Digest], *, agreed: Digest | None = AGREED) -> PlanBook:
+    """Of a peer that knows these reports on rounds 0 and 1; plan 2 names the agreed state after round 0."""
+    known = PlanBook(HOSTS[0])
+    plan: RoundPlan = genesis(RUN, [(peer, CAPACITY) for peer in HOSTS], small_rules(5, 9))
+    for _ in range(3):
+        named = tuple(replace(item, state_digest=agreed if plan.round == 2 else None) for item in plan.instances)
+        known.remember(replace(plan, instances=named))
+        plan = next_plan(plan, (), small_rules(5, 9))
+    for number, states in enumerate((before, after)):
+        for peer, state in states.items():
+            known.note_states(report(peer, number, state))
+    return known
+
+
+def split(state: Digest, other: Digest, *, others: int) -> dict[PeerId, Digest]:
+    """The first so many hosts have the other state. They joined the run first, so of equally many they would count."""
+    return {peer: other if index < others else state for index, peer in enumerate(HOSTS)}
+
+
+@pytest.mark.parametrize("gone", [HOSTS[4:], HOSTS[3:]])
+def test_what_hosts_reported_before_they_took_the_agreed_state_is_nobodys(gone: tuple[PeerId, ...]) -> None:
+    """Two of five were cut off in round 0, and reported round 1 from the state that they had apart. As many of the others are
+    left, or fewer: two against two, or against one."""
+    known = book(split(AGREED, APART, others=2), split(AGREED, APART, others=2))
+    assert known.reported_state(INSTANCE, 1, gone) == AGREED
+    unheard = book(dict.fromkeys(HOSTS[2:], AGREED), split(AGREED, APART, others=2))
+    assert unheard.reported_state(INSTANCE, 1, gone) == AGREED, "also where nobody heard their reports on round 0"
+
+
+def test_nothing_is_taken_before_all_have_reported_or_most_agree() -> None:
+    after = split(AGREED, APART, others=2)
+    del after[HOSTS[3]]
+    assert book(dict.fromkeys(HOSTS[2:], AGREED), after).reported_state(INSTANCE, 1, ()) is None
+    assert book({}, split(NEXT, APART, others=2)).reported_state(INSTANCE, 1, ()) == NEXT
+
+
+def test_where_no_plan_names_a_state_the_most_hosts_count_then_those_that_joined_first() -> None:
+    states = split(AGREED, APART, others=2)
+    assert book(states, states, agreed=None).reported_state(INSTANCE, 1, HOSTS[4:]) == APART
+    assert book(states, states, agreed=None).reported_state(INSTANCE, 1, ()) == AGREED
