@@ -190,6 +190,13 @@ ERROR_CODES = {
         "The machine's settings name TensorBoard or W&B in `trackers`; their packages are extras of adloco-peer.",
         "`pip install 'adloco-peer[tensorboard]'`, or `adloco-peer[wandb]`; or leave `trackers` out.",
     ),
+    "E232": ErrorCode(
+        "a plugin of the run is missing, of another version, or does not work",
+        "The run names entry points of a package (model, data or loss), which every peer must have in the version of"
+        " `packages`. Code never comes from the network.",
+        "`pip install` with the package and version in the message, into the environment of adloco-peer, after a look at"
+        " where it comes from; docs/plugins.md describes what a plugin must give.",
+    ),
     # --- 3: the network's --------------------------------------------------------------------------------------------
     "E301": ErrorCode(
         "the network did not deliver",

@@ -8,8 +8,9 @@ Measured here: bytes per value of every codec of this node, there and back (it e
 that the averaging reaches (docs/measured.md). Stated by the user: link, hosts, inner steps, seconds per inner step. Derived:
 bytes per round, 2 (n - 1) / n times the vector; a round's averaging, those bytes at that rate and three one-way delays (two
 exchanges and the commit); and what the three ways to overlap leave of it. With `--machines` whole peers, as they decide for
-real, train a small model in virtual time, in which steps and averages take as long as those of the large one; and the outer
-step is timed here, on a part of the vector: between two rounds, or two inner steps, it takes the device.
+real, train a small model in virtual time, in which steps and averages take as long as those of the large one; and, as with
+`--outer-step` alone, the outer step is timed here, on a part of the vector: between two rounds, or two inner steps, it takes
+the device.
 """
 
 import argparse
@@ -25,8 +26,8 @@ from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import AveragingConfig
 from adloco_p2p.data.feed import open_feed
 from adloco_p2p.numerics.codecs import codec_named, wire_bytes
-from adloco_p2p.numerics.digest import state_digests
-from adloco_p2p.numerics.outer_optimizer import outer_step_
+from adloco_p2p.numerics.digest import StateHashing
+from adloco_p2p.numerics.outer_optimizer import is_sound, outer_step_
 from adloco_p2p.views.cost_model import round_bytes
 from benchmarks.method.clock import Link, Machine, Profile
 from benchmarks.method.run import BASE, CACHE
@@ -38,6 +39,7 @@ ROUNDS, STEPS = 24, 2
 """Of the small model that the state machines train; its few inner steps take as long as the H of the large one."""
 OUTER_VALUES = 1 << 23
 """Values that the outer step is timed on."""
+OUTER_TURNS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,17 +115,35 @@ def by_state_machines(plan: Plan, *settings: str, num_rounds: int) -> float:
     return world.utilisation
 
 
-def outer_step_seconds(num_parameters: float) -> float:
-    """Processor time of what the device's thread does for an outer step, evaluation and checkpoint left out: the step into new
-    vectors, which joiners are served from, both digests, and the local parameters that follow."""
+def outer_step_seconds(num_parameters: float) -> tuple[float, float, float]:
+    """What the device's thread does for an outer step, evaluation and checkpoint left out: the step into new vectors, which
+    joiners are served from, both digests, and the local parameters that follow. Seconds of the processor; of the clock, as it
+    is done, hashed while it is written; and hashed afterwards. The fastest of several, in turns."""
     torch.set_num_threads(1)
     outer, momentum, averaged, local = (torch.randn(OUTER_VALUES) for _ in range(4))
-    begun = time.process_time()
-    following = torch.empty_like(outer), torch.empty_like(momentum)
-    outer_step_(outer, momentum, averaged, kind="nesterov", learning_rate=0.7, momentum_factor=0.7, into=following)
-    local.copy_(following[0])
-    state_digests(*following)
-    return (time.process_time() - begun) * num_parameters / OUTER_VALUES
+    spent: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    for is_beside in (True, False) * OUTER_TURNS:
+        begun, processor = time.perf_counter(), time.process_time()
+        following = torch.empty_like(outer), torch.empty_like(momentum)
+        with StateHashing(*following) as hashing:
+            outer_step_(
+                outer,
+                momentum,
+                averaged,
+                kind="nesterov",
+                learning_rate=0.7,
+                momentum_factor=0.7,
+                into=following,
+                on_written=hashing.written if is_beside else None,
+            )
+            is_sound(*following)
+            hashing.written(OUTER_VALUES)
+            hashing.digests()
+        local.copy_(following[0])
+        spent[is_beside].append((time.process_time() - processor, time.perf_counter() - begun))
+    scale = num_parameters / OUTER_VALUES
+    processor, beside, afterwards = min(spent[True])[0], *(min(wall for _, wall in spent[side]) for side in (True, False))
+    return processor * scale, beside * scale, afterwards * scale
 
 
 def machines_table(plan: Plan, codecs: Sequence[tuple[str, float]], steps: Sequence[int]) -> list[str]:
@@ -167,6 +187,9 @@ def table(plan: Plan, codecs: Sequence[tuple[str, float]], steps: Sequence[int])
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.utilisation", description=__doc__)
     parser.add_argument("--machines", action="store_true", help="also by the node's state machines")
+    parser.add_argument(
+        "--outer-step", action="store_true", help="the time of the outer step alone; with --machines it is shown, too"
+    )
     parser.add_argument("--codecs", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--parameters", type=float, default=150e6)
     parser.add_argument("--hosts", type=int, default=4)
@@ -200,7 +223,16 @@ def main() -> None:
     if arguments.machines:
         print(f"\nThe node's state machines, {ROUNDS} rounds with the first and the last:\n", flush=True)
         print("\n".join(machines_table(plan, codecs, arguments.steps)))
-        print(f"\nNot counted there: {outer_step_seconds(plan.num_parameters):.1f} s of one core for an outer step")
+    if arguments.outer_step or arguments.machines:
+        _print_outer_step(plan.num_parameters)
+
+
+def _print_outer_step(num_parameters: float) -> None:
+    processor, beside, afterwards = outer_step_seconds(num_parameters)
+    print(
+        f"\nAn outer step, not counted above: {processor:.2f} s of processors, {beside:.2f} s of the clock,"
+        f" {afterwards:.2f} s if it were hashed afterwards"
+    )
 
 
 if __name__ == "__main__":

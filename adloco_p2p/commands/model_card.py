@@ -58,6 +58,8 @@ def _sources(run: RunConfig) -> str:
         start = f"{_name(model.pretrained, model.revision)}, weights with digest `{model.digest}`"
     if data.source == "python":
         text = "sources and documentation of Python's standard library"
+    elif data.source == "plugin":
+        text = f"texts of the plugin `{data.plugin}` with digest `{data.digest}`"
     elif data.source == "hub":
         text = f"{_name(data.path or '', data.revision)}, split {data.split}"
     else:

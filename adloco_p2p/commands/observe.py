@@ -48,7 +48,7 @@ def dashboard(arguments: argparse.Namespace) -> int:
 
 def _count_parameters(run: RunConfig) -> int | None:
     """Of the run's model, for the bytes that it moves; none where a tokenizer or weights would have to be fetched first."""
-    if run.tokenizer.source != "bytes" or run.model.pretrained is not None or run.model.program:
+    if run.tokenizer.source != "bytes" or run.model.pretrained is not None or run.model.program or run.packages:
         return None
     from adloco_p2p.commands.inspect import count_parameters
 

@@ -12,6 +12,7 @@ from adloco_p2p.commands.console import open_view, say
 from adloco_p2p.config.load import load_peer, load_run
 from adloco_p2p.config.local_files import with_plain_paths
 from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.plugins import check_packages, packages_of
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.control.endpoint import parse_listen
 from adloco_p2p.core.model.events import Stop
@@ -68,6 +69,9 @@ def start(arguments: argparse.Namespace) -> int:
 def _identified(run: RunConfig) -> RunConfig:
     """The run with the digests of what it starts from, so that every peer knows whether it has the same."""
     run = with_plain_paths(run)
+    if not run.packages:
+        run = replace(run, packages=packages_of(run))
+    check_packages(run)
     if run.tokenizer.source != "bytes" and not run.tokenizer.digest:
         from adloco_p2p.data.tokenizer import tokenizer_digest
 

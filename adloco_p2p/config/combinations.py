@@ -4,8 +4,9 @@ import re
 from math import ceil
 
 from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.plugins import packages_problems
 from adloco_p2p.config.quiet_hours import parse_range
-from adloco_p2p.config.run_config import AVERAGING_PRESETS, DataConfig, RunConfig
+from adloco_p2p.config.run_config import AVERAGING_PRESETS, DataConfig, ModelConfig, RunConfig
 from adloco_p2p.core.model.types import MAX_HISTORY, MAX_INSTANCES
 
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
@@ -23,6 +24,7 @@ def combinations(run: RunConfig) -> list[str]:
     return [
         *_model(run),
         *_program(run),
+        *_plugins(run),
         *_data(run),
         *_evaluation(run),
         *_optimizers(run),
@@ -95,12 +97,31 @@ def _program(run: RunConfig) -> list[str]:
     ]
 
 
+def _plugins(run: RunConfig) -> list[str]:
+    model, data = run.model, run.data
+    problems = packages_problems(run.packages)
+    if model.plugin and model.architecture != ModelConfig().architecture:
+        problems.append("model.architecture: model.plugin builds the model; leave it out, and give model.arguments")
+    if model.plugin and (model.pretrained is not None or model.lora.rank):
+        problems.append("model.plugin: builds a fresh model, without model.pretrained and model.lora; choose one of them")
+    if model.program and (model.plugin or model.loss):
+        problems.append("model.plugin, model.loss: the model and its loss are the program's (model.program); leave them out")
+    if bool(data.plugin) != (data.source == "plugin"):
+        problems.append("data.plugin: belongs to data.source plugin, and it to data.plugin; set both, or none")
+    if data.plugin and (data.path is not None or data.mixture or data.heldout_path or data.streaming):
+        problems.append("data.plugin: gives all texts itself; leave data.path, mixture, heldout_path and streaming out")
+    for name, plugin, arguments in (("model", model.plugin, model.arguments), ("data", data.plugin, data.arguments)):
+        if arguments and not plugin:
+            problems.append(f"{name}.arguments: nothing without {name}.plugin; leave it out")
+    return problems
+
+
 def _data(run: RunConfig) -> list[str]:
     data = run.data
     problems = []
     if data.source == "python" and data.path is not None:
         problems.append(f"data.path: {data.path} is not read with data.source python; set data.source to what it holds")
-    if data.source != "python" and data.path is None and not data.mixture:
+    if data.source not in ("python", "plugin") and data.path is None and not data.mixture:
         what = "the id of a hub dataset" if data.source == "hub" else "the files, such as texts/*.txt"
         problems.append(f"data.path: not set, but data.source is {data.source}; set it to {what}")
     for name, value in (("name", data.name), ("revision", data.revision), ("heldout_split", data.heldout_split)):
@@ -124,7 +145,7 @@ def _columns(data: DataConfig) -> list[str]:
     if data.messages_column is not None and data.prompt_column is not None:
         problems.append("data.messages_column: and data.prompt_column are two forms of one thing; set one of them")
     is_plain = data.messages_column is None and data.prompt_column is None
-    if data.source in ("python", "text") and not is_plain:
+    if data.source in ("python", "text", "plugin") and not is_plain:
         problems.append(
             f"data.messages_column, data.prompt_column: data.source {data.source} has no columns; use json, parquet, arrow or"
             " hub"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from adloco_p2p.config.combinations import combinations
 from adloco_p2p.config.peer_config import PeerConfig
+from adloco_p2p.config.plugins import check_packages
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.errors import ConfigError
 
@@ -21,6 +22,7 @@ def check_run_of_others(run: RunConfig, machine: PeerConfig) -> None:
     problems = combinations(run)
     if problems:
         raise ConfigError(*(f"run {run.name}: {problem}" for problem in problems), code="E201")
+    check_packages(run)
     check_local_files(run, machine)
     open_versions = unpinned(run)
     if open_versions:

@@ -79,6 +79,12 @@ class ModelConfig:
         }
     )
     """Arguments of the `transformers` configuration; `vocab_size` and `max_position_embeddings` follow from the rest."""
+    plugin: Annotated[str, MaxLen(100)] = ""
+    """Entry point of an installed package that builds the model instead of `architecture` (docs/plugins.md)."""
+    arguments: dict[str, Scalar] = field(default_factory=dict)
+    """What that function gets."""
+    loss: Annotated[str, MaxLen(100)] = ""
+    """Entry point of an installed package that gives the loss of each token; empty: cross-entropy."""
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
     """Arithmetic of forward and backward; trained parameters and optimizers stay float32. `auto`: each machine takes bfloat16
     where its GPU, or its processor (AMX, AVX512-BF16), has the instructions."""
@@ -103,8 +109,9 @@ class TokenizerConfig:
 class DataConfig:
     """Where the text comes from and how it is cut into rows."""
 
-    source: Literal["python", "text", "parquet", "arrow", "json", "hub"] = "python"
-    """`python`: sources and documentation of the standard library that this Python carries; the others: read by `datasets`."""
+    source: Literal["python", "text", "parquet", "arrow", "json", "hub", "plugin"] = "python"
+    """`python`: sources and documentation of the standard library that this Python carries; `plugin`: an installed package;
+    the others: read by `datasets`."""
     path: Name | None = None
     """Files (a glob), or the hub id; none for `python`."""
     digest: Annotated[str, MaxLen(64)] = ""
@@ -134,6 +141,10 @@ class DataConfig:
     heldout_fraction: Annotated[float, Gt(0), Lt(1)] = 0.05
     sequence_length: Annotated[int, Ge(8), Le(131072)] = 256
     """Tokens of a row that the model reads."""
+    plugin: Annotated[str, MaxLen(100)] = ""
+    """Entry point of an installed package that gives the texts (docs/plugins.md)."""
+    arguments: dict[str, Scalar] = field(default_factory=dict)
+    """What that function gets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,8 +255,9 @@ class AveragingConfig:
     `topk2` with every value that a host named, 4 bits each, those of `sign_int4`, which sends signs too, as `int4`."""
     aggregation: Literal["mean", "robust", "clip", "geometric_median", "centered_clip"] = "mean"
     """How contributions become one average. `mean`: weighted, one host can make it anything. `clip`: no host's is longer than
-    the median one. `robust`: that, and hosts that the mean of the others contradicts are left out, from four hosts on.
-    `geometric_median`, `centered_clip`: for comparison. All but `mean` wait for every upload before parts return."""
+    the median one. `robust`: that, and from four hosts on, those that most others contradict are left out, and near
+    copies count once. `geometric_median`, `centered_clip`: for comparison. All but `mean` wait for every upload before parts
+    return."""
     division: Literal["all", "named"] = "all"
     """By whose weights each value of a mean is divided: those of all hosts or, with `topk2` only, of those that named its
     place: it then moves by all that one host has gathered there, within twice what the middle host shows nearby."""
@@ -280,6 +292,9 @@ class RunConfig:
     founders: Annotated[tuple[Annotated[str, MinLen(1), MaxLen(64)], ...], MaxLen(MAX_FOUNDERS)] = ()
     """Peers beside the author, as PeerIDs, that the first plan counts on: the run begins when all are there. `adloco-peer
     swarm` fills it in."""
+    packages: dict[str, Name] = field(default_factory=dict)
+    """Packages that the entry points of the run come from, with the version that every peer must have. `adloco-peer start`
+    fills it in."""
     seed: NaturalInt = 42
     model: ModelConfig = field(default_factory=ModelConfig)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)

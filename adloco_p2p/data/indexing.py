@@ -25,7 +25,7 @@ from adloco_p2p.data.chat_template import Example
 from adloco_p2p.data.corpus import Document
 from adloco_p2p.data.examples import ExampleReader, examples_of, pack_examples
 from adloco_p2p.data.packing import Rows, TokenRows, pack, padding_of, smallest_dtype, terminated
-from adloco_p2p.data.source import anonymous, columns_of, is_heldout, load_split, texts_of
+from adloco_p2p.data.source import anonymous, columns_of, is_heldout, load_split, plugin_texts, texts_of
 from adloco_p2p.data.tokenizer import TokenIds, Tokenizer
 from adloco_p2p.errors import StorageError
 
@@ -44,13 +44,15 @@ class IndexedRows:
 
 
 def index_rows(data: DataConfig, tokenizer: Tokenizer, *, cache_dir: Path | None) -> IndexedRows:
-    """All rows of one data set. Rows of the embedded text, of which only a part is learned, or without `cache_dir`, are made in
-    memory every time.
+    """All rows of one data set. Rows of the embedded text or a plugin, of which only a part is learned, or without `cache_dir`,
+    are made in memory every time.
 
     Raises ConfigError where the data cannot be loaded and StorageError where the cache cannot be written.
     """
     if data.source == "python":
         return _in_memory(_split_by_identity([list(corpus.documents())], data.heldout_fraction), data, tokenizer)
+    if data.source == "plugin":
+        return _in_memory(_split_by_identity([anonymous(plugin_texts(data))], data.heldout_fraction), data, tokenizer)
     dataset = load_split(data, split=data.split, cache_dir=cache_dir)
     datasets = [dataset]
     if data.heldout_split is not None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from adloco_p2p.config.plugins import load_plugin, one_line
 from adloco_p2p.config.run_config import DataConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.data.corpus import Document
@@ -76,6 +77,8 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
 def files_digest(data: DataConfig) -> str:
     """Of the content of all local files that are read, in the order in which they are; empty where none is named. Raises
     ConfigError where they are missing."""
+    if data.source == "plugin":
+        return _texts_digest(data)
     paths = [path for path in (data.path, *data.mixture, data.heldout_path) if path is not None]
     if data.source in ("python", "hub") or not paths:
         return ""
@@ -87,6 +90,29 @@ def files_digest(data: DataConfig) -> str:
         raise ConfigError(f"data.path: cannot be read: {error}", code="E207") from error
 
 
+def plugin_texts(data: DataConfig) -> Iterator[str]:
+    """The texts of the run's data plugin, in its order. Raises ConfigError where it fails, or gives something else."""
+    name = data.plugin
+    try:
+        for text in load_plugin("data.plugin", name)(**data.arguments):
+            if not isinstance(text, str):
+                raise ConfigError(f"data.plugin: {name!r} gives {type(text).__name__}, not text", code="E232")
+            yield text
+    except ConfigError:
+        raise
+    except Exception as error:  # code of others, which may fail in any way
+        raise ConfigError(f"data.plugin: {name!r} failed: {one_line(error)}", code="E232") from error
+
+
+def _texts_digest(data: DataConfig) -> str:
+    """Of the texts with their borders."""
+    digest = hashlib.sha256()
+    for text in plugin_texts(data):
+        encoded = text.encode(errors="surrogatepass")
+        digest.update(len(encoded).to_bytes(8, "big") + encoded)
+    return digest.hexdigest()
+
+
 def _content_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -95,9 +121,10 @@ def _content_digest(path: Path) -> str:
 def check_files(data: DataConfig) -> None:
     """Raise ConfigError where the local files are not those that the run was started with."""
     if data.digest and (found := files_digest(data)) != data.digest:
+        setting, what = ("data.plugin", "texts") if data.source == "plugin" else ("data.path", "files")
         raise ConfigError(
-            f"data.path: the files have digest {found} here, and the run was started with {data.digest};"
-            " get the files that the run's author has",
+            f"{setting}: the {what} have digest {found} here, and the run was started with {data.digest};"
+            f" get the {what} that the run's author has",
             code="E218",
         )
 

@@ -8,7 +8,7 @@ import hashlib
 import os
 import struct
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
@@ -64,13 +64,46 @@ def state_digest(outer: torch.Tensor, momentum: torch.Tensor) -> Digest:
     return blob_root(state_index(outer, momentum))
 
 
+class StateHashing:
+    """The digests of a state while it is being written, by threads beside the writer: the device waits for them.
+
+    Every byte is hashed once. `with` ends the threads, also where nobody wants the digests any more.
+    """
+
+    def __init__(self, outer: torch.Tensor, momentum: torch.Tensor) -> None:
+        """Of the same size [P]; without values until `written` says so."""
+        self._size, self._item = len(outer), outer.itemsize
+        self._views = state_chunks(outer, momentum)
+        self._num_chunks = len(self._views) // 2
+        """Of one vector."""
+        self._hashes: dict[int, Future[bytes]] = {}
+        self._pool = ThreadPoolExecutor(min(_HASHING_THREADS, os.cpu_count() or 1), thread_name_prefix="hash")
+
+    def __enter__(self) -> "StateHashing":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def written(self, size: int) -> None:
+        """The first `size` values of both vectors are there, for good."""
+        num_whole = self._num_chunks if size == self._size else size * self._item // CHUNK_BYTES
+        for index in range(len(self._hashes) // 2, num_whole):
+            for place in (index, self._num_chunks + index):
+                self._hashes[place] = self._pool.submit(chunk_digest, self._views[place])
+
+    def digests(self) -> tuple[Digest, Digest]:
+        """Root of the outer parameters alone, and of the state, once all of it is written."""
+        chunks = [(len(view), self._hashes[place].result()) for place, view in enumerate(self._views)]
+        of_outer = chunks[: self._num_chunks]
+        return blob_root(blob_index(b"", of_outer)), blob_root(blob_index(b"", chunks))
+
+
 def state_digests(outer: torch.Tensor, momentum: torch.Tensor) -> tuple[Digest, Digest]:
-    """Root of the outer parameters alone, and of the state; every byte is hashed once, by several threads: the device waits."""
-    views = state_chunks(outer, momentum)
-    with ThreadPoolExecutor(min(_HASHING_THREADS, os.cpu_count() or 1), thread_name_prefix="hash") as pool:
-        chunks = [(len(view), digest) for view, digest in zip(views, pool.map(chunk_digest, views), strict=True)]
-    of_outer = chunks[: -(-outer.nbytes // CHUNK_BYTES)]
-    return blob_root(blob_index(b"", of_outer)), blob_root(blob_index(b"", chunks))
+    """Root of the outer parameters alone, and of the state."""
+    with StateHashing(outer, momentum) as hashing:
+        hashing.written(len(outer))
+        return hashing.digests()
 
 
 def chunk_digest(data: Buffer) -> bytes:

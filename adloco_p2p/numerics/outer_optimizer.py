@@ -1,5 +1,6 @@
 """The outer step on flat buffers of fp32 or bf16 (method section 9)."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -24,9 +25,10 @@ def outer_step_(
     momentum_factor: float,
     into: tuple[torch.Tensor, torch.Tensor] | None = None,
     rounding_seed: int = 0,
+    on_written: Callable[[int], None] | None = None,
 ) -> None:
     """Apply an averaged pseudo-gradient [P] to outer parameters [P] and outer momentum [P]: in place, or the results go `into`
-    two other vectors [P], in the one pass that there is.
+    two other vectors [P], in the one pass that there is; `on_written` is told how many values of both are there so far.
 
     nesterov: buf <- mu buf + Delta; x <- x - lr (Delta + mu buf). A momentum of zeros is the first step's buf = Delta.
     sgd: x <- x - lr Delta. average: x <- x - Delta, the mean of the models; both leave the momentum alone.
@@ -59,6 +61,8 @@ def outer_step_(
                 x.sub_(delta)
             new_buf.copy_(old_buf)
         _store_(new_x, x, seed=rounding_seed, first=number * _CHUNK)
+        if on_written is not None:
+            on_written(number * _CHUNK + len(delta))
 
 
 def is_sound(*vectors: torch.Tensor) -> bool:

@@ -17,7 +17,7 @@ import torch
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict, within_scalars
 from adloco_p2p.errors import DeviceError, LocalProtocolError
-from adloco_p2p.numerics.digest import state_digests
+from adloco_p2p.numerics.digest import StateHashing, state_digests
 from adloco_p2p.numerics.layout import fragment
 from adloco_p2p.numerics.outer_optimizer import is_sound, outer_step_
 from adloco_p2p.numerics.reduction import weighted_average
@@ -175,22 +175,26 @@ class HostedInstances(ABC):
         if not is_late:
             self._pseudo_gradients.pop(instance, None)  # before there are vectors of the next boundary
         outer, momentum = hosted.new_outer()
-        if len(averaged) < self.num_parameters:
+        is_whole = len(averaged) == self.num_parameters
+        if not is_whole:
             outer.copy_(hosted.outer)
             momentum.copy_(hosted.momentum)
-        self._step(
-            hosted.outer[part],
-            hosted.momentum[part],
-            averaged,
-            into=(outer[part], momentum[part]),
-            rounding_seed=derived_seed(self._run.seed, "outer rounding", instance, round),
-        )
-        is_applied = is_sound(outer[part], momentum[part])
-        if is_applied:
-            if self._run.guard.enabled:
-                hosted.keep_present()
-            hosted.set_outer(outer, momentum)
-        else:
+        with StateHashing(outer, momentum) as hashing:
+            self._step(
+                hosted.outer[part],
+                hosted.momentum[part],
+                averaged,
+                into=(outer[part], momentum[part]),
+                rounding_seed=derived_seed(self._run.seed, "outer rounding", instance, round),
+                on_written=hashing.written if is_whole else None,
+            )
+            is_applied = is_sound(outer[part], momentum[part])
+            if is_applied:
+                if self._run.guard.enabled:
+                    hosted.keep_present()
+                hashing.written(self.num_parameters)
+                hosted.set_outer(outer, momentum, digests=hashing.digests())
+        if not is_applied:
             hosted.forget_moments()
         if is_applied and residual is not None and self._run.averaging.feedback:
             self._keep_residual(instance, part, residual, is_late=is_late)
@@ -256,6 +260,7 @@ class HostedInstances(ABC):
         *,
         into: tuple[torch.Tensor, torch.Tensor] | None = None,
         rounding_seed: int = 0,
+        on_written: Callable[[int], None] | None = None,
     ) -> None:
         """As `outer_step_`, by the run's rules."""
         rules = self._run.outer
@@ -268,6 +273,7 @@ class HostedInstances(ABC):
             momentum_factor=rules.momentum,
             into=into,
             rounding_seed=rounding_seed,
+            on_written=on_written,
         )
 
     def _keep_residual(self, instance: InstanceId, part: slice, residual: torch.Tensor, *, is_late: bool) -> None:
@@ -288,8 +294,7 @@ class HostedInstances(ABC):
 
     def digests(self, instance: InstanceId) -> tuple[Digest, Digest]:
         """Of the outer parameters, and of the state (outer parameters and momentum)."""
-        hosted = self._get(instance)
-        return state_digests(hosted.outer, hosted.momentum)
+        return self._get(instance).digests
 
     def state(self, instance: InstanceId) -> tuple[torch.Tensor, torch.Tensor]:
         """Outer parameters and momentum [P], which nobody writes to: what a donor serves and `adopt` takes."""

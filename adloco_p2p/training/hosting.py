@@ -28,6 +28,7 @@ from adloco_p2p.training.learning_rate import learning_rate_schedule
 from adloco_p2p.training.memory_need import memory_need
 from adloco_p2p.training.memory_search import MicroBatchLimit, search_cpu, search_cuda
 from adloco_p2p.training.model import build_model, derived_seed, initial_seed
+from adloco_p2p.training.plugins import plugin_loss
 from adloco_p2p.training.shell import ModelShell
 
 GUARD_ROWS = 32
@@ -43,7 +44,9 @@ class Hosting(HostedInstances):
         self._peer_config = peer_config
         self._feed = InputWorker(feed, device=self._device)
         module = self._build_model(InstanceId(0))
-        self._shell = ModelShell(module, device=self._device, is_bfloat16=is_bfloat16(run.model.precision, self._device))
+        is_half = is_bfloat16(run.model.precision, self._device)
+        loss = plugin_loss(run.model.loss) if run.model.loss else None
+        self._shell = ModelShell(module, device=self._device, is_bfloat16=is_half, loss=loss)
         if peer_config.activation_checkpointing:
             self._shell.recompute_activations()
         self._micro_batch_limit: MicroBatchLimit | None = None

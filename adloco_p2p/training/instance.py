@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import torch
 
+from adloco_p2p.core.model.types import Digest
+from adloco_p2p.numerics.digest import state_digests
 from adloco_p2p.training.inner_optimizer import InnerOptimizer, State, load_state_
 
 STATES_KEPT = 2
@@ -55,18 +57,26 @@ class Instance:
         self.adoption_steps: int | None = None
         """Inner steps since this host adopted foreign parameters; none where it never did."""
 
-    def set_outer(self, outer: torch.Tensor, momentum: torch.Tensor) -> None:
-        """Outer parameters and momentum <- these [P]."""
+    def set_outer(self, outer: torch.Tensor, momentum: torch.Tensor, *, digests: tuple[Digest, Digest] | None = None) -> None:
+        """Outer parameters and momentum <- these [P], with their `state_digests` where they are known."""
         for vector in (outer, momentum):
             assert vector.dtype in (torch.float32, torch.bfloat16) and vector.device.type == "cpu" and vector.ndim == 1
         assert outer.shape == momentum.shape and outer.dtype == momentum.dtype
         self.outer = outer.pin_memory() if self._device.type == "cuda" else outer  # no copy of one that is pinned already
         self.momentum = momentum
+        self._digests = digests
 
     def new_outer(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Vectors without values that the next outer parameters and momentum are written into."""
         is_pinned = self._device.type == "cuda"
         return torch.empty_like(self.outer, pin_memory=is_pinned), torch.empty_like(self.momentum)
+
+    @property
+    def digests(self) -> tuple[Digest, Digest]:
+        """Of the outer parameters, and of outer parameters and momentum; computed once."""
+        if self._digests is None:
+            self._digests = state_digests(self.outer, self.momentum)
+        return self._digests
 
     @property
     def state(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,6 +10,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.training.adapters import adapted
+from adloco_p2p.training.plugins import plugin_model
 from adloco_p2p.training.pretrained import load_pretrained
 
 BYTES_PER_PARAMETER = 20
@@ -36,7 +37,9 @@ def build_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, se
     Raises ConfigError naming the setting that does not work.
     """
     check_no_program(model)
-    if model.pretrained is None:
+    if model.plugin:
+        module = plugin_model(model, vocab_size=vocab_size, sequence_length=sequence_length, seed=seed)
+    elif model.pretrained is None:
         config = _architecture(model.architecture, vocab_size=vocab_size, sequence_length=sequence_length)
         module = _from_config(config, model.architecture, seed)
     else:
@@ -49,7 +52,8 @@ def build_model(model: ModelConfig, *, vocab_size: int, sequence_length: int, se
             )
     longest = _longest_sequence(module.config)
     if longest is not None and longest < sequence_length:
-        name = "model.architecture.max_position_embeddings" if model.pretrained is None else "model.pretrained"
+        built = "model.plugin" if model.plugin else "model.architecture.max_position_embeddings"
+        name = built if model.pretrained is None else "model.pretrained"
         raise ConfigError(f"{name}: the model reads {longest} tokens, data.sequence_length is {sequence_length}", code="E209")
     return adapted(module, model.lora, seed=seed) if model.lora.rank else module
 

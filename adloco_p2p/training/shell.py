@@ -13,12 +13,16 @@ from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from adloco_p2p.numerics.grad_stats import half_products
 from adloco_p2p.numerics.layout import layout_of, trainable_parameters
 from adloco_p2p.training.chunked_loss import chunk_values, chunked_cross_entropy, head_of, hidden_states
+from adloco_p2p.training.plugins import Loss
 
 
 class ModelShell:
     """The module, the gradient that every instance shares, and the loss. Instances cost no second module."""
 
-    def __init__(self, module: transformers.PreTrainedModel, *, device: torch.device, is_bfloat16: bool) -> None:
+    def __init__(
+        self, module: transformers.PreTrainedModel, *, device: torch.device, is_bfloat16: bool, loss: Loss | None = None
+    ) -> None:
+        """`loss` of each token instead of cross-entropy."""
         self.module = module.to(device)
         self.device = device
         self.layout = layout_of(module)
@@ -27,7 +31,9 @@ class ModelShell:
         self.gradient = torch.zeros(self.layout.num_parameters, device=device)  # [P], accumulated by backward
         self._is_bfloat16 = is_bfloat16
         self._recomputes = False
-        self._logits_of, self._head = head_of(self.module), self.module.get_output_embeddings()
+        self._loss = loss
+        self._logits_of = head_of(self.module) if loss is None else None  # another loss needs the logits of all tokens
+        self._head = self.module.get_output_embeddings()
         self._bound: torch.Tensor | None = None
         self._accumulate_in_place()
 
@@ -141,6 +147,8 @@ class ModelShell:
             # positions that restart, and no attention mask: transformers then keeps attention inside of each document
             output = self.module(input_ids=batch.input_ids, position_ids=batch.positions, use_cache=False)
         logits = output.logits  # [n, L, V]
+        if self._loss is not None:
+            return self._loss(logits.float(), targets)
         losses = torch.nn.functional.cross_entropy(
             logits.float().view(-1, logits.shape[-1]), targets.view(-1), reduction="none", ignore_index=IGNORED_LABEL
         )

@@ -25,7 +25,7 @@ UNIT = PEERS / "adloco-peer.service"
 
 
 def run(command: list[str | Path], **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=600)
 
 
 def put_in_path(folder: Path, name: str, script: str) -> str:
@@ -138,7 +138,7 @@ def test_several_gpus_are_several_peers_that_end_together(tmp_path: Path) -> Non
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(600) == 0
     for number, log in enumerate(logs):
         command, ended = log.read_text().splitlines()
         check_command(command)

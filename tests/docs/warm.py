@@ -74,6 +74,8 @@ def serve(address: str) -> None:
         print("ready", flush=True)
         while True:
             for key, _ in selector.select():
+                if selector.get_map().get(key.fd) is not key:
+                    continue  # a line whose child has ended a moment ago
                 if key.fileobj is sys.stdin:
                     for pid, _ in children.values():
                         os.kill(pid, signal.SIGKILL)

@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import random
 import re
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,16 +17,31 @@ from typing import Any
 import psutil
 import yaml
 
+from adloco_p2p import peer_id
 from tests.e2e.processes import TINY_MODEL, begin_warm, write_text
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 NETWORK = ("--plain", "--peer-set", "num_threads=1", "allow_local_files=true", "--host-maddrs", LOOPBACK)
-WAIT_LIMIT_SECONDS = 90.0
-"""What has not happened by then never will, on a machine that does other things too."""
+WAIT_LIMIT_SECONDS = 300.0
+"""What has not happened by then never will, on a machine that is ten times slower or busier than ours."""
 LOOK_SECONDS = 0.02
 REST_SHARE = 4
 """A look is followed by a rest this many times as long: reading long event files must not starve those who write them."""
 Event = dict[str, Any]
+
+
+def free_port() -> int:
+    """Of loopback. Not one of those that the system gives to connections: another process could get it before it is used."""
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(10_000, first_given)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+def founded(folder: Path, *names: str) -> tuple[str, str]:
+    """Options of `start` for a run that begins once the peers with these names are here, however slowly they start."""
+    return ("--set", f"founders={json.dumps([peer_id(folder / name) for name in names])}")
 
 
 def write_swarm_config(folder: Path, *, rounds: int, inner_steps: int = 60, name: str = "tiny", overlap: str = "none") -> Path:
@@ -102,30 +119,46 @@ class PeerProcess:
         return str(self.wait_for("started")["peer"])
 
     def addresses(self) -> list[str]:
-        """What it prints for others to copy."""
-        return self.said(r"^initial peers: (.+)$").split()
+        """What it prints for others to copy, once they can join by it."""
+        return self._answering(self.said(r"^initial peers: (.+)$")).split()
 
     def link(self) -> str:
-        return self.said(r"^join link: (.+)$")
+        return self._answering(self.said(r"^join link: (.+)$"))
+
+    def _answering(self, said: str) -> str:
+        """The words, once it answers others: however long it loads its model, they need not ask again."""
+        if self.verb[0] != "bootstrap":
+            self.wait_for_any(lambda event: event["event"] == "plan" or event.get("key") == "founders", "to answer others")
+        return said
 
     def said(self, pattern: str) -> str:
         """What the group of the pattern matches in what it says, once it has."""
-        found = wait(lambda: re.search(pattern, self.words, re.MULTILINE), f"{self.workdir.name} to say {pattern}", self)
-        return str(found[1])
+
+        def look() -> re.Match[str] | None:
+            has_ended = self.process.exitcode is not None
+            whole_lines = "".join(self.words.rpartition("\n")[:2])
+            found = re.search(pattern, whole_lines, re.MULTILINE)
+            assert found or not has_ended, f"{self.workdir.name} ended without saying {pattern}: {self.words[-3000:]}"
+            return found
+
+        return str(wait(look, f"{self.workdir.name} to say {pattern}", self)[1])
 
     def wait_for(self, name: str, *, seconds: float = WAIT_LIMIT_SECONDS, **wanted: object) -> Event:
         """The first event of this life with the name and the fields; a field may be a function of the value."""
 
-        def look() -> Event | None:
-            return next((e for e in self.events_of_this_life if e["event"] == name and _fits(e, wanted)), None)
+        return self.wait_for_any(lambda e: e["event"] == name and _fits(e, wanted), f"{name} {wanted}", seconds=seconds)
 
-        def look_until_dead() -> Event | None:
+    def wait_for_any(self, fits: Callable[[Event], bool], what: str, *, seconds: float = WAIT_LIMIT_SECONDS) -> Event:
+        """The first event of this life that fits."""
+
+        def look() -> Event | None:
             is_dead = self.process.exitcode is not None
-            found = look()
-            assert found or not is_dead, f"{self.workdir.name} ended without {name} {wanted}: {self.words[-3000:]}"
+            found = next((event for event in self.events_of_this_life if fits(event)), None)
+            assert found or not is_dead, f"{self.workdir.name} ended without {what}: {self.words[-3000:]}"
             return found
 
-        return wait(look_until_dead, f"{name} {wanted} of {self.workdir.name}", self, seconds=seconds)
+        found: Event = wait(look, f"{what} of {self.workdir.name}", self, seconds=seconds)
+        return found
 
     def end(self, *, seconds: float = WAIT_LIMIT_SECONDS) -> int:
         """Its exit code, once it has ended by itself."""
@@ -179,11 +212,24 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-def digests_by_round(peers: list[PeerProcess]) -> dict[tuple[int, int], set[str]]:
-    """Round and instance -> the outer parameters that hosts had after it: one digest, if all is well."""
-    found: dict[tuple[int, int], set[str]] = {}
+def digests_by_round(peers: list[PeerProcess]) -> dict[tuple[int, int, str], set[str]]:
+    """Round, instance and plan -> the outer parameters that hosts had after it: one digest, if all is well.
+
+    A host that was cut off, by a kill or by a machine that stood still, may end a round without an outer step. What it does
+    then is its own until it goes on with the state of the others, so it is not among these.
+    """
+    found: dict[tuple[int, int, str], set[str]] = {}
     for peer in peers:
+        plans: dict[int, str] = {}
+        is_apart = False
         for event in peer.events:
-            if event["event"] == "round":
-                found.setdefault((event["round"], event["instance"]), set()).add(event["digest"])
+            if event["event"] == "plan":
+                plans[event["round"]] = event["digest"]
+            elif event["event"] == "fast_forwarded":
+                is_apart = False
+            elif event["event"] == "round":
+                is_apart = is_apart or event["is_void"]
+                if not is_apart:
+                    key = (event["round"], event["instance"], plans[event["round"]])
+                    found.setdefault(key, set()).add(event["digest"])
     return found

@@ -10,8 +10,6 @@ from typing import Any
 from tests.e2e.processes import Ended, run
 from tests.e2e.swarm_processes import PeerProcess, digests_by_round, processes_of, wait, write_swarm_config
 
-"""The others know of a leaver within seconds; on a machine that does other things too, these are longer."""
-
 
 def ask(peer: PeerProcess, *words: object) -> Ended:
     """`adloco-peer WORDS --workdir DIR` in a process of its own."""
@@ -42,7 +40,7 @@ def roster_of(peer: PeerProcess) -> list[str]:
 
 
 def test_a_swarm_is_watched_paused_drained_and_terminated(tmp_path: Path) -> None:
-    config = write_swarm_config(tmp_path, rounds=2000, inner_steps=10)
+    config = write_swarm_config(tmp_path, rounds=100_000, inner_steps=10)
     first = PeerProcess(tmp_path / "first", ("start", config)).start()
     link = first.link()
     second, third = (PeerProcess(tmp_path / name, ("join", "--initial-peers", link)).start() for name in ("second", "third"))
@@ -53,19 +51,20 @@ def test_a_swarm_is_watched_paused_drained_and_terminated(tmp_path: Path) -> Non
     finally:
         for peer in peers:
             peer.kill()
-    assert not processes_of(tmp_path)
+    wait(lambda: not processes_of(tmp_path), "their daemons to die")
 
 
 def _play(first: PeerProcess, second: PeerProcess, third: PeerProcess) -> None:
     everybody = sorted(peer.me for peer in (first, second, third))
 
-    def all_train() -> bool:
-        return any(sorted(hosts) == everybody for hosts in hosts_after(first, newest_round(first) - 3))
+    first.wait_for("round", hosts=lambda hosts: sorted(hosts) == everybody)
 
-    wait(all_train, "all three to train", first, second, third)
-    seen = status(second)
-    assert (seen["state"], seen["peer"], seen["rounds"]) == ("running", second.me, 2000)
-    assert sorted(row["peer"] for row in seen["peers"]) == everybody
+    def of_all() -> dict[str, Any] | None:
+        fields = status(second)
+        return fields if sorted(row["peer"] for row in fields["peers"]) == everybody else None
+
+    seen = wait(of_all, "the status to show all three", first, second, third)
+    assert (seen["state"], seen["peer"], seen["rounds"]) == ("running", second.me, 100_000)
     assert abs(sum(row["share"] for row in seen["peers"]) - 1.0) < 1e-6
 
     # pause: the others go on without it, and it follows them

@@ -137,7 +137,7 @@ def train(run: RunConfig, names: Sequence[PeerId]) -> list[Member]:
         return await node.run(Started(durable=Durable(round=0, plans=(plan,), held=held), capacity=capacity))
 
     async def together() -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(600):
             stops = await asyncio.gather(*(one(member) for member in members))
         assert all(stop.is_finished for stop in stops)
 

@@ -7,7 +7,6 @@ Devices are paced, so that rounds last some seconds on any machine and eight pee
 import json
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import transformers
 import yaml
 
 from tests.e2e.processes import run
-from tests.e2e.swarm_processes import PeerProcess, digests_by_round, processes_of, wait, write_swarm_config
+from tests.e2e.swarm_processes import PeerProcess, digests_by_round, write_swarm_config
 
 ROUNDS = 36
 ROUNDS_TOGETHER = 20
@@ -44,16 +43,6 @@ def write_eight_config(folder: Path) -> Path:
     document["merge"] = {"period_rounds": 4, "first_round": 20, "guard_tolerance": 10.0}
     path.write_text(yaml.safe_dump(document))
     return path
-
-
-@pytest.fixture
-def peers(tmp_path: Path) -> Iterator[list[PeerProcess]]:
-    """Whoever is in it is gone after the test."""
-    started: list[PeerProcess] = []
-    yield started
-    for peer in started:
-        peer.kill()
-    wait(lambda: not processes_of(tmp_path), f"nothing to be left of {processes_of(tmp_path)}")
 
 
 def join(peers: list[PeerProcess], name: str) -> PeerProcess:

@@ -28,6 +28,7 @@ from tests.e2e.processes import (
     run,
     write_config,
 )
+from tests.e2e.swarm_processes import LOOPBACK
 
 HOSTING = "adloco_p2p.training.hosting:Hosting"
 STORE = "adloco_p2p.storage.checkpoint:CheckpointStore"
@@ -171,11 +172,12 @@ def test_a_killed_run_goes_on_bit_for_bit(
 
 def test_a_peer_that_others_could_reach_loses_nothing_either(config: Path, whole: Path, tmp_path: Path) -> None:
     """The same with its network up: votes are journaled, and the swarm of one agrees with itself."""
-    command = ["start", config, "--workdir", tmp_path / "work", *CONNECTED]
-    killed = finish(begin(*command, fault=("signal_at", f"{HOSTING}.apply_outer", "6", "after", "SIGKILL")))
+    command = ["start", config, "--workdir", tmp_path / "work", "--host-maddrs", LOOPBACK, *CONNECTED]
+    fault = ("signal_at", f"{HOSTING}.apply_outer", "6", "after", "SIGKILL")
+    killed = run(command, folder=tmp_path, fault=fault)
     assert killed.code == -signal.SIGKILL, killed
     expected = beginning(tmp_path / "work")
-    ended = finish(begin(*command))
+    ended = run(command, folder=tmp_path)
     assert ended.code == 0, ended
     assert expected in ended.output
     is_like(tmp_path / "work", whole)

@@ -1,6 +1,5 @@
-"""The doctor among real processes, and the orphans of a killed life."""
+"""The orphans of a killed life."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,8 +9,6 @@ import psutil
 import pytest
 
 from adloco_p2p.swarm.p2p.daemon import make_socket_directory, remove_socket_directory
-from tests.e2e.processes import run
-from tests.e2e.swarm_processes import PeerProcess
 
 ORPHAN = """
 import os, sys, time
@@ -25,20 +22,6 @@ def _is_alive(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE  # nobody may be there to collect it
 
 
-def test_the_doctor_asks_a_bootstrap_and_is_dialled_back(tmp_path):
-    bootstrap = PeerProcess(workdir=tmp_path / "bootstrap", verb=("bootstrap",)).start()
-    try:
-        ended = run(["doctor", "--json", "--initial-peers", *bootstrap.addresses()], folder=tmp_path)
-    finally:
-        bootstrap.kill()
-    assert ended.code == 0, ended.errors
-    results = {result["check"]: result for result in json.loads(ended.output)["results"]}
-    assert results["initial peers"]["found"] == "1 of 1 answer"
-    for check in ("protocol", "clock", "dial back", "speed"):
-        assert results[check]["outcome"] == "ok", results[check]
-    assert "reached from outside at /ip4/" in results["dial back"]["found"]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_orphaned_daemons_of_an_earlier_life_are_ended_and_no_others(tmp_path):
     sockets = {name: make_socket_directory(tmp_path / name) for name in ("mine", "other")}
@@ -47,7 +30,7 @@ def test_orphaned_daemons_of_an_earlier_life_are_ended_and_no_others(tmp_path):
             listen = f"-listen=/unix{directory}/p2pd-x.sock"
             subprocess.run([sys.executable, "-c", ORPHAN, listen], check=True)
         found = {}
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 300
         while len(found) < 2 and time.monotonic() < deadline:
             found = {
                 name: process

@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 
-from tests.e2e.processes import ENVIRONMENT, LAST_SECONDS, MACHINE, REPOSITORY, run, write_config
+from tests.e2e.processes import ENVIRONMENT, MACHINE, REPOSITORY, finish, run, write_config
 
 TOKEN = "hf_of_a_test"
 REPO = "owner/tiny"
@@ -114,7 +114,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "work"
 
 
-def export(workdir: Path, output: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def begin_export(workdir: Path, output: Path, **environment: str) -> subprocess.Popen[str]:
     """In a process of its own, since the hub's library reads the environment when it is imported. Without the protocol of
     chunks (xet), which the hub on loopback does not speak."""
     surroundings = {name: value for name, value in os.environ.items() if not name.startswith("HF_")} | ENVIRONMENT
@@ -125,45 +125,49 @@ def export(workdir: Path, output: Path, *options: str, **environment: str) -> su
         "HF_HUB_DISABLE_XET": "1",
         **environment,
     }
-    return subprocess.run(
-        [sys.executable, "-m", "adloco_p2p", "export", "--workdir", workdir, "--output", output, *options],
+    return subprocess.Popen(
+        [sys.executable, "-m", "adloco_p2p", "export", "--workdir", workdir, "--output", output, "--push", REPO],
         env=surroundings,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=LAST_SECONDS,
     )
 
 
 def test_every_file_of_the_export_is_uploaded(trained: Path, hub: FakeHub, tmp_path: Path) -> None:
     output = tmp_path / "model"
-    ended = export(trained, output, "--push", REPO, HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN)
-    assert ended.returncode == 0, ended.stderr
-    assert f"uploaded: {hub.url}/{REPO}/commit/{'1' * 40}" in ended.stdout
+    ended = finish(begin_export(trained, output, HF_ENDPOINT=hub.url, HF_TOKEN=TOKEN))
+    assert ended.code == 0, ended.errors
+    assert f"uploaded: {hub.url}/{REPO}/commit/{'1' * 40}" in ended.output
     assert hub.files == {path.name: path.read_bytes() for path in output.iterdir()}
     assert {"README.md", "model.safetensors", "tokenizer.json"} <= hub.files.keys()
     assert [(created["name"], created["organization"]) for created in hub.created] == [("tiny", "owner")]
     assert hub.created[0].get("private") or hub.created[0].get("visibility") == "private"
 
 
-@pytest.mark.parametrize(
-    ("environment", "code", "problem", "is_written"),
-    [
-        ({}, 2, "E224: --push owner/tiny: there is no token", False),
-        ({"HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "1"}, 3, "E330: --push owner/tiny: the hub cannot be reached", False),
-        ({"HF_TOKEN": "hf_of_somebody_else"}, 2, "E224: --push owner/tiny: Client error '401", True),
-    ],
-)
-def test_what_prevents_an_upload_is_named(
-    environment: dict[str, str], code: int, problem: str, is_written: bool, trained: Path, hub: FakeHub, tmp_path: Path
-) -> None:
+PREVENTED = {
+    "no token": ({}, 2, "E224: --push owner/tiny: there is no token", False),
+    "offline": ({"HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "1"}, 3, "E330: --push owner/tiny: the hub cannot be reached", False),
+    "another token": ({"HF_TOKEN": "hf_of_somebody_else"}, 2, "E224: --push owner/tiny: Client error '401", True),
+}
+"""Environment, exit code, words, and whether the export is written all the same."""
+
+
+def test_what_prevents_an_upload_is_named(trained: Path, hub: FakeHub, tmp_path: Path) -> None:
     """Before anything is written where it can be known; otherwise with the place of what was written."""
-    ended = export(trained, tmp_path / "model", "--push", REPO, **{"HF_ENDPOINT": hub.url, **environment})
-    assert ended.returncode == code and problem in ended.stderr and "Traceback" not in ended.stderr, ended
-    assert not hub.files and (tmp_path / "model").exists() == is_written
-    assert ("the export lies in" in ended.stderr) == is_written
+    begun = {
+        name: begin_export(trained, tmp_path / name / "model", HF_ENDPOINT=hub.url, **environment)
+        for name, (environment, *_) in PREVENTED.items()
+    }
+    for name, ended in {name: finish(process) for name, process in begun.items()}.items():
+        _, code, problem, is_written = PREVENTED[name]
+        assert ended.code == code and problem in ended.errors and "Traceback" not in ended.errors, (name, ended)
+        assert (tmp_path / name / "model").exists() == is_written, name
+        assert ("the export lies in" in ended.errors) == is_written, name
+    assert not hub.files
 
 
 def test_a_name_that_no_repository_can_have_is_refused(trained: Path, tmp_path: Path) -> None:
-    ended = export(trained, tmp_path / "model", "--push", "a/b/c")
-    assert ended.returncode == 2 and "E200: --push a/b/c" in ended.stderr and not (tmp_path / "model").exists(), ended
+    words = ["export", "--workdir", trained, "--output", tmp_path / "model", "--push", "a/b/c"]
+    ended = run(words, folder=tmp_path)
+    assert ended.code == 2 and "E200: --push a/b/c" in ended.errors and not (tmp_path / "model").exists(), ended

@@ -1,6 +1,5 @@
 """`model.share`: a joiner that may read no file of its machine gets the pretrained model from a peer, and trains it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,6 @@ from tests.e2e.swarm_processes import PeerProcess, digests_by_round
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 PATIENCE = 400.0
 """The text of the standard library is read by each peer; on a machine that does other things, for minutes."""
-
-
-@pytest.fixture
-def peers() -> Iterator[list[PeerProcess]]:
-    started: list[PeerProcess] = []
-    yield started
-    for peer in started:
-        peer.kill()
 
 
 def write_config(folder: Path) -> Path:

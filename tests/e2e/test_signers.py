@@ -1,23 +1,11 @@
 """A signer's commands to a live run, with real processes."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.processes import run
-from tests.e2e.swarm_processes import PeerProcess, processes_of, wait
+from tests.e2e.swarm_processes import PeerProcess, wait
 from tests.e2e.test_admission import ticketed_config
-
-
-@pytest.fixture
-def peers(tmp_path: Path) -> Iterator[list[PeerProcess]]:
-    started: list[PeerProcess] = []
-    yield started
-    for peer in started:
-        peer.kill()
-    wait(lambda: not processes_of(tmp_path), f"nothing to be left of {processes_of(tmp_path)}")
 
 
 def members(peer: PeerProcess, folder: Path) -> dict[str, object]:
@@ -44,7 +32,7 @@ def test_the_author_pauses_and_resumes_and_another_signer_ends_the_run(peers: li
     told(author, "command", "pause")
     paused_from = members(author, tmp_path)["course"]["paused_from"]  # type: ignore[index]
     assert paused_from is not None
-    guest.wait_for("round", round=paused_from - 1)
+    guest.wait_for("round", round=lambda number: number >= paused_from - 1)
     assert (
         f"a signer pauses the run before round {paused_from}"
         in run(["status", "--workdir", guest.workdir], folder=tmp_path).output
@@ -54,8 +42,9 @@ def test_the_author_pauses_and_resumes_and_another_signer_ends_the_run(peers: li
     assert told_late.code == 0
     assert not [event for event in guest.events if event["event"] == "plan" and event["round"] >= paused_from]
     told(author, "command", "resume")
-    guest.wait_for("round", round=paused_from)
-    assert members(guest, tmp_path)["signers"] == sorted([author.me, guest.me])
+    guest.wait_for("round", round=lambda number: number >= paused_from)
+    both = sorted([author.me, guest.me])
+    wait(lambda: members(guest, tmp_path)["signers"] == both, "the second signer to be in the ledger", author, guest)
 
     author.kill()
     told(guest, "signers", "--remove", author.me[-8:])

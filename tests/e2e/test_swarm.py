@@ -4,6 +4,7 @@ Times that a user would feel are printed, and judged by `benchmarks/join_time.py
 """
 
 import itertools
+import json
 import os
 import re
 import signal
@@ -17,11 +18,19 @@ import pytest
 import transformers
 
 from tests.e2e.processes import ENVIRONMENT, run
-from tests.e2e.swarm_processes import LOOPBACK, PeerProcess, digests_by_round, processes_of, wait, write_swarm_config
+from tests.e2e.swarm_processes import (
+    LOOPBACK,
+    PeerProcess,
+    digests_by_round,
+    founded,
+    processes_of,
+    wait,
+    write_swarm_config,
+)
 
-FROZEN_SECONDS = 15.0
 ENDLESS = 10_000
 """Rounds of a run that the test stops."""
+NOBODY = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWCDenScM6yZLBTaYgSpVYLKJyBoX7jr2RiyKjXhCVyQfh"
 REDUCING = "adloco_p2p.swarm.allreduce.butterfly:Butterfly._on_contribution"
 
 NewPeer = Callable[..., PeerProcess]
@@ -77,42 +86,42 @@ def trained_after(peer: PeerProcess, since: float) -> None:
     peer.wait_for("round", time=lambda at: at >= since, hosts=lambda hosts: me in hosts and len(hosts) > 1)
 
 
-def test_one_joins_one_is_killed_one_leaves_and_the_run_ends_as_if_nothing_had_been(
+def test_one_joins_one_is_killed_one_leaves_and_the_run_ends_with_one_model(
     new: NewPeer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = write_swarm_config(tmp_path, rounds=14, inner_steps=60)
-    first = new("first", "start", config)
+    """The run has as many rounds as all of this takes; its author ends it."""
+    config = write_swarm_config(tmp_path, rounds=ENDLESS, inner_steps=30)
+    first = new("first", "start", config, *founded(tmp_path, "first", "leaver", "victim"))
     leaver = join(new, "leaver", first)
-    victim = join(new, "victim", first, fault=("signal_at", REDUCING, "6", "before", "SIGKILL"))
-    first.wait_for("round", round=1)
-    late = join(new, "late", first)
+    victim = join(new, "victim", first, fault=("signal_at", REDUCING, "4", "before", "SIGKILL"))
     assert victim.end() == -signal.SIGKILL  # in the middle of an average, a part of which it reduces
-    killed_at = time.time()
+    last_word = victim.events[-1]["time"]
+    late = join(new, "late", first)
     wait(lambda: not processes_of(victim.workdir), "its daemon to die")
     own = late.wait_for("round", samples=lambda samples: samples > 0)
     with capsys.disabled():
         joined = late.wait_for("warning", key="fetch 0", active=False)["time"] - late.started_at
         show("\njoining, (warm) process start to the state being here", joined)
         show("joining, to the end of the first own round", own["time"] - late.started_at)
-    first.wait_for("round", time=lambda at: at >= killed_at, hosts=lambda hosts: len(hosts) >= 2)
+    after_kill = noticed(first, victim.events[0]["peer"], last_word)
+    asked_at = time.time()
     leaver.signal(signal.SIGINT)
     assert leaver.end() == 0
-    left_at = leaver.events[-1]["time"]
-    after_leave, after_kill = noticed(first, leaver.me, left_at), noticed(first, victim.events[0]["peer"], killed_at)
+    after_leave = noticed(first, leaver.me, asked_at)
     with capsys.disabled():
         show("a leave is noticed after", after_leave)
         show("a kill is noticed after", after_kill)
+    begun = first.wait_for("round", loss=lambda loss: loss is not None)["loss"]
+    first.wait_for("round", loss=lambda loss: loss is not None and loss < begun - 1.5)
+    assert run(["command", "stop", "--workdir", first.workdir], folder=tmp_path).code == 0
     assert [first.end(), late.end()] == [0, 0]
 
     one_digest_everywhere(first, leaver, victim, late)
-    assert rounds_of(first) == list(range(14))
-    assert len(rounds_of(late)) >= 3
+    assert rounds_of(first) == sorted(set(rounds_of(first))), "each once"
+    losses = [peer.wait_for("finished")["heldout_loss"] for peer in (first, late)]
+    assert losses[0] == losses[1] < begun - 1.0
     assert run(["export", "--workdir", late.workdir, "--output", tmp_path / "model"], folder=tmp_path).code == 0
     assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model").num_parameters() > 0
-    quiet = new("quiet", "start", config, "--offline")
-    assert quiet.end() == 0
-    losses = [peer.wait_for("finished")["heldout_loss"] for peer in (first, late, quiet)]
-    assert losses[0] == losses[1] == pytest.approx(losses[2], rel=0.01)
 
 
 @pytest.mark.heavy
@@ -129,7 +138,7 @@ def test_delayed_outer_updates_end_with_the_same_bytes(new: NewPeer, tmp_path: P
     assert shared >= {*began_early}
 
 
-def test_killed_and_restarted_at_once_and_killed_for_a_while(
+def test_one_is_killed_and_restarted_the_author_is_killed_for_a_while_and_one_stands_still(
     new: NewPeer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = new("first", "start", write_swarm_config(tmp_path, rounds=ENDLESS))
@@ -141,30 +150,24 @@ def test_killed_and_restarted_at_once_and_killed_for_a_while(
     trained_after(second, second.started_at)
     with capsys.disabled():
         show("\nfrom the restart to a round with the others", second.events[-1]["time"] - second.started_at)
-    first.kill()  # the author, too
+
     killed_at = time.time()
+    first.kill()
     noticed(second, first.events[0]["peer"], killed_at)
     trained_after(third, time.time())
     first.start()
     trained_after(first, first.started_at)
     trained_after(second, first.started_at)
-    stop(first, second, third)
-    one_digest_everywhere(first, second, third)
 
-
-def test_a_frozen_peer_holds_nobody_up_and_comes_back(new: NewPeer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = new("first", "start", write_swarm_config(tmp_path, rounds=ENDLESS))
-    second, third = join(new, "second", first), join(new, "third", first)
-    for peer in (second, third):
-        trained_after(peer, 0.0)
     frozen_at = time.time()
     with third.pause():
         noticed(first, third.me, frozen_at)
-        first.wait_for("round", time=lambda at: at >= frozen_at + FROZEN_SECONDS)
+        past = rounds_of(first)[-1]
+        first.wait_for("round", round=lambda number: number >= past + 2)  # it holds nobody up
     thawed_at = time.time()
     trained_after(third, thawed_at)
     with capsys.disabled():
-        show("\nfrom the thaw to a round with the others", time.time() - thawed_at)
+        show("from the thaw to a round with the others", time.time() - thawed_at)
     at = [event["time"] for event in first.events_of_this_life if event["event"] == "round"]
     longest = max(later - earlier for earlier, later in itertools.pairwise(at))
     with capsys.disabled():
@@ -190,22 +193,14 @@ def test_known_peers_are_found_again_when_the_first_peer_is_gone(new: NewPeer, t
     stop(second, third)
 
 
-@pytest.mark.parametrize("kind", ["adloco", "hivemind"])
-def test_peers_meet_through_a_bootstrap_that_trains_nothing(kind: str, new: NewPeer, tmp_path: Path) -> None:
-    if kind == "adloco":
-        addresses = new("bootstrap", "bootstrap").addresses()
-        _meet(new, tmp_path, addresses)
-        return
+@pytest.mark.heavy
+def test_peers_meet_through_a_plain_node_of_hivemind(new: NewPeer, tmp_path: Path) -> None:
     with _HivemindDHT(tmp_path) as addresses:
-        _meet(new, tmp_path, addresses)
-
-
-def _meet(new: NewPeer, tmp_path: Path, addresses: list[str]) -> None:
-    first = new("first", "start", write_swarm_config(tmp_path, rounds=ENDLESS), "--initial-peers", *addresses)
-    first.wait_for("round")
-    second = new("second", "join", "--initial-peers", *addresses)
-    trained_after(second, 0.0)
-    stop(first, second)
+        first = new("first", "start", write_swarm_config(tmp_path, rounds=ENDLESS), "--initial-peers", *addresses)
+        first.wait_for("round")
+        second = new("second", "join", "--initial-peers", *addresses)
+        trained_after(second, 0.0)
+        stop(first, second)
 
 
 class _HivemindDHT:
@@ -235,40 +230,50 @@ class _HivemindDHT:
             self._process.kill()
 
 
-def test_of_two_runs_in_one_dht_the_user_chooses_and_a_link_needs_no_choice(new: NewPeer, tmp_path: Path) -> None:
-    first = new("first", "start", write_swarm_config(tmp_path / "a", rounds=ENDLESS, name="anna"))
+def test_of_two_runs_at_one_bootstrap_the_user_chooses_and_what_is_not_there_is_named(new: NewPeer, tmp_path: Path) -> None:
+    lost = new("lost", "join", "--initial-peers", NOBODY)  # it tries for half a minute
+    bootstrap = new("bootstrap", "bootstrap")
+    config = write_swarm_config(tmp_path / "a", rounds=ENDLESS, name="anna")
+    first = new("first", "start", config, "--initial-peers", *bootstrap.addresses())
     other_config = write_swarm_config(tmp_path / "b", rounds=ENDLESS, name="berta")
-    other = new("other", "start", other_config, "--initial-peers", *first.addresses())
-    for peer in (first, other):
-        peer.wait_for("round")
-    undecided = join(new, "undecided", first)
+    other = new("other", "start", other_config, "--initial-peers", *bootstrap.addresses())
+
+    def examined() -> dict[str, dict[str, str]] | None:
+        ended = run(["doctor", "--json", "--initial-peers", *bootstrap.addresses()], folder=tmp_path)
+        if ended.code != 0:
+            return None  # the time that it gives itself is too short for this machine now
+        results = {result["check"]: result for result in json.loads(ended.output)["results"]}
+        are_good = all(results[check]["outcome"] == "ok" for check in ("protocol", "clock", "dial back", "speed"))
+        return results if are_good and results["runs"]["found"] == "2 announced" else None
+
+    results = wait(examined, "the doctor to find both runs, and nothing wrong", first, other)
+    assert results["initial peers"]["found"] == "1 of 1 answer"
+    assert "reached from outside at /ip4/" in results["dial back"]["found"]
+
+    undecided, wrong = join(new, "undecided", bootstrap), join(new, "wrong", bootstrap, "--run", "f" * 64)
     assert undecided.end() == 2
     listed = re.findall(r"--run (\w+) +(\w+), ", undecided.words)
     assert sorted(name for _, name in listed) == ["anna", "berta"]
-    wrong = join(new, "wrong", first, "--run", "f" * 64)
-    chosen = join(new, "chosen", first, "--run", next(run for run, name in listed if name == "berta"))
+    chosen = join(new, "chosen", bootstrap, "--run", next(run for run, name in listed if name == "berta"))
     linked = new("linked", "join", "--initial-peers", first.link())
     assert chosen.wait_for("started")["name"] == "berta"
     assert linked.wait_for("started")["name"] == "anna"
     trained_after(chosen, 0.0)
     trained_after(linked, 0.0)
+    _what_is_refused_is_named(first, config, tmp_path)
     assert wrong.end() in (2, 3)
     assert "f" * 16 in wrong.words
-    stop(first, other, chosen, linked)
-
-
-def test_what_cannot_be_reached_and_what_is_in_use_is_named(new: NewPeer, tmp_path: Path) -> None:
-    nobody = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWCDenScM6yZLBTaYgSpVYLKJyBoX7jr2RiyKjXhCVyQfh"
-    lost = new("lost", "join", "--initial-peers", nobody)
-    first = new("first", "start", write_swarm_config(tmp_path, rounds=ENDLESS))
-    first.wait_for("round")
-    arguments = ["join", "--initial-peers", first.link(), "--workdir", tmp_path / "unasked", "--host-maddrs", LOOPBACK]
-    unasked = run(arguments, folder=tmp_path)
-    assert unasked.code == 2
-    assert re.search(r"E214: .*data\.path: /", unasked.errors)
-    twice = run(["start", tmp_path / "tiny.yaml", "--workdir", first.workdir, "--plain"], folder=tmp_path)
-    assert twice.code == 4
-    assert str(first.workdir) in twice.errors
     assert lost.end() == 3
     assert "/ip4/127.0.0.1/tcp/1" in lost.words
-    stop(first)
+    stop(first, other, chosen, linked, bootstrap)
+
+
+def _what_is_refused_is_named(first: PeerProcess, config: Path, folder: Path) -> None:
+    """Files of this machine that its user did not allow, and a directory in use."""
+    arguments = ["join", "--initial-peers", first.link(), "--workdir", folder / "unasked", "--host-maddrs", LOOPBACK]
+    unasked = run(arguments, folder=folder)
+    assert unasked.code == 2
+    assert re.search(r"E214: .*data\.path: /", unasked.errors)
+    twice = run(["start", config, "--workdir", first.workdir, "--plain"], folder=folder)
+    assert twice.code == 4
+    assert str(first.workdir) in twice.errors

@@ -1,6 +1,5 @@
 """`evaluation.tasks`: a drawn peer scores the model during the run, by real processes; and what it cannot do ends nothing."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,6 @@ pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 PATIENCE = 800.0
 """The child has the lowest priority: on a machine that does other things, it waits for minutes."""
 TASKS = ("evaluation.tasks.names=[endings]", "evaluation.tasks.every_rounds=2", "work.rounds=10000")
-
-
-@pytest.fixture
-def peers() -> Iterator[list[PeerProcess]]:
-    started: list[PeerProcess] = []
-    yield started
-    for peer in started:
-        peer.kill()
 
 
 def test_scores_come_into_the_ledger_and_into_every_view(peers: list[PeerProcess], tmp_path: Path) -> None:

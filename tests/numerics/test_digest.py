@@ -7,6 +7,7 @@ import torch
 
 from adloco_p2p.numerics.digest import (
     CHUNK_BYTES,
+    StateHashing,
     blob_root,
     state_chunks,
     state_digest,
@@ -27,6 +28,20 @@ def state(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_both_digests_of_a_state_are_the_roots_of_its_parts(size: int) -> None:
     outer, momentum = torch.arange(float(size)), torch.ones(size)
     assert state_digests(outer, momentum) == (state_digest(outer, torch.zeros(0)), state_digest(outer, momentum))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("piece", [1 << 17, 100_000, NUM_PARAMETERS])
+def test_a_state_is_hashed_while_it_is_written(dtype: torch.dtype, piece: int) -> None:
+    """Whatever is there early: what is not said to be written may change."""
+    final = tuple(vector.to(dtype) for vector in state(2))
+    outer, momentum = (torch.zeros_like(vector) for vector in final)
+    with StateHashing(outer, momentum) as hashing:
+        for first in range(0, NUM_PARAMETERS, piece):
+            for vector, values in zip((outer, momentum), final, strict=True):
+                vector[first : first + piece] = values[first : first + piece]
+            hashing.written(min(first + piece, NUM_PARAMETERS))
+        assert hashing.digests() == state_digests(*final)
 
 
 def test_tensor_digest_is_sha256_of_the_bytes() -> None:

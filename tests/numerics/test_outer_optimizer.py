@@ -18,6 +18,28 @@ def test_acceptance_h(kind: str, learning_rate: float, expected: tuple[float, fl
         assert float(outer) == pytest.approx(value, abs=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["nesterov", "sgd", "average"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_said_to_be_written_changes_no_more(kind: str, dtype: torch.dtype) -> None:
+    size = 300_001
+    generator = torch.Generator().manual_seed(1)
+    outer, momentum, delta = (torch.randn(size, generator=generator) for _ in range(3))
+    into = torch.empty(size, dtype=dtype), torch.empty(size, dtype=dtype)
+    seen: list[tuple[torch.Tensor, ...]] = []
+    outer_step_(
+        outer.to(dtype),
+        momentum.to(dtype),
+        delta,
+        kind=kind,  # type: ignore[arg-type]
+        learning_rate=0.7,
+        momentum_factor=0.9,
+        into=into,
+        on_written=lambda count: seen.append(tuple(vector[:count].clone() for vector in into)),
+    )
+    assert len(seen) == 3 and len(seen[-1][0]) == size
+    assert all(torch.equal(part, vector[: len(part)]) for parts in seen for part, vector in zip(parts, into, strict=True))
+
+
 @pytest.mark.parametrize(("learning_rate", "momentum_factor"), [(0.7, 0.9), (0.7, 0.7), (0.5, 0.5)])
 def test_nesterov_is_bit_equal_with_torch(learning_rate: float, momentum_factor: float) -> None:
     generator = torch.Generator().manual_seed(0)

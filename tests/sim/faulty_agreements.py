@@ -122,7 +122,7 @@ def with_timing(**changes: float) -> Any:
 
 
 AGREEMENTS = {
-    "vote twice after restart": (with_part(VotesTwiceAfterRestart), 2),
+    "vote twice after restart": (with_part(VotesTwiceAfterRestart), 7),
     "count messages instead of peers": (with_part(CountsMessagesInsteadOfPeers), 6),
     "ignore a lock": (with_part(IgnoresTheLock), 11),
     "use an old roster": (with_consensus(UsesAnOldRoster), 0),

@@ -7,10 +7,11 @@ from typing import Literal
 import pytest
 import torch
 
-from adloco_p2p.config.run_config import AveragingConfig, ModelConfig
-from adloco_p2p.core.model.rules import InstanceRules, MergeRules
+from adloco_p2p.config.run_config import AveragingConfig, ModelConfig, RunConfig
+from adloco_p2p.core.model.rules import GuardRules, InstanceRules, MergeRules
 from adloco_p2p.core.model.types import Fork, Merge
 from adloco_p2p.errors import LocalProtocolError, StorageError
+from adloco_p2p.numerics.digest import state_digests
 from adloco_p2p.training.hosting import Hosting
 from tests.training.by_hand import of
 from tests.training.small_run import ONE, RUN, THREE, TWO, SyntheticFeed, effect, hosting, never, silent, train_round, with_run
@@ -46,6 +47,25 @@ def test_two_runs_are_bit_identical(run: object) -> None:
     for round_number in range(2):
         train_round(second, effect(round=round_number))
     assert everything(first) == everything(second)
+
+
+@pytest.mark.parametrize(
+    "run", [RUN, BFLOAT16_STATE, with_run(averaging=AveragingConfig(fragments=2))], ids=["whole", "bfloat16 state", "fragments"]
+)
+def test_digests_are_those_of_the_state_after_every_kind_of_end(run: RunConfig) -> None:
+    """They are hashed while the state is written, and remembered."""
+    peer = started(run=replace(run, guard=GuardRules(enabled=True), work=replace(run.work, rounds=8)))
+    seen = []
+    for number, value in enumerate((None, 0.1, float("nan"), 0.2)):
+        peer.run_inner(effect(round=number), should_stop=never, on_progress=silent)
+        averaged = peer.pseudo_gradient(ONE).clone() if value is None else torch.full((peer.num_averaged(number),), value)
+        assert peer.apply_outer(ONE, averaged, round=number) == (value is None or value == value)
+        seen.append(peer.digests(ONE))
+        assert seen[-1] == state_digests(*peer.state(ONE))
+    assert seen[1] == seen[2] and len({*seen}) == 3
+    assert peer.rewind(ONE, seen[0][1]) and peer.digests(ONE) == seen[0] == state_digests(*peer.state(ONE))
+    peer.adopt(ONE, *(vector.clone() + 1 for vector in peer.state(ONE)))
+    assert peer.digests(ONE) == state_digests(*peer.state(ONE)) != seen[0]
 
 
 def test_dropout_differs_between_rounds() -> None:

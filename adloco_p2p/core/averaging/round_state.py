@@ -164,6 +164,8 @@ class RoundState:
         counts = (self.is_averaged or self.is_void) and not self.has_diverged
         result = self.result if counts else None
         present = self._present if self.is_void else self.averaged_hosts
+        left_out = self.average.left_out if self.average is not None and not self.is_void else ()
+        hosts = [share.peer for share in self.instance_plan.hosts]
         has_statistics = self.is_averaged and not (self.is_void or self.is_carried or self.has_diverged)
         return InstanceReport(
             instance=self.instance,
@@ -175,7 +177,8 @@ class RoundState:
             train_seconds=result.seconds if result else 0.0,
             loss=within_scalars(result.loss) if result else None,
             heldout_loss=within_scalars(self.heldout_loss) if self.heldout_loss is not None else None,
-            contributors=bits_of(present, [share.peer for share in self.instance_plan.hosts]),
+            contributors=bits_of(present, hosts),
+            left_out=bits_of(left_out, hosts),
             is_void=self.is_void,
             has_diverged=self.has_diverged,
             step=self.step,

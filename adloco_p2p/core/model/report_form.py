@@ -97,4 +97,5 @@ def _names_hosts_only(report: Report, num_hosts: Mapping[InstanceId, int]) -> bo
 def _last_place(item: InstanceReport) -> int:
     """Of the hosts that it names; -1 where it names none."""
     said = item.complaint
-    return max(item.contributors.bit_length() - 1, -1 if said is None else max(said.contributor, said.reducer))
+    last = max(item.contributors.bit_length(), item.left_out.bit_length()) - 1
+    return last if said is None else max(last, said.contributor, said.reducer)

@@ -97,6 +97,8 @@ class InstanceReport:
     contributors: HostBits
     """The hosts whose pseudo-gradients are in the committed average, in a void round those that were there, as far as the
     sender knows; see `core/model/report_form.py`."""
+    left_out: HostBits = 0
+    """The hosts whose pseudo-gradients the aggregation rule left out of it."""
     is_void: bool = False
     """No average got a majority: there was no outer step, and the next pseudo-gradient spans this round, too."""
     has_diverged: bool = False

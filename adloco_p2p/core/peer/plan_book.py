@@ -97,11 +97,28 @@ class PlanBook:
         return any(roster_entry.peer != self.me and roster_entry.peer not in gone for roster_entry in plan.roster)
 
     def may_come(self, instance: InstanceId, boundary: int, gone: Collection[PeerId]) -> bool:
-        """Another living peer was to train the instance up to the boundary, and has not reported the round without it."""
-        plan = self.plans.get(boundary - 1)
-        hosts = [share.peer for item in plan.instances if item.instance == instance for share in item.hosts] if plan else []
-        reporters, states = self._reporters.get(boundary - 1, {}), self._states.get((boundary - 1, instance), {})
-        return any(peer != self.me and peer not in gone and (peer in states or peer not in reporters) for peer in hosts)
+        """Another living peer was to train the instance up to the boundary, and has reported neither that round without it nor,
+        as one that skipped that round does, a later one that it was to train it in."""
+        states = self._states.get((boundary - 1, instance), {})
+        return any(
+            peer != self.me and peer not in gone and (peer in states or not self._goes_without(peer, instance, boundary - 1))
+            for peer in self._hosts_of(instance, boundary - 1)
+        )
+
+    def _goes_without(self, peer: PeerId, instance: InstanceId, since: int) -> bool:
+        """Whether it reported a round in which it was to train the instance, and had no state of it."""
+        return any(
+            peer in reporters
+            and peer in self._hosts_of(instance, number)
+            and peer not in self._states.get((number, instance), {})
+            for number, reporters in self._reporters.items()
+            if number >= since
+        )
+
+    def _hosts_of(self, instance: InstanceId, number: int) -> list[PeerId]:
+        """By the plan of that round, where it is known."""
+        plan = self.plans.get(number)
+        return [share.peer for item in plan.instances if item.instance == instance for share in item.hosts] if plan else []
 
     def reported_state(self, instance: InstanceId, number: int, gone: Collection[PeerId]) -> Digest | None:
         """The state after a round by the reports that came: that of more than half of the planned hosts that live.

@@ -4,7 +4,7 @@ Hosts drawn by lot (`core/model/measurers.py`) measure the loss before and after
 plan made from these reports raises an alarm where most of the drawn report that the loss rose; one of two is a dispute, after
 which more are drawn. After an alarm the instance goes back by two rounds, the step and the one that was trained upon it, and
 the next two rounds are averaged by the stricter rule and not judged: so at least half of the rounds stand, whatever reports
-claim.
+claim. Hosts that the stricter rule leaves out of these two, and no others, begin their probation anew.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -73,6 +73,33 @@ def judged(
     if len(rises) == len(drawn):  # the least one: a liar alone widens no tolerance
         quiet = replace(quiet, rises=(*plan.rises, max(0.0, min(rises)))[-MAX_RISES:])
     return quiet, ""
+
+
+LEAST_WORKERS = 4
+"""The rules leave hosts out from so many contributors on."""
+
+
+def left_out_when_strict(
+    plan: InstancePlan,
+    claims: Mapping[PeerId, InstanceReport],
+    roster: Sequence[RosterEntry],
+    places: Mapping[PeerId, int],
+    *,
+    round: int,
+) -> set[PeerId]:
+    """Hosts of `plan`, the instance in the plan whose roster this is, that were left out of the average of `round`, one of the
+    strict ones: more than half of the hosts that had work report it, and more than half of the full members among them. Nobody
+    where that is half of them or more. `places`: by which bits the reports name hosts."""
+    if not plan.strict_before - STRICT_ROUNDS <= round < plan.strict_before:
+        return set()
+    workers = {share.peer for share in plan.hosts if share.peer in places and share.works_from <= round}
+    full = {entry.peer for entry in roster if entry.peer in workers and not entry.probation}
+    found = set()
+    for peer in workers:
+        naming = {other for other in workers if other in claims and claims[other].left_out >> places[peer] & 1}
+        if is_majority(len(naming), len(workers)) and is_majority(len(naming & full), len(full)):
+            found.add(peer)
+    return found if len(workers) >= LEAST_WORKERS and 2 * len(found) < len(workers) else set()
 
 
 def kept_apart(plans: Sequence[InstancePlan], changed: Collection[InstanceId], round: int) -> tuple[InstancePlan, ...]:

@@ -16,7 +16,7 @@ from statistics import median
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import in_words, work_at
-from adloco_p2p.core.model.electorate import DEPARTS_AFTER, SILENT_ROUNDS, is_majority, silent_rounds
+from adloco_p2p.core.model.electorate import SILENT_ROUNDS, is_majority, silent_rounds
 from adloco_p2p.core.model.measurers import PAIR
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.run_progress import end_after, progress_at, samples_after, steps_within
@@ -48,14 +48,13 @@ from adloco_p2p.core.planning.guard import judged, kept_apart
 from adloco_p2p.core.planning.host_backoff import update_miss_counts
 from adloco_p2p.core.planning.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch
 from adloco_p2p.core.planning.placement import InstanceDraft, place_hosts
-from adloco_p2p.core.planning.standing import after_report, remembered, seated
+from adloco_p2p.core.planning.roster import next_roster, put_on_probation
+from adloco_p2p.core.planning.standing import remembered
 from adloco_p2p.core.planning.suspension import with_complaints
 
 ORPHANED_ROUNDS = 3
 """An instance ends after so many rounds in which nobody reported its state and every host of it reported, or has never reported
 since it got its seat, SILENT_ROUNDS ago: seats that only exist must not keep an instance that nobody holds."""
-SPEEDS_KEPT = 5
-"""Measured speeds that a seat remembers; their median shares the work."""
 
 
 def genesis(
@@ -137,9 +136,10 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     round = previous.round + 1
     is_last = round >= end
     received = received_reports(previous, reports)
-    roster_entries = _next_roster(previous, received, change, rules)
     claims = claims_by_instance(previous, received)
     places = places_by_instance(previous)
+    left_out = put_on_probation(previous, claims, places)
+    roster_entries = next_roster(previous, received, change, rules, left_out=left_out)
     carried = [
         _carried(plan, previous, received, claims[plan.instance], rules, places=places[plan.instance])
         for plan in previous.instances
@@ -160,6 +160,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
     reasons += branch_reasons
     reasons += [alarm for draft, alarm in carried if alarm and draft.plan.instance not in changed]
+    reasons += [f"on probation, left out by the stricter rule: {', '.join(sorted(left_out))}"] if left_out else []
     course = change.course or previous.course
     reasons += [words] if (words := in_words(course, round)) else []
     return RoundPlan(
@@ -184,38 +185,6 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         course=course,
         former=remembered(previous, {roster_entry.peer for roster_entry in roster_entries}),
     )
-
-
-# --- roster ----------------------------------------------------------------------------------------------------------
-
-
-def _next_roster(
-    previous: RoundPlan, received: Mapping[PeerId, Report], change: RosterChange, rules: Rules
-) -> tuple[RosterEntry, ...]:
-    roster_entries: dict[PeerId, RosterEntry] = {}
-    for roster_entry in previous.roster:
-        if roster_entry.peer in change.departed:
-            continue
-        report = received.get(roster_entry.peer)
-        if report is not None:
-            speed = report.capacity.samples_per_second
-            speeds = (*roster_entry.speeds, speed)[-SPEEDS_KEPT:] if speed > 0 else roster_entry.speeds
-            known = replace(roster_entry, capacity=report.capacity, speeds=speeds, last_report=report.round)
-            roster_entry = after_report(known, rules.admission)  # noqa: PLW2901
-        roster_entries[roster_entry.peer] = roster_entry
-    round = previous.round + 1
-    staying = {
-        peer: roster_entry
-        for peer, roster_entry in roster_entries.items()
-        if silent_rounds(roster_entry, round) < DEPARTS_AFTER
-    }
-    if any(not roster_entry.capacity.is_keeper for roster_entry in staying.values()):
-        roster_entries = staying
-    for peer, capacity in sorted(dict(change.joined).items()):
-        if peer not in roster_entries and len(roster_entries) < MAX_ROSTER:
-            roster_entries[peer] = seated(peer, capacity, previous, rules.admission)
-    assert roster_entries, "a plan needs a peer"
-    return tuple(roster_entries[peer] for peer in sorted(roster_entries))
 
 
 # --- instances: carried on, forked, merged ---------------------------------------------------------------------------

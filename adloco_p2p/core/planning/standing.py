@@ -30,11 +30,8 @@ def seated(peer: PeerId, capacity: Capacity, previous: RoundPlan, rules: Admissi
     former = next((known for known in previous.former if known.peer == peer), None)
     if former is not None:
         return replace(roster_entry, standing=former.standing)
-    owed = rules.probation_rounds
-    if peer in previous.signers or (rules.kind == "tickets" and round < YOUNG_ROUNDS):
-        owed = 0
-    elif rules.kind == "open":
-        owed = min(owed, round // 4)
+    is_full_at_once = peer in previous.signers or (rules.kind == "tickets" and round < YOUNG_ROUNDS)
+    owed = 0 if is_full_at_once else _owed(rules, round)
     return replace(roster_entry, probation=owed, standing=FIRST_STANDING[rules.kind]) if owed else roster_entry
 
 
@@ -46,6 +43,18 @@ def after_report(roster_entry: RosterEntry, rules: AdmissionRules) -> RosterEntr
         return replace(roster_entry, probation=roster_entry.probation - 1)
     step = -((FIRST_STANDING[rules.kind] - FULL_STANDING) // RISE_ROUNDS)
     return replace(roster_entry, standing=min(FULL_STANDING, roster_entry.standing + step))
+
+
+def begun_anew(roster_entry: RosterEntry, rules: AdmissionRules, *, round: int) -> RosterEntry:
+    """The seat in the plan of this round of a member that starts its probation again."""
+    owed = _owed(rules, round)
+    if not owed:
+        return roster_entry
+    return replace(roster_entry, probation=owed, standing=min(roster_entry.standing, FIRST_STANDING[rules.kind]))
+
+
+def _owed(rules: AdmissionRules, round: int) -> int:
+    return min(rules.probation_rounds, round // 4) if rules.kind == "open" else rules.probation_rounds
 
 
 def remembered(previous: RoundPlan, roster: Collection[PeerId]) -> tuple[FormerMember, ...]:

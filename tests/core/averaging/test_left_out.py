@@ -31,6 +31,7 @@ def test_work_that_was_left_out_does_not_count(left_out: tuple[PeerId, ...], has
     assert outer.is_averaged is has_worked
     assert (report.samples > 0, report.pseudo_gradient is not None) == (has_worked, has_worked)
     assert report.contributors == bits, "one bit per planned host, in the plan's order"
+    assert report.left_out == 0b1111 & ~bits
 
 
 def test_an_average_is_asked_for_with_the_planned_steps() -> None:

@@ -17,7 +17,7 @@ from adloco_p2p.core.model.types import (
     RosterEntry,
     StepLosses,
 )
-from adloco_p2p.core.planning.guard import judged, kept_apart
+from adloco_p2p.core.planning.guard import judged, kept_apart, left_out_when_strict
 
 PEERS = tuple(PeerId(f"peer{index}") for index in range(8))
 CAPACITY = Capacity(samples_per_second=1.0, micro_batch_limit=4, max_instances=1)
@@ -118,6 +118,35 @@ def test_what_was_left_behind_is_not_judged() -> None:
     assert next_of(replace(PLAN, state_digest=None), 1.0, 1.0).rewind is None, "the state before is not known"
     (apart,) = kept_apart([next_of(PLAN, 1.0, 1.0)], [InstanceId(0)], ROUND + 2)
     assert apart.rewind is None
+
+
+STRICT = replace(PLAN, strict_before=ROUND + 1)
+"""ROUND is the second of two strict rounds."""
+PLACES = {peer: place for place, peer in enumerate(PEERS)}
+
+
+def left_out(plan: InstancePlan, *bits: int, entries: tuple[RosterEntry, ...] = ROSTER, round: int = ROUND) -> set[PeerId]:
+    """By these hosts' reports; the others report that nobody was."""
+    said = dict(zip(PEERS, bits, strict=False))
+    claims = {peer: replace(claim(None), left_out=said.get(peer, 0)) for peer in PEERS}
+    return left_out_when_strict(plan, claims, entries, PLACES, round=round)
+
+
+def test_hosts_that_the_stricter_rule_leaves_out_after_an_alarm_are_put_on_probation_and_no_others() -> None:
+    most = (0b1000_0001,) * 5
+    assert left_out(STRICT, *most) == {PEERS[0], PEERS[7]}
+    assert left_out(STRICT, *most[:4]) == set(), "four of eight"
+    assert left_out(STRICT, *(0b1111_0000,) * 8) == set(), "half of them"
+    assert [left_out(STRICT, *most, round=ROUND - back) != set() for back in (0, 1, 2)] == [True, True, False]
+    assert left_out(replace(STRICT, strict_before=0), *most) == set(), "no alarm"
+    new = tuple(replace(entry, probation=3 if place < 3 else 0) for place, entry in enumerate(ROSTER))
+    assert left_out(STRICT, *most, entries=new) == set(), "two of five full members"
+
+
+def test_three_hosts_are_too_few_to_leave_one_out() -> None:
+    few = replace(STRICT, hosts=STRICT.hosts[:3])
+    assert left_out(few, *(0b1,) * 3) == set()
+    assert left_out(replace(STRICT, hosts=STRICT.hosts[:4]), *(0b1,) * 3) == {PEERS[0]}
 
 
 def test_without_the_guard_nothing_is_judged() -> None:

@@ -9,8 +9,9 @@ from adloco_p2p.core.model.electorate import electorate
 from adloco_p2p.core.model.rules import AdmissionRules, Rules, WorkRules
 from adloco_p2p.core.model.types import FULL_STANDING, Digest, PeerId, Report, RosterChange, RosterEntry, RoundPlan
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
-from adloco_p2p.core.planning.standing import REMEMBERED_ROUNDS, RISE_ROUNDS, YOUNG_ROUNDS
+from adloco_p2p.core.planning.standing import FIRST_STANDING, REMEMBERED_ROUNDS, RISE_ROUNDS, YOUNG_ROUNDS
 from tests.core.core_values import RUN, capacity, peer
+from tests.core.planning.test_round_plan import ONE, honest_reports, run
 
 
 def rules(**settings: object) -> Rules:
@@ -118,3 +119,21 @@ def test_a_served_probation_is_kept_for_a_while() -> None:
     plan = following(plan, made, reporting=founders)
     assert plan.former == ()
     assert seat(following(plan, made, reporting=founders, joined=[peer(2)]), peer(2)).probation == 8
+
+
+def test_a_host_that_the_stricter_rule_left_out_begins_its_probation_anew() -> None:
+    previous = run(ONE, num_peers=5, until=6)[-1]
+    [item] = previous.instances
+    before = replace(previous, instances=(replace(item, strict_before=previous.round),))
+    reports = [
+        replace(report, instances=tuple(replace(made, left_out=0b00100) for made in report.instances))
+        for report in honest_reports(replace(before, round=before.round - 1))
+    ]
+    plan = next_plan(before, reports, ONE)
+    seats = {entry.peer: entry for entry in plan.roster}
+    assert seats[peer(2)].probation == ONE.admission.probation_rounds > 0
+    assert seats[peer(2)].standing == FIRST_STANDING[ONE.admission.kind]
+    assert [name for name, entry in seats.items() if entry.probation] == [peer(2)]
+    assert f"on probation, left out by the stricter rule: {peer(2)}" in plan.reason
+    swarm = replace(ONE, admission=replace(ONE.admission, probation_rounds=0))
+    assert not any(entry.probation for entry in next_plan(before, reports, swarm).roster)

@@ -1,0 +1,63 @@
+"""The seats of the next plan: members that stay, with what they reported, and those that join."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from adloco_p2p.core.model.electorate import DEPARTS_AFTER, silent_rounds
+from adloco_p2p.core.model.rules import Rules
+from adloco_p2p.core.model.types import MAX_ROSTER, InstanceId, PeerId, Report, RosterChange, RosterEntry, RoundPlan
+from adloco_p2p.core.planning.claims import Claims
+from adloco_p2p.core.planning.guard import left_out_when_strict
+from adloco_p2p.core.planning.standing import after_report, begun_anew, seated
+
+SPEEDS_KEPT = 5
+"""Measured speeds that a seat remembers; their median shares the work."""
+
+
+def put_on_probation(
+    previous: RoundPlan, claims: Mapping[InstanceId, Claims], places: Mapping[InstanceId, Mapping[PeerId, int]]
+) -> set[PeerId]:
+    """Members that begin their probation anew: the stricter rule left them out in a round after an alarm."""
+    reported = previous.round - 1
+    found = [
+        left_out_when_strict(plan, claims[plan.instance], previous.roster, places[plan.instance], round=reported)
+        for plan in previous.instances
+    ]
+    return set().union(*found)
+
+
+def next_roster(
+    previous: RoundPlan,
+    received: Mapping[PeerId, Report],
+    change: RosterChange,
+    rules: Rules,
+    *,
+    left_out: Collection[PeerId],
+) -> tuple[RosterEntry, ...]:
+    """`left_out`: members that begin their probation anew."""
+    roster_entries: dict[PeerId, RosterEntry] = {}
+    for roster_entry in previous.roster:
+        if roster_entry.peer in change.departed:
+            continue
+        report = received.get(roster_entry.peer)
+        if report is not None:
+            speed = report.capacity.samples_per_second
+            speeds = (*roster_entry.speeds, speed)[-SPEEDS_KEPT:] if speed > 0 else roster_entry.speeds
+            known = replace(roster_entry, capacity=report.capacity, speeds=speeds, last_report=report.round)
+            roster_entry = after_report(known, rules.admission)  # noqa: PLW2901
+        if roster_entry.peer in left_out:
+            roster_entry = begun_anew(roster_entry, rules.admission, round=previous.round + 1)  # noqa: PLW2901
+        roster_entries[roster_entry.peer] = roster_entry
+    round = previous.round + 1
+    staying = {
+        peer: roster_entry
+        for peer, roster_entry in roster_entries.items()
+        if silent_rounds(roster_entry, round) < DEPARTS_AFTER
+    }
+    if any(not roster_entry.capacity.is_keeper for roster_entry in staying.values()):
+        roster_entries = staying
+    for peer, capacity in sorted(dict(change.joined).items()):
+        if peer not in roster_entries and len(roster_entries) < MAX_ROSTER:
+            roster_entries[peer] = seated(peer, capacity, previous, rules.admission)
+    assert roster_entries, "a plan needs a peer"
+    return tuple(roster_entries[peer] for peer in sorted(roster_entries))

@@ -1,0 +1,34 @@
+"""What a peer knows of states that others have, from plans and reports."""
+
+from dataclasses import replace
+
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.core.peer.plan_book import PlanBook
+from tests.core.planning.test_round_plan import ONE, honest_reports, start
+
+
+def test_a_host_that_reports_a_later_round_without_the_state_has_none_to_wait_for() -> None:
+    """It was given an instance that no peer has, and skipped the round for which it waited for it: no report on that round will
+    ever come. The others would wait for it as long as it lives."""
+    plans = [replace(start(ONE), round=number) for number in range(3)]
+    (item,) = plans[0].instances
+    me, skipping, silent = (share.peer for share in item.hosts)
+    book = PlanBook(me)
+    for plan in plans:
+        book.remember(plan)
+
+    def may_come(*gone: PeerId) -> bool:
+        return book.may_come(item.instance, 1, gone)
+
+    def report(peer: PeerId, number: int, *, has_state: bool) -> None:
+        (made,) = (report for report in honest_reports(plans[number]) if report.peer == peer)
+        book.note_states(made if has_state else replace(made, instances=()))
+
+    assert may_come(silent) and not may_come(silent, skipping)
+    report(skipping, 1, has_state=True)
+    assert may_come(silent), "it trains it: its report on the round before is on its way"
+    report(skipping, 2, has_state=False)
+    assert not may_come(silent)
+    assert may_come(), "the other one may still come"
+    report(skipping, 0, has_state=True)
+    assert may_come(silent), "what was reported late is state all the same"
