@@ -137,12 +137,12 @@ class Fetching:
         return wanted
 
     def _take_stale(self, instance: InstanceId, boundary: int) -> list[Effect]:
-        """All peers that had it are gone. The older state here is all that is left of the instance."""
+        """Where all peers that had it are gone, and none can make it any more, the older state here is all that is left."""
         message = f"no peer has the state of instance {instance} before round {boundary}"
         item = self._state.instance(instance)
-        if not item.is_stale:
-            if not self._book.may_come(instance, boundary, self._state.gone):
-                item.is_lost = True
+        may_come = self._book.may_come(instance, boundary, self._state.gone)
+        if may_come or not item.is_stale:
+            item.is_lost = item.is_lost or not may_come
             return [fetch_warning(instance, f"{message}; waiting for one that has it", active=True)]
         item.boundary, item.is_stale, item.no_donor_since = boundary, False, None
         warning = fetch_warning(instance, f"{message}; going on from an older one", active=True)
