@@ -1,13 +1,13 @@
-"""What a peer answers to hosts that wait for it in rounds that are over for it."""
+"""What a peer answers to hosts that wait for it in rounds that are over for it, and which state it takes where none has any."""
 
 from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.core.model.events import Send
+from adloco_p2p.core.model.events import DiscardRound, Send
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, RoundPlan
-from adloco_p2p.core.peer.fetching import Fetching
+from adloco_p2p.core.peer.fetching import NO_DONOR_SECONDS, Fetching
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from tests.core.peer.test_peer import PEER0, PEER1, rules
@@ -72,3 +72,18 @@ def test_an_answer_is_not_answered_and_who_does_not_host_the_instance_gets_none(
     fetching = Fetching(state_at(3))
     assert fetching.decline(PEER1, OVER) == []
     assert fetching.decline(PEER2, AttemptFailed(instance=INSTANCE, round=1, attempt=0, suspects=(PEER2,))) == []
+
+
+def test_an_older_state_is_taken_only_once_no_living_peer_may_still_bring_the_agreed_one() -> None:
+    """The other host was to train the round before and has not reported it: its state is still to come, however long ago this
+    peer began to wait."""
+    state = state_at(3)
+    item = state.instance(INSTANCE)
+    item.boundary, item.is_stale = None, True
+    fetching = Fetching(state)
+    fetching.fetch_missing(0.0)
+    waiting = fetching.fetch_missing(NO_DONOR_SECONDS)
+    assert ["waiting for one" in getattr(effect, "message", "") for effect in waiting] == [True] and item.boundary is None
+    state.gone[PEER1] = None
+    assert DiscardRound(instance=INSTANCE) in fetching.fetch_missing(2 * NO_DONOR_SECONDS)
+    assert item.boundary == 3 and not item.is_stale
