@@ -123,7 +123,7 @@ def _on_tasks(arguments: argparse.Namespace) -> int:
     import torch
 
     from adloco_p2p.config.peer_config import PeerConfig
-    from adloco_p2p.numerics.digest import state_digests
+    from adloco_p2p.numerics.digest import state_digest
     from adloco_p2p.training.adapters import merged
     from adloco_p2p.training.device import select_device
     from adloco_p2p.training.task_scores import score_tasks
@@ -147,7 +147,7 @@ def _on_tasks(arguments: argparse.Namespace) -> int:
     if arguments.json:
         tasks = [canonical.to_plain(score) for score in scores]
         kept = outer.to(torch.bfloat16) if run.outer.state == "bfloat16" else outer  # as peers hold and hash it
-        model_digest = state_digests(kept, kept[:0])[0]
+        model_digest = state_digest(kept, kept[:0])
         say_json({"run": run.digest, "round": saved.round, "model": model_digest, "tasks_digest": digest, "tasks": tasks})
         return 0
     say(f"{run.name}, after round {saved.round} of a run of {run.work.length}; tasks {digest}")

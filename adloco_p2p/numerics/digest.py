@@ -72,6 +72,7 @@ class StateHashing:
 
     def __init__(self, outer: torch.Tensor, momentum: torch.Tensor) -> None:
         """Of the same size [P]; without values until `written` says so."""
+        assert len(outer) == len(momentum)
         self._size, self._item = len(outer), outer.itemsize
         self._views = state_chunks(outer, momentum)
         self._num_chunks = len(self._views) // 2

@@ -16,7 +16,7 @@ from adloco_p2p.config.load import load_run
 from adloco_p2p.core.model.rules import BatchRules, Rules, WorkRules
 from adloco_p2p.core.model.types import Digest, InstanceId, RoundPlan
 from adloco_p2p.data.feed import open_feed
-from adloco_p2p.numerics.digest import state_digests
+from adloco_p2p.numerics.digest import state_digest
 from benchmarks.method.clock import Link, Machine, Profile, round_seconds, transferred
 from benchmarks.method.figures import SAMPLES, SECONDS, STEPS, at_loss, at_samples, estimate, front, paired, timed
 from benchmarks.method.report import placed
@@ -206,7 +206,7 @@ def test_a_simulated_peer_alone_does_what_the_product_does(tmp_path: Path) -> No
     digests: dict[int, Digest] = {}
 
     def applied(world: World, plan: RoundPlan, instance: InstanceId, outer: torch.Tensor) -> None:
-        digests[plan.round] = state_digests(outer, torch.zeros(0))[0]
+        digests[plan.round] = state_digest(outer, torch.zeros(0))
 
     assert 203 - rounds[-1]["effective_batch"] < sum(line["samples"] for line in rounds) <= 203
     assert rounds[-1]["effective_batch"] > rounds[0]["effective_batch"]

@@ -73,9 +73,9 @@ class Tab:
         await self.call("Page.navigate", url=url)
         await self.evaluate(_DRAWN)
 
-    async def picture(self) -> bytes:
-        """The whole page, however long, as PNG."""
-        reply = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
+    async def picture(self, *, is_whole: bool = True) -> bytes:
+        """The page as PNG: all of it, however long, or what its window shows."""
+        reply = await self.call("Page.captureScreenshot", captureBeyondViewport=is_whole)
         return base64.b64decode(reply["data"])
 
 
