@@ -23,7 +23,7 @@ HELP = (
     ("batch", "texts per step, of all peers together; `64 of 104`: more would help, this is what fits the machines"),
     ("mode", "single: one pass a step; capped: the batch is cut to what fits; accumulate: several passes a step"),
     ("share", "part of the work of a round that a peer does, by its speed"),
-    ("uplink", "how fast a peer sent its last averages"),
+    ("uplink/s", "how fast a peer sent its last averages"),
     ("last report", "the last round of which a peer reported its work"),
 )
 

@@ -10,8 +10,10 @@ import argparse
 import asyncio
 import contextlib
 import io
+import re
 from pathlib import Path
 
+from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
@@ -39,7 +41,10 @@ def live_view(workdir: Path) -> str:
         record=True, width=COLUMNS, height=LINES, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
     console.print(render(replay(events[: ends[len(ends) // 2] + 1]), COLUMNS, LINES, Around()))
-    return console.export_svg(title="adloco-peer", theme=MONOKAI)
+    without_fonts = re.sub(
+        r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL
+    )  # they would come from the network
+    return console.export_svg(title="adloco-peer", theme=MONOKAI, code_format=without_fonts)
 
 
 async def page(workdir: Path) -> bytes:

@@ -134,7 +134,7 @@ def test_every_peer_has_its_uplink_at_80_columns_where_it_was_measured() -> None
     plan = next(event for event in events() if event["event"] == "plan")
     roster = [{**entry, "upload_bytes_per_second": 2e6 if entry["peer"] == OTHERS[1] else 0.0} for entry in plan["roster"]]
     lines = screen(replay([events()[0], {**plan, "roster": roster}]), 80, 24).splitlines()
-    assert [line.split()[-1] for line in lines if " uplink " in line] == ["instances"]
+    assert [line.split()[-1] for line in lines if " uplink/s " in line] == ["instances"]
     assert sum("2.00 MB" in line for line in lines) == 1
 
 
