@@ -91,8 +91,10 @@ class CatchingUp:
     def _is_stuck(self, now: float) -> bool:
         """It has waited too long, or the others may no longer hold a state as old as it needs."""
         is_overdue = self._waiting is not None and now >= self._waiting[2] + self._patience_seconds
-        needed = [*self._lacking(), *self._outdated_sources()]
-        return is_overdue or any(self._fetching.has_failed(instance) for instance in needed)
+        outdated = self._outdated_sources()
+        has_failed = any(self._fetching.has_failed(instance) for instance in (*self._lacking(), *outdated))
+        is_gone = any(self._fetching.has_no_donor(instance) and instance not in self._state.lost for instance in outdated)
+        return is_overdue or has_failed or is_gone
 
     def _fast_forward(self, boundary: int, *, agreeing: Collection[InstanceId] = ()) -> list[Effect]:
         """Give up what is under way and go on at the boundary, with state from others; of the instances in `agreeing` with

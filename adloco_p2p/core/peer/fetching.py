@@ -48,6 +48,11 @@ class Fetching:
         fetch = self._fetch(instance)
         return fetch is not None and not fetch.is_under_way
 
+    def has_no_donor(self, instance: InstanceId) -> bool:
+        """Its state is needed here, and no living peer is known to have it."""
+        item = self._state.instances.get(instance)
+        return item is not None and item.no_donor_since is not None
+
     def _fetch(self, instance: InstanceId) -> Fetch | None:
         item = self._state.instances.get(instance)
         return item.fetch if item is not None else None

@@ -29,6 +29,7 @@ from adloco_p2p.core.model.events import (
     Started,
     StateFetched,
     Stop,
+    Ticked,
     Transition,
     TransitionApplied,
 )
@@ -339,6 +340,23 @@ def test_a_peer_that_can_no_longer_get_what_a_transition_needs_goes_to_the_prese
     (fetch,) = (effect for effect in effects if isinstance(effect, FetchState))
     assert fetch.round == 1
     effects = peer.handle(FetchFailed(instance=fetch.instance, round=1, reason="nobody has it any more"), 1.0)
+    assert [effect.to_round for effect in effects if isinstance(effect, FastForwarded)] == boundaries
+
+
+@pytest.mark.parametrize(("newest", "boundaries"), [(4, [3]), (3, [2]), (2, [])])
+def test_a_peer_that_knows_no_donor_for_a_past_transition_goes_to_the_present(newest: int, boundaries: list[int]) -> None:
+    """The two others reported different states of the instance that forks before round 1, so none is known to be agreed."""
+    whole = rules(rounds=30, count=2)
+    plans = [genesis(RUN, [(name, CAPACITY) for name in (PEER0, PEER1, PEER2)], whole)]
+    reports = tuple(_report(name, plans[0], f"of {name}") for name in (PEER1, PEER2))
+    for number in range(newest):
+        plans.append(next_plan(plans[-1], reports if number == 1 else (), whole))
+    assert plans[1].forks
+    peer = Peer(me=PEER0, cadence=_cadence(), agreement=Scripted())
+    effects = peer.handle(
+        Started(durable=Durable(round=1, plans=tuple(plans), held=(), reports=reports), capacity=CAPACITY), 0.0
+    )
+    effects += peer.handle(Ticked(), 1.0)
     assert [effect.to_round for effect in effects if isinstance(effect, FastForwarded)] == boundaries
 
 
