@@ -97,12 +97,14 @@ class PlanBook:
         return any(roster_entry.peer != self.me and roster_entry.peer not in gone for roster_entry in plan.roster)
 
     def may_come(self, instance: InstanceId, boundary: int, gone: Collection[PeerId]) -> bool:
-        """Another living peer was to train the instance up to the boundary, and has reported neither that round without it nor,
-        as one that skipped that round does, a later one that it was to train it in."""
+        """Another living peer with a seat was to train the instance up to the boundary, and has reported neither that round
+        without it nor, as one that skipped that round does, a later one that it was to train it in. The seat of one that lives
+        and never reports ends, and with it the wait."""
         states = self._states.get((boundary - 1, instance), {})
         return any(
-            peer != self.me and peer not in gone and (peer in states or not self._goes_without(peer, instance, boundary - 1))
+            self._are_seated([peer], gone) and (peer in states or not self._goes_without(peer, instance, boundary - 1))
             for peer in self._hosts_of(instance, boundary - 1)
+            if peer != self.me
         )
 
     def _goes_without(self, peer: PeerId, instance: InstanceId, since: int) -> bool:

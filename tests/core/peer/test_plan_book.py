@@ -32,3 +32,14 @@ def test_a_host_that_reports_a_later_round_without_the_state_has_none_to_wait_fo
     assert may_come(), "the other one may still come"
     report(skipping, 0, has_state=True)
     assert may_come(silent), "what was reported late is state all the same"
+
+
+def test_a_host_without_a_seat_has_no_state_to_wait_for() -> None:
+    plan = start(ONE)
+    (item,) = plan.instances
+    me, other, silent = (share.peer for share in item.hosts)
+    book = PlanBook(me)
+    book.remember(plan)
+    assert book.may_come(item.instance, 1, (other,))
+    book.remember(replace(plan, round=1, roster=tuple(entry for entry in plan.roster if entry.peer != silent)))
+    assert not book.may_come(item.instance, 1, (other,))
