@@ -146,22 +146,7 @@ class Reporting:
         if before is None or self.capacity is None or not self.capacity.is_keeper:
             return []
         return [
-            InstanceReport(
-                instance=item.instance,
-                samples=0,
-                tokens=0,
-                inner_steps=0,
-                batch_samples=0,
-                accumulation_steps=0,
-                train_seconds=0.0,
-                loss=None,
-                heldout_loss=None,
-                contributors=0,
-                pseudo_gradient=None,
-                half_batch=None,
-                digest=item.digest,
-                state_digest=item.state_digest,
-            )
+            InstanceReport.without_work(item.instance, digest=item.digest, state_digest=item.state_digest)
             for item in before.instances
             if (plan.round, item.instance) in self._state.untrained
         ]

@@ -14,22 +14,7 @@ KEEPER = PeerId("peer2")
 INSTANCE = InstanceId(0)
 STATE = Digest("7" * 64)
 OFFER = replace(CAPACITY, is_keeper=True)
-REPORTED = InstanceReport(
-    instance=INSTANCE,
-    samples=0,
-    tokens=0,
-    inner_steps=0,
-    batch_samples=0,
-    accumulation_steps=0,
-    train_seconds=0.0,
-    loss=None,
-    heldout_loss=None,
-    contributors=3,
-    pseudo_gradient=None,
-    half_batch=None,
-    digest=STATE,
-    state_digest=STATE,
-)
+REPORTED = InstanceReport.without_work(INSTANCE, contributors=3, digest=STATE, state_digest=STATE)
 
 
 def plans(number: int) -> list[RoundPlan]:
