@@ -32,6 +32,12 @@ def state_of(me: PeerId) -> PeerState:
     return state
 
 
+def known(state: PeerState, *gone: PeerId) -> tuple[Digest | None, tuple[PeerId, ...]]:
+    """Of the state before round 2."""
+    outlook = state.book.outlook(INSTANCE, 2, gone)
+    return outlook.digest, outlook.donors
+
+
 def report(peer: PeerId, round: int, *, capacity: Capacity = OFFER) -> Report:
     return Report(peer=peer, round=round, plan=STATE, capacity=capacity, instances=(REPORTED,))
 
@@ -58,11 +64,11 @@ def test_a_keeper_reports_the_state_that_went_through_a_round_without_hosts() ->
 def test_what_a_keeper_holds_is_fetched_only_where_all_that_trained_are_gone() -> None:
     state = state_of(PEER0)
     state.book.note_states(report(KEEPER, 1))
-    assert state.book.known_state(INSTANCE, 2, [PEER1]) == (None, ()), "this peer itself had work"
+    assert known(state, PEER1) == (None, ()), "this peer itself had work"
     newcomer = state_of(PeerId("peer9"))
     newcomer.book.note_states(report(KEEPER, 1))
-    assert newcomer.book.known_state(INSTANCE, 2, [PEER0])[0] is None
-    assert newcomer.book.known_state(INSTANCE, 2, [PEER0, PEER1]) == (STATE, (KEEPER,))
+    assert known(newcomer, PEER0)[0] is None
+    assert known(newcomer, PEER0, PEER1) == (STATE, (KEEPER,))
     newcomer.book.note_states(replace(report(PEER0, 1), instances=(replace(REPORTED, state_digest=Digest("8" * 64)),)))
-    digest, _ = newcomer.book.known_state(INSTANCE, 2, [PEER1])
+    digest, _ = known(newcomer, PEER1)
     assert digest == Digest("8" * 64)
