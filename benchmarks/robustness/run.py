@@ -14,6 +14,7 @@ import torch
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.median import upper_weighted_median
 from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.data.indexing import IndexedRows
@@ -23,7 +24,7 @@ from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
 from adloco_p2p.numerics.aggregation.per_place import PerPlace
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.aggregation.robust import Robust, agreements, cosines, distances_beside_usual
-from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision, upper_weighted_median
+from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.outer_optimizer import outer_step_
