@@ -367,6 +367,9 @@ class RosterEntry:
     """Reports that it still owes until it votes, proposes and reduces; see `core/planning/standing.py`."""
     standing: Annotated[int, Ge(0), Le(FULL_STANDING)] = FULL_STANDING
     """How much its samples weigh in an average, of `FULL_STANDING`."""
+    turn_from: Count = 0
+    """It hosts instances, or waits on the bench, since the plan of this round; waiting until a later round, it may host from
+    that one on. See `core/planning/bench.py`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
