@@ -65,8 +65,9 @@ class Peer:
     samples: list[tuple[float, float]] = field(init=False)
     """Processor seconds of its process in this life, with wall clock times."""
 
-    def start(self, *arguments: object) -> "Peer":
-        command = node_command(*arguments, workdir=self.workdir, listen="/ip4/127.0.0.1/tcp/0")
+    def start(self, *arguments: object, step_seconds: float = 0.0) -> "Peer":
+        """`step_seconds`: see `node_command`."""
+        command = node_command(*arguments, workdir=self.workdir, listen="/ip4/127.0.0.1/tcp/0", step_seconds=step_seconds)
         self.began, self.lines, self.samples = time.time(), [], []
         self.process = subprocess.Popen(
             command,
