@@ -47,8 +47,8 @@ def take_turns(
     work: WorkRules,
     is_last: bool = False,
 ) -> Turns:
-    """The turns in the plan of this round. `drafts` still have the hosts of the plan before. After the last round, where nothing
-    is trained, all members get the model."""
+    """The turns in the plan of this round. `drafts` still have the hosts of the plan before. After the last round, where
+    nothing is trained, all members get the model."""
     if is_last:
         return Turns(roster=tuple(roster), benched=frozenset(), max_hosts=MAX_HOSTS, reason="")
     places = sum(_num_places(draft.plan.requested_batch, work) for draft in drafts)
@@ -57,8 +57,8 @@ def take_turns(
     offers = {entry.peer: entry for entry in volunteers(roster)}
     hosting = frozenset(offers)
     if len(offers) > places:
-        key = {entry.peer: (entry.turn_from, entry.joined_round, lot(f"{run}:{round}", entry.peer)) for entry in offers.values()}
-        in_order = sorted(offers.values(), key=lambda entry: key[entry.peer])
+        drawn = {peer: lot(f"{run}:{round}", peer) for peer in offers}
+        in_order = sorted(offers.values(), key=lambda entry: (entry.turn_from, entry.joined_round, drawn[entry.peer]))
         able, others = _ranked(in_order, before, rests, places=places, round=round, work=work)
         chosen = [*_shared_with_newcomers(able, places), *others][:places]
         hosting = frozenset(entry.peer for entry in chosen)
@@ -95,8 +95,9 @@ def _ranked(
     round: int,
     work: WorkRules,
 ) -> tuple[list[RosterEntry], list[RosterEntry]]:
-    """Those that can work, and the others, both by rank. `in_order`: by the rounds since which they host or wait. First come hosts whose turn lasts, the latest before the earlier ones; then members
-    that wait, the longest wait first; then the hosts that make room for them."""
+    """Those that can work, by rank, and the others. `in_order`: by the rounds since which they host or wait. First come hosts
+    whose turn lasts, the latest before the earlier ones; then members that wait, the longest wait first; then the hosts that
+    make room for them."""
 
     def is_able(entry: RosterEntry) -> bool:
         from_round = rests.get(entry.peer, 0) if entry.peer in before else entry.turn_from

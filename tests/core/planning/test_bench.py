@@ -77,7 +77,11 @@ def test_five_peers_take_turns_at_a_batch_of_three_samples() -> None:
 
 def test_a_quarter_of_the_hosts_makes_room_per_plan() -> None:
     """Twelve peers, eight places, turns of three rounds: two come and two go, once the first turns are over."""
-    by_hand = [[0, 1, 2, 3, 4, 5, 6, 7]] * 3 + [[2, 3, 4, 5, 6, 7, 8, 9], [4, 5, 6, 7, 8, 9, 10, 11], [0, 1, 6, 7, 8, 9, 10, 11]]
+    by_hand = [[0, 1, 2, 3, 4, 5, 6, 7]] * 3 + [
+        [2, 3, 4, 5, 6, 7, 8, 9],
+        [4, 5, 6, 7, 8, 9, 10, 11],
+        [0, 1, 6, 7, 8, 9, 10, 11],
+    ]
     assert turns(12, places=8, turn_rounds=3, until=6) == [numbered(there) for there in by_hand]
 
 
@@ -175,8 +179,8 @@ def test_all_host_about_the_same_number_of_rounds(num_peers: int, places: int, t
 @given(st.integers(0, 10**9))
 @settings(max_examples=8, deadline=None)
 def test_who_waits_longest_comes_first_whoever_comes_and_goes(seed: int) -> None:
-    """In rosters that change, with reports that are missing: the cap holds, no place is free while a member waits that can work,
-    and the order of the reports makes no difference."""
+    """In rosters that change, with reports that are missing: the cap holds, no place is free while a member waits that can
+    work, and the order of the reports makes no difference."""
     chance = random.Random(seed)
     rules = rules_of(chance.randrange(1, 12), turn_rounds=chance.randrange(1, 6), max_hosts=chance.randrange(2, 8))
     places = min(rules.work.max_hosts, max(2, rules.batch.initial_batch))
