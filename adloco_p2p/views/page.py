@@ -241,6 +241,10 @@ def _own(own: Status) -> Document:
         "peer": own.peer,
         "device": text(own.device),
         "seconds": rounded(own.elapsed_seconds),
+        "texts": [
+            {"round": each.round, "instance": each.instance, "prompt": each.prompt, "text": units.printable(each.text)}
+            for each in own.sample_texts[::-1]
+        ],
         "metrics": [{"text": measure.text, "meaning": measure.meaning} for measure in measures(own) if measure.text],
         "warnings": [text(message) for message in own.warnings.values()][:MAX_DECISIONS],
         "incidents": [

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from adloco_p2p.core.ledger.contributions import CreditedSamples
 from adloco_p2p.core.model.telemetry import InstanceLine, Plan, RosterLine
-from adloco_p2p.core.model.types import REPORT_LAG, HostShare, InstanceId
+from adloco_p2p.core.model.types import REPORT_LAG, HostShare
 from adloco_p2p.views import units
 from adloco_p2p.views.ledger_events import LedgerLine
 from adloco_p2p.views.page import Document, rounded, text
@@ -89,13 +89,13 @@ def _claimed(peer: str, credited: Sequence[CreditedSamples], plans: Mapping[int,
                 heldout_loss=credit.item.heldout_loss,
                 trouble=_trouble(credit),
             )
-    for key, verdicts in left_out.items():
-        if key in found and not found[key].trouble and sum(verdicts) * 2 > len(verdicts):
-            found[key] = replace(found[key], trouble="the rule of averaging left its work out")
+    for about, verdicts in left_out.items():
+        if about in found and not found[about].trouble and sum(verdicts) * 2 > len(verdicts):
+            found[about] = replace(found[about], trouble="the rule of averaging left its work out")
     return found
 
 
-def _place(plan: Plan | None, instance: InstanceId, peer: str) -> int | None:
+def _place(plan: Plan | None, instance: int, peer: str) -> int | None:
     """Of the peer among the planned hosts of the instance, as reports count them."""
     for planned in plan.instances if plan is not None else ():
         if planned.instance == instance:

@@ -34,6 +34,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The working directory of a finished run of a swarm of one, which keeps a ledger like any other."""
     folder = tmp_path_factory.mktemp("observed")
     command = ["start", write_config(folder), "--workdir", folder / "work", "--host-maddrs", LOOPBACK, *CONNECTED]
+    command += ["--set", "evaluation.sample_tokens=4"]
     ended = run(command, folder=folder)
     assert ended.code == 0, ended
     (folder / "work" / "said").write_text(ended.output)
@@ -89,6 +90,12 @@ def test_the_page_of_a_directory_says_the_same(whole: Path, capsys: pytest.Captu
     assert [line["round"] for line in page["ledger"]] == list(range(ROUNDS, -1, -1))
     merges = [decision for decision in page["decisions"] if decision["kind"] == "merge"]
     assert len(merges) == len(events(whole, "merge")) and page["own"]["metrics"]
+    written = events(whole, "sample_text")
+    evaluated = {key for key, event in rounds.items() if event["heldout_loss"] is not None}
+    extra = {(text["round"], text["instance"]) for text in written} - evaluated
+    assert evaluated <= {(text["round"], text["instance"]) for text in written}
+    assert {round_ for round_, _ in extra} <= {ROUNDS}, "the model at the end is evaluated once more"
+    assert len(page["own"]["texts"]) == len(written) and all(text["prompt"] == "The " for text in written)
     own: Any = peers(page["own"]["peer"])
     assert {(line["round"], line["instance"]) for line in own["rounds"]} == rounds.keys()
     assert sum(line["samples"] for line in own["rounds"]) == sum(event["samples"] for event in rounds.values())

@@ -7,9 +7,10 @@
 const SVG = "http://www.w3.org/2000/svg";
 const COLOURS = 8;
 const SMOOTHING = 0.8;  // part of the mean so far in the next one
+const FIRST_TEXTS = 4;  // the others on demand
 const FIRST_LINES = 15;  // of the ledger, and of the rounds of a peer; the others on demand
 const AXES = ["round", "samples", "tokens", "seconds"];
-const view = { run: null, axis: "round", isLog: false, isSmooth: false, openRounds: new Set(), isWhole: false, peer: "", isWholePeer: false, shownPeer: null };
+const view = { run: null, axis: "round", isLog: false, isSmooth: false, openRounds: new Set(), isWhole: false, areAllTexts: false, peer: "", isWholePeer: false, shownPeer: null };
 
 // --- the address: axis, log, smooth, peer, plans
 
@@ -434,6 +435,18 @@ function drawOwn(run) {
     ...own.incidents.slice(0, 5).map((incident) => element("li", { class: "quiet" }, `round ${incident.round}: ${incident.message}`)));
 }
 
+function drawTexts(run) {
+  const texts = run.own === null ? [] : run.own.texts;
+  at("texts-card").hidden = !texts.length;
+  const shown = view.areAllTexts ? texts : texts.slice(0, FIRST_TEXTS);
+  at("texts-all").hidden = shown.length === texts.length;
+  at("texts-all").textContent = `show ${plural(texts.length - shown.length, "earlier text")}`;
+  at("texts").replaceChildren(...shown.flatMap((each) => [
+    element("p", { class: "quiet" }, `round ${each.round}, instance ${each.instance}`),
+    element("p", { class: "written" }, element("b", {}, each.prompt), each.text),
+  ]));
+}
+
 // --- ledger
 
 function drawLedger(run) {
@@ -514,6 +527,7 @@ function draw(run) {
   drawPeers(run);
   drawTraffic(run);
   drawOwn(run);
+  drawTexts(run);
   drawLedger(run);
   showChoice();
   return drawPeer(run);
@@ -548,6 +562,7 @@ function start() {
     at(id).addEventListener("click", () => { view[name] = !view[name]; writeAddress(); drawCharts(); });
   }
   at("all").addEventListener("click", () => { view.isWhole = true; drawLedger(view.run); });
+  at("texts-all").addEventListener("click", () => { view.areAllTexts = true; drawTexts(view.run); });
   at("peer-all").addEventListener("click", () => { view.isWholePeer = true; drawPeer(view.run).catch(lost); });
   window.addEventListener("hashchange", () => follow().catch(lost));
   let width = 0;
