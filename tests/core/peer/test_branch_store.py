@@ -5,9 +5,10 @@ from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.types import ROUNDS_OPEN, InstanceId
 from adloco_p2p.core.peer.branch_store import BranchStore
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
-from tests.core.peer.test_peer import PEER0, rules
+from adloco_p2p.sim.device import hashed
+from adloco_p2p.sim.identities import RUN
+from tests.core.peer.story import PEER0, rules
 from tests.core.peer.test_peer_churn import CAPACITY, _entry
-from tests.core.world import RUN, hashed
 
 
 def store_with_a_branch() -> tuple[BranchStore, InstanceId]:
