@@ -118,10 +118,11 @@ class Reporting:
             instances=(*(self._with_complaint(outer.report(), plan) for outer in done), *self._kept(plan)),
             verdict=self._state.verdicts.get(plan.round),
             branches=self._branches.claims(),
+            proof=self._branches.proof(self._state.me),
             tasks=self._task_scoring.take(),
         )
         self._branches.claimed(made.branches)
-        report = fitted(made)
+        report = fitted(made, num_members=len(plan.roster))
         self._state.own_reports[plan.round] = report
         self._book.note_states(report)
         return [*self._task_scoring.ended(plan), *self._submit(report, now)]
