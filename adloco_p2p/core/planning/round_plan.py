@@ -43,6 +43,7 @@ from adloco_p2p.core.model.words import plural
 from adloco_p2p.core.planning.batch_ramp import scheduled_request
 from adloco_p2p.core.planning.batch_sizing import is_untestable, next_request, pool_round, window_length
 from adloco_p2p.core.planning.branch_merge import settle
+from adloco_p2p.core.planning.branch_verdict import is_of_branches
 from adloco_p2p.core.planning.claims import Claims, claims_by_instance, places_by_instance, received_reports
 from adloco_p2p.core.planning.guard import judged, kept_apart
 from adloco_p2p.core.planning.host_backoff import update_miss_counts
@@ -52,6 +53,9 @@ from adloco_p2p.core.planning.roster import next_roster, put_on_probation
 from adloco_p2p.core.planning.standing import remembered
 from adloco_p2p.core.planning.suspension import with_complaints
 
+ROUNDS_TO_A_VERDICT = 3
+"""So long before the end of a run branch states are measured for the last time: the verdict comes two plans later, and does not
+get in the way of the one on the last merge."""
 ORPHANED_ROUNDS = 3
 """An instance ends after so many rounds in which nobody reported its state and every host of it reported, or has never reported
 since it got its seat, SILENT_ROUNDS ago: seats that only exist must not keep an instance that nobody holds."""
@@ -148,17 +152,24 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     drafts, forks = _forked(drafts, round, end, rules)
     merges, probe, why = _merges(previous, drafts, received, claims, is_forking=bool(forks), end=end, rules=rules)
     drafts = _merged(drafts, merges, rules)
-    branches, healing, branch_reasons = settle(
-        previous, received, merges, [roster_entry.peer for roster_entry in roster_entries], change.branches, is_last=is_last
+    branches = settle(
+        previous,
+        received,
+        merges,
+        [roster_entry.peer for roster_entry in roster_entries],
+        change.branches,
+        is_last=is_last,
+        may_probe=probe is None and previous.probe is None and round + ROUNDS_TO_A_VERDICT < end,
+        rules=rules.merge,
     )
     instances, seconds = place_hosts(drafts, roster_entries, round, rules)
-    changed = {source for merge in (*merges, *healing) for source in merge.sources}
+    changed = {source for merge in (*merges, *branches.merges) for source in merge.sources}
     changed |= {instance for fork in forks for instance in (fork.source, *fork.targets)}
     instances = kept_apart(instances, changed, round)
     peers = plural(len(previous.roster), "peer")
     reasons = [f"reports of {len(received)} of {peers}"] if previous.round > 0 else ["no reports yet"]
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
-    reasons += branch_reasons
+    reasons += branches.reasons
     reasons += [alarm for draft, alarm in carried if alarm and draft.plan.instance not in changed]
     reasons += [f"on probation, left out by the stricter rule: {', '.join(sorted(left_out))}"] if left_out else []
     course = change.course or previous.course
@@ -171,10 +182,10 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         instances=instances,
         roster=roster_entries,
         forks=forks,
-        merges=(*merges, *healing),
-        probe=probe,
-        pending=None if previous.probe and _ended(merges) & set(previous.probe.sources) else previous.probe,
-        branches=branches,
+        merges=(*merges, *branches.merges),
+        probe=probe or branches.probe,
+        pending=_still_pending(previous.probe, merges),
+        branches=branches.pending,
         is_last=is_last,
         expected_seconds=0.0 if is_last else seconds,
         progress=progress_at(round, samples_after(previous), rules.work),
@@ -304,7 +315,7 @@ def _merges(
     plans = [draft.plan for draft in drafts]
     merges: tuple[Merge, ...] = ()
     whys = []
-    if previous.pending is not None:
+    if previous.pending is not None and not is_of_branches(previous.pending):
         probed = [plan for plan in previous.instances if plan.instance in previous.pending.sources]
         hosts = {share.peer for plan in probed for share in plan.hosts}
         verdicts = [report.verdict for peer, report in received.items() if report.verdict is not None and peer in hosts]
@@ -333,6 +344,15 @@ def _merges(
     if chosen is None or rules.merge.guard:
         return merges, chosen, "; ".join([*whys, f"probing {why}" if chosen else why])
     return (*merges, chosen), None, "; ".join([*whys, why])
+
+
+def _still_pending(probe: Merge | None, merges: Sequence[Merge]) -> Merge | None:
+    """What was to be measured after the round before, unless these merges end a source of it, or change the target of one with
+    branch states."""
+    if probe is None:
+        return None
+    changed = {source for merge in merges for source in merge.sources} if is_of_branches(probe) else _ended(merges)
+    return None if changed.intersection(probe.sources) else probe
 
 
 def _ended(merges: Sequence[Merge]) -> set[InstanceId]:
