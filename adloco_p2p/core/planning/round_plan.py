@@ -12,7 +12,6 @@ A guarded merge takes three plans: plan(r) carries the probe, which is measured 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import median
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import in_words, work_at
@@ -45,6 +44,7 @@ from adloco_p2p.core.planning.batch_sizing import is_untestable, next_request, p
 from adloco_p2p.core.planning.branch_merge import settle
 from adloco_p2p.core.planning.branch_verdict import is_of_branches
 from adloco_p2p.core.planning.claims import Claims, claims_by_instance, places_by_instance, received_reports
+from adloco_p2p.core.planning.end_of_run import is_probed_for_the_end, last_merge, reported_on
 from adloco_p2p.core.planning.guard import judged, kept_apart
 from adloco_p2p.core.planning.host_backoff import update_miss_counts
 from adloco_p2p.core.planning.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch
@@ -107,7 +107,7 @@ def genesis(
         signers=tuple(sorted(signers)),
         is_ticketed=bool(signers) and rules.admission.kind == "tickets",
     )
-    if not _is_probed_for_the_end(0, len(drafts), end_after(plan, rules.work), rules):
+    if not is_probed_for_the_end(0, len(drafts), end_after(plan, rules.work), rules.merge):
         return plan
     return replace(plan, probe=final_merge(instances, rules=rules.merge))
 
@@ -331,16 +331,17 @@ def _merges(
     if len(plans) < 2:
         return merges, None, "; ".join([*whys, "a single instance"])
     if round >= end:
-        last = _without_verdict(plans, claims) if rules.merge.guard else final_merge(plans, rules=rules.merge)
+        last = last_merge(plans, claims, rules.merge)
         return (*merges, last), None, "; ".join([*whys, last.reason])
+    held = reported_on(plans, claims)
     # the end of a run that counts samples moves as batches grow or hosts go, so another probe may still be pending
-    if previous.probe is None and _is_probed_for_the_end(round, len(plans), end, rules):
-        return merges, final_merge(plans, rules=rules.merge), "; ".join([*whys, "probing the merge at the end of the run"])
+    if previous.probe is None and is_probed_for_the_end(round, len(held), end, rules.merge):
+        return merges, final_merge(held, rules=rules.merge), "; ".join([*whys, "probing the merge at the end of the run"])
     if is_forking:
         return merges, None, "; ".join([*whys, "no merge of fresh copies"])
     if rules.merge.guard and (previous.probe is not None or round > end - 4):
         return merges, None, "; ".join([*whys, "a probe is pending" if previous.probe else "too late to probe in pairs"])
-    chosen, why = choose_merge(plans, round=round, rules=rules.merge)
+    chosen, why = choose_merge(held, round=round, rules=rules.merge)
     if chosen is None or rules.merge.guard:
         return merges, chosen, "; ".join([*whys, f"probing {why}" if chosen else why])
     return (*merges, chosen), None, "; ".join([*whys, why])
@@ -370,27 +371,6 @@ def _end_of_orphans(plans: Sequence[InstancePlan]) -> Merge | None:
     names = ", ".join(map(str, orphans))
     reason = f"instance {names} ends: its hosts reported {ORPHANED_ROUNDS} rounds without it, or never, so its state is lost"
     return keep_only(survivor, [survivor, *orphans], reason=reason)
-
-
-def _is_probed_for_the_end(round: int, num_instances: int, end: int, rules: Rules) -> bool:
-    """The verdict on the last merge comes two plans after its probe."""
-    return rules.merge.guard and num_instances > 1 and round == end - 2
-
-
-def _without_verdict(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, Claims]) -> Merge:
-    """The end of a guarded run whose last probe no host measured: never an average that was not measured."""
-    instances = [plan.instance for plan in plans]
-    heldout = {i: [c.heldout_loss for c in claims[i].values() if c.heldout_loss is not None] for i in instances}
-    training = {i: [c.loss for c in claims[i].values() if c.loss is not None] for i in instances}
-    for name, losses in (("held-out", heldout), ("training", training)):
-        if all(losses.values()):
-            medians = {instance: median(losses[instance]) for instance in instances}
-            best = min(instances, key=lambda i: (medians[i], i))
-            why = f"instance {best} stays, its {name} loss {medians[best]:.4f} is lowest"
-            return keep_only(best, instances, reason=f"end of the run without a verdict: {why}")
-    best = max(plans, key=lambda plan: (plan.requested_batch, plan.instance)).instance
-    why = f"instance {best} stays, its request is largest"
-    return keep_only(best, instances, reason=f"end of the run without a verdict or losses: {why}")
 
 
 def _merged(drafts: Sequence[InstanceDraft], merges: Sequence[Merge], rules: Rules) -> list[InstanceDraft]:
