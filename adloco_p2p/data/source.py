@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from adloco_p2p.config.download_size import check_download
 from adloco_p2p.config.plugins import load_plugin, one_line
 from adloco_p2p.config.run_config import DataConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.data.corpus import Document
-from adloco_p2p.data.hub import client_errors, repository_files
+from adloco_p2p.data.hub import client_errors, download_bytes, repository_files
 from adloco_p2p.errors import ConfigError
 
 READ_BATCH = 1000
@@ -58,6 +59,9 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
         arguments: dict[str, Any] = {"path": kind, "data_files": files, "split": "train"}
         if data.source == "text":
             arguments["sample_by"] = "paragraph"  # by line would lose the newlines, by file the held-out split
+        if data.source == "hub" and not data.streaming:
+            place = Path(cache or datasets.config.HF_DATASETS_CACHE)
+            check_download("data.path", str(data.path), download_bytes(files), place, code="E207")
         dataset = datasets.load_dataset(**arguments, streaming=data.streaming, cache_dir=cache)
         columns = dataset.column_names or list(
             next(iter(dataset), {})
