@@ -15,6 +15,10 @@ FETCH_RETRY_SECONDS = 2.0
 NO_DONOR_SECONDS = 30.0
 """A peer waits so long for state that no living peer is known to have, before it takes an older one instead."""
 
+LATE_FRACTION = 0.25
+"""A newcomer whose state is not here after so much of the time that its first round is expected to take withdraws from that
+round: the others would wait for it."""
+
 
 class Fetching:
     """`fetch_missing` and `fetch_branches` whenever something happened; `fetched` or `failed` when a transfer ended."""
@@ -34,6 +38,7 @@ class Fetching:
     def next_deadline(self) -> float | None:
         instances = self._state.instances
         deadlines = [item.fetch.retry_at for item in instances.values() if item.fetch and item.fetch.retry_at is not None]
+        deadlines += [item.decline_at for item in instances.values() if item.decline_at is not None]
         deadlines += [item.no_donor_since + NO_DONOR_SECONDS for item in instances.values() if item.no_donor_since is not None]
         deadlines += [since + NO_DONOR_SECONDS for key, since in self._missed_branches.items() if self._fetch(key) is None]
         return min(deadlines, default=None)
@@ -87,14 +92,21 @@ class Fetching:
         for instance, at in sorted(wanted.items()):
             item = self._state.instance(instance)
             if item.fetch is not None:
+                if item.decline_at is not None and item.decline_at <= now:
+                    item.decline_at = None
+                    effects += self._decline_round(instance, at)
                 continue
             digest, donors = self._book.known_state(instance, at, self._state.gone)
             if digest is not None and donors:
+                if item.no_donor_since is not None and self._starts_with(at):
+                    item.decline_at = now + LATE_FRACTION * self._book.plans[at].expected_seconds
                 item.fetch, item.no_donor_since, item.is_lost = Fetch(boundary=at), None, False
                 effects.append(FetchState(instance=instance, round=at, digest=digest, from_peers=donors))
-                effects += self._decline_round(instance, at)
+                if item.decline_at is None:
+                    effects += self._decline_round(instance, at)
                 continue
-            effects += self._decline_round(instance, at)
+            if not self._starts_with(at):
+                effects += self._decline_round(instance, at)
             if item.no_donor_since is None:
                 item.no_donor_since = now
             if item.no_donor_since + NO_DONOR_SECONDS <= now:
@@ -141,6 +153,12 @@ class Fetching:
             wanted += [(instance, boundary) for instance in self._book.sources(plan)]
         return wanted
 
+    def _starts_with(self, number: int) -> bool:
+        """This peer's seat begins with this round, which is not over: it waits for the end of the round before."""
+        plan = self._book.get(number)
+        is_first = plan is not None and any(e.peer == self._state.me and e.joined_round == number for e in plan.roster)
+        return is_first and self._book.newest.round <= number + 1
+
     def _take_stale(self, instance: InstanceId, boundary: int) -> list[Effect]:
         """Where all peers that had it are gone, and none can make it any more, the older state here is all that is left."""
         message = f"no peer has the state of instance {instance} before round {boundary}"
@@ -159,7 +177,7 @@ class Fetching:
         item = self._state.instance(event.instance)
         if item.fetch is None or item.fetch.boundary != event.round:
             return []  # asked for before a fast-forward
-        item.fetch = None
+        item.fetch = item.decline_at = None
         if event.instance >= FIRST_BRANCH_ID:
             return [_fetch_ended(event.instance), *self._branches.fetched(event.instance)]
         item.boundary, item.is_stale, item.is_carried = event.round, False, False

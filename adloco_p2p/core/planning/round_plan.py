@@ -151,7 +151,8 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     branches, healing, branch_reasons = settle(
         previous, received, merges, [roster_entry.peer for roster_entry in roster_entries], change.branches, is_last=is_last
     )
-    instances, seconds = place_hosts(drafts, roster_entries, round, rules)
+    is_plain = not (forks or merges or healing)
+    instances, seconds = place_hosts(drafts, roster_entries, round, rules, is_plain=is_plain)
     changed = {source for merge in (*merges, *healing) for source in merge.sources}
     changed |= {instance for fork in forks for instance in (fork.source, *fork.targets)}
     instances = kept_apart(instances, changed, round)
