@@ -33,6 +33,8 @@ class Fetching:
         self._kept_vote = kept_vote
         self._missed_branches: dict[InstanceId, float] = {}
         """Branch states that the next transition needs and this peer lacks -> since when."""
+        self._late: dict[InstanceId, None] = {}
+        """Instances whose first round others count on this peer for no longer: their state comes too late."""
 
     @property
     def next_deadline(self) -> float | None:
@@ -63,7 +65,10 @@ class Fetching:
         return item.fetch if item is not None else None
 
     def tick(self, now: float) -> None:
-        for item in self._state.instances.values():
+        for instance, item in self._state.instances.items():
+            if item.decline_at is not None and item.decline_at <= now:
+                item.decline_at = None
+                self._late[instance] = None
             if item.fetch is not None and item.fetch.retry_at is not None and item.fetch.retry_at <= now:
                 item.fetch = None
 
@@ -87,14 +92,14 @@ class Fetching:
         wanted = {i: at for i, at in reversed(self._wanted()) if i not in self._state.held and i < FIRST_BRANCH_ID}
         for instance, item in self._state.instances.items():
             if instance not in wanted:
-                item.no_donor_since, item.is_lost = None, False
+                item.no_donor_since, item.decline_at, item.is_lost = None, None, False
+        late, self._late = self._late, {}
         effects: list[Effect] = []
         for instance, at in sorted(wanted.items()):
             item = self._state.instance(instance)
+            if instance in late:
+                effects += self._decline_round(instance, at)
             if item.fetch is not None:
-                if item.decline_at is not None and item.decline_at <= now:
-                    item.decline_at = None
-                    effects += self._decline_round(instance, at)
                 continue
             digest, donors = self._book.known_state(instance, at, self._state.gone)
             if digest is not None and donors:
