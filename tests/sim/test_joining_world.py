@@ -34,8 +34,9 @@ class Joined:
     """From the first report of a round to the first report of the next one, at most."""
 
 
-def joined(seed: int, *, at: float) -> Joined:
-    world = World(seed, peers=3, rounds=ROUNDS, faults=Faults(faults_end_at=at + 1.0), round_seconds=ROUND_SECONDS, rules=RULES)
+def joined(seed: int, *, at: float, is_delayed: bool = False) -> Joined:
+    faults = Faults(faults_end_at=at + 1.0)
+    world = World(seed, peers=3, rounds=ROUNDS, faults=faults, round_seconds=ROUND_SECONDS, rules=RULES, is_delayed=is_delayed)
     world.queue.at(at, world._join)
     world.run()
     *_, newcomer = world.machines
@@ -79,5 +80,12 @@ def test_nobody_waits_for_a_newcomer_whose_state_comes_late(seed: int, at: float
     """It takes half a round to arrive: the newcomer withdraws from its first round and counts in the next one."""
     monkeypatch.setattr(machine, "STATE_BYTES", round(0.5 * ROUND_SECONDS * Faults().uplink_bytes_per_second))
     story = joined(seed, at=at)
+    assert (story.first_work, story.counted_in) == (story.came_in + 2, story.came_in + 3), story
+    assert story.longest_seconds < 1.4 * ROUND_SECONDS, story
+
+
+def test_a_newcomer_withdraws_where_the_state_exists_late() -> None:
+    """With delayed updates the state before its first round comes when the others are well into that round."""
+    story = joined(0, at=20.0, is_delayed=True)
     assert (story.first_work, story.counted_in) == (story.came_in + 2, story.came_in + 3), story
     assert story.longest_seconds < 1.4 * ROUND_SECONDS, story

@@ -159,8 +159,11 @@ class Fetching:
         return wanted
 
     def _starts_with(self, number: int) -> bool:
-        """This peer's seat begins with this round, which is not over: it waits for the end of the round before."""
+        """This peer's seat begins with this round, which is not over: it waits for the end of the round before. Where updates
+        are delayed that end comes in the middle of this round, and the others would wait for it."""
         plan = self._book.get(number)
+        if self._state.is_delayed:
+            return False
         is_first = plan is not None and any(e.peer == self._state.me and e.joined_round == number for e in plan.roster)
         return is_first and self._book.newest.round <= number + 1
 
