@@ -30,6 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -268,7 +269,7 @@ def conduct(args: argparse.Namespace, peers: list[Peer]) -> dict[str, dict[str, 
         peers.append(Peer(workdir=args.out / f"peer-{number}").start("join", "--initial-peers", *known, step_seconds=step))
     others = list(peers)
     for other in others:
-        waiter.wait(lambda other=other: other.first("first_contribution", since=other.began), "the swarm to train")
+        waiter.wait(partial(other.first, "first_contribution", since=other.began), "the swarm to train")
     joiner = Peer(workdir=args.out / "joiner")
     peers.append(joiner)
 

@@ -214,6 +214,11 @@ class EvaluationConfig:
     """Evaluate every live instance after every so many rounds; 0: only at the end."""
     rows: PositiveInt = 64
     """Held-out rows; a fixed set, equal on every peer."""
+    sample_tokens: Annotated[int, Ge(0), Le(256)] = 0
+    """After an evaluation the peer that made it continues `sample_prompts` by so many tokens; its page, log and report show the
+    texts. 0: none. Each token of each prompt costs a forward pass of one row."""
+    sample_prompts: Annotated[tuple[Annotated[str, MinLen(1), MaxLen(200)], ...], MinLen(1), MaxLen(4)] = ("The ",)
+    """Beginnings of texts, as the run's own text could have them."""
     tasks: TasksConfig = field(default_factory=TasksConfig)
 
 
