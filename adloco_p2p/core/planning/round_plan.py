@@ -167,8 +167,11 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         may_probe=probe is None and previous.probe is None and round + ROUNDS_TO_A_VERDICT < end,
         rules=rules.merge,
     )
+    is_plain = not (forks or merges or branches.merges)
     turns = take_turns(drafts, roster_entries, run=previous.run, round=round, work=rules.work, is_last=is_last)
-    instances, seconds = place_hosts(drafts, turns.roster, round, rules, benched=turns.benched, max_hosts=turns.max_hosts)
+    instances, seconds = place_hosts(
+        drafts, turns.roster, round, rules, benched=turns.benched, max_hosts=turns.max_hosts, is_plain=is_plain
+    )
     changed = {source for merge in (*merges, *branches.merges) for source in merge.sources}
     changed |= {instance for fork in forks for instance in (fork.source, *fork.targets)}
     instances = kept_apart(instances, changed, round)
