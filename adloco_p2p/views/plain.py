@@ -46,7 +46,7 @@ class PlainView:
             print(text.rstrip(), file=self._stream, flush=True)
         joining = derived.joining(self._status)
         if joining and joining != self._joining:
-            print(_joined("joining", joining), file=self._stream, flush=True)
+            print(_joined("bench" if derived.bench_words(self._status) else "joining", joining), file=self._stream, flush=True)
         self._joining = joining
         slow = self._status.warnings.get(SLOW_PEER, "")
         if slow and not self._is_slow:  # the seconds change with every round; one line will do

@@ -1,6 +1,7 @@
 """The fold from events to status, and what is derived from it."""
 
 import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -98,6 +99,38 @@ def test_a_peer_that_hosts_nothing_follows_the_plans() -> None:
     assert status.current_round == 6
     assert {row.phase for row in derived.instance_rows(status)} == {"by others"}
     assert derived.run_fraction(status) == 6 / 24
+
+
+def benched(since: int, *, hosts: Sequence[str], requested: int) -> list[Made]:
+    """What a peer sees that is on the bench from the first plan on, with three others, while these host."""
+    share = {"batch_samples": 1, "inner_steps": 4, "micro_batch_size": 1, "accumulation_steps": 1, "first_sample": 0}
+    made: list[Made] = [started(peer=THIS)]
+    for event in [event for event in events() if event["event"] == "plan"][:6]:
+        seat = {**event["roster"][0], "waits_from": None}
+        roster = [{**seat, "peer": name} for name in hosts]
+        roster += [{**seat, "peer": THIS, "waits_from": since}]
+        roster += [{**seat, "peer": f"waiting{at}", "waits_from": at} for at in (0, 1, 9)]
+        instances = [
+            {**item, "requested_batch": requested, "hosts": [{**share, "peer": name} for name in hosts]}
+            for item in event["instances"][:1]
+        ]
+        made.append({**event, "roster": roster, "instances": instances})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("since", "requested", "words"),
+    [
+        (3, 2, "on the bench since round 3: 2 samples per step feed 2 hosts, 2 peers waited longer"),
+        (1, 64, "on the bench since round 1: the run allows 2 hosts, 1 peer waited longer"),
+        (20, 2, "on the bench, without work until round 20"),
+    ],
+)
+def test_a_peer_on_the_bench_reads_why(since: int, requested: int, words: str) -> None:
+    status = replay(benched(since, hosts=("a", "b"), requested=requested))
+    assert derived.joining(status) == derived.phase(status) == words
+    (row,) = (row for row in derived.peer_rows(status) if row.is_self)
+    assert row.role == f"on the bench since round {since}"
 
 
 def joiner(*, seated_from: int, working_from: int) -> list[Made]:
