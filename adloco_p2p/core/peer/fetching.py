@@ -11,7 +11,9 @@ from adloco_p2p.core.peer.hosted_instance import Fetch
 from adloco_p2p.core.peer.state import PeerState
 
 FETCH_RETRY_SECONDS = 2.0
-"""A failed state transfer is tried again after so long."""
+"""A failed state transfer is tried again after so long, and each time that it fails again after twice as long, ..."""
+MOST_DOUBLINGS = 4
+"""... up to 32 s: donors that refuse are not pressed."""
 NO_DONOR_SECONDS = 30.0
 """A peer waits so long for state that no living peer is known to have, before it takes an older one instead."""
 
@@ -77,7 +79,7 @@ class Fetching:
         wanted = {i: at for i, at in reversed(self._wanted()) if i not in self._state.held and i < FIRST_BRANCH_ID}
         for instance, item in self._state.instances.items():
             if instance not in wanted:
-                item.no_donor_since, item.is_lost = None, False
+                item.no_donor_since, item.is_lost, item.failed_fetches = None, False, 0
         effects: list[Effect] = []
         for instance, at in sorted(wanted.items()):
             item = self._state.instance(instance)
@@ -153,7 +155,7 @@ class Fetching:
         item = self._state.instance(event.instance)
         if item.fetch is None or item.fetch.boundary != event.round:
             return []  # asked for before a fast-forward
-        item.fetch = None
+        item.fetch, item.failed_fetches = None, 0
         if event.instance >= FIRST_BRANCH_ID:
             return [_fetch_ended(event.instance), *self._branches.fetched(event.instance)]
         item.boundary, item.is_stale, item.is_carried = event.round, False, False
@@ -163,7 +165,9 @@ class Fetching:
         item = self._state.instance(event.instance)
         if item.fetch is None or item.fetch.boundary != event.round:
             return []
-        item.fetch = Fetch(boundary=event.round, retry_at=now + FETCH_RETRY_SECONDS)
+        pause_seconds = FETCH_RETRY_SECONDS * 2 ** min(item.failed_fetches, MOST_DOUBLINGS)
+        item.fetch = Fetch(boundary=event.round, retry_at=now + pause_seconds)
+        item.failed_fetches += 1
         return [fetch_warning(event.instance, event.reason, active=True)]
 
     # --- declining a round -------------------------------------------------------------------------------------------
