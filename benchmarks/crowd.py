@@ -102,9 +102,7 @@ def play(arguments: argparse.Namespace) -> tuple[World, Traffic, str]:
         churn=arguments.churn,
         faults_end_at=rounds * arguments.round_seconds if is_faulty else 0.0,
     )
-    world = World(
-        arguments.seed, peers=peers, rounds=rounds, faults=faults, round_seconds=arguments.round_seconds, rules=rules
-    )
+    world = World(arguments.seed, peers=peers, rounds=rounds, faults=faults, round_seconds=arguments.round_seconds, rules=rules)
     traffic = Traffic()
     watch(world, traffic)
     end = rounds * arguments.round_seconds * 2 + 60.0
