@@ -2,10 +2,10 @@
 
     python -m benchmarks.crowd --peers 100 [--rounds 4] [--hosts 32] [--round-seconds 60] [--loss 0] [--churn 0] [--out FILE]
 
-One instance, whose batch feeds `--hosts`; the other peers wait on the bench. Counted are the canonical bytes of every message of
-the agreement and the membership, from the second plan to the last, by kind, per peer and second of virtual time. Names,
-signatures and payload limits are those of real peers; a message takes 20 to 100 ms. Memory is that of this process, in which all
-peers share the values of plans and reports: an upper bound of what a peer keeps for itself, and no more than that.
+One instance, whose batch feeds `--hosts`; the other peers wait on the bench. Counted are the canonical bytes of every message
+of the agreement and the membership, from the second plan to the last, by kind, per peer and second of virtual time. Names,
+signatures and payload limits are those of real peers; a message takes 20 to 100 ms. Memory is that of this process: all peers
+together, but the values of plans and reports, which they share.
 """
 
 import argparse

@@ -332,15 +332,13 @@ class Consensus:
         self._context.emit(*self._exchange.ask_for_help(self.ledger, sender, now=now))
 
     def _supply_settled(self, sender: PeerId, message: Pull) -> bool:
-        """Give a member what it lacks for the plan that was decided last here: it knows the value, so the whole entry would be mostly
-        what it has. Whether that was done."""
+        """Give a member the reports that it lacks for the plan that was decided last here: it knows the value, and has most of
+        the entry. Whether that was done."""
         entry = self._settled
         if entry is None or message.parent != entry.value.parent or message.value or sender not in self.slot.roster:
             return False
         wanted = frozenset(message.reports)
-        reports = tuple(
-            signed for signed, digest in zip(entry.reports, entry.value.reports, strict=True) if digest in wanted
-        )
+        reports = tuple(signed for signed, digest in zip(entry.reports, entry.value.reports, strict=True) if digest in wanted)
         if reports:
             self._context.emit(Send(peer=sender, message=Supply(parent=message.parent, reports=reports)))
         return bool(reports)

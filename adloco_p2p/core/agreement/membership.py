@@ -64,7 +64,7 @@ class Timing:
     """Largest roster in which every member sends to all others; in a larger one messages are relayed."""
 
     def lease(self, roster_size: int) -> float:
-        """Seconds for which a silent peer counts: so long that its beats get around, also where a heartbeat has no room for all."""
+        """Seconds for which a silent peer counts: its beats get around, also where a heartbeat has no room for all."""
         return self.lease_seconds + self.heartbeat_seconds * ceil(log2(max(2, roster_size))) * max(1.0, roster_size / MAX_HEARD)
 
     def ballot_timeout(self, roster_size: int) -> float:
