@@ -205,6 +205,11 @@ def _clock(event: telemetry.Clock, _status: Status) -> str:
 
 
 @line.register
+def _sample_text(event: telemetry.SampleText, status: Status) -> str:
+    return _joined("sample", _at(status, event.round), f"instance {event.instance}", units.one_line(event.prompt + event.text))
+
+
+@line.register
 def _first_contribution(event: telemetry.FirstContribution, status: Status) -> str:
     return _joined("counted", _at(status, event.round), f"first counted contribution after {event.seconds:.1f} s")
 

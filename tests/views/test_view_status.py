@@ -7,7 +7,7 @@ import pytest
 
 from adloco_p2p.views import derived
 from adloco_p2p.views.records import Life
-from adloco_p2p.views.status import MAX_INCIDENTS, MAX_PLANS, Status
+from adloco_p2p.views.status import MAX_INCIDENTS, MAX_PLANS, MAX_SAMPLE_TEXTS, Status
 from tests.views.golden import status_at
 from tests.views.synthetic import OTHERS, START, THIS, Made, apply, events, replay, samples_before
 
@@ -291,3 +291,21 @@ def test_a_run_that_counts_samples_is_over_with_its_last_round() -> None:
     assert derived.run_fraction(status) == 1.0
     assert derived.position(status) == f"round 24, {given:,}/{given:,} samples"
     assert derived.position(replay(events())) == "round 24/24"
+
+
+def test_sample_texts_are_the_newest_and_a_round_that_is_done_again_replaces_its_own() -> None:
+    made = events(3)
+    texts = [
+        {
+            "event": "sample_text",
+            "time": made[-1]["time"],
+            "round": number,
+            "instance": 0,
+            "prompt": "The ",
+            "text": f"t{number}",
+        }
+        for number in range(MAX_SAMPLE_TEXTS + 3)
+    ]
+    found = replay([*made, *texts, {**texts[-1], "text": "again"}]).sample_texts
+    assert [text.round for text in found] == [*range(3, MAX_SAMPLE_TEXTS + 3)]
+    assert found[-1].text == "again" and found[0].text == "t3"

@@ -226,7 +226,7 @@ class Values:
             statements=statements,
         )
         reports = tuple(signed.report for signed in self._pool.get(value.reports))
-        plan = self._context.decide(slot.parent, reports, change_of(value, reports, slot.ledger))
+        plan = self._context.decide(slot.parent, reports, change_of(value, reports, slot.ledger, self._context.verify))
         value = replace(value, plan=canonical.digest_once(plan))
         self.keep(value, self._context.me)
         return value

@@ -317,6 +317,21 @@ class Round(Log):
     """Of the outer parameters after the round."""
 
 
+MAX_SAMPLE_TEXT = 2000
+"""Characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleText(Log):
+    """The outer parameters of an instance after a round continue a prompt of the run."""
+
+    round: int
+    instance: InstanceId
+    prompt: str
+    text: str
+    """At most MAX_SAMPLE_TEXT characters."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AverageFailed(Log):
     round: int

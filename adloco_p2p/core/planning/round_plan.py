@@ -52,6 +52,7 @@ from adloco_p2p.core.planning.placement import InstanceDraft, place_hosts
 from adloco_p2p.core.planning.roster import next_roster, put_on_probation
 from adloco_p2p.core.planning.standing import remembered
 from adloco_p2p.core.planning.suspension import with_complaints
+from adloco_p2p.core.planning.witnesses import had_work
 
 ORPHANED_ROUNDS = 3
 """An instance ends after so many rounds in which nobody reported its state and every host of it reported, or has never reported
@@ -277,9 +278,8 @@ def _never_heard(previous: RoundPlan) -> set[PeerId]:
 def _agreed_state(plan: InstancePlan, previous: RoundPlan, claims: Claims, places: Mapping[PeerId, int]) -> Digest | None:
     """The state that more than half of the hosts report that had work in the reported round, reported or not; None where there
     is no such state, so that no few hosts, and no tie, make the others fetch theirs."""
-    round = previous.round - 1
-    planned = [share.peer for share in plan.hosts if share.peer in places and share.works_from <= round]
-    named = Counter(claims[peer].state_digest for peer in planned if peer in claims)
+    planned = had_work(plan, places, previous.round - 1)
+    named = Counter(claims[peer].state_digest for peer in planned & claims.keys())
     return next((digest for digest, count in sorted(named.items()) if is_majority(count, len(planned))), None)
 
 
