@@ -69,7 +69,7 @@ def bench_words(status: Status) -> str:
     if since > plan.round:
         return f"on the bench, without work until round {since}"
     requested = sum(item.requested_batch for item in plan.instances)
-    num_hosts = len({share.peer for item in plan.instances for share in item.hosts})
+    num_hosts = len({share.peer for item in plan.instances for share in item.hosts if share.batch_samples})
     hosts = plural(num_hosts, "host")
     why = f"{plural(requested, 'sample')} per step feed {hosts}" if requested <= num_hosts else f"the run allows {hosts}"
     ahead = sum(seat.waits_from is not None and seat.waits_from < since for seat in plan.roster)

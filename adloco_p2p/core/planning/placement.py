@@ -7,7 +7,16 @@ from statistics import median
 
 from adloco_p2p.core.model.electorate import SILENT_ROUNDS, silent_rounds
 from adloco_p2p.core.model.rules import Rules
-from adloco_p2p.core.model.types import MAX_HOSTS, HostShare, InstancePlan, PeerId, RosterEntry, SwitchMode, shortened
+from adloco_p2p.core.model.types import (
+    MAX_HOSTS,
+    HostShare,
+    InstanceId,
+    InstancePlan,
+    PeerId,
+    RosterEntry,
+    SwitchMode,
+    shortened,
+)
 from adloco_p2p.core.planning.apportionment import allocate_hosts, credible_speeds, share_batch
 from adloco_p2p.core.planning.host_backoff import backed_off, describe_backoff
 from adloco_p2p.core.planning.suspension import describe_suspensions, suspended
@@ -45,12 +54,12 @@ def place_hosts(
     round: int,
     rules: Rules,
     *,
-    benched: Container[PeerId] = (),
+    bench: Sequence[PeerId] = (),
     max_hosts: int = MAX_HOSTS,
     is_plain: bool = True,
 ) -> tuple[tuple[InstancePlan, ...], float]:
-    """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless all leave; peers on
-    the bench get nothing. An instance has at most `max_hosts`, keepers aside.
+    """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless all leave. Peers on
+    the bench get no work; the first of them receive the averages, as long as an instance has fewer than `max_hosts`.
 
     A newcomer to the run fetches the state while the others begin the round, so its first share is smaller (FIRST_SHARE); if it
     sees that it comes too late, it withdraws (`core/peer/fetching.py`). A member that is new to an instance only receives the
@@ -60,6 +69,7 @@ def place_hosts(
     peer's speed is split over its instances by their requests. Keepers receive every average of as many instances as they hold,
     and are given no work.
     """
+    benched = frozenset(bench)
     staying = [roster_entry for roster_entry in volunteers(roster) if roster_entry.peer not in benched]
     limits = {roster_entry.peer: roster_entry.capacity.micro_batch_limit for roster_entry in staying}
     claimed = [float(median(roster_entry.speeds)) if roster_entry.speeds else 0.0 for roster_entry in staying]
@@ -70,6 +80,7 @@ def place_hosts(
         {draft.plan.instance: draft.holders for draft in drafts},
         max_hosts=max_hosts,
     )
+    receivers = _receivers(hosts, drafts, bench, max_hosts)
     starting = {entry.peer for entry in staying if entry.joined_round == round > 0}
     trainers = {}
     for draft in drafts:
@@ -89,13 +100,31 @@ def place_hosts(
     for index, draft in enumerate(drafts):
         instance, requested = draft.plan.instance, draft.plan.requested_batch
         parts = _first_shares({peer: speeds[peer] * (requested / loads[peer]) for peer in trainers[instance]}, starting)
-        all_hosts = _with_keepers(hosts[instance], roster, index)
+        all_hosts = _with_keepers([*hosts[instance], *receivers[instance]], roster, index)
         plan = _shared(draft.plan, _records(draft.plan, all_hosts, parts, round), parts, limits, rules, round)
         place_hosts.append(plan)
         for share in plan.hosts:
             if speeds.get(share.peer, 0.0) > 0.0:
                 seconds[share.peer].append(min(share.samples / speeds[share.peer], MAX_SECONDS))
     return tuple(place_hosts), min(max(fsum(times) for times in seconds.values()), MAX_SECONDS)
+
+
+def _receivers(
+    hosts: Mapping[InstanceId, Sequence[PeerId]], drafts: Sequence[InstanceDraft], bench: Sequence[PeerId], max_hosts: int
+) -> dict[InstanceId, list[PeerId]]:
+    """Peers on the bench that follow an instance: one that they hold, or else the one with fewest hosts."""
+    receivers: dict[InstanceId, list[PeerId]] = {instance: [] for instance in hosts}
+    for peer in bench:
+        open_ones = [draft for draft in drafts if _num_hosts(draft, hosts, receivers) < max_hosts]
+        if not open_ones:
+            break
+        chosen = min(open_ones, key=lambda draft, peer=peer: (peer not in draft.holders, _num_hosts(draft, hosts, receivers)))
+        receivers[chosen.plan.instance].append(peer)
+    return receivers
+
+
+def _num_hosts(draft: InstanceDraft, *hosts: Mapping[InstanceId, Sequence[PeerId]]) -> int:
+    return sum(len(kind[draft.plan.instance]) for kind in hosts)
 
 
 def outvoted(candidates: Sequence[PeerId], roster: Sequence[RosterEntry], round: int) -> list[PeerId]:
