@@ -118,7 +118,8 @@ def _receivers(
         open_ones = [draft for draft in drafts if _num_hosts(draft, hosts, receivers) < max_hosts]
         if not open_ones:
             break
-        chosen = min(open_ones, key=lambda draft, peer=peer: (peer not in draft.holders, _num_hosts(draft, hosts, receivers)))
+        held = [draft for draft in open_ones if peer in draft.holders]
+        chosen = min(held or open_ones, key=lambda draft: _num_hosts(draft, hosts, receivers))
         receivers[chosen.plan.instance].append(peer)
     return receivers
 
