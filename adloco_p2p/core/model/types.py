@@ -115,6 +115,28 @@ class InstanceReport:
     state_digest: HexDigest
     """Root of outer parameters and outer momentum after the round: what a joiner verifies against."""
 
+    @classmethod
+    def without_work(
+        cls, instance: InstanceId, *, digest: Digest, state_digest: Digest, contributors: HostBits = 0
+    ) -> "InstanceReport":
+        """Of a host that has the state after the round, and trained nothing in it."""
+        return cls(
+            instance=instance,
+            samples=0,
+            tokens=0,
+            inner_steps=0,
+            batch_samples=0,
+            accumulation_steps=0,
+            train_seconds=0.0,
+            loss=None,
+            heldout_loss=None,
+            contributors=contributors,
+            pseudo_gradient=None,
+            half_batch=None,
+            digest=digest,
+            state_digest=state_digest,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeVerdict:
@@ -349,6 +371,9 @@ class RosterEntry:
     """Reports that it still owes until it votes, proposes and reduces; see `core/planning/standing.py`."""
     standing: Annotated[int, Ge(0), Le(FULL_STANDING)] = FULL_STANDING
     """How much its samples weigh in an average, of `FULL_STANDING`."""
+    turn_from: Count = 0
+    """It hosts instances, or waits on the bench, since the plan of this round; waiting until a later round, it may host from
+    that one on. See `core/planning/bench.py`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

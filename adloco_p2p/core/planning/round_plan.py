@@ -41,6 +41,7 @@ from adloco_p2p.core.model.types import (
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.core.planning.batch_ramp import scheduled_request
 from adloco_p2p.core.planning.batch_sizing import is_untestable, next_request, pool_round, window_length
+from adloco_p2p.core.planning.bench import take_turns
 from adloco_p2p.core.planning.branch_merge import settle
 from adloco_p2p.core.planning.branch_verdict import is_of_branches
 from adloco_p2p.core.planning.claims import Claims, claims_by_instance, places_by_instance, received_reports
@@ -52,6 +53,7 @@ from adloco_p2p.core.planning.placement import InstanceDraft, place_hosts
 from adloco_p2p.core.planning.roster import next_roster, put_on_probation
 from adloco_p2p.core.planning.standing import remembered
 from adloco_p2p.core.planning.suspension import with_complaints
+from adloco_p2p.core.planning.witnesses import had_work
 
 ROUNDS_TO_A_VERDICT = 3
 """So long before the end of a run branch states are measured for the last time: the verdict comes two plans later, and does not
@@ -91,7 +93,8 @@ def genesis(
         )
         for instance in range(1 if warms_up else count)
     ]
-    instances, seconds = place_hosts(drafts, roster_entries[:MAX_ROSTER], 0, rules)
+    turns = take_turns(drafts, roster_entries[:MAX_ROSTER], run=run, round=0, work=rules.work)
+    instances, seconds = place_hosts(drafts, turns.roster, 0, rules, benched=turns.benched, max_hosts=turns.max_hosts)
     later = f"warm-up of one instance, {count} from round {rules.instances.fork_round} on"
     what = later if warms_up else plural(count, "instance")
     plan = RoundPlan(
@@ -100,10 +103,12 @@ def genesis(
         parent=GENESIS_PARENT,
         inner_steps=rules.work.inner_steps,
         instances=instances,
-        roster=roster_entries[:MAX_ROSTER],
+        roster=turns.roster,
         expected_seconds=seconds,
         progress=0.0,
-        reason=f"start with {what} on {plural(len(roster_entries), 'peer')}",
+        reason="; ".join(
+            text for text in (f"start with {what} on {plural(len(roster_entries), 'peer')}", turns.reason) if text
+        ),
         signers=tuple(sorted(signers)),
         is_ticketed=bool(signers) and rules.admission.kind == "tickets",
     )
@@ -162,7 +167,8 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         may_probe=probe is None and previous.probe is None and round + ROUNDS_TO_A_VERDICT < end,
         rules=rules.merge,
     )
-    instances, seconds = place_hosts(drafts, roster_entries, round, rules)
+    turns = take_turns(drafts, roster_entries, run=previous.run, round=round, work=rules.work, is_last=is_last)
+    instances, seconds = place_hosts(drafts, turns.roster, round, rules, benched=turns.benched, max_hosts=turns.max_hosts)
     changed = {source for merge in (*merges, *branches.merges) for source in merge.sources}
     changed |= {instance for fork in forks for instance in (fork.source, *fork.targets)}
     instances = kept_apart(instances, changed, round)
@@ -170,6 +176,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     reasons = [f"reports of {len(received)} of {peers}"] if previous.round > 0 else ["no reports yet"]
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
     reasons += branches.reasons
+    reasons += [turns.reason] if turns.reason else []
     reasons += [alarm for draft, alarm in carried if alarm and draft.plan.instance not in changed]
     reasons += [f"on probation, left out by the stricter rule: {', '.join(sorted(left_out))}"] if left_out else []
     course = change.course or previous.course
@@ -180,7 +187,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         parent=canonical.digest(previous),
         inner_steps=rules.work.inner_steps,
         instances=instances,
-        roster=roster_entries,
+        roster=turns.roster,
         forks=forks,
         merges=(*merges, *branches.merges),
         probe=probe or branches.probe,
@@ -282,9 +289,8 @@ def _never_heard(previous: RoundPlan) -> set[PeerId]:
 def _agreed_state(plan: InstancePlan, previous: RoundPlan, claims: Claims, places: Mapping[PeerId, int]) -> Digest | None:
     """The state that more than half of the hosts report that had work in the reported round, reported or not; None where there
     is no such state, so that no few hosts, and no tie, make the others fetch theirs."""
-    round = previous.round - 1
-    planned = [share.peer for share in plan.hosts if share.peer in places and share.works_from <= round]
-    named = Counter(claims[peer].state_digest for peer in planned if peer in claims)
+    planned = had_work(plan, places, previous.round - 1)
+    named = Counter(claims[peer].state_digest for peer in planned & claims.keys())
     return next((digest for digest, count in sorted(named.items()) if is_majority(count, len(planned))), None)
 
 
