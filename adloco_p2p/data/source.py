@@ -19,6 +19,9 @@ from adloco_p2p.errors import ConfigError
 READ_BATCH = 1000
 """Documents read at once from an indexed data set."""
 
+MAX_NAMED = 3
+"""Files that an error names."""
+
 
 def check_settings(data: DataConfig) -> None:
     """Raise ConfigError for settings that this source would silently ignore (the others are found when the file is read)."""
@@ -189,6 +192,8 @@ def _unreadable(data: DataConfig, split: str, error: Exception) -> str:
     # datasets wraps what went wrong while it converts files: the cause is more precise
     cause = error.__cause__ or error
     reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+    if isinstance(cause, UnicodeDecodeError) and data.source in ("text", "json") and (places := _not_utf8(data)):
+        return f"data.path: not UTF-8: {places}; convert such files, as by `iconv -f LATIN1 -t UTF-8 FILE > NEW`"
     if data.source != "hub":
         return f"data.path: {data.path!r} cannot be read as {data.source}: {reason}; give such files, or change data.source"
     wanted = f"data.path: {data.path!r} (name {data.name!r}, revision {data.revision!r}, split {split!r})"
@@ -196,3 +201,19 @@ def _unreadable(data: DataConfig, split: str, error: Exception) -> str:
         f"{wanted} cannot be loaded from the hub: {reason}; check the names and the network, "
         "or use local files, or data.source python, which needs no download"
     )
+
+
+def _not_utf8(data: DataConfig) -> str:
+    """The first line of each file of the glob that is not UTF-8: `notes.txt, line 3; more.txt, line 1`."""
+    found = []
+    for name in _local_files(data) if data.path is not None else []:
+        with Path(name).open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                try:
+                    line.decode("utf-8")
+                except UnicodeDecodeError:
+                    found.append(f"{name}, line {number}")
+                    break
+    others = len(found) - MAX_NAMED
+    more = [f"and {others} more file{'s' if others > 1 else ''}"] if others > 0 else []
+    return "; ".join([*found[:MAX_NAMED], *more])

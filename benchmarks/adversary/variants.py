@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 
 from adloco_p2p.core.model.ledger_entry import Invitation, Statement, Ticket
-from adloco_p2p.core.model.messages import Entries, Heartbeat, Leave
+from adloco_p2p.core.model.messages import MAX_HEARD, Entries, Heartbeat, Leave
 from adloco_p2p.core.model.rules import InstanceRules, MergeRules
 from adloco_p2p.core.model.types import PeerId, roster_of
 from adloco_p2p.sim.adversary import stranger_names
@@ -257,7 +257,7 @@ def legal_giants(seed: int) -> Outcome:
         request = strangers.join_request(at.me, lambda p: at.port.sign(at.me, p), at.plan, beat=beat.beat)
         statements = tuple(_statement("ban", PeerId("y" * 400), serial, signer=at.me) for serial in range(16))
         leave = Leave(peer=at.me, run=at.plan.run, beat=10**15, signature="f" * 1024)
-        full = replace(beat, heard=(10**17,) * 4096, joins=(request,) * 16, leaves=(leave,) * 16, statements=statements)
+        full = replace(beat, heard=(10**17,) * MAX_HEARD, joins=(request,) * 16, leaves=(leave,) * 16, statements=statements)
         return (full, Entries(entries=tuple(at.ledger.entries) * 4))
 
     attackers = Strangers(deeds=(giants,))

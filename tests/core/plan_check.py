@@ -73,7 +73,10 @@ def _check_instance(item: InstancePlan, plan: RoundPlan, rules: Rules) -> list[s
         "hosts are not sorted": hosts == sorted(set(hosts)),
         "too many hosts": len(hosts) <= MAX_HOSTS,
         "more hosts than the run allows, or than the batch feeds": plan.is_last
-        or len(set(hosts) - keepers_of(plan)) <= min(rules.work.max_hosts, max(MIN_HOSTS, item.requested_batch)),
+        or (
+            len(set(hosts) - keepers_of(plan)) <= rules.work.max_hosts
+            and len(trainers) <= min(rules.work.max_hosts, max(MIN_HOSTS, item.requested_batch))
+        ),
         "hosts outside the roster": all(peer in roster_entries for peer in hosts),
         "a leaving host": everybody_leaves
         or not any(roster_entries[peer].capacity.is_leaving for peer in hosts if peer in roster_entries),

@@ -72,7 +72,7 @@ class Boundary:
         forks = tuple(
             Fork(source=fork.source, targets=tuple(target for target in fork.targets if target in mine))
             for fork in plan.forks
-            if any(target in mine for target in fork.targets)
+            if any(target in mine for target in fork.targets) and fork.source in self._state.held
         )
         merges = tuple(self._branches.doable(merge, self._state.lost) for merge in plan.merges if merge.target in mine)
         rewinds = tuple(  # what is yet to be fetched comes from hosts that went back
@@ -89,7 +89,7 @@ class Boundary:
         effects: list[Effect] = []
         for fork in plan.forks:
             for target in fork.targets:
-                if target in mine:
+                if target in mine and fork.source in self._state.held:
                     self._state.instance(target).boundary = event.round
             effects.append(fork_line(fork, plan.round))
         for merge in plan.merges:

@@ -94,7 +94,7 @@ def genesis(
         for instance in range(1 if warms_up else count)
     ]
     turns = take_turns(drafts, roster_entries[:MAX_ROSTER], run=run, round=0, work=rules.work)
-    instances, seconds = place_hosts(drafts, turns.roster, 0, rules, benched=turns.benched, max_hosts=turns.max_hosts)
+    instances, seconds = place_hosts(drafts, turns.roster, 0, rules, bench=turns.bench, max_hosts=turns.max_hosts)
     later = f"warm-up of one instance, {count} from round {rules.instances.fork_round} on"
     what = later if warms_up else plural(count, "instance")
     plan = RoundPlan(
@@ -167,8 +167,11 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         may_probe=probe is None and previous.probe is None and round + ROUNDS_TO_A_VERDICT < end,
         rules=rules.merge,
     )
+    is_plain = not (forks or merges or branches.merges)
     turns = take_turns(drafts, roster_entries, run=previous.run, round=round, work=rules.work, is_last=is_last)
-    instances, seconds = place_hosts(drafts, turns.roster, round, rules, benched=turns.benched, max_hosts=turns.max_hosts)
+    instances, seconds = place_hosts(
+        drafts, turns.roster, round, rules, bench=turns.bench, max_hosts=turns.max_hosts, is_plain=is_plain
+    )
     changed = {source for merge in (*merges, *branches.merges) for source in merge.sources}
     changed |= {instance for fork in forks for instance in (fork.source, *fork.targets)}
     instances = kept_apart(instances, changed, round)
