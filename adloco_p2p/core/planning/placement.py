@@ -105,17 +105,14 @@ def _receivers(
 ) -> dict[InstanceId, list[PeerId]]:
     """Peers on the bench that follow an instance: one that they hold, or else the one with fewest hosts."""
     receivers: dict[InstanceId, list[PeerId]] = {instance: [] for instance in hosts}
+    holders = {draft.plan.instance: draft.holders for draft in drafts}
     for peer in bench:
-        open_ones = [draft for draft in drafts if _num_hosts(draft, hosts, receivers) < max_hosts]
-        if not open_ones:
+        counts = {instance: len(hosts[instance]) + len(receivers[instance]) for instance in hosts}
+        room = [(peer not in holders[instance], count, instance) for instance, count in counts.items() if count < max_hosts]
+        if not room:
             break
-        chosen = min(open_ones, key=lambda draft, peer=peer: (peer not in draft.holders, _num_hosts(draft, hosts, receivers)))
-        receivers[chosen.plan.instance].append(peer)
+        receivers[min(room)[2]].append(peer)
     return receivers
-
-
-def _num_hosts(draft: InstanceDraft, *hosts: Mapping[InstanceId, Sequence[PeerId]]) -> int:
-    return sum(len(kind[draft.plan.instance]) for kind in hosts)
 
 
 def outvoted(candidates: Sequence[PeerId], roster: Sequence[RosterEntry], round: int) -> list[PeerId]:
