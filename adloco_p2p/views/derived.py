@@ -409,7 +409,7 @@ def peer_rows(status: Status) -> list[PeerRow]:
             PeerRow(
                 peer=peer,
                 is_self=peer == status.peer,
-                state="paused" if peer == status.peer else _state(membership(peer), in_plan=False),
+                state="paused" if is_paused and peer == status.peer else _state(membership(peer), in_plan=False),
                 samples_per_second=None,
                 share=None,
                 last_report=None,

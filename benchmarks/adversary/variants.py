@@ -141,11 +141,15 @@ def revoked_in_a_race(seed: int) -> Outcome:
     )
 
 
-def ghosts_of_a_link(seed: int) -> Outcome:
-    """Six identities with seats of one link, among five hosts: they never report, and plans give them instances to hold."""
-    attackers = Strangers(deeds=(_knocking(_invitation(50)),), names=stranger_names(6))
-    result = fight(seed, Setting(rounds=24), adversary=attackers)
-    return judged(result, sent=f"{attackers.num_sent} messages, {len(_let_in(result))} let in")
+def ghosts_of_a_link(num_names: int) -> Callable[[int], Outcome]:
+    """Identities with seats of one link, among five hosts: they never report, and plans give them instances to hold."""
+
+    def play(seed: int) -> Outcome:
+        attackers = Strangers(deeds=(_knocking(_invitation(50)),), names=stranger_names(num_names))
+        result = fight(seed, Setting(rounds=24), adversary=attackers)
+        return judged(result, sent=f"{attackers.num_sent} messages, {len(_let_in(result))} let in")
+
+    return play
 
 
 def _seated_before(entries: Sequence[object], round: int) -> set[PeerId]:
@@ -312,7 +316,8 @@ VARIANTS: tuple[Scenario, ...] = tuple(
         ("farewells of former lives", farewells_of_former_lives),
         ("one ticket in many places", one_ticket_many_places),
         ("a link revoked in a race", revoked_in_a_race),
-        ("more ghosts than hosts, by one link", ghosts_of_a_link),
+        ("more ghosts than hosts, by one link", ghosts_of_a_link(6)),
+        ("twelve ghosts that hold the last instance", ghosts_of_a_link(12)),
         ("ban evasion", ban_evasion),
         ("lying clocks", by_member(members.lies_about_time)),
         ("comes and goes", mixed(Setting(), liars={LIAR: lambda _: members.ComesAndGoes(RUN)})),

@@ -43,7 +43,8 @@ def check_plan(plan: RoundPlan, rules: Rules) -> list[str]:
             problems.append(f"merge into {merge.target}: its sources live on, or it does not")
     if plan.probe is not None:
         problems += _check_merge(plan.probe, "probe")
-        if not set(plan.probe.sources) <= set(ids) or plan.pending is not None:
+        keys = {item.branch_state.key for item in plan.branches}
+        if not set(plan.probe.sources) <= {*ids, *keys} or plan.pending is not None:
             problems.append("probe of instances that do not live, or while another is pending")
     for item in plan.instances:
         problems += [f"instance {item.instance}: {problem}" for problem in _check_instance(item, plan, rules)]

@@ -239,8 +239,8 @@ class NoiseSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostShare:
-    """The work assigned to one host for one instance in one round. `batch_samples` 0: it only receives the average (a joiner,
-    or a host in backoff)."""
+    """The work assigned to one host for one instance in one round. `batch_samples` 0: it only receives the average (a
+    member that is new to the instance, or a host in backoff)."""
 
     peer: PeerId
     batch_samples: Count

@@ -55,8 +55,10 @@ class Boundary:
         return not is_plain or any(instance not in mine for instance in hosted)
 
     def _is_measured(self, before: RoundPlan | None) -> bool:
-        """This peer has no possible merge of the round before left to measure."""
-        return before is None or not self._state.measures(before) or before.round in self._state.verdicts
+        """This peer has no possible merge of the round before left to measure: a branch state may come after its report."""
+        if before is None or before.round in self._state.own_reports or before.round in self._state.verdicts:
+            return True
+        return not self._state.measures(before)
 
     def _has_sources(self, plan: RoundPlan) -> bool:
         """What the transition needs is here, except instances that nobody has."""

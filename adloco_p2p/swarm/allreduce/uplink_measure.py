@@ -1,0 +1,27 @@
+"""How fast the reducers of one attempt got what this peer sent."""
+
+import math
+
+from adloco_p2p.swarm.allreduce.allreduce_spec import Part
+from adloco_p2p.swarm.allreduce.handshake import THROUGHPUT
+
+
+class UplinkMeasure:
+    """By their reports."""
+
+    def __init__(self) -> None:
+        self._reports: list[tuple[int, float]] = []
+        """Bytes and seconds."""
+
+    def note(self, payload: bytes, parts: tuple[Part, ...]) -> None:
+        """A reducer reports how fast it got the first of these parts. Impossible values are ignored."""
+        num_bytes, seconds = THROUGHPUT.unpack(payload) if len(payload) == THROUGHPUT.size else (0, 0.0)
+        if 0 < num_bytes <= sum(part.num_sent_bytes for part in parts) and 0 < seconds < math.inf:
+            self._reports.append((num_bytes, seconds))
+
+    @property
+    def bytes_per_second(self) -> float:
+        """All that arrived over the time that the slowest way took: the ways share the uplink, and are used at once."""
+        if not self._reports:
+            return 0.0
+        return sum(num_bytes for num_bytes, _ in self._reports) / max(seconds for _, seconds in self._reports)
