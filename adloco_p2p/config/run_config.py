@@ -1,6 +1,6 @@
 """The configuration of a run: everything that must be equal across the swarm. Its canonical digest is the run's id."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
@@ -22,7 +22,7 @@ from adloco_p2p.core.model.rules import (
 from adloco_p2p.core.model.task_scores import MAX_TASKS, TaskName
 from adloco_p2p.core.model.types import Digest, Fraction
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 """Peers of different protocol versions do not talk; it is part of every run's digest."""
 MAX_FOUNDERS = 64
 """Each of them can hold up the start of a run."""
@@ -313,9 +313,11 @@ class RunConfig:
 
     @property
     def rules(self) -> Rules:
-        """The rules that the core needs."""
+        """The rules that the core needs. Hosts take no turns where averages are hidden behind the next round, or fragments take
+        turns themselves."""
+        has_turns = self.outer.overlap == "none" and self.averaging.fragments == 1
         return Rules(
-            work=self.work,
+            work=self.work if has_turns else replace(self.work, link_tolerance=None),
             instances=self.instances,
             batch=self.batch,
             switch=self.switch,

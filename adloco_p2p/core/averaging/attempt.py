@@ -116,12 +116,21 @@ class Attempts:
             key=self.key(attempt.number, attempt.members),
             plan=self._plan_digest,
             weights=tuple(weights.items()),
-            steps=tuple(shares[peer].inner_steps for peer in attempt.members),
+            steps=tuple(shares[peer].inner_steps * shares[peer].averages_every for peer in attempt.members),
             timeout_seconds=self._timeout_seconds(uplinks),
             shares=reduction_shares(uplinks, reducers if any(reducers) else reachable),
             is_strict=self._plan.round < self._plan.instance(self._instance).strict_before,
             inspected=self._inspected(),
         )
+
+    def vector_bytes(self, bytes_sent: int) -> int:
+        """Of the own vector, from what this host sent in the current attempt: a member that reduces the fraction f sends
+        1 + (n - 2) f vectors; see `reduction_shares`."""
+        members = self.current.members
+        if len(members) < 2:
+            return 0
+        shares = self.average().shares or (1 / len(members),) * len(members)
+        return round(bytes_sent / (1 + (len(members) - 2) * shares[members.index(self._me)]))
 
     def _inspected(self) -> tuple[PeerId, ...]:
         named = {complaint.reducer for complaint in self._plan.instance(self._instance).complaints}

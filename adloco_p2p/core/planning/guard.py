@@ -53,7 +53,7 @@ def judged(
     quiet = replace(moved, measurers=PAIR, rewind=None)
     if moved.state_digest is None or round < plan.judged_from:
         return quiet, ""
-    workers = {share.peer for share in plan.hosts if share.place_before is not None and share.works_from <= round}
+    workers = {share.peer for share in plan.hosts if share.place_before is not None and share.had_work(round)}
     count = PAIR * (PAIRS_AFTER_DISPUTE if plan.measurers_before > PAIR else 1)
     drawn = measurers(moved.state_digest, workers, roster, count=count)
     measured = [claims[peer].step for peer in drawn if peer in claims]
@@ -92,7 +92,7 @@ def left_out_when_strict(
     where that is half of them or more. `places`: by which bits the reports name hosts."""
     if not plan.strict_before - STRICT_ROUNDS <= round < plan.strict_before:
         return set()
-    workers = {share.peer for share in plan.hosts if share.peer in places and share.works_from <= round}
+    workers = {share.peer for share in plan.hosts if share.peer in places and share.had_work(round)}
     full = {entry.peer for entry in roster if entry.peer in workers and not entry.probation}
     found = set()
     for peer in workers:

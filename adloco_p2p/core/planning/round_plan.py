@@ -12,7 +12,7 @@ A guarded merge takes three plans: plan(r) carries the probe, which is measured 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import median, median_low
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import in_words, work_at
@@ -151,7 +151,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     branches, healing, branch_reasons = settle(
         previous, received, merges, [roster_entry.peer for roster_entry in roster_entries], change.branches, is_last=is_last
     )
-    instances, seconds = place_hosts(drafts, roster_entries, round, rules)
+    instances, seconds = place_hosts(drafts, roster_entries, round, rules, compute_seconds=previous.expected_seconds)
     changed = {source for merge in (*merges, *healing) for source in merge.sources}
     changed |= {instance for fork in forks for instance in (fork.source, *fork.targets)}
     instances = kept_apart(instances, changed, round)
@@ -221,6 +221,7 @@ def _carried(
         shrink_streak=shrink_streak,
         history=history,
         state_digest=_agreed_state(plan, previous, claims, places),
+        vector_bytes=_vector_bytes(plan, claims),
         hosts=update_miss_counts(
             plan.hosts,
             claims,
@@ -272,9 +273,15 @@ def _agreed_state(plan: InstancePlan, previous: RoundPlan, claims: Claims, place
     """The state that more than half of the hosts report that had work in the reported round, reported or not; None where there
     is no such state, so that no few hosts, and no tie, make the others fetch theirs."""
     round = previous.round - 1
-    planned = [share.peer for share in plan.hosts if share.peer in places and share.works_from <= round]
+    planned = [share.peer for share in plan.hosts if share.peer in places and share.had_work(round)]
     named = Counter(claims[peer].state_digest for peer in planned if peer in claims)
     return next((digest for digest, count in sorted(named.items()) if is_majority(count, len(planned))), None)
+
+
+def _vector_bytes(plan: InstancePlan, claims: Claims) -> int:
+    """As most hosts report them, of equally many the smaller; as before where none reports any."""
+    sizes = [claim.vector_bytes for claim in claims.values() if claim.vector_bytes]
+    return median_low(sizes) if sizes else plan.vector_bytes
 
 
 def _forked(drafts: list[InstanceDraft], round: int, end: int, rules: Rules) -> tuple[list[InstanceDraft], tuple[Fork, ...]]:

@@ -52,7 +52,7 @@ def with_complaints(
     """
     following = round + REPORT_LAG
     resting = suspended(moved.hosts, following)
-    workers = {share.peer for share in plan.hosts if share.peer in places and share.works_from <= round} - resting
+    workers = {share.peer for share in plan.hosts if share.peer in places and share.had_work(round)} - resting
     complaints = _counted([*plan.complaints, *_new(claims, places, round)], workers, roster, round)
     silent = _silent(complaints, workers, roster)
     return replace(

@@ -38,6 +38,7 @@ import logging
 import math
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from statistics import median_low
 from typing import Any, TypeVar
 
 import numpy as np
@@ -338,10 +339,12 @@ class Butterfly:
 
     @property
     def _upload_bytes_per_second(self) -> float:
-        """All that arrived over the time that the slowest way took: the ways share the uplink, and are used at once."""
+        """All that arrived over the time that a way took: the ways share the uplink, and are used at once. The median way
+        counts, the faster of two, so that no reducer alone makes this host seem slow: by its link it takes turns."""
         if not self._throughputs:
             return 0.0
-        return sum(num_bytes for num_bytes, _ in self._throughputs) / max(seconds for _, seconds in self._throughputs)
+        seconds = median_low(seconds for _, seconds in self._throughputs)
+        return sum(num_bytes for num_bytes, _ in self._throughputs) / seconds
 
     async def _send_own(self, own: OwnContribution, stream: FramedStream, sink: PartSink, parts: tuple[Part, ...]) -> None:
         with contextlib.suppress(StreamLost):  # seen where the answer is awaited
