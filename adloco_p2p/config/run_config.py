@@ -163,7 +163,10 @@ class InnerConfig:
     clip_norm: PositiveFloat = 1.0
     """Largest norm of an inner gradient."""
     warmup_steps: NaturalInt = 64
-    """Inner steps of linear warm-up."""
+    """Inner steps of linear warm-up, where `warmup_samples` is null."""
+    warmup_samples: NaturalInt | None = None
+    """Samples of linear warm-up, over all hosts of an instance: the same part of the run at every batch. A copy of an instance
+    goes on from those of its source. null: `warmup_steps`."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """After the warm-up; the cosine runs over the whole run."""
     final_fraction: Fraction = 0.1
@@ -213,6 +216,9 @@ class EvaluationConfig:
     """Evaluate every live instance after every so many rounds; 0: only at the end."""
     rows: PositiveInt = 64
     """Held-out rows; a fixed set, equal on every peer."""
+    seed: NaturalInt | None = None
+    """Draws these rows from all held-out ones, which follow from the data alone: runs with one such seed are evaluated on the
+    same rows. null: the run's `seed`. Not with `data.streaming`, which gives the first ones."""
     tasks: TasksConfig = field(default_factory=TasksConfig)
 
 

@@ -289,7 +289,9 @@ class InstancePlan:
     first_sample: Count
     """Samples of this instance's order that earlier rounds were given."""
     inner_steps_before: Count
-    """Optimizer steps of H per round that this lineage has behind it; places the learning-rate schedule."""
+    """Optimizer steps of H per round that this lineage has behind it; ..."""
+    lineage_samples: Count = 0
+    """... and samples: unlike `first_sample`, a copy goes on from those of its source. Both place the warm-up."""
     shrink_streak: Count = 0
     """Rounds in a row whose test asked for less than half the batch."""
     orphaned_rounds: Count = 0

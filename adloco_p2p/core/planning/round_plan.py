@@ -218,6 +218,7 @@ def _carried(
         reason=f"{why} ({basis})",
         first_sample=plan.first_sample + sum(share.samples for share in plan.hosts),
         inner_steps_before=plan.inner_steps_before + previous.inner_steps,
+        lineage_samples=plan.lineage_samples + sum(share.samples for share in plan.hosts),
         shrink_streak=shrink_streak,
         history=history,
         state_digest=_agreed_state(plan, previous, claims, places),

@@ -120,7 +120,7 @@ def test_a_forking_run_starts_with_one_instance_and_copies_it() -> None:
     source, *copies = plans[4].instances
     for copy in copies:
         assert (copy.requested_batch, copy.history, copy.inner_steps_before) == (source.requested_batch, source.history, 32)
-        assert copy.first_sample == 0 < source.first_sample
+        assert copy.first_sample == 0 < source.first_sample == source.lineage_samples == copy.lineage_samples
         assert all(share.batch_samples > 0 for share in copy.hosts), "hosts of the source can train its copies at once"
     assert plans[4].merges == (), "copies that nobody has trained are not merged, though round 4 is a merge round"
 
