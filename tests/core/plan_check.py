@@ -5,6 +5,7 @@ from math import floor, fsum
 from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.types import MAX_HOSTS, MAX_INSTANCES, InstancePlan, Merge, RoundPlan
 from adloco_p2p.core.planning.batch_sizing import window_length
+from adloco_p2p.core.planning.link_turns import BENCHED_ROUNDS, TURNS
 
 
 def check_plan(plan: RoundPlan, rules: Rules) -> list[str]:
@@ -68,6 +69,8 @@ def _check_instance(item: InstancePlan, plan: RoundPlan, rules: Rules) -> list[s
     everybody_leaves = all(roster_entry.capacity.is_leaving for roster_entry in plan.roster)
     facts = {
         "no host trains it": bool(trainers),
+        "no host contributes to its average": any(share.contributes(plan.round) for share in item.hosts),
+        "turns that there are not": {share.averages_every for share in item.hosts} <= {1, *TURNS, BENCHED_ROUNDS},
         "hosts are not sorted": hosts == sorted(set(hosts)),
         "too many hosts": len(hosts) <= MAX_HOSTS,
         "hosts outside the roster": all(peer in roster_entries for peer in hosts),

@@ -370,7 +370,7 @@ class RosterEntry:
     speeds: Annotated[tuple[NonNegative, ...], MaxLen(8)] = ()
     """The last measured speeds, oldest first; their median shares the work."""
     uplinks: Annotated[tuple[NonNegative, ...], MaxLen(8)] = ()
-    """The last measured uplinks in bytes per second, oldest first; by their median hosts take turns (`averages_every`)."""
+    """The last measured uplinks in bytes per second, oldest first; hosts take turns by the fastest (`averages_every`)."""
     last_report: Count | None = None
     """The last round this peer reported."""
     probation: Count = 0

@@ -13,7 +13,6 @@ first is the yardstick. All slow hosts have their turns in the same rounds, so t
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
-from statistics import median
 
 from adloco_p2p.core.model.types import PeerId, RosterEntry, has_turn
 
@@ -21,6 +20,8 @@ TURNS = (2, 4)
 """A slow link takes part in every so many averages, ..."""
 LEAST_SECONDS = 2.0
 """A link that takes no longer than this beyond the others is not slow: busy machines alone take as long now and then."""
+LEAST_MEASURED = 2
+"""An uplink counts once it was measured so often: the first average of a process is slow."""
 BENCHED_ROUNDS = 32
 """... or is tried once in so many rounds: links change, and one that carries nothing is not measured."""
 FETCH_ROUNDS = 4
@@ -67,7 +68,7 @@ def link_turns(
     """
     if tolerance is None or not vector_bytes or compute_seconds <= 0.0:
         return {}
-    uplinks = {entry.peer: float(median(entry.uplinks)) for entry in entries if entry.uplinks and min(entry.uplinks) >= 1}
+    uplinks = {entry.peer: _uplink(entry) for entry in entries if len(entry.uplinks) >= LEAST_MEASURED and _uplink(entry) >= 1}
     fastest = _yardstick(entries, uplinks)
     if not fastest:
         return {}
@@ -85,6 +86,11 @@ def link_turns(
         often = [every for every in TURNS if fraction >= LEAST_FRACTION and extra <= every * allowed]
         found[entry.peer] = Turns(every=often[0], fraction=fraction) if often else BENCHED
     return found
+
+
+def _uplink(entry: RosterEntry) -> float:
+    """The fastest one measured of late, in bytes per second: a busy machine makes a link seem slower, never faster."""
+    return max(entry.uplinks)
 
 
 def _downlink(entry: RosterEntry, uplink: float) -> float:
@@ -113,7 +119,7 @@ def exchange_seconds(vector_bytes: int, uplinks: Sequence[float]) -> float:
 
 def describe_turns(turns: Mapping[PeerId, Turns], entries: Iterable[RosterEntry], *, vector_bytes: int) -> str:
     """In words, whose link keeps it out of most averages and why; empty where all take part in all."""
-    uplinks = {entry.peer: float(median(entry.uplinks)) for entry in entries if entry.peer in turns}
+    uplinks = {entry.peer: _uplink(entry) for entry in entries if entry.peer in turns}
     return "; ".join(
         f"{peer} {_WORDS[turns[peer].every]} (its link needs {vector_bytes / uplink:.3g} s at {uplink / 1e6:.3g} MB/s)"
         for peer, uplink in sorted(uplinks.items())

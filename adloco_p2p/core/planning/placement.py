@@ -79,9 +79,10 @@ def place_hosts(
     for index, draft in enumerate(drafts):
         instance, requested = draft.plan.instance, draft.plan.requested_batch
         parts = {peer: speeds[peer] * (requested / loads[peer]) for peer in trainers[instance]}
-        parts = {peer: part * turns.get(peer, EVERY_AVERAGE).fraction for peer, part in parts.items()}
+        here = turns if any(peer not in turns for peer in parts) else {}  # where all are slow, none waits for another
+        parts = {peer: part * here.get(peer, EVERY_AVERAGE).fraction for peer, part in parts.items()}
         all_hosts = _with_keepers(hosts[instance], roster, index)
-        records = _records(draft.plan, all_hosts, parts, turns, round)
+        records = _records(draft.plan, all_hosts, parts, here, round)
         plan = _shared(draft.plan, records, parts, limits, rules, round, words=words)
         place_hosts.append(plan)
         for share in plan.hosts:

@@ -47,7 +47,7 @@ def next_roster(
             speeds = (*roster_entry.speeds, speed)[-SPEEDS_KEPT:] if speed > 0 else roster_entry.speeds
             uplink = report.capacity.upload_bytes_per_second
             uplinks = roster_entry.uplinks
-            if uplink > 0 and uplinks[-1:] != (uplink,):  # a report repeats the last one until there is another
+            if uplink > 0 and any(item.vector_bytes for item in report.instances):  # else it repeats an earlier one
                 uplinks = (*uplinks, uplink)[-UPLINKS_KEPT:]
             known = replace(roster_entry, capacity=report.capacity, speeds=speeds, uplinks=uplinks, last_report=report.round)
             roster_entry = after_report(known, rules.admission)  # noqa: PLW2901

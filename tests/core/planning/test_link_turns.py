@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adloco_p2p.core.model.types import PeerId, Report, RosterEntry, RoundPlan
+from adloco_p2p.core.model.types import InstanceId, PeerId, Report, RosterEntry, RoundPlan
 from adloco_p2p.core.planning.link_turns import (
     BENCHED,
     BENCHED_ROUNDS,
@@ -17,8 +17,9 @@ from adloco_p2p.core.planning.link_turns import (
     exchange_seconds,
     link_turns,
 )
+from adloco_p2p.core.planning.placement import InstanceDraft, place_hosts
 from tests.core.core_values import capacity, peer
-from tests.core.planning.test_round_plan import ONE, honest_reports, run
+from tests.core.planning.test_round_plan import ONE, THREE, honest_reports, run
 
 MB = 1_000_000
 
@@ -26,7 +27,7 @@ MB = 1_000_000
 def member(index: int, megabytes: float, *, down: float = 0.0, probation: int = 0, joined: int = 0) -> RosterEntry:
     """`megabytes` a second up; 0: unknown."""
     offer = replace(capacity(), download_bytes_per_second=down * MB)
-    uplinks = (megabytes * MB,) if megabytes else ()
+    uplinks = (megabytes * MB / 2, megabytes * MB) if megabytes else ()
     return RosterEntry(peer=peer(index), joined_round=joined, capacity=offer, uplinks=uplinks, probation=probation)
 
 
@@ -84,6 +85,12 @@ def test_a_moment_longer_is_not_slow() -> None:
     assert turns(*FAST, member(3, 0.45 / (LEAST_SECONDS + 0.06)), seconds=1.0, megabytes=0.45) == {peer(3): BENCHED_ROUNDS}
 
 
+def test_one_slow_average_makes_no_slow_link() -> None:
+    """Neither the first one of a process, nor one of a busy moment."""
+    assert turns(*FAST, replace(member(3, 2), uplinks=(2.0 * MB,)), seconds=12.0) == {}
+    assert turns(*FAST, replace(member(3, 2), uplinks=(2.0 * MB, 12.0 * MB, 2.0 * MB)), seconds=12.0) == {}
+
+
 def test_half_of_the_hosts_are_never_too_slow_for_the_other_half() -> None:
     assert turns(member(0, 12), member(1, 12), member(2, 2), member(3, 2), seconds=12.0) == {}
 
@@ -91,7 +98,9 @@ def test_half_of_the_hosts_are_never_too_slow_for_the_other_half() -> None:
 def test_of_two_hosts_the_newcomer_gives_way() -> None:
     old, new = member(0, 2), member(1, 1000, joined=4)
     assert turns(old, new, seconds=12.0) == {}
-    assert turns(replace(old, uplinks=(12.0 * MB,)), member(1, 2, joined=4), seconds=12.0) == {peer(1): BENCHED_ROUNDS}
+    assert turns(replace(old, uplinks=(12.0 * MB, 12.0 * MB)), member(1, 2, joined=4), seconds=12.0) == {
+        peer(1): BENCHED_ROUNDS
+    }
 
 
 def test_names_that_cost_nothing_yet_are_no_yardstick() -> None:
@@ -183,6 +192,21 @@ def test_plans_say_in_which_rounds_a_slow_host_contributes(megabytes: float, eve
         if plan is not plans[0]:
             assert share.every_before == every and share.had_work(plan.round - 1) == ((plan.round - 1) % every == 0)
             assert share.missed_averages == 0
+
+
+def test_where_all_hosts_of_an_instance_are_slow_none_has_turns() -> None:
+    """Each peer holds one of two instances, and both hosts of one are slower than the three of the other."""
+    roster = [*FAST, member(3, 2), member(4, 2)]
+    drafts = []
+    for index, names in enumerate(((0, 1, 2), (3, 4))):
+        plan = replace(run(ONE, num_peers=1, until=1)[0].instances[0], instance=InstanceId(index), hosts=())
+        holders = tuple(peer(name) for name in names)
+        drafts.append(InstanceDraft(plan=replace(plan, vector_bytes=45 * MB), holders=holders, ready=holders))
+    roster = [replace(entry, capacity=replace(entry.capacity, max_instances=1)) for entry in roster]
+    for round in (4, 5):
+        placed, _ = place_hosts(drafts, roster, round, THREE, compute_seconds=90.0)
+        assert [[share.peer for share in item.hosts] for item in placed] == [[peer(0), peer(1), peer(2)], [peer(3), peer(4)]]
+        assert all(share.averages_every == 1 and share.contributes(round) for item in placed for share in item.hosts)
 
 
 def test_a_benched_host_keeps_its_seat_and_has_no_instance() -> None:

@@ -509,6 +509,7 @@ def random_reports(done: RoundPlan, chance: random.Random) -> list[Report]:
                     ]
                 ),
                 state_digest=Digest(chance.choice("ab") * 64),
+                vector_bytes=whole(),
             )
             items.append(garbled)
         offer = Capacity(
@@ -516,6 +517,8 @@ def random_reports(done: RoundPlan, chance: random.Random) -> list[Report]:
             micro_batch_limit=max(1, whole()),
             max_instances=max(1, whole()),
             is_leaving=chance.random() < 0.1,
+            upload_bytes_per_second=number(),
+            download_bytes_per_second=number(),
         )
         about = chance.choice([done.probe, done.pending, None])
         verdict = replace(verdict_on(about, number()), source_losses=tuple(number() for _ in about.sources)) if about else None
