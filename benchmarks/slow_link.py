@@ -3,7 +3,7 @@
 python -m benchmarks.slow_link                              a vector of 45 MB at 2 and at 12 MB/s; two minutes of an idle core
 python -m benchmarks.slow_link --compute-seconds 120 --seeds 3 --rounds 40
 
-Three runs for each computing time of a round: the fast hosts alone, with the slow one that waits for its turns
+Three runs for each computing time of a round: the fast hosts alone, with the slow one in as many as the rule gives it
 (`work.link_tolerance` 0.1), and with the slow one in every average (null). The pace is that of the fast hosts, from the eighth
 round on.
 """
@@ -13,7 +13,7 @@ from statistics import fmean
 
 from adloco_p2p.sim.slow_link import Links, Pace, pace_with_slow_link
 
-ROWS = {"without it": 0.1, "it takes turns": 0.1, "it is in every average": None}
+ROWS = {"without it": 0.1, "in some averages": 0.1, "in every average": None}
 """With `work.link_tolerance`."""
 
 

@@ -192,9 +192,10 @@ class OuterConfig:
     update comes one round late. `eager`: these inner steps begin from the peer's own share of that update (arXiv 2502.12996).
     `forecast`: from where the update would end if the average were the peer's own pseudo-gradient. For slow links; what each
     costs is in `docs/results.md`."""
-    state: Literal["float32", "bfloat16"] = "float32"
-    """How outer parameters and momentum are kept, served and saved. `bfloat16`: in half of the bytes, 8 per parameter less on
-    the host, rounded stochastically, as the run's seed draws it: the same bytes on every peer."""
+    state: Literal["float32", "mixed", "bfloat16"] = "float32"
+    """How outer parameters and momentum are kept, served and saved, and travel to a joiner: 8, 6 or 4 bytes per parameter.
+    `mixed`: the momentum as bfloat16, the parameters exact. `bfloat16`: both. What is no longer exact is rounded
+    stochastically, as the run's seed draws it: the same bytes on every peer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +220,11 @@ class EvaluationConfig:
     seed: NaturalInt | None = None
     """Draws these rows from all held-out ones, which follow from the data alone: runs with one such seed are evaluated on the
     same rows. null: the run's `seed`. Not with `data.streaming`, which gives the first ones."""
+    sample_tokens: Annotated[int, Ge(0), Le(256)] = 0
+    """After an evaluation the peer that made it continues `sample_prompts` by so many tokens; its page, log and report show the
+    texts. 0: none. Each token of each prompt costs a forward pass of one row."""
+    sample_prompts: Annotated[tuple[Annotated[str, MinLen(1), MaxLen(200)], ...], MinLen(1), MaxLen(4)] = ("The ",)
+    """Beginnings of texts, as the run's own text could have them."""
     tasks: TasksConfig = field(default_factory=TasksConfig)
 
 
@@ -319,11 +325,11 @@ class RunConfig:
 
     @property
     def rules(self) -> Rules:
-        """The rules that the core needs. Hosts take no turns where averages are hidden behind the next round, or fragments take
-        turns themselves."""
-        has_turns = self.outer.overlap == "none" and self.averaging.fragments == 1
+        """The rules that the core needs. All hosts are in all averages where those are hidden behind the next round, or of
+        fragments, whose turns would meet a link period."""
+        has_periods = self.outer.overlap == "none" and self.averaging.fragments == 1
         return Rules(
-            work=self.work if has_turns else replace(self.work, link_tolerance=None),
+            work=self.work if has_periods else replace(self.work, link_tolerance=None),
             instances=self.instances,
             batch=self.batch,
             switch=self.switch,

@@ -35,7 +35,7 @@ class Pace:
     num_rounds: int
     """Measured."""
     reason: str
-    """Of the last plan that names the slow host's turns; empty where none does."""
+    """Of the last plan that names the slow host's link period; empty where none does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +75,13 @@ def pace_with_slow_link(seed: int, *, rounds: int, compute_seconds: float, links
     first, last = SETTLED_ROUND - 1, max(ended)
     plans = [entry.plan for entry in world.ledger() if first < entry.plan.round <= last]
     done = [share.samples for plan in plans for item in plan.instances for share in item.hosts if share.peer != slow]
-    told = [item.reason for plan in plans for item in plan.instances if slow is not None and f"{slow} is " in item.reason]
-    turns = [
+    told = [plan.reason for plan in plans if slow is not None and f"{slow} is " in plan.reason]
+    due = [
         share.contributes(plan.round) for plan in plans for item in plan.instances for share in item.hosts if share.peer == slow
     ]
     return Pace(
         samples_per_second=sum(done) / (ended[last] - ended[first]),
-        slow_in_average=sum(turns),
+        slow_in_average=sum(due),
         num_rounds=last - first,
         reason=told[-1] if told else "",
     )

@@ -29,6 +29,7 @@ from adloco_p2p.training.memory_need import memory_need
 from adloco_p2p.training.memory_search import MicroBatchLimit, search_cpu, search_cuda
 from adloco_p2p.training.model import build_model, derived_seed, initial_seed
 from adloco_p2p.training.plugins import plugin_loss
+from adloco_p2p.training.sample_text import TEMPERATURE, TextCodec, continued
 from adloco_p2p.training.shell import ModelShell
 
 GUARD_ROWS = 32
@@ -38,10 +39,14 @@ GUARD_ROWS = 32
 class Hosting(HostedInstances):
     """A peer's instances of the run's model."""
 
-    def __init__(self, run: RunConfig, peer_config: PeerConfig, me: PeerId, feed: Feed) -> None:
-        """Builds the model. Raises ConfigError for a model or a device that cannot be had."""
+    def __init__(
+        self, run: RunConfig, peer_config: PeerConfig, me: PeerId, feed: Feed, *, codec: TextCodec | None = None
+    ) -> None:
+        """Builds the model. `codec`: where the run asks for sample texts. Raises ConfigError for a model or a device that
+        cannot be had."""
         super().__init__(run, me, configure_device(peer_config))
         self._peer_config = peer_config
+        self._codec = codec
         self._feed = InputWorker(feed, device=self._device)
         module = self._build_model(InstanceId(0))
         is_half = is_bfloat16(run.model.precision, self._device)
@@ -132,6 +137,35 @@ class Hosting(HostedInstances):
     def evaluate(self, instance: InstanceId) -> float:
         """Held-out loss of the outer parameters, nats per predicted token; infinite where it is not a number."""
         return self._heldout_loss(self._get(instance).outer)
+
+    def sample_texts(self, instance: InstanceId) -> list[tuple[str, str]]:
+        """Each of the run's prompts, and how the outer parameters continue it, by the same chance every time: what differs
+        between two rounds is the model. None where the run asks for none, or the device has no memory left."""
+        if self._codec is None:
+            return []
+        codec, asked = self._codec, self._run.evaluation
+        outer = self._get(instance).outer
+        found = []
+        try:
+            with self._shell.evaluating(outer.to(self._device, torch.float32)):
+                for prompt in asked.sample_prompts:
+                    ids = codec.encode([prompt])[0].tolist()
+                    if not ids:
+                        continue  # to this tokenizer the prompt is no text
+                    new = continued(
+                        self._shell.next_logits,
+                        ids,
+                        num_tokens=asked.sample_tokens,
+                        room=self._run.data.sequence_length,
+                        ends={codec.end_of_document},
+                        temperature=TEMPERATURE,
+                        seed=derived_seed(self._run.seed, "sample", prompt),
+                    )
+                    found.append((prompt, codec.decode(new)))
+        except torch.OutOfMemoryError:
+            self._shell.free_cache()
+            return []
+        return found
 
     @contextmanager
     def _stays_on_device(self, instance: InstanceId) -> Iterator[None]:

@@ -206,7 +206,7 @@ def test_possible_machines_are_accepted(overrides: list[str]) -> None:
     assert isinstance(load_peer(None, overrides).value, PeerConfig)
 
 
-def test_hosts_take_no_turns_where_averages_are_hidden_or_of_fragments() -> None:
+def test_all_hosts_are_in_all_averages_where_those_are_hidden_or_of_fragments() -> None:
     run = load_run(None, ["instances.count=1"]).value
     assert run.rules.work == run.work and run.work.link_tolerance == 0.1
     hidden = replace(run, outer=replace(run.outer, overlap="forecast"))

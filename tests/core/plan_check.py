@@ -3,9 +3,10 @@
 from math import floor, fsum
 
 from adloco_p2p.core.model.rules import Rules
-from adloco_p2p.core.model.types import MAX_HOSTS, MAX_INSTANCES, InstancePlan, Merge, RoundPlan
+from adloco_p2p.core.model.types import MAX_HOSTS, MAX_INSTANCES, InstancePlan, Merge, RoundPlan, keepers_of
+from adloco_p2p.core.planning.apportionment import MIN_HOSTS
 from adloco_p2p.core.planning.batch_sizing import window_length
-from adloco_p2p.core.planning.link_turns import BENCHED_ROUNDS, TURNS
+from adloco_p2p.core.planning.link_periods import PERIODS, TRIAL_ROUNDS
 
 
 def check_plan(plan: RoundPlan, rules: Rules) -> list[str]:
@@ -70,9 +71,11 @@ def _check_instance(item: InstancePlan, plan: RoundPlan, rules: Rules) -> list[s
     facts = {
         "no host trains it": bool(trainers),
         "no host contributes to its average": any(share.contributes(plan.round) for share in item.hosts),
-        "turns that there are not": {share.averages_every for share in item.hosts} <= {1, *TURNS, BENCHED_ROUNDS},
+        "a link period that there is not": {share.averages_every for share in item.hosts} <= {1, *PERIODS, TRIAL_ROUNDS},
         "hosts are not sorted": hosts == sorted(set(hosts)),
         "too many hosts": len(hosts) <= MAX_HOSTS,
+        "more hosts than the run allows, or than the batch feeds": plan.is_last
+        or len(set(hosts) - keepers_of(plan)) <= min(rules.work.max_hosts, max(MIN_HOSTS, item.requested_batch)),
         "hosts outside the roster": all(peer in roster_entries for peer in hosts),
         "a leaving host": everybody_leaves
         or not any(roster_entries[peer].capacity.is_leaving for peer in hosts if peer in roster_entries),

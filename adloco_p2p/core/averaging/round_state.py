@@ -151,7 +151,7 @@ class RoundState:
 
     @property
     def keeps_own(self) -> bool:
-        """This host trained and it is not its turn: its pseudo-gradient waits for a later average."""
+        """This host trained for a later average than that of this round: its pseudo-gradient waits."""
         return self.is_trainer and not self.is_contributor
 
     @property

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from adloco_p2p.core.model.types import Fraction
+from adloco_p2p.core.model.types import MAX_HOSTS, Fraction
 from adloco_p2p.core.model.words import plural
 
 PositiveInt = Annotated[int, Ge(1)]
@@ -131,6 +131,10 @@ class WorkRules:
     link_tolerance: Fraction | None = 0.1
     """A host whose link would lengthen the others' rounds by more than this fraction takes part in every second or fourth
     average, or is benched; null: all take part in every average."""
+    max_hosts: Annotated[int, Ge(2), Le(MAX_HOSTS)] = 32
+    """An instance has at most so many hosts, and no more than its batch has samples; further peers wait on the bench."""
+    turn_rounds: PositiveInt = 16
+    """After so many rounds a host makes room for a peer that waits on the bench, which fetches the state first."""
 
     @property
     def length(self) -> str:

@@ -48,11 +48,6 @@ class Fetching:
         fetch = self._fetch(instance)
         return fetch is not None and not fetch.is_under_way
 
-    def has_no_donor(self, instance: InstanceId) -> bool:
-        """Its state is needed here, and no living peer is known to have it."""
-        item = self._state.instances.get(instance)
-        return item is not None and item.no_donor_since is not None
-
     def _fetch(self, instance: InstanceId) -> Fetch | None:
         item = self._state.instances.get(instance)
         return item.fetch if item is not None else None
@@ -88,10 +83,10 @@ class Fetching:
             item = self._state.instance(instance)
             if item.fetch is not None:
                 continue
-            digest, donors = self._book.known_state(instance, at, self._state.gone)
-            if digest is not None and donors:
+            outlook = self._book.outlook(instance, at, self._state.gone)
+            if outlook.digest is not None and outlook.donors:
                 item.fetch, item.no_donor_since, item.is_lost = Fetch(boundary=at), None, False
-                effects.append(FetchState(instance=instance, round=at, digest=digest, from_peers=donors))
+                effects.append(FetchState(instance=instance, round=at, digest=outlook.digest, from_peers=outlook.donors))
                 effects += self._decline_round(instance, at)
                 continue
             effects += self._decline_round(instance, at)
@@ -99,7 +94,7 @@ class Fetching:
                 item.no_donor_since = now
             if item.no_donor_since + NO_DONOR_SECONDS <= now:
                 item.no_donor_since = now
-                effects += self._take_stale(instance, at)
+                effects += self._take_stale(instance, at, may_come=outlook.may_come)
         return effects
 
     def fetch_branches(self, now: float) -> list[Effect]:
@@ -141,11 +136,10 @@ class Fetching:
             wanted += [(instance, boundary) for instance in self._book.sources(plan)]
         return wanted
 
-    def _take_stale(self, instance: InstanceId, boundary: int) -> list[Effect]:
-        """Where all peers that had it are gone, and none can make it any more, the older state here is all that is left."""
+    def _take_stale(self, instance: InstanceId, boundary: int, *, may_come: bool) -> list[Effect]:
+        """Where nobody can bring the state any more, the older one here is all that is left."""
         message = f"no peer has the state of instance {instance} before round {boundary}"
         item = self._state.instance(instance)
-        may_come = self._book.may_come(instance, boundary, self._state.gone)
         if may_come or not item.is_stale:
             item.is_lost = item.is_lost or not may_come
             return [fetch_warning(instance, f"{message}; waiting for one that has it", active=True)]

@@ -10,7 +10,7 @@ from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.types import MAX_HOSTS, HostShare, InstancePlan, PeerId, RosterEntry, SwitchMode, shortened
 from adloco_p2p.core.planning.apportionment import allocate_hosts, credible_speeds, share_batch
 from adloco_p2p.core.planning.host_backoff import backed_off, describe_backoff
-from adloco_p2p.core.planning.link_turns import EVERY_AVERAGE, Turns, describe_turns, link_turns
+from adloco_p2p.core.planning.link_periods import ALL_IN_EVERY_AVERAGE, LinkPeriods
 from adloco_p2p.core.planning.suspension import describe_suspensions, suspended
 from adloco_p2p.core.planning.switch_mode import granted_batch, plan_batch
 
@@ -31,29 +31,32 @@ class InstanceDraft:
     """Peers that hold all of it and can train at once; empty: none, or every peer can make it from the run's seed."""
 
 
+def volunteers(roster: Sequence[RosterEntry]) -> list[RosterEntry]:
+    """Members that are to train: neither keepers nor peers that leave, unless there is no other."""
+    training = [roster_entry for roster_entry in roster if not roster_entry.capacity.is_keeper] or list(roster)
+    return [roster_entry for roster_entry in training if not roster_entry.capacity.is_leaving] or training
+
+
 def place_hosts(
     drafts: Sequence[InstanceDraft],
     roster: Sequence[RosterEntry],
     round: int,
     rules: Rules,
     *,
-    compute_seconds: float = 0.0,
+    benched: Container[PeerId] = (),
+    periods: LinkPeriods = ALL_IN_EVERY_AVERAGE,
+    max_hosts: int = MAX_HOSTS,
 ) -> tuple[tuple[InstancePlan, ...], float]:
-    """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless all leave.
-    `compute_seconds`: of the slowest host in the plan before; 0 where unknown.
+    """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless all leave; peers on
+    the bench get nothing. An instance has at most `max_hosts`, keepers aside. `periods`: of hosts with slow links.
 
     A host that is new to an instance has to fetch its state first, so it only receives the first average; so does a host that
     missed averages (`host_backoff.py`), or showed nobody what it sent to them (`suspension.py`), as long as another host can
     train. Seats whose reports are missing train as a minority (`outvoted`). A host with a slow link is not in every
-    average (`link_turns.py`). A peer's speed is split over its instances by their requests. Keepers receive every average
+    average (`link_periods.py`). A peer's speed is split over its instances by their requests. Keepers receive every average
     of as many instances as they hold, and are given no work.
     """
-    training = [roster_entry for roster_entry in roster if not roster_entry.capacity.is_keeper] or list(roster)
-    staying = [roster_entry for roster_entry in training if not roster_entry.capacity.is_leaving] or training
-    vector_bytes = max(draft.plan.vector_bytes for draft in drafts)
-    turns = link_turns(staying, vector_bytes=vector_bytes, compute_seconds=compute_seconds, tolerance=rules.work.link_tolerance)
-    words = describe_turns(turns, staying, vector_bytes=vector_bytes)
-    staying = [entry for entry in staying if turns.get(entry.peer, EVERY_AVERAGE).is_hosting(round)]
+    staying = [roster_entry for roster_entry in volunteers(roster) if roster_entry.peer not in benched]
     limits = {roster_entry.peer: roster_entry.capacity.micro_batch_limit for roster_entry in staying}
     claimed = [float(median(roster_entry.speeds)) if roster_entry.speeds else 0.0 for roster_entry in staying]
     speeds = dict(zip([roster_entry.peer for roster_entry in staying], credible_speeds(claimed), strict=True))
@@ -61,6 +64,7 @@ def place_hosts(
         {draft.plan.instance: draft.plan.requested_batch for draft in drafts},
         {roster_entry.peer: roster_entry.capacity.max_instances for roster_entry in staying},
         {draft.plan.instance: draft.holders for draft in drafts},
+        max_hosts=max_hosts,
     )
     trainers = {}
     for draft in drafts:
@@ -68,7 +72,7 @@ def place_hosts(
         resting = suspended(draft.plan.hosts, round)
         ready = [peer for peer in there if peer in draft.ready] or there
         ready = [peer for peer in ready if peer not in resting] or ready
-        ready = [peer for peer in ready if turns.get(peer, EVERY_AVERAGE).is_training(round)] or ready
+        ready = [peer for peer in ready if periods.of(peer).is_training(round)] or ready
         trainers[draft.plan.instance] = outvoted(backed_off(ready, draft.plan.hosts, round), staying, round)
     loads = dict.fromkeys(speeds, 0)
     for draft in drafts:
@@ -79,11 +83,11 @@ def place_hosts(
     for index, draft in enumerate(drafts):
         instance, requested = draft.plan.instance, draft.plan.requested_batch
         parts = {peer: speeds[peer] * (requested / loads[peer]) for peer in trainers[instance]}
-        here = turns if any(peer not in turns for peer in parts) else {}  # where all are slow, none waits for another
-        parts = {peer: part * here.get(peer, EVERY_AVERAGE).fraction for peer, part in parts.items()}
+        here = periods.among(parts)
+        parts = {peer: part * here.of(peer).fraction for peer, part in parts.items()}
         all_hosts = _with_keepers(hosts[instance], roster, index)
         records = _records(draft.plan, all_hosts, parts, here, round)
-        plan = _shared(draft.plan, records, parts, limits, rules, round, words=words)
+        plan = _shared(draft.plan, records, parts, limits, rules, round)
         place_hosts.append(plan)
         for share in plan.hosts:
             if speeds.get(share.peer, 0.0) > 0.0:
@@ -121,9 +125,9 @@ def _with_keepers(hosts: Sequence[PeerId], roster: Sequence[RosterEntry], index:
 
 
 def _records(
-    plan: InstancePlan, hosts: Sequence[PeerId], working: Container[PeerId], turns: Mapping[PeerId, Turns], round: int
+    plan: InstancePlan, hosts: Sequence[PeerId], working: Container[PeerId], periods: LinkPeriods, round: int
 ) -> list[HostShare]:
-    """Empty shares: only what the plan before remembers of each host, from when on it works, and its turns."""
+    """Empty shares: only what the plan before remembers of each host, from when on it works, and its period."""
     known = {share.peer: share for share in plan.hosts}
     places = {share.peer: place for place, share in enumerate(plan.hosts)}
     records = []
@@ -143,7 +147,7 @@ def _records(
                 suspended_until=before.suspended_until if before else 0,
                 works_from=min(works_from, round) if peer in working else max(works_from, round + 1),
                 place_before=places.get(peer),
-                averages_every=turns.get(peer, EVERY_AVERAGE).every,
+                averages_every=periods.of(peer).every,
                 every_before=before.averages_every if before else 1,
             )
         )
@@ -157,11 +161,8 @@ def _shared(
     limits: Mapping[PeerId, int],
     rules: Rules,
     round: int,
-    *,
-    words: str,
 ) -> InstancePlan:
-    """The instance with its batch cut over the hosts that have a speed here, and each part cut into passes. `words`: on the
-    turns of slow links."""
+    """The instance with its batch cut over the hosts that have a speed here, and each part cut into passes."""
     cuts = dict(zip(speeds, share_batch(plan.requested_batch, list(speeds.values()), rules.work), strict=True))
     shares: list[HostShare] = []
     modes: dict[SwitchMode, str] = {}
@@ -185,7 +186,6 @@ def _shared(
     reasons = [
         describe_backoff(shares),
         describe_suspensions(shares, round),
-        words,
         "" if mode == "single" else modes[mode],
         plan.reason,
     ]

@@ -38,7 +38,7 @@ from adloco_p2p.core.model.events import (
     Transition,
     TransitionApplied,
 )
-from adloco_p2p.core.model.telemetry import Progress
+from adloco_p2p.core.model.telemetry import MAX_SAMPLE_TEXT, Log, Progress, SampleText
 from adloco_p2p.core.model.types import Digest, InstanceId
 from adloco_p2p.runtime.node.ports import AveragedVector, CheckpointStore, Engine, StateExchange, Vector
 
@@ -73,7 +73,7 @@ class DeviceWorker:
         checkpoints: CheckpointStore,
         states: StateExchange,
         post: Callable[[Event], None],
-        progress: Callable[[Progress], None],
+        progress: Callable[[Log], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._engine = engine
@@ -197,6 +197,8 @@ class DeviceWorker:
                 return StepMeasured(instance=instance, round=number, before=before, after=after, epoch=effect.epoch)
             case Evaluate(instance=instance, round=number):
                 loss = self._engine.evaluate(instance)
+                for prompt, text in self._engine.sample_texts(instance):
+                    self._progress(SampleText(round=number, instance=instance, prompt=prompt, text=text[:MAX_SAMPLE_TEXT]))
                 return Evaluated(instance=instance, round=number, heldout_loss=loss, epoch=effect.epoch)
             case SnapshotState():
                 return self._snapshot_state(effect)

@@ -340,7 +340,7 @@ class Butterfly:
     @property
     def _upload_bytes_per_second(self) -> float:
         """All that arrived over the time that a way took: the ways share the uplink, and are used at once. The median way
-        counts, the faster of two, so that no reducer alone makes this host seem slow: by its link it takes turns."""
+        counts, the faster of two, so that no reducer alone makes this host seem slow."""
         if not self._throughputs:
             return 0.0
         seconds = median_low(seconds for _, seconds in self._throughputs)

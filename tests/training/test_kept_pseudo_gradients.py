@@ -1,4 +1,4 @@
-"""A host that is not in every average: what it learns between its turns is part of its next pseudo-gradient, once. By hand."""
+"""A host that is not in every average: what it learns between is part of its next pseudo-gradient, once. By hand."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,7 @@ def applies(peer: Hosting, number: int, averaged: float, *, keeps_own: bool = Fa
     return of(peer.state(ONE)[0])
 
 
-def test_two_rounds_between_turns_and_the_turn_after_them(moves: list[float]) -> None:
+def test_two_rounds_without_it_and_the_one_after_them(moves: list[float]) -> None:
     moves += [0.1, 0.2, 0.4, 0.3]
     peer = at_one(SGD)
     assert trains(peer, 1) == 0.1
@@ -39,7 +39,7 @@ def test_two_rounds_between_turns_and_the_turn_after_them(moves: list[float]) ->
     assert trains(peer, 4) == 0.3, "what was given is given once"
 
 
-def test_a_void_turn_loses_nothing(moves: list[float]) -> None:
+def test_a_void_round_loses_nothing(moves: list[float]) -> None:
     moves += [0.1, 0.2, 0.4]
     peer = at_one(SGD)
     trains(peer, 1)
@@ -50,7 +50,7 @@ def test_a_void_turn_loses_nothing(moves: list[float]) -> None:
     assert trains(peer, 3) == 0.7
 
 
-def test_without_feedback_only_the_turns_own_round_counts(moves: list[float]) -> None:
+def test_without_feedback_only_the_last_round_counts(moves: list[float]) -> None:
     moves += [0.1, 0.2]
     peer = at_one(SGD, averaging=AveragingConfig(feedback=0.0))
     trains(peer, 1)

@@ -1,4 +1,4 @@
-"""A host whose link gives it a turn in every second average only: the round in which it is not its turn."""
+"""A host with a slow link, which is in every second average: the round whose average the others make without it."""
 
 from dataclasses import replace
 
@@ -50,7 +50,7 @@ def votes_of_others(outer: OuterRound, *contributors: PeerId) -> dict[PeerId, Av
     return {peer: replace(unsigned, signature=sign(peer, unsigned.payload(plan, peer))) for peer in (A, B, C)}
 
 
-def test_between_its_turns_it_trains_takes_the_average_of_the_others_and_keeps_its_own() -> None:
+def test_in_a_round_between_it_trains_takes_the_average_of_the_others_and_keeps_its_own() -> None:
     outer = trained(planned())
     assert outer.phase is Phase.RETRYING and outer.contributors == (A, B, C) and not outer.is_contributor
     effects = []
@@ -84,7 +84,7 @@ def test_an_attempt_of_the_others_is_none_of_its_business() -> None:
     assert outer.phase is Phase.RETRYING
 
 
-def test_in_its_turn_it_is_a_contributor_like_all_others_whose_steps_count_for_both_rounds() -> None:
+def test_when_it_is_due_it_is_a_contributor_like_all_others_whose_steps_count_for_both_rounds() -> None:
     outer = outer_round(D, planned(round=2), AdaptiveTimeout())
     outer.start(0.0, progress_end=0.1)
     effects = outer.inner_finished(inner_result(outer), 10.0, ())
