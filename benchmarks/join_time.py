@@ -1,6 +1,7 @@
 """How long until a volunteer's work counts, and how long until a swarm has got over a loss.
 
-    python -m benchmarks.join_time --out DIRECTORY [--peers 3] [--config default] [--set KEY=VALUE ...] [--minutes 10]
+    python -m benchmarks.join_time --out DIRECTORY [--peers 3] [--config default] [--set KEY=VALUE ...] [--minutes 10] \
+        [--step-seconds 0.5]
 
 A swarm of real processes on loopback; once its peers average with each other, one more
 
@@ -13,7 +14,8 @@ A swarm of real processes on loopback; once its peers average with each other, o
 Everything is told by the peers' own event files and lines; they share a clock. Targets of the project: 15 s from process start
 to training, 2 s for a leave, 10 s for a kill. Nothing is judged here: a busy machine only shows how busy it is. So beside the
 seconds of a join stand the processor seconds that the joiner (without its network daemon) had used by then, and every table
-ends with how busy the machine was meanwhile.
+ends with how busy the machine was meanwhile. `--step-seconds`: devices that sleep for what is left of
+that time in every inner step (`benchmarks/paced.py`), so that rounds keep their length and the cores stay free.
 """
 
 import argparse
@@ -206,10 +208,12 @@ def missed(others: Sequence[Peer], gone: str, *, since: float, waiter: Waiter) -
     return max(event["time"] for event in waiter.wait(look, f"{gone} to be missed"))
 
 
-def kill_and_restart(peer: Peer, others: Sequence[Peer], known: Sequence[str], waiter: Waiter) -> dict[str, Row]:
+def kill_and_restart(
+    peer: Peer, others: Sequence[Peer], known: Sequence[str], waiter: Waiter, *, step_seconds: float
+) -> dict[str, Row]:
     me, since = peer.me, peer.kill()
     lost = shares_under_way(others, me, since)
-    peer.start("join", "--initial-peers", *known)
+    peer.start("join", "--initial-peers", *known, step_seconds=step_seconds)
 
     def first_note(other: Peer) -> Event | None:
         return next((e for e in other.events() if e["time"] >= since and e["event"] in NOTES and e.get("peer") == me), None)
@@ -258,11 +262,11 @@ def conduct(args: argparse.Namespace, peers: list[Peer]) -> dict[str, dict[str, 
         for what, (seconds, processor) in rows.items():
             print(f"{seconds:8.2f}{'' if processor is None else format(processor, '.2f'):>8}  {what}", flush=True)
 
-    first = Peer(workdir=args.out / "peer-0")
-    peers.append(first.start("start", args.config, "--set", "work.rounds=100000", *OWN_PEERS, *args.set))
+    first, step = Peer(workdir=args.out / "peer-0"), args.step_seconds
+    peers.append(first.start("start", args.config, "--set", "work.rounds=100000", *OWN_PEERS, *args.set, step_seconds=step))
     known = waiter.wait(lambda: first.said("initial peers: "), "the first peer")[1].split()[2:]
     for number in range(1, args.peers):
-        peers.append(Peer(workdir=args.out / f"peer-{number}").start("join", "--initial-peers", *known))
+        peers.append(Peer(workdir=args.out / f"peer-{number}").start("join", "--initial-peers", *known, step_seconds=step))
     others = list(peers)
     for other in others:
         waiter.wait(partial(other.first, "first_contribution", since=other.began), "the swarm to train")
@@ -270,7 +274,7 @@ def conduct(args: argparse.Namespace, peers: list[Peer]) -> dict[str, dict[str, 
     peers.append(joiner)
 
     def join() -> dict[str, Row]:
-        return phases(joiner.start("join", "--initial-peers", *known), waiter)
+        return phases(joiner.start("join", "--initial-peers", *known, step_seconds=step), waiter)
 
     def kill() -> dict[str, Row]:
         since = joiner.kill()
@@ -279,7 +283,7 @@ def conduct(args: argparse.Namespace, peers: list[Peer]) -> dict[str, dict[str, 
     measure("cold join", join)
     measure("graceful leave", lambda: leave(joiner, others, waiter))
     measure("warm join", join)
-    measure("kill, started again at once", lambda: kill_and_restart(joiner, others, known, waiter))
+    measure("kill, started again at once", lambda: kill_and_restart(joiner, others, known, waiter, step_seconds=step))
     measure("kill, not started again", kill)
     return results
 
@@ -290,6 +294,7 @@ def main() -> int:
     parser.add_argument("--peers", type=int, default=3, help="of the swarm that is joined")
     parser.add_argument("--config", default="default", help="YAML or TOML file, or a shipped name")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="change a setting of the run")
+    parser.add_argument("--step-seconds", type=float, default=0.0, help="of every device; 0: as fast as it can")
     parser.add_argument("--minutes", type=float, default=10.0, help="the benchmark ends after this time")
     args = parser.parse_args()
     if args.out.exists():

@@ -11,6 +11,10 @@ if [ $# -lt 3 ]; then
 fi
 directory=$1
 shift
+if ! command -v nvidia-smi > /dev/null; then
+  echo "several-gpus.sh: no nvidia-smi here, so no NVIDIA GPU is known; on one device: adloco-peer join ... --workdir $directory" >&2
+  exit 2
+fi
 mkdir -p "$directory"
 gpus=$(nvidia-smi --list-gpus | wc -l)
 

@@ -152,4 +152,20 @@ def test_a_usage_error_names_the_program_once_and_no_list_of_verbs(capsys: pytes
     with pytest.raises(SystemExit):
         make_parser().parse_args(["strat"])
     said = capsys.readouterr().err
-    assert said.startswith("usage: adloco-peer VERB ...\n") and "did you mean start?" in said
+    assert said.startswith("adloco-peer: E200: strat: no such verb; did you mean start?") and said.count("\n") == 3
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(["join", "--work-dir", "x"])
+    said = capsys.readouterr().err
+    assert "did you mean --workdir?" in said and said.count("\n") == 3
+    with pytest.raises(SystemExit):
+        make_parser().parse_args(["join"])
+    assert capsys.readouterr().err.startswith("usage: adloco-peer join ")
+
+
+def test_a_model_that_is_not_there_is_named_by_the_setting_that_named_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["start", "configs/default.yaml", "--workdir", str(tmp_path / "w"), "--set", "model.pretrained=./nomodel"]
+    assert main(asked) == 2
+    said = capsys.readouterr().err
+    assert "E209: model.pretrained: './nomodel' looks like a path" in said and "tokenizer" not in said.splitlines()[0]

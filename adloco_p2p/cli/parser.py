@@ -68,8 +68,10 @@ class Parser(argparse.ArgumentParser):
         verb = next((word for word in self._given if not word.startswith("-")), None)
         if verb is not None and verb in self.verbs:
             self.verbs[verb].error(message)  # the same words mean other things after another verb
-        self.print_usage(sys.stderr)
-        self.exit(2, error_words("E200", [self._unknown(verb) or message]) + "\n")
+        misspelt = self._unknown(verb)
+        if misspelt is None:
+            self.print_usage(sys.stderr)
+        self.exit(2, error_words("E200", [misspelt or message]) + "\n")
 
     def _unknown(self, verb: str | None) -> str | None:
         """The misspelt verb or option, if there is one; argparse would report what is missing instead."""

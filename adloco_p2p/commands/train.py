@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from adloco_p2p.commands import lifeline
 from adloco_p2p.commands.console import open_view, say
 from adloco_p2p.config.load import load_peer, load_run
-from adloco_p2p.config.local_files import with_plain_paths
+from adloco_p2p.config.local_files import check_sources, with_plain_paths
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.plugins import check_packages, packages_of
 from adloco_p2p.config.run_config import RunConfig
@@ -74,6 +74,7 @@ def start(arguments: argparse.Namespace) -> int:
 def _identified(run: RunConfig) -> RunConfig:
     """The run with the digests of what it starts from, so that every peer knows whether it has the same."""
     run = with_plain_paths(run)
+    check_sources(run)
     if not run.packages:
         run = replace(run, packages=packages_of(run))
     check_packages(run)

@@ -8,7 +8,7 @@ below the repository, and what they resolve to is checked again; the library the
 import glob
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -51,6 +51,17 @@ def repository_files(data: DataConfig, *, split: str) -> tuple[str, list[str]]:
     patterns = [_within(data, pattern) for pattern in _patterns(chosen, base, split)]
     files = _resolved(data, patterns, root=root, base=base)
     return _of_one_format(data, files, split)
+
+
+def download_bytes(files: Sequence[str]) -> int:
+    """Of files of the hub together, by its listing; 0 for those of a directory."""
+    from fsspec.core import url_to_fs
+
+    remote = [file for file in files if file.startswith("hf://")]
+    if not remote:
+        return 0
+    system, _ = url_to_fs(remote[0])
+    return sum(system.info(file, expand_info=False)["size"] or 0 for file in remote)
 
 
 def client_errors() -> tuple[type[Exception], ...]:

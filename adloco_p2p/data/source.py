@@ -8,15 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from adloco_p2p.config.download_size import check_download
 from adloco_p2p.config.plugins import load_plugin, one_line
 from adloco_p2p.config.run_config import DataConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.data.corpus import Document
-from adloco_p2p.data.hub import client_errors, repository_files
+from adloco_p2p.data.hub import client_errors, download_bytes, repository_files
 from adloco_p2p.errors import ConfigError
 
 READ_BATCH = 1000
 """Documents read at once from an indexed data set."""
+
+MAX_NAMED = 3
+"""Files that an error names."""
 
 
 def check_settings(data: DataConfig) -> None:
@@ -58,6 +62,9 @@ def load_split(data: DataConfig, *, split: str, cache_dir: Path | None) -> Any:
         arguments: dict[str, Any] = {"path": kind, "data_files": files, "split": "train"}
         if data.source == "text":
             arguments["sample_by"] = "paragraph"  # by line would lose the newlines, by file the held-out split
+        if data.source == "hub" and not data.streaming:
+            place = Path(cache or datasets.config.HF_DATASETS_CACHE)
+            check_download("data.path", str(data.path), download_bytes(files), place, code="E207")
         dataset = datasets.load_dataset(**arguments, streaming=data.streaming, cache_dir=cache)
         columns = dataset.column_names or list(
             next(iter(dataset), {})
@@ -185,6 +192,8 @@ def _unreadable(data: DataConfig, split: str, error: Exception) -> str:
     # datasets wraps what went wrong while it converts files: the cause is more precise
     cause = error.__cause__ or error
     reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+    if isinstance(cause, UnicodeDecodeError) and data.source in ("text", "json") and (places := _not_utf8(data)):
+        return f"data.path: not UTF-8: {places}; convert such files, as by `iconv -f LATIN1 -t UTF-8 FILE > NEW`"
     if data.source != "hub":
         return f"data.path: {data.path!r} cannot be read as {data.source}: {reason}; give such files, or change data.source"
     wanted = f"data.path: {data.path!r} (name {data.name!r}, revision {data.revision!r}, split {split!r})"
@@ -192,3 +201,19 @@ def _unreadable(data: DataConfig, split: str, error: Exception) -> str:
         f"{wanted} cannot be loaded from the hub: {reason}; check the names and the network, "
         "or use local files, or data.source python, which needs no download"
     )
+
+
+def _not_utf8(data: DataConfig) -> str:
+    """The first line of each file of the glob that is not UTF-8: `notes.txt, line 3; more.txt, line 1`."""
+    found = []
+    for name in _local_files(data) if data.path is not None else []:
+        with Path(name).open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                try:
+                    line.decode("utf-8")
+                except UnicodeDecodeError:
+                    found.append(f"{name}, line {number}")
+                    break
+    others = len(found) - MAX_NAMED
+    more = [f"and {others} more file{'s' if others > 1 else ''}"] if others > 0 else []
+    return "; ".join([*found[:MAX_NAMED], *more])

@@ -20,6 +20,7 @@ TokenIds = npt.NDArray[np.integer[Any]]
 
 MAX_RENAMED = 0.01
 """Share of the ids that may stand for other tokens than in the model's own tokenizer: reserved ones that were given a name."""
+NOT_CACHED = "it is not in this machine's cache of the hub, and the hub is out of reach (--offline, or no network)"
 END_OF_DOCUMENT = "<|endoftext|>"
 """How the byte tokenizer's only special token is written."""
 
@@ -141,16 +142,18 @@ class PretrainedTokenizer:
 
         revision = config.revision or "main"
         check_source("tokenizer.source", config.source, code="E208")
+        is_asked = is_hub_reachable()
         try:
             self._inner: Any = AutoTokenizer.from_pretrained(
                 config.source,
                 revision=revision,
                 trust_remote_code=False,
-                local_files_only=not is_hub_reachable(),
+                local_files_only=not is_asked,
             )
         except (OSError, ValueError, ImportError) as error:
             raise ConfigError(
-                f"tokenizer.source: {config.source!r} (revision {revision!r}) cannot be loaded: {_first_line(error)}; "
+                f"tokenizer.source: {config.source!r} (revision {revision!r}) cannot be loaded:"
+                f" {_first_line(error) if is_asked else NOT_CACHED}; "
                 "name a hub tokenizer that can be reached or a local directory with tokenizer.json; a model that starts from"
                 " random weights can use bytes (no download)",
                 code="E208",

@@ -141,9 +141,9 @@ class Checkers:
                 self._hear_owner(peer, sender, message.beat, now)
                 roster = self._plans.get(message.roster)
                 if roster is not None and message.roster in list(self._understood[peer])[-ROSTERS_KEPT:]:
-                    for roster_entry, beat in zip(roster.roster, message.heard, strict=False):
-                        if roster_entry.peer in members:
-                            self._hear_of(peer, roster_entry.peer, beat, now)
+                    for other, beat in message.beats(roster_of(roster)):
+                        if other in members:
+                            self._hear_of(peer, other, beat, now)
                 for leave in message.leaves:
                     self._own_word[peer][leave.peer] = None
             case Leave():

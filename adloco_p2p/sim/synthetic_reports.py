@@ -1,13 +1,14 @@
 """What simulated machines claim: their capacity, and a liar's branch of a history that never was."""
 
 import hashlib
+from collections.abc import Sequence
 from random import Random
 
 from adloco_p2p.core.model.certificate import Ballot, BranchProof, CastVote, Certificate
 from adloco_p2p.core.model.events import Durable
 from adloco_p2p.core.model.ledger_entry import Vote
 from adloco_p2p.core.model.task_scores import Metric, TaskClaim, TaskScore
-from adloco_p2p.core.model.types import BranchState, Capacity, Digest, PeerId, RoundPlan, roster_of
+from adloco_p2p.core.model.types import BranchState, Capacity, Digest, PeerId, RoundPlan
 from adloco_p2p.sim.identities import sign
 
 DIGEST = Digest("5" * 64)
@@ -27,10 +28,10 @@ def invented(plan: RoundPlan, plan_digest: Digest, random: Random) -> BranchStat
     )
 
 
-def lone_proof(peer: PeerId, fork: RoundPlan, branch_state: BranchState) -> BranchProof:
+def lone_proof(peer: PeerId, roster: Sequence[PeerId], branch_state: BranchState) -> BranchProof:
     """A certificate as a member cut off from all others has one: by its own vote, the others absent. It says nothing of
-    whether the peer was cut off."""
-    ballot, absent = Ballot(attempt=0, peer=peer), tuple(other for other in roster_of(fork) if other != peer)
+    whether the peer was cut off. `roster`: of the fork."""
+    ballot, absent = Ballot(attempt=0, peer=peer), tuple(other for other in roster if other != peer)
     vote = Vote(
         peer=peer,
         parent=branch_state.fork,

@@ -19,7 +19,7 @@ from adloco_p2p.core.model.events import Commanded
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport
 from adloco_p2p.core.model.messages import Supply
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
-from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, Report, RoundPlan
+from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, Report, RoundPlan, roster_of
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.sim.adversary import WAKE_SECONDS, Adversary, AdversaryPort
@@ -346,7 +346,7 @@ class World:
         if self.random.random() >= LIE_CHANCE:
             return report
         branch = invented(self.genesis, canonical.digest_once(self.genesis), self.random)
-        proof = report.proof or lone_proof(report.peer, self.genesis, branch)
+        proof = report.proof or lone_proof(report.peer, roster_of(self.genesis), branch)
         return replace(report, branches=(*report.branches, branch), proof=proof)
 
     def _forge(self, liar: Machine, report: Report) -> None:

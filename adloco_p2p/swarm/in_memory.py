@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import AveragingError, StateTransferFailed
 from adloco_p2p.numerics.aggregate import Aggregate, aggregate
@@ -95,6 +96,7 @@ class MemoryPort:
     async def average(
         self,
         *,
+        instance: InstanceId,
         round: int,
         key: Digest,
         plan: Digest,
@@ -103,12 +105,15 @@ class MemoryPort:
         timeout_seconds: float,
         steps: tuple[int, ...],
         shares: tuple[float, ...] = (),
+        attempt: int = 0,
+        lost: tuple[LostShare, ...] = (),
         is_strict: bool = False,
         inspected: tuple[PeerId, ...] = (),
         on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
     ) -> MemoryAverage:
         """Wait for all members, then aggregate; all members receive the same tensor values."""
-        del round, plan, shares, inspected, on_not_shown  # no member reduces here, and everything is kept
+        del instance, round, attempt, plan  # the key says it all
+        del shares, lost, inspected, on_not_shown  # no member reduces here, and everything is kept
         rendezvous = self.swarm.rendezvous.setdefault(key, _Rendezvous(weights=weights))
         assert rendezvous.weights == weights, "the key binds the members"
         members = tuple(peer for peer, _ in weights)
@@ -153,6 +158,7 @@ class MemoryPort:
     async def repair(
         self,
         *,
+        instance: InstanceId,
         round: int,
         key: Digest,
         digest: Digest,
@@ -161,7 +167,7 @@ class MemoryPort:
         timeout_seconds: float,
         vector: torch.Tensor | None = None,
     ) -> MemoryAverage:
-        del round, key, timeout_seconds
+        del round, key, timeout_seconds, instance
         average, left_out = self.swarm.averages.get(digest, (None, ()))
         if average is None or all(peer in self.swarm.cut for peer in from_peers):
             raise AveragingError("no peer holds the average", suspects=from_peers)

@@ -52,3 +52,12 @@ def configure_device(peer_config: PeerConfig) -> torch.device:
         torch.backends.cuda.matmul.allow_tf32 = peer_config.tf32
         torch.cuda.set_per_process_memory_fraction(peer_config.memory_fraction, device)
     return device
+
+
+def memory_bytes() -> int | None:
+    """Of this machine and its GPUs together; none where the system does not report it."""
+    try:
+        own = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+    return own + sum(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count()))

@@ -1,7 +1,5 @@
 """The model of a run: built from a `transformers` configuration, or loaded."""
 
-import os
-
 import torch
 import transformers
 
@@ -10,6 +8,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.training.adapters import adapted
+from adloco_p2p.training.device import memory_bytes
 from adloco_p2p.training.plugins import plugin_model
 from adloco_p2p.training.pretrained import load_pretrained
 
@@ -125,20 +124,11 @@ def check_size(config: transformers.PretrainedConfig, memory_bytes: int | None) 
         )
 
 
-def _memory_bytes() -> int | None:
-    """Of this machine and its GPUs together; none where the system does not report it."""
-    try:
-        own = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return None
-    return own + sum(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count()))
-
-
 def _from_config(config: transformers.PretrainedConfig, given: dict[str, Scalar], seed: int) -> transformers.PreTrainedModel:
     if type(config) not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ConfigError(f"model.architecture.model_type: {config.model_type} is not a causal language model", code="E209")
     try:
-        check_size(config, _memory_bytes())
+        check_size(config, memory_bytes())
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             module = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)

@@ -6,21 +6,25 @@ model's configuration. How the tensors are dealt over files does not count.
 
 import hashlib
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from huggingface_hub import HfApi, constants, try_to_load_from_cache
 from transformers.utils import cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
 
+from adloco_p2p.config.download_size import check_download
 from adloco_p2p.config.hub_reach import is_hub_reachable
 from adloco_p2p.config.local_files import check_source
 from adloco_p2p.config.run_config import ModelConfig
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.types import Digest
 from adloco_p2p.errors import ConfigError
+from adloco_p2p.training.device import memory_bytes
 
 MAX_HEADER_BYTES = 100 << 20
 """Of a safetensors file: the format's own limit."""
@@ -37,6 +41,7 @@ def load_pretrained(model: ModelConfig) -> transformers.PreTrainedModel:
     """
     assert model.pretrained is not None
     check_source("model.pretrained", model.pretrained, code="E209")
+    _check_size(model.pretrained, model.revision or "main")
     if model.digest and (found := weights_digest(model)) != model.digest:
         raise ConfigError(
             f"model.pretrained: {model.pretrained!r} has digest {found} here, and the run was started with {model.digest};"
@@ -80,6 +85,7 @@ def weights_digest(model: ModelConfig) -> Digest:
     """Of the weights that `model.pretrained` names. Raises ConfigError."""
     assert model.pretrained is not None
     check_source("model.pretrained", model.pretrained, code="E209")
+    _check_size(model.pretrained, model.revision or "main")
     try:
         files = _weight_files(model.pretrained, model.revision or "main")
         config = json.loads(Path(_file(model.pretrained, "config.json", model.revision or "main")).read_text("utf-8"))
@@ -88,6 +94,23 @@ def weights_digest(model: ModelConfig) -> Digest:
         raise _cannot_be_loaded(model, error) from error
     described = {name: value for name, value in config.items() if name not in _NOT_THE_MODEL}
     return canonical.digest([_plain(described), [list(tensor) for tensor in tensors]])
+
+
+def _check_size(source: str, revision: str) -> None:
+    """Ask the hub how large the weights are, as far as they are not here yet. Raises ConfigError where they have no room. Where
+    the hub does not answer there is no estimate: the download reports why, or finds the files in the cache."""
+    if Path(source).is_dir() or not is_hub_reachable():
+        return
+    try:
+        asked = HfApi(endpoint=os.environ.get("HF_ENDPOINT")).model_info(source, revision=revision, files_metadata=True)
+    except Exception:  # whatever the hub's HTTP library raises
+        return
+    sizes = {file.rfilename: file.size or 0 for file in asked.siblings or () if file.rfilename.endswith(".safetensors")}
+    names = ["model.safetensors"] if "model.safetensors" in sizes else [name for name in sizes if name.startswith("model-")]
+    missing = [name for name in names if not isinstance(try_to_load_from_cache(source, name, revision=revision), str)]
+    num_bytes = sum(sizes[name] for name in missing)
+    directory = Path(constants.HF_HUB_CACHE)
+    check_download("model.pretrained", source, num_bytes, directory, code="E217", memory_bytes=memory_bytes())
 
 
 def parent_of(model: ModelConfig, file_name: str) -> str:

@@ -69,7 +69,7 @@ def bench_words(status: Status) -> str:
     if since > plan.round:
         return f"on the bench, without work until round {since}"
     requested = sum(item.requested_batch for item in plan.instances)
-    num_hosts = len({share.peer for item in plan.instances for share in item.hosts})
+    num_hosts = len({share.peer for item in plan.instances for share in item.hosts if share.batch_samples})
     hosts = plural(num_hosts, "host")
     why = f"{plural(requested, 'sample')} per step feed {hosts}" if requested <= num_hosts else f"the run allows {hosts}"
     ahead = sum(seat.waits_from is not None and seat.waits_from < since for seat in plan.roster)
@@ -409,7 +409,7 @@ def peer_rows(status: Status) -> list[PeerRow]:
             PeerRow(
                 peer=peer,
                 is_self=peer == status.peer,
-                state="paused" if peer == status.peer else _state(membership(peer), in_plan=False),
+                state="paused" if is_paused and peer == status.peer else _state(membership(peer), in_plan=False),
                 samples_per_second=None,
                 share=None,
                 last_report=None,

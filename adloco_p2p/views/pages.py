@@ -8,6 +8,8 @@ from adloco_p2p.views import derived, units
 from adloco_p2p.views.pieces import line, title, wrapped
 from adloco_p2p.views.status import Status
 
+LABEL = 10
+"""Columns of the first word of a line of the log; what does not fit the line goes on below the rest."""
 KEYS = "? help  q leave  p pause  l log  r reasons"
 HELP = (
     ("q", "leave: end the round, save, hand over; the same command goes on later. In `watch`: close the view only"),
@@ -35,7 +37,11 @@ def help_page(width: int, height: int) -> list[RenderableType]:
 
 def log_page(log: Sequence[str], width: int, height: int) -> list[RenderableType]:
     """The newest lines that fit."""
-    shown: list[RenderableType] = [line(each, width) for each in log[-max(height - 1, 1) :]]
+    room = max(height - 1, 1)
+    shown: list[RenderableType] = []
+    for each in log[-room:]:
+        shown += wrapped(each[:LABEL], each[LABEL:], width, "")
+    shown = shown[-room:]
     return [title("Log"), *(shown or [line("nothing yet", width, "dim")])][:height]
 
 

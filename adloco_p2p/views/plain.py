@@ -168,7 +168,9 @@ def _round_void(event: telemetry.RoundVoid, status: Status) -> str:
 
 
 @line.register
-def _fast_forwarded(event: telemetry.FastForwarded, status: Status) -> str:
+def _fast_forwarded(event: telemetry.FastForwarded, status: Status) -> str | None:
+    if not status.results:
+        return None  # a newcomer begins with the state of others
     return _joined("behind", _at(status, event.to_round), f"goes on here instead of at {event.from_round}, with others' state")
 
 

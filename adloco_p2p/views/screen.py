@@ -151,7 +151,9 @@ def _wide(status: Status, width: int, lines: _Lines, members: Sequence[MemberRow
 def _peers(status: Status, members: Sequence[MemberRow]) -> tuple[Sequence[object], Callable[[int, int], list[RenderableType]]]:
     """The rows of the peers, and what draws them in so many columns and lines."""
     if members:
-        heading = f"Peers of this swarm ({len(members)})"
+        own = {member.peer for member in members}
+        others = sum(row.peer not in own for row in derived.peer_rows(status)) if all(own) else 0  # not before all have names
+        heading = f"Peers of this swarm ({len(members)}{f', and {others} from elsewhere' if others else ''})"
         return members, lambda width, num_lines: table_section(heading, MEMBER_COLUMNS, members, width, num_lines)
     peers = derived.peer_rows(status)
     return peers, lambda width, num_lines: table_section(f"Peers ({len(peers)})", PEER_COLUMNS, peers, width, num_lines)
@@ -206,7 +208,7 @@ def _ending(status: Status) -> str:
     if status.finish is not None:
         end = f"finished in {units.duration(status.finish.seconds)}"
         loss = status.finish.heldout_loss
-        return end if loss is None else f"{end}, perplexity {units.perplexity(loss)}"
+        return end if loss is None else f"{end}, held-out loss {units.loss(loss)}"
     if status.state == "paused":
         return "paused"
     if status.state == "starting":

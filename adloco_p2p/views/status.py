@@ -318,6 +318,8 @@ def _out_of_memory(event: telemetry.OutOfMemory, status: Status) -> Status:
 
 @fold.register
 def _fast_forwarded(event: telemetry.FastForwarded, status: Status) -> Status:
+    if not status.results:
+        return status  # a newcomer begins with the state of others: no trouble
     message = f"this peer was behind: it went on from round {event.from_round} to {event.to_round} with the state of others"
     return _incident(status, "fast-forwarded", message, round_=event.to_round)
 

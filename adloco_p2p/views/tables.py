@@ -53,6 +53,8 @@ def _steps(row: InstanceRow, width: int) -> RenderableType:
     room."""
     if row.averaging is not None:
         seconds, usual = row.averaging
+        if seconds > usual:
+            return Text(f"{seconds:.0f} s, usual {usual:.0f}", no_wrap=True)
         return part(round(seconds), max(round(usual), 1), width, unit=" s")
     return part(row.step, row.num_steps, width) if row.num_steps else Text("none this round", "dim")
 

@@ -42,7 +42,10 @@ def silence(setting: Setting, *, reducers: Collection[int], silent: Collection[i
         )
         result = fight(seed, setting, parts=parts)
         return judged(
-            result, _ends_soon(result, silent), _spares_the_honest(result), sent=f"{result.arena.num_wrong_steps} wrong steps"
+            result,
+            _ends_soon(result, silent),
+            suspensions_of_the_honest(result),
+            sent=f"{result.arena.num_wrong_steps} wrong steps",
         )
 
     return play
@@ -63,7 +66,10 @@ def complaining(setting: Setting, liars: Collection[int]) -> Callable[[int], Out
         result = fight(seed, setting, parts=parts)
         carried = max(len(item.complaints) for entry in result.arena.entries.values() for item in entry.plan.instances)
         return judged(
-            result, _spares_the_honest(result), "" if carried else "no plan had a complaint", sent=f"{sent[0]} complaints"
+            result,
+            suspensions_of_the_honest(result),
+            "" if carried else "no plan had a complaint",
+            sent=f"{sent[0]} complaints",
         )
 
     return play
@@ -86,7 +92,7 @@ def _ends_soon(result: Result, silent: Collection[int]) -> str:
     return f"founders {late} were not suspended by round {ROUNDS_TO_A_SUSPENSION}" if late else ""
 
 
-def _spares_the_honest(result: Result) -> str:
+def suspensions_of_the_honest(result: Result) -> str:
     honest = {machine.peer for machine in result.arena.honest()}
     hit = sorted(honest & _suspensions(result).keys())
     return f"honest hosts were suspended: {', '.join(hit)}" if hit else ""

@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 
 from adloco_p2p.core.model.ledger_entry import Invitation, Statement, Ticket
-from adloco_p2p.core.model.messages import Entries, Heartbeat, Leave
+from adloco_p2p.core.model.messages import MAX_HEARD, Entries, Heartbeat, Leave
 from adloco_p2p.core.model.rules import InstanceRules, MergeRules
 from adloco_p2p.core.model.types import PeerId, roster_of
 from adloco_p2p.sim.adversary import stranger_names
@@ -141,11 +141,15 @@ def revoked_in_a_race(seed: int) -> Outcome:
     )
 
 
-def ghosts_of_a_link(seed: int) -> Outcome:
-    """Six identities with seats of one link, among five hosts: they never report, and plans give them instances to hold."""
-    attackers = Strangers(deeds=(_knocking(_invitation(50)),), names=stranger_names(6))
-    result = fight(seed, Setting(rounds=24), adversary=attackers)
-    return judged(result, sent=f"{attackers.num_sent} messages, {len(_let_in(result))} let in")
+def ghosts_of_a_link(num_names: int) -> Callable[[int], Outcome]:
+    """Identities with seats of one link, among five hosts: they never report, and plans give them instances to hold."""
+
+    def play(seed: int) -> Outcome:
+        attackers = Strangers(deeds=(_knocking(_invitation(50)),), names=stranger_names(num_names))
+        result = fight(seed, Setting(rounds=24), adversary=attackers)
+        return judged(result, sent=f"{attackers.num_sent} messages, {len(_let_in(result))} let in")
+
+    return play
 
 
 def _seated_before(entries: Sequence[object], round: int) -> set[PeerId]:
@@ -253,7 +257,7 @@ def legal_giants(seed: int) -> Outcome:
         request = strangers.join_request(at.me, lambda p: at.port.sign(at.me, p), at.plan, beat=beat.beat)
         statements = tuple(_statement("ban", PeerId("y" * 400), serial, signer=at.me) for serial in range(16))
         leave = Leave(peer=at.me, run=at.plan.run, beat=10**15, signature="f" * 1024)
-        full = replace(beat, heard=(10**17,) * 4096, joins=(request,) * 16, leaves=(leave,) * 16, statements=statements)
+        full = replace(beat, heard=(10**17,) * MAX_HEARD, joins=(request,) * 16, leaves=(leave,) * 16, statements=statements)
         return (full, Entries(entries=tuple(at.ledger.entries) * 4))
 
     attackers = Strangers(deeds=(giants,))
@@ -312,7 +316,8 @@ VARIANTS: tuple[Scenario, ...] = tuple(
         ("farewells of former lives", farewells_of_former_lives),
         ("one ticket in many places", one_ticket_many_places),
         ("a link revoked in a race", revoked_in_a_race),
-        ("more ghosts than hosts, by one link", ghosts_of_a_link),
+        ("more ghosts than hosts, by one link", ghosts_of_a_link(6)),
+        ("twelve ghosts that hold the last instance", ghosts_of_a_link(12)),
         ("ban evasion", ban_evasion),
         ("lying clocks", by_member(members.lies_about_time)),
         ("comes and goes", mixed(Setting(), liars={LIAR: lambda _: members.ComesAndGoes(RUN)})),

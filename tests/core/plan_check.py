@@ -44,7 +44,8 @@ def check_plan(plan: RoundPlan, rules: Rules) -> list[str]:
             problems.append(f"merge into {merge.target}: its sources live on, or it does not")
     if plan.probe is not None:
         problems += _check_merge(plan.probe, "probe")
-        if not set(plan.probe.sources) <= set(ids) or plan.pending is not None:
+        keys = {item.branch_state.key for item in plan.branches}
+        if not set(plan.probe.sources) <= {*ids, *keys} or plan.pending is not None:
             problems.append("probe of instances that do not live, or while another is pending")
     for item in plan.instances:
         problems += [f"instance {item.instance}: {problem}" for problem in _check_instance(item, plan, rules)]
@@ -75,7 +76,10 @@ def _check_instance(item: InstancePlan, plan: RoundPlan, rules: Rules) -> list[s
         "hosts are not sorted": hosts == sorted(set(hosts)),
         "too many hosts": len(hosts) <= MAX_HOSTS,
         "more hosts than the run allows, or than the batch feeds": plan.is_last
-        or len(set(hosts) - keepers_of(plan)) <= min(rules.work.max_hosts, max(MIN_HOSTS, item.requested_batch)),
+        or (
+            len(set(hosts) - keepers_of(plan)) <= rules.work.max_hosts
+            and len(trainers) <= min(rules.work.max_hosts, max(MIN_HOSTS, item.requested_batch))
+        ),
         "hosts outside the roster": all(peer in roster_entries for peer in hosts),
         "a leaving host": everybody_leaves
         or not any(roster_entries[peer].capacity.is_leaving for peer in hosts if peer in roster_entries),

@@ -203,6 +203,14 @@ def test_files_of_another_kind(write_shards: WriteShards, private_cache: Path) -
     assert "cannot be read as parquet" in problem_of(run, private_cache)
 
 
+def test_files_that_are_not_utf8_are_named_with_the_line(tmp_path: Path, private_cache: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_bytes(b"plain\nna\xefve\n" if number else b"plain\n")
+    said = problem_of(run_over(source="text", path=str(tmp_path / "*.txt")), private_cache)
+    assert f"data.path: not UTF-8: {tmp_path}/1.txt, line 2; " in said and "and 1 more file;" in said
+    assert "iconv -f LATIN1 -t UTF-8" in said
+
+
 @pytest.mark.parametrize("kind", ["json", "parquet"])
 def test_empty_corpus(write_shards: WriteShards, private_cache: Path, kind: str) -> None:
     assert "holds no text" in problem_of(run_over(source=kind, path=write_shards(kind, [""] * 6)), private_cache)

@@ -135,3 +135,13 @@ def test_a_data_set_of_another_form_is_refused(hub: FakeHub) -> None:
     hub.pipe(f"{ROOT}/README.md", card("- config_name: default", "  data_files: '*.tar'"))
     with pytest.raises(ConfigError, match="no files that can be read"):
         repository_files(data(), split="train")
+
+
+def test_a_data_set_that_has_no_room_is_refused_before_it_is_downloaded(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.pipe(f"{ROOT}/train.jsonl", b'{"text": "a"}\n' * 1000)
+    monkeypatch.setattr("adloco_p2p.config.download_size.shutil.disk_usage", lambda path: type("Usage", (), {"free": 9000})())
+    with pytest.raises(ConfigError, match=r"data\.path: 'owner/texts' is .* to be downloaded"):
+        load_split(data(), split="train", cache_dir=tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -146,6 +146,14 @@ def test_several_gpus_are_several_peers_that_end_together(tmp_path: Path) -> Non
         assert ended == "ended"
 
 
+def test_without_a_gpu_the_script_for_several_names_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("bash", "sed", "wc", "mkdir"):
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name) or name)
+    ended = run(["bash", PEERS / "several-gpus.sh", tmp_path / "gpus", "--initial-peers", "LINK"], PATH=str(tmp_path / "bin"))
+    assert ended.returncode == 2 and "no nvidia-smi here" in ended.stderr and not (tmp_path / "gpus").exists()
+
+
 def test_compose_file_is_read_by_a_compose_tool(tmp_path: Path) -> None:
     """podman-compose asks for podman's version before it reads anything; here nothing is run, so any answer will do."""
     path = put_in_path(tmp_path, "podman", "echo podman version 5.0.0")

@@ -143,6 +143,7 @@ async def average(
     pairs = tuple(sorted(pairs))
     tasks = [
         member.averaging.average(
+            instance=INSTANCE,
             round=0,
             key=key,
             plan=RUN,
@@ -196,7 +197,14 @@ def test_a_missing_member_fails_the_attempt_for_all_and_is_named(swarm: Swarm) -
         key = canonical.digest("missing")
         tasks = [
             member.averaging.average(
-                round=0, key=key, plan=RUN, weights=pairs, steps=(1, 1, 1), vector=vector(index), timeout_seconds=1.0
+                instance=INSTANCE,
+                round=0,
+                key=key,
+                plan=RUN,
+                weights=pairs,
+                steps=(1, 1, 1),
+                vector=vector(index),
+                timeout_seconds=1.0,
             )
             for index, member in enumerate(members[:2])
         ]
@@ -226,6 +234,7 @@ def test_who_had_no_part_fetches_the_average_by_its_digest(swarm: Swarm) -> None
         results = await average(members[:2], canonical.digest("repair"), (1, 1))
         holders = tuple(member.me for member in members[:2])
         fetched = await members[2].averaging.repair(
+            instance=INSTANCE,
             round=0,
             key=canonical.digest("repair"),
             digest=results[0].digest,
@@ -237,6 +246,7 @@ def test_who_had_no_part_fetches_the_average_by_its_digest(swarm: Swarm) -> None
         assert fetched.digest == results[0].digest
         with pytest.raises(AveragingError):
             await members[2].averaging.repair(
+                instance=INSTANCE,
                 round=0,
                 key=canonical.digest("nothing"),
                 digest=canonical.digest("never averaged"),

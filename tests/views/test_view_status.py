@@ -172,6 +172,15 @@ def test_a_joiner_reads_what_it_waits_for(newest: int, words: str, phases: set[s
     assert derived.phase(status) == (words or "planned")
 
 
+def test_a_joiner_is_neither_paused_nor_in_trouble() -> None:
+    made = [*joiner(seated_from=2, working_from=4)[:3], {"event": "joined", "time": START, "peer": THIS, "round": 2}]
+    status = replay([*made, {"event": "fast_forwarded", "time": START, "from_round": 1, "to_round": 2}])
+    assert {row.peer: row.state for row in derived.peer_rows(status)}[THIS] == "joining"
+    assert status.incidents == () and status.counts["fast_forwarded"] == 1
+    later = replay([*events(6), {"event": "fast_forwarded", "time": START, "from_round": 6, "to_round": 9}])
+    assert later.incidents[-1].kind == "fast-forwarded"
+
+
 def downloading(received: int, total: int) -> Made:
     return {
         "event": "state_download",

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from adloco_p2p.views import derived, units
 from adloco_p2p.views.keyboard import Keyboard
-from adloco_p2p.views.members import member_row
+from adloco_p2p.views.members import MemberRow, member_row
 from adloco_p2p.views.screen import Around, render
 from adloco_p2p.views.status import Status
 from adloco_p2p.views.terminal import TerminalView
@@ -84,12 +84,17 @@ def test_a_state_on_its_way_has_a_bar() -> None:
 
 
 def test_the_peers_of_a_swarm_stand_in_place_of_the_planned_ones() -> None:
-    rows = [member_row("peer-0", status_at(*BUSY)), member_row("peer-1", Status(), outside="importing libraries")]
-    console = Console(file=io.StringIO(), width=80, height=24, color_system=None)
-    with console.capture() as capture:
-        console.print(render(status_at(*BUSY), 80, 24, Around(members=rows)))
-    text = capture.get()
-    assert "Peers of this swarm (2)" in text and "importing libraries" in text and "hosts instances" not in text
+    def text(second: MemberRow) -> str:
+        rows = [member_row("peer-0", status_at(*BUSY)), second]
+        console = Console(file=io.StringIO(), width=80, height=24, color_system=None)
+        with console.capture() as capture:
+            console.print(render(status_at(*BUSY), 80, 24, Around(members=rows)))
+        return capture.get()
+
+    starting = text(member_row("peer-1", Status(), outside="importing libraries"))
+    assert "Peers of this swarm (2) " in starting and "importing libraries" in starting and "hosts instances" not in starting
+    running = text(member_row("peer-1", replay([{**events(1)[0], "peer": OTHERS[0]}])))
+    assert "Peers of this swarm (2, and 2 from elsewhere)" in running, "others may join a swarm of one's own"
 
 
 def test_the_instances_are_the_last_to_go() -> None:
@@ -167,6 +172,12 @@ def test_pages_and_keys_take_the_place_of_the_tables() -> None:
             assert len(shown(status, busy, 40, height).splitlines()) <= height
 
 
+def test_a_long_line_of_the_log_goes_on_below() -> None:
+    line = "warning   founders: " + "all the words of a long condition count, " * 4
+    text = shown(status_at(*BUSY), Around(page="log", log=["first", line], has_keys=True), 60, 24)
+    assert " ".join(text.split()).count("count,") == 4 and "..." not in text.split("Log")[1]
+
+
 def test_averaging_shows_the_seconds_so_far_of_those_of_the_last_round() -> None:
     made = events()
     at = next(
@@ -179,7 +190,9 @@ def test_averaging_shows_the_seconds_so_far_of_those_of_the_last_round() -> None
     row = next(row for row in derived.instance_rows(status) if row.phase == "averaging")
     last = status.results[8, row.instance].seconds["averaging"]
     assert row.averaging == pytest.approx((3.0, last))
-    assert f"3/{max(round(last), 1)} s" in screen(status, 80, 24)
+    assert f"3 s, usual {last:.0f}" in screen(status, 80, 24)
+    in_time = replay([*made[: at + 1], {**later, "time": made[at]["time"] + last}])
+    assert f"{last:.0f}/{last:.0f} s" in screen(in_time, 80, 24)
     assert all(row.averaging is None for row in derived.instance_rows(status_at(*BUSY)))
 
 

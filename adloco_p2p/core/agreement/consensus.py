@@ -102,6 +102,8 @@ class Consensus:
         self._emergency = EmergencyCheck(self._context)
         self._early: dict[tuple[PeerId, str], tuple[PeerId, BallotMessage]] = {}
         self._deadline: float | None = None
+        self._settled: LedgerEntry | None = None
+        """The entry that was appended last in this life."""
 
     # --- entry points ------------------------------------------------------------------------------------------------
 
@@ -267,6 +269,7 @@ class Consensus:
         """Persist it, then act on it."""
         self._context.emit(Persist(record=entry))
         self.ledger.append(entry)
+        self._settled = entry
         self._exchange.forget_other()
         self._open_slot(now)
         self._context.emit(decided_by(entry))
@@ -316,6 +319,8 @@ class Consensus:
 
     def _on_other_slot(self, sender: PeerId, message: BallotMessage, now: float) -> None:
         """Help a peer that is behind; keep what is ahead until this peer gets there, and catch up."""
+        if isinstance(message, Pull) and self._supply_settled(sender, message):
+            return
         if message.parent in self.ledger.position:
             is_lost = isinstance(message, Prepare | Pull) or (isinstance(message, Proposal) and message.ballot.peer == sender)
             if is_lost:
@@ -325,6 +330,18 @@ class Consensus:
         if sender in self.slot.roster and (key in self._early or len(self._early) < MAX_EARLY):
             self._early[key] = (sender, message)
         self._context.emit(*self._exchange.ask_for_help(self.ledger, sender, now=now))
+
+    def _supply_settled(self, sender: PeerId, message: Pull) -> bool:
+        """Give a member the reports that it lacks for the plan that was decided last here: it knows the value, and has most of
+        the entry. Whether that was done."""
+        entry = self._settled
+        if entry is None or message.parent != entry.value.parent or message.value or sender not in self.slot.roster:
+            return False
+        wanted = frozenset(message.reports)
+        reports = tuple(signed for signed, digest in zip(entry.reports, entry.value.reports, strict=True) if digest in wanted)
+        if reports:
+            self._context.emit(Send(peer=sender, message=Supply(parent=message.parent, reports=reports)))
+        return bool(reports)
 
     # --- catching up, and two histories ------------------------------------------------------------------------------
 

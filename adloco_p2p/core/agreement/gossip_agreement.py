@@ -160,7 +160,8 @@ class GossipAgreement:
         for plan in _plans(outcomes)[-PLANS_OF_ACCOUNT:]:
             counted.update(dict.fromkeys(roster_entry.peer for roster_entry in plan.roster))
         present = self.members.view(now)
-        gone = [peer for peer in counted if peer not in present and peer not in self._gone and peer != self.me]
+        there = frozenset(present)
+        gone = [peer for peer in counted if peer not in there and peer not in self._gone and peer != self.me]
         back = [peer for peer in present if peer in self._gone]
         self._present = present
         self._gone = {peer: None for peer in (*self._gone, *gone) if peer not in back}
@@ -171,8 +172,9 @@ class GossipAgreement:
         """For the views only: members that were silent for half a lease, and suspects whose beats rise again. A suspect whose
         lease ran out is gone."""
         suspects = tuple(peer for peer in present if self.members.is_suspect(peer, now))
-        new = [peer for peer in suspects if peer not in self._suspects]
-        cleared = [peer for peer in self._suspects if peer not in suspects and peer in present]
+        now_suspected, before, there = frozenset(suspects), frozenset(self._suspects), frozenset(present)
+        new = [peer for peer in suspects if peer not in before]
+        cleared = [peer for peer in self._suspects if peer not in now_suspected and peer in there]
         self._suspects = suspects
         return [*(Suspected(peer=peer) for peer in new), *(Returned(peer=peer) for peer in cleared)]
 

@@ -7,7 +7,8 @@ counts only within the incarnation that the owner signed or named itself; one th
 peer counts as gone only when its lease has run out. Suspicion comes earlier: a suspect is pinged, directly and through others,
 and proposers do not wait for it.
 
-Messages per peer and second do not depend on the size of the swarm; a heartbeat has a number of up to ten digits per peer.
+Messages per peer and second do not depend on the size of the swarm, and from `MAX_HEARD` peers on neither does the size of a
+heartbeat, which names the beats of so many in a row of the roster, drawn anew for each. So beats get around more slowly there.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from typing import TypeVar
 from adloco_p2p.core.agreement.known_peers import MAX_KNOWN, KnownPeers
 from adloco_p2p.core.model.events import Broadcast, Effect, Send
 from adloco_p2p.core.model.ledger_entry import Decree, Head, JoinRequest, Sign, Ticket, Verify
-from adloco_p2p.core.model.messages import MAX_PASSED_ON, Heartbeat, Leave, Life, Ping
+from adloco_p2p.core.model.messages import MAX_HEARD, MAX_PASSED_ON, Heartbeat, Leave, Life, Ping
 from adloco_p2p.core.model.types import LARGEST_COUNT, Capacity, Digest, PeerId
 
 T = TypeVar("T")
@@ -43,7 +44,8 @@ class Timing:
     fanout: int = 3
     """Peers that get each heartbeat, and each message that is relayed in a large roster."""
     lease_seconds: float = 5.5
-    """A silent peer counts for this long and one period more per doubling of the roster, for its beats to get around."""
+    """A silent peer counts for this long and one period more per doubling of the roster, for its beats to get around; in a
+    roster of more than `MAX_HEARD` these periods are longer in proportion."""
     margin_seconds: float = 0.5
     """A proposer leaves out a peer this much after the lease, so that the lease has run out at other peers, too."""
     num_pings: int = 4
@@ -62,7 +64,8 @@ class Timing:
     """Largest roster in which every member sends to all others; in a larger one messages are relayed."""
 
     def lease(self, roster_size: int) -> float:
-        return self.lease_seconds + self.heartbeat_seconds * ceil(log2(max(2, roster_size)))
+        """Seconds for which a silent peer counts: its beats get around, also where a heartbeat has no room for all."""
+        return self.lease_seconds + self.heartbeat_seconds * ceil(log2(max(2, roster_size))) * max(1.0, roster_size / MAX_HEARD)
 
     def ballot_timeout(self, roster_size: int) -> float:
         """How long one ballot may take: longer where messages are relayed."""
@@ -155,7 +158,7 @@ class Membership:
         fresh = [
             request
             for peer, (request, received_at) in sorted(self._joins.items())
-            if now - received_at <= self.lease_seconds and peer not in self._roster and peer not in self._leaves
+            if now - received_at <= self.lease_seconds and peer not in self._members and peer not in self._leaves
         ]
         return tuple(fresh)
 
@@ -279,14 +282,16 @@ class Membership:
         others = [peer for peer in self._roster if peer != self.me]
         live = [peer for peer in others if self.lease_valid(peer, now)]
         # A peer that left may be back without its beats having come here; that is worth a try where no other member is left.
-        not_live = [peer for peer in self.known if peer not in live and peer != self.me]
+        counted = frozenset(live)
+        not_live = [peer for peer in self.known if peer not in counted and peer != self.me]
         elsewhere = [peer for peer in not_live if not live or peer not in self._leaves]
         targets = self._sample(live, self.timing.fanout) + self._sample_in_turn(elsewhere, 1 if live else self.timing.fanout)
         effects: list[Effect] = [Send(peer=peer, message=message) for peer in targets]
         suspects = [peer for peer in live if self.is_suspect(peer, now)]
+        others = [peer for peer in live if not self.is_suspect(peer, now)] if suspects else []
         for suspect in self._sample(suspects, self.timing.num_pings):
             effects.append(Send(peer=suspect, message=Ping(target=suspect, is_relayed=False)))
-            relays = self._sample([peer for peer in live if peer not in suspects], self.timing.num_ping_relays)
+            relays = self._sample(others, self.timing.num_ping_relays)
             effects += [Send(peer=relay, message=Ping(target=suspect, is_relayed=True)) for relay in relays]
         return effects
 
@@ -294,13 +299,15 @@ class Membership:
         """`about`: a member whose newest incarnation is passed on for certain."""
         assert self.head is not None
         joins = [request for request in self.candidates(now) if request.peer != self.me]
-        if self.me not in self._roster and not self.is_passive:
+        if self.me not in self._members and not self.is_passive:
             joins = [self.join_request(), *joins]
-        leaves = [leave for peer, leave in sorted(self._leaves.items()) if peer in self._roster]
+        leaves = [leave for peer, leave in sorted(self._leaves.items()) if peer in self._members]
+        heard_from = int(self._draw() * len(self._roster)) if len(self._roster) > MAX_HEARD else 0
         return Heartbeat(
             beat=self._beat,
             roster=self._roster_digest,
-            heard=tuple(self.beat_of(peer) for peer in self._roster),
+            heard=tuple(self.beat_of(peer) for peer in self._in_row(heard_from)),
+            heard_from=heard_from,
             head=self.head,
             have=self.have,
             joins=tuple(joins[:1] + self._sample(joins[1:], MAX_PASSED_ON - 1)),
@@ -308,6 +315,10 @@ class Membership:
             lives=self._lives_to_send(now, about),
             statements=self.statements,
         )
+
+    def _in_row(self, start: int) -> Sequence[PeerId]:
+        """Members whose beats go into one heartbeat, from this place of the roster on."""
+        return (self._roster[start:] + self._roster[:start])[:MAX_HEARD]
 
     def _lives_to_send(self, now: float, about: PeerId | None) -> tuple[Life, ...]:
         certain = [self._own_life()] if self.me in self._members else []
@@ -338,7 +349,7 @@ class Membership:
         for life in message.lives:
             self._on_life(life, now)
         self._note_owner_beat(sender, message.beat, now)
-        for peer, beat in zip(self._rosters.get(message.roster, ()), message.heard, strict=False):
+        for peer, beat in message.beats(self._rosters.get(message.roster, ())):
             if peer in self._members:
                 self.note_beat(peer, beat, now)
         for leave in message.leaves:
@@ -371,7 +382,7 @@ class Membership:
         if message.target == self.me:
             self._beat += 1  # news, whichever beat the sender knew before
             return [Send(peer=sender, message=self.heartbeat(self._last_call))]
-        if not message.is_relayed or message.target not in self._roster:
+        if not message.is_relayed or message.target not in self._members:
             return []
         waiting = self._indirect_pings.setdefault(message.target, [])
         if sender not in waiting:

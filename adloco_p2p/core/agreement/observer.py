@@ -86,7 +86,7 @@ class Observer:
             self._heads[sender] = (message.head.digest, now)
         position = self.ledger.position.get(message.roster)
         if position is not None:
-            for peer, beat in zip(roster_of(self.ledger.plans[position]), message.heard, strict=False):
+            for peer, beat in message.beats(roster_of(self.ledger.plans[position])):
                 self._note_beat(peer, beat, now)
         if message.head.digest in self.ledger.position:
             return []

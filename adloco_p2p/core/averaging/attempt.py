@@ -9,6 +9,7 @@ from adloco_p2p.core.averaging.contribution_weights import contribution_weights
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.averaging.reduction_shares import reduction_shares
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.complaints import may_reduce
 from adloco_p2p.core.model.events import Average
 from adloco_p2p.core.model.messages import AttemptStart
@@ -104,11 +105,7 @@ class Attempts:
             {peer: shares[peer].samples for peer in attempt.members},
             {peer: entry.standing for peer, entry in roster.items()},
         )
-        uplinks = [roster[peer].capacity.upload_bytes_per_second if peer in roster else 0.0 for peer in attempt.members]
-        reachable = [peer not in roster or roster[peer].capacity.is_reachable for peer in attempt.members]
-        served = [peer not in roster or not roster[peer].probation for peer in attempt.members]
-        allowed = [may_reduce(suspended_until=shares[peer].suspended_until, round=self._plan.round) for peer in attempt.members]
-        reducers = [all(facts) for facts in zip(reachable, served, allowed, strict=True)]
+        reduced, lost = self._reduction()
         return Average(
             instance=self._instance,
             round=self._plan.round,
@@ -117,20 +114,54 @@ class Attempts:
             plan=self._plan_digest,
             weights=tuple(weights.items()),
             steps=tuple(shares[peer].inner_steps * shares[peer].averages_every for peer in attempt.members),
-            timeout_seconds=self._timeout_seconds(uplinks),
-            shares=reduction_shares(uplinks, reducers if any(reducers) else reachable),
+            timeout_seconds=self._timeout_seconds(self._uplinks(attempt.members)),
+            shares=reduced,
+            lost=lost,
             is_strict=self._plan.round < self._plan.instance(self._instance).strict_before,
             inspected=self._inspected(),
         )
 
     def vector_bytes(self, bytes_sent: int) -> int:
         """Of the own vector, from what this host sent in the current attempt: a member that reduces the fraction f sends
-        1 + (n - 2) f vectors; see `reduction_shares`."""
+        1 + (n - 2) f vectors; see `reduction_shares`. 0 in a retry."""
         members = self.current.members
-        if len(members) < 2:
+        if len(members) < 2 or self.current.number:
             return 0
         shares = self.average().shares or (1 / len(members),) * len(members)
         return round(bytes_sent / (1 + (len(members) - 2) * shares[members.index(self._me)]))
+
+    def _reduction(self) -> tuple[tuple[float, ...], tuple[LostShare, ...]]:
+        """How much each member of the current attempt reduces, as cut for the first one: so what a reducer has got of its
+        shard it need not get again. Where none of those that were to reduce is left the vector is cut anew."""
+        members = self.current.members
+        if members == self._contributors:
+            return self._shares(members), ()
+        first = self._shares(self._contributors) or (1.0,) * len(self._contributors)
+        kept = tuple(share for peer, share in zip(self._contributors, first, strict=True) if peer in members)
+        if not any(kept):
+            return self._shares(members), ()
+        lost, place = [], 0
+        for peer, share in zip(self._contributors, first, strict=True):
+            if peer in members:
+                place += 1
+            else:
+                lost.append(LostShare(place, share))
+        return kept, tuple(lost)
+
+    def _shares(self, peers: Sequence[PeerId]) -> tuple[float, ...]:
+        """How much of the vector each of these reduces if they average it; empty: equally much."""
+        seats = {entry.peer: entry for entry in self._plan.roster}
+        hosts = {share.peer: share for share in self._plan.instance(self._instance).hosts}
+        reachable = [peer not in seats or seats[peer].capacity.is_reachable for peer in peers]
+        served = [peer not in seats or not seats[peer].probation for peer in peers]
+        allowed = [may_reduce(suspended_until=hosts[peer].suspended_until, round=self._plan.round) for peer in peers]
+        reducers = [all(facts) for facts in zip(reachable, served, allowed, strict=True)]
+        return reduction_shares(self._uplinks(peers), reducers if any(reducers) else reachable)
+
+    def _uplinks(self, peers: Sequence[PeerId]) -> list[float]:
+        """Bytes per second; 0: unknown."""
+        seats = {entry.peer: entry for entry in self._plan.roster}
+        return [seats[peer].capacity.upload_bytes_per_second if peer in seats else 0.0 for peer in peers]
 
     def _inspected(self) -> tuple[PeerId, ...]:
         named = {complaint.reducer for complaint in self._plan.instance(self._instance).complaints}

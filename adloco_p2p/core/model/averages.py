@@ -1,8 +1,18 @@
 """Effects of the core that make, end or fetch an average."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
+
+
+class LostShare(NamedTuple):
+    """Of a peer that was in the first attempt at an average and is not in this one."""
+
+    place: int
+    """How many members of this attempt stood before it."""
+    share: float
+    """How much of the vector it was to reduce, in the unit of the members' shares."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +33,8 @@ class Average:
     timeout_seconds: float
     shares: tuple[float, ...] = ()
     """How much of the vector each of them reduces; empty: equally much."""
+    lost: tuple[LostShare, ...] = ()
+    """Of a retry, which cuts the vector as the first attempt did: what its members reduce besides."""
     is_strict: bool = False
     """By the stricter rule instead of the run's."""
     inspected: tuple[PeerId, ...] = ()

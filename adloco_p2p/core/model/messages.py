@@ -4,6 +4,7 @@ The shell proves who the SENDER of a message is. Content that others pass on (re
 votes) carries the signature of its author as well. All values are frozen and have one canonical form.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, get_args
 
@@ -27,6 +28,8 @@ from adloco_p2p.core.model.ledger_entry import (
 )
 from adloco_p2p.core.model.types import MAX_HOSTS, MAX_ROSTER, Count, Digest, HexDigest, InstanceId, PeerId
 
+MAX_HEARD = 128
+"""Beats that one heartbeat passes on: leases are longer in a swarm of more peers, since news takes longer there."""
 MAX_PASSED_ON = 16
 """Join requests, leaves, and incarnations that one heartbeat passes on, each."""
 MAX_ENTRY_BYTES = 48 << 20
@@ -68,23 +71,31 @@ class Leave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """`I am alive, and these are the beats that I know.` Sent to a few peers per period, whatever the size of the swarm."""
+    """`I am alive, and these are beats that I know.` Sent to a few peers per period, of the same size in any large swarm."""
 
     beat: Count
     roster: Digest
     """The plan whose roster gives the order of `heard`."""
-    heard: Annotated[tuple[Count, ...], MaxLen(MAX_ROSTER)]
-    """Highest beat known of every peer of that roster; 0 where none."""
+    heard: Annotated[tuple[Count, ...], MaxLen(MAX_HEARD)]
+    """Highest beat known of each peer of that roster, 0 where none; of a large one, of those in a row that was drawn, ..."""
     head: Head
     have: Annotated[int, Ge(0), Lt(1 << MAX_ROSTER)]
     """The peers whose reports for the next plan the sender holds: one bit per peer of the roster of their round, lowest
     first."""
+    heard_from: Annotated[int, Ge(0), Lt(MAX_ROSTER)] = 0
+    """... which begins at this place and goes on at the first one after the last."""
     joins: Annotated[tuple[JoinRequest, ...], MaxLen(MAX_PASSED_ON)] = ()
     leaves: Annotated[tuple[Leave, ...], MaxLen(MAX_PASSED_ON)] = ()
     lives: Annotated[tuple[Life, ...], MaxLen(MAX_PASSED_ON)] = ()
     """Of members: the sender's own first, then those that it learned lately."""
     statements: Annotated[tuple[Decree, ...], MaxLen(MAX_STATEMENTS)] = ()
     """Of signers, and evidence, that no plan carries yet."""
+
+    def beats(self, roster: Sequence[PeerId]) -> list[tuple[PeerId, int]]:
+        """What it says of the peers of its roster, sorted as in the plan."""
+        if not roster:
+            return []
+        return [(roster[(self.heard_from + place) % len(roster)], beat) for place, beat in enumerate(self.heard[: len(roster)])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,9 +94,10 @@ class MergeRules:
     inner_state: Literal["keep", "reset"] = "keep"
     """AdamW moments of the survivor's hosts; hosts that adopt foreign parameters always start from zero moments."""
     guard: bool = True
-    """Measure the merged point on held-out text first; refuse it when it is worse than the worse source."""
+    """Measure the merged point on held-out text first; refuse it when it is worse than the worse source, or, where the source
+    was trained apart in a partition, than the instance without it."""
     guard_tolerance: Annotated[float, Ge(0)] = 0.02
-    """Nats per token by which the merged point may be worse than the worse source."""
+    """Nats per token by which the merged point may be worse than what it is measured against."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,7 +152,7 @@ class RosterLine:
     """Reports that it owes until it votes, proposes and reduces."""
     is_keeper: bool = False
     waits_from: int | None = None
-    """On the bench since the plan of this round; in a later one than the plan's, it may not host before. None: not there."""
+    """On the bench since the plan of this round; where it is a later one, it may not work before. None: not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +189,6 @@ class Plan(Log):
 
 def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
     told = shared(plan, Plan)
-    hosts = {share.peer for item in plan.instances for share in item.hosts}
-    away = {entry.peer for entry in plan.roster if entry.capacity.is_keeper or entry.capacity.is_leaving}
     told["roster"] = tuple(
         RosterLine(
             peer=entry.peer,
@@ -199,7 +197,7 @@ def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
             upload_bytes_per_second=entry.capacity.upload_bytes_per_second,
             probation=entry.probation,
             is_keeper=entry.capacity.is_keeper,
-            waits_from=entry.turn_from if entry.peer not in hosts | away else None,
+            waits_from=entry.turn_from if entry.is_waiting and not plan.is_last else None,
         )
         for entry in plan.roster
     )

@@ -248,8 +248,8 @@ def is_due(every: int, round: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostShare:
-    """The work assigned to one host for one instance in one round. `batch_samples` 0: it only receives the average (a joiner,
-    or a host in backoff)."""
+    """The work assigned to one host for one instance in one round. `batch_samples` 0: it only receives the average (a
+    member that is new to the instance, or a host in backoff)."""
 
     peer: PeerId
     batch_samples: Count
@@ -403,9 +403,10 @@ class RosterEntry:
     """Reports that it still owes until it votes, proposes and reduces; see `core/planning/standing.py`."""
     standing: Annotated[int, Ge(0), Le(FULL_STANDING)] = FULL_STANDING
     """How much its samples weigh in an average, of `FULL_STANDING`."""
+    is_waiting: bool = False
+    """It is on the bench: it has no work, because others have their turn. See `core/planning/bench.py`."""
     turn_from: Count = 0
-    """It hosts instances, or waits on the bench, since the plan of this round; waiting until a later round, it may host from
-    that one on. See `core/planning/bench.py`."""
+    """The plan since which it works or waits; where it waits until a later one, it may work from that one on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

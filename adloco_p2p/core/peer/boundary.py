@@ -55,8 +55,10 @@ class Boundary:
         return not is_plain or any(instance not in mine for instance in hosted)
 
     def _is_measured(self, before: RoundPlan | None) -> bool:
-        """This peer has no possible merge of the round before left to measure."""
-        return before is None or not self._state.measures(before) or before.round in self._state.verdicts
+        """This peer has no possible merge of the round before left to measure: a branch state may come after its report."""
+        if before is None or before.round in self._state.own_reports or before.round in self._state.verdicts:
+            return True
+        return not self._state.measures(before)
 
     def _has_sources(self, plan: RoundPlan) -> bool:
         """What the transition needs is here, except instances that nobody has."""
@@ -70,7 +72,7 @@ class Boundary:
         forks = tuple(
             Fork(source=fork.source, targets=tuple(target for target in fork.targets if target in mine))
             for fork in plan.forks
-            if any(target in mine for target in fork.targets)
+            if any(target in mine for target in fork.targets) and fork.source in self._state.held
         )
         merges = tuple(self._branches.doable(merge, self._state.lost) for merge in plan.merges if merge.target in mine)
         rewinds = tuple(  # what is yet to be fetched comes from hosts that went back
@@ -87,7 +89,7 @@ class Boundary:
         effects: list[Effect] = []
         for fork in plan.forks:
             for target in fork.targets:
-                if target in mine:
+                if target in mine and fork.source in self._state.held:
                     self._state.instance(target).boundary = event.round
             effects.append(fork_line(fork, plan.round))
         for merge in plan.merges:

@@ -71,6 +71,9 @@ class BranchStore:
         """Whether a merge with it need not wait: this peer holds it, or has given it up."""
         return key in self._held or key in self._given_up
 
+    def holds(self, key: InstanceId) -> bool:
+        return key in self._held
+
     # --- what happens ------------------------------------------------------------------------------------------------
 
     def set_aside(self, switched: Reorg, instance: InstanceId, boundary: int) -> list[Effect]:

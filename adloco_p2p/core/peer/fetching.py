@@ -11,9 +11,15 @@ from adloco_p2p.core.peer.hosted_instance import Fetch
 from adloco_p2p.core.peer.state import PeerState
 
 FETCH_RETRY_SECONDS = 2.0
-"""A failed state transfer is tried again after so long."""
+"""A failed state transfer is tried again after so long, and each time that it fails again after twice as long, ..."""
+MOST_DOUBLINGS = 4
+"""... up to 32 s: donors that refuse are not pressed."""
 NO_DONOR_SECONDS = 30.0
 """A peer waits so long for state that no living peer is known to have, before it takes an older one instead."""
+
+LATE_FRACTION = 0.25
+"""A newcomer whose state is not here after so much of the time that its first round is expected to take withdraws from that
+round: the others would wait for it."""
 
 
 class Fetching:
@@ -29,11 +35,14 @@ class Fetching:
         self._kept_vote = kept_vote
         self._missed_branches: dict[InstanceId, float] = {}
         """Branch states that the next transition needs and this peer lacks -> since when."""
+        self._late: dict[InstanceId, None] = {}
+        """Instances whose first round others count on this peer for no longer: their state comes too late."""
 
     @property
     def next_deadline(self) -> float | None:
         instances = self._state.instances
         deadlines = [item.fetch.retry_at for item in instances.values() if item.fetch and item.fetch.retry_at is not None]
+        deadlines += [item.decline_at for item in instances.values() if item.decline_at is not None]
         deadlines += [item.no_donor_since + NO_DONOR_SECONDS for item in instances.values() if item.no_donor_since is not None]
         deadlines += [since + NO_DONOR_SECONDS for key, since in self._missed_branches.items() if self._fetch(key) is None]
         return min(deadlines, default=None)
@@ -53,7 +62,10 @@ class Fetching:
         return item.fetch if item is not None else None
 
     def tick(self, now: float) -> None:
-        for item in self._state.instances.values():
+        for instance, item in self._state.instances.items():
+            if item.decline_at is not None and item.decline_at <= now:
+                item.decline_at = None
+                self._late[instance] = None
             if item.fetch is not None and item.fetch.retry_at is not None and item.fetch.retry_at <= now:
                 item.fetch = None
 
@@ -77,19 +89,26 @@ class Fetching:
         wanted = {i: at for i, at in reversed(self._wanted()) if i not in self._state.held and i < FIRST_BRANCH_ID}
         for instance, item in self._state.instances.items():
             if instance not in wanted:
-                item.no_donor_since, item.is_lost = None, False
+                item.no_donor_since, item.decline_at, item.is_lost, item.failed_fetches = None, None, False, 0
+        late, self._late = self._late, {}
         effects: list[Effect] = []
         for instance, at in sorted(wanted.items()):
             item = self._state.instance(instance)
+            if instance in late:
+                effects += self._decline_round(instance, at)
             if item.fetch is not None:
                 continue
             outlook = self._book.outlook(instance, at, self._state.gone)
             if outlook.digest is not None and outlook.donors:
+                if item.no_donor_since is not None and self._starts_with(at):
+                    item.decline_at = now + LATE_FRACTION * self._book.plans[at].expected_seconds
                 item.fetch, item.no_donor_since, item.is_lost = Fetch(boundary=at), None, False
                 effects.append(FetchState(instance=instance, round=at, digest=outlook.digest, from_peers=outlook.donors))
-                effects += self._decline_round(instance, at)
+                if item.decline_at is None:
+                    effects += self._decline_round(instance, at)
                 continue
-            effects += self._decline_round(instance, at)
+            if not self._starts_with(at):
+                effects += self._decline_round(instance, at)
             if item.no_donor_since is None:
                 item.no_donor_since = now
             if item.no_donor_since + NO_DONOR_SECONDS <= now:
@@ -136,6 +155,15 @@ class Fetching:
             wanted += [(instance, boundary) for instance in self._book.sources(plan)]
         return wanted
 
+    def _starts_with(self, number: int) -> bool:
+        """This peer's seat begins with this round, which is not over: it waits for the end of the round before. Where updates
+        are delayed that end comes in the middle of this round, and the others would wait for it."""
+        plan = self._book.get(number)
+        if self._state.is_delayed:
+            return False
+        is_first = plan is not None and any(e.peer == self._state.me and e.joined_round == number for e in plan.roster)
+        return is_first and self._book.newest.round <= number + 1
+
     def _take_stale(self, instance: InstanceId, boundary: int, *, may_come: bool) -> list[Effect]:
         """Where nobody can bring the state any more, the older one here is all that is left."""
         message = f"no peer has the state of instance {instance} before round {boundary}"
@@ -153,7 +181,7 @@ class Fetching:
         item = self._state.instance(event.instance)
         if item.fetch is None or item.fetch.boundary != event.round:
             return []  # asked for before a fast-forward
-        item.fetch = None
+        item.fetch, item.decline_at, item.failed_fetches = None, None, 0
         if event.instance >= FIRST_BRANCH_ID:
             return [_fetch_ended(event.instance), *self._branches.fetched(event.instance)]
         item.boundary, item.is_stale, item.is_carried = event.round, False, False
@@ -163,7 +191,9 @@ class Fetching:
         item = self._state.instance(event.instance)
         if item.fetch is None or item.fetch.boundary != event.round:
             return []
-        item.fetch = Fetch(boundary=event.round, retry_at=now + FETCH_RETRY_SECONDS)
+        pause_seconds = FETCH_RETRY_SECONDS * 2 ** min(item.failed_fetches, MOST_DOUBLINGS)
+        item.fetch = Fetch(boundary=event.round, retry_at=now + pause_seconds)
+        item.failed_fetches += 1
         return [fetch_warning(event.instance, event.reason, active=True)]
 
     # --- declining a round -------------------------------------------------------------------------------------------

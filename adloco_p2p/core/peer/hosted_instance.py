@@ -23,8 +23,12 @@ class HostedInstance:
     boundary: int | None = None
     """That the state has reached; None where it is not here."""
     fetch: Fetch | None = None
+    failed_fetches: int = 0
+    """Transfers running that failed since the state is needed."""
     no_donor_since: float | None = None
     """The state is needed since then, and no other peer is known to have it."""
+    decline_at: float | None = None
+    """Until then others may count on this peer in its first round, although its state is still to come."""
     is_carried: bool = False
     """Its local parameters hold the inner steps of rounds that were void; the next pseudo-gradient spans them."""
     is_stale: bool = False
@@ -35,4 +39,5 @@ class HostedInstance:
     def give_up(self) -> None:
         """Before a fast-forward: what is here is of an earlier boundary, and no transfer under way is wanted."""
         self.is_stale = self.is_stale or self.boundary is not None
-        self.boundary = self.fetch = self.no_donor_since = None
+        self.boundary = self.fetch = self.no_donor_since = self.decline_at = None
+        self.failed_fetches = 0

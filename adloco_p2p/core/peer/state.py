@@ -10,7 +10,7 @@ from typing import TypeVar
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.events import DeviceEnd, DeviceJob, Effect
 from adloco_p2p.core.model.telemetry import Log, joined_lines, plan_line
-from adloco_p2p.core.model.types import InstanceId, PeerId, ProbeVerdict, Report, RoundPlan
+from adloco_p2p.core.model.types import FIRST_BRANCH_ID, InstanceId, PeerId, ProbeVerdict, Report, RoundPlan
 from adloco_p2p.core.peer.branch_store import BranchStore
 from adloco_p2p.core.peer.hosted_instance import HostedInstance
 from adloco_p2p.core.peer.plan_book import PlanBook
@@ -144,9 +144,11 @@ class PeerState:
         return self.book.mine(plan) if plan is not None and number > self.skipped else []
 
     def measures(self, plan: RoundPlan) -> bool:
-        """Hosts of the target measure a possible merge, of instances that any peer has."""
+        """Hosts of the target measure a possible merge, of instances that any peer has, and of branch states that they hold."""
         probe = plan.probe
-        return probe is not None and self.book.probes(plan) and not any(i in self.lost for i in probe.sources)
+        if probe is None or not self.book.probes(plan):
+            return False
+        return not any(i in self.lost or (i >= FIRST_BRANCH_ID and not self.branches.holds(i)) for i in probe.sources)
 
     def is_at(self, instance: InstanceId, boundary: int) -> bool:
         return self.held.get(instance) == boundary or self.branches.is_ready(instance)

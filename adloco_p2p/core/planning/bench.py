@@ -1,12 +1,13 @@
-"""Which members host instances and which wait on the bench, where more come than can work. Pure.
+"""Which members work, which wait on the bench, and which of those hold the state, where more come than can work. Pure.
 
-An instance has at most as many hosts as an inner step of its batch has samples, and at most `WorkRules.max_hosts`. The members
-beyond that wait on the bench: they host nothing, report that they live, and so keep their seats. They take turns. A turn lasts
-`WorkRules.turn_rounds` rounds, since a host that is new has to fetch the state first; then the host makes room for the member
-that has waited longest, a few hosts at a time, so that most of them hold the state. A host that goes, falls silent, is backed
-off or is suspended is replaced at once.
+An instance gives work to at most as many hosts as an inner step of its batch has samples, and has at most
+`WorkRules.max_hosts`. The members beyond that wait on the bench: they have no work, report that they live, and so keep their
+seats. As many of them as an instance may have hosts, those that waited longest, host all the same: they receive the averages,
+serve the state, and take over at once. They take turns. A turn lasts `WorkRules.turn_rounds` rounds; then the host makes room
+for the member that has waited longest, a few hosts at a time, so that most of those that work hold the state. A host that goes,
+falls silent, is backed off or is suspended is replaced at once.
 
-`RosterEntry.turn_from` is all that the rule remembers of a member: since which round it hosts, or waits.
+`RosterEntry.is_waiting` and `turn_from` are all that the rule remembers of a member.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -27,13 +28,14 @@ YIELD_PART = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """The members that host in the next plan, and those that wait."""
+    """The members that work in the next plan, and those that wait."""
 
     roster: tuple[RosterEntry, ...]
-    """With the rounds from which they host or wait."""
+    """With what they do, and since when."""
+    bench: tuple[PeerId, ...]
+    """Those that wait, the longest wait first; at the end those that cannot work."""
     max_hosts: int
     """Of an instance."""
-    benched: frozenset[PeerId]
     reason: str
     """Empty where nobody waits."""
 
@@ -51,25 +53,37 @@ def take_turns(
     """The turns in the plan of this round. `drafts` still have the hosts of the plan before. After the last round, where
     nothing is trained, all members get the model. `slow`: members that wait for their links (`link_periods.py`)."""
     if is_last:
-        return Turns(roster=tuple(roster), benched=frozenset(), max_hosts=MAX_HOSTS, reason="")
+        return Turns(roster=tuple(roster), bench=(), max_hosts=MAX_HOSTS, reason="")
+    roster = [replace(e, is_waiting=True, turn_from=round) if e.joined_round == round else e for e in roster]
     places = sum(_num_places(draft.plan.requested_batch, work) for draft in drafts)
-    before = frozenset(peer for draft in drafts for peer in draft.holders)
     rests = _rests([share for draft in drafts for share in draft.plan.hosts])
-    offers = {entry.peer: entry for entry in volunteers(roster) if entry.peer not in slow}
-    hosting = frozenset(offers)
-    if len(offers) > places:
-        drawn = {peer: lot(f"{run}:{round}", peer) for peer in offers}
-        in_order = sorted(offers.values(), key=lambda entry: (entry.turn_from, entry.joined_round, drawn[entry.peer]))
-        able, others = _ranked(in_order, before, rests, places=places, round=round, work=work)
-        chosen = [*_shared_with_newcomers(able, places), *others][:places]
-        hosting = frozenset(entry.peer for entry in chosen)
-    benched = frozenset(offers) - hosting
-    entries = tuple(
-        replace(entry, turn_from=_turn_from(entry, hosting, before, rests, round)) if entry.peer in offers else entry
-        for entry in roster
+    drawn = {entry.peer: lot(f"{run}:{entry.turn_from}", entry.peer) for entry in roster}
+    offers = [entry for entry in volunteers(roster) if entry.peer not in slow]
+    in_order = sorted(offers, key=lambda entry: (entry.turn_from, entry.joined_round, drawn[entry.peer]))
+    working, bench = in_order, list[RosterEntry]()
+    if len(in_order) > places:
+        able, others = _ranked(in_order, rests, places=places, round=round, work=work)
+        working = [*_shared_with_newcomers(able, places), *others][:places]
+        chosen = {entry.peer for entry in working}
+        bench = [entry for entry in (*_by_wait(able), *others) if entry.peer not in chosen]
+    began = {entry.peer: replace(entry, is_waiting=False, turn_from=round) for entry in working if entry.is_waiting}
+    ended = {
+        entry.peer: replace(entry, is_waiting=True, turn_from=max(round, rests.get(entry.peer, round)))
+        for entry in bench
+        if not entry.is_waiting
+    }
+    changed = began | ended
+    return Turns(
+        roster=tuple(changed.get(entry.peer, entry) for entry in roster),
+        bench=tuple(entry.peer for entry in bench),
+        max_hosts=work.max_hosts,
+        reason=_describe(drafts, len(bench), work) if bench else "",
     )
-    reason = _describe(drafts, len(benched), work) if benched else ""
-    return Turns(roster=entries, benched=benched, max_hosts=work.max_hosts, reason=reason)
+
+
+def _by_wait(entries: Sequence[RosterEntry]) -> list[RosterEntry]:
+    """Those that wait already before those whose turn ends now."""
+    return sorted(entries, key=lambda entry: not entry.is_waiting)
 
 
 def _num_places(requested: int, work: WorkRules) -> int:
@@ -88,25 +102,19 @@ def _rests(shares: Sequence[HostShare]) -> dict[PeerId, int]:
 
 
 def _ranked(
-    in_order: Sequence[RosterEntry],
-    before: Container[PeerId],
-    rests: Mapping[PeerId, int],
-    *,
-    places: int,
-    round: int,
-    work: WorkRules,
+    in_order: Sequence[RosterEntry], rests: Mapping[PeerId, int], *, places: int, round: int, work: WorkRules
 ) -> tuple[list[RosterEntry], list[RosterEntry]]:
-    """Those that can work, by rank, and the others. `in_order`: by the rounds since which they host or wait. First come hosts
+    """Those that can work, by rank, and the others. `in_order`: by the rounds since which they work or wait. First come hosts
     whose turn lasts, the latest before the earlier ones; then members that wait, the longest wait first; then the hosts that
     make room for them."""
 
     def is_able(entry: RosterEntry) -> bool:
-        from_round = rests.get(entry.peer, 0) if entry.peer in before else entry.turn_from
+        from_round = entry.turn_from if entry.is_waiting else rests.get(entry.peer, 0)
         return silent_rounds(entry, round) < SILENT_ROUNDS and from_round <= round
 
     able = [entry for entry in in_order if is_able(entry)]
-    hosts = [entry for entry in able if entry.peer in before]
-    waiting = [entry for entry in able if entry.peer not in before]
+    hosts = [entry for entry in able if not entry.is_waiting]
+    waiting = [entry for entry in able if entry.is_waiting]
     most = max(1, places // YIELD_PART)
     yielding = [entry for entry in hosts if round - entry.turn_from >= work.turn_rounds][:most]
     staying = hosts[len(yielding) :]  # those whose turn is over come first in this order
@@ -121,16 +129,6 @@ def _shared_with_newcomers(ranked: Sequence[RosterEntry], places: int) -> list[R
     members = [entry for entry in rest if not entry.probation][: len(surplus)]
     dropped = {entry.peer for entry in surplus[len(surplus) - len(members) :]}
     return [entry for entry in first if entry.peer not in dropped] + members
-
-
-def _turn_from(
-    entry: RosterEntry, hosting: Container[PeerId], before: Container[PeerId], rests: Mapping[PeerId, int], round: int
-) -> int:
-    if entry.joined_round == round or (entry.peer in hosting and entry.peer not in before):
-        return round
-    if entry.peer in before and entry.peer not in hosting:
-        return max(round, rests.get(entry.peer, round))
-    return entry.turn_from
 
 
 def _describe(drafts: Sequence[InstanceDraft], num_benched: int, work: WorkRules) -> str:

@@ -5,17 +5,23 @@ names those that are accepted; the hosts of the target instance fetch them, and 
 them. The plan that finds that all of them do orders the merge, weighted by samples since the fork. So nothing waits for a
 state that may not come, and what is ordered can be done. All of it is a pure function of the ledger and the reports.
 
+With `merge.guard` that plan has the merged point measured first, as for a merge of instances (`round_plan.py`), and the plan
+two rounds later merges where most hosts of the target found it no worse than the target. Else the branch state with the highest
+loss is dropped, and the others are measured without it: one invented state does not take the others with it.
+
 Bounds on claims of strangers: only peers with a seat when the histories parted are accepted; one state per branch and instance,
 that of the most claimants; of one peer one branch, and another only of a fork that is later than the first one's merge; a
 branch needs a certificate and weighs at most the part of the electors that signed it; the claimed samples count at most as many
 as the winners', and all that are merged at once weigh at most a quarter.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from adloco_p2p.core.model.rules import MergeRules
 from adloco_p2p.core.model.run_progress import _moved, given_samples
 from adloco_p2p.core.model.types import (
+    MAX_INSTANCES,
     ROUNDS_OPEN,
     InstanceId,
     InstancePlan,
@@ -27,11 +33,25 @@ from adloco_p2p.core.model.types import (
     normalized,
     shortened,
 )
+from adloco_p2p.core.planning.branch_verdict import BranchVerdict, verdict_on_branches
 
 LARGEST_SHARE = 0.25
 """All branch states that are merged into an instance at once weigh at most so much: nobody saw their side train."""
 
 # --- settling --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """What a plan does about branch states."""
+
+    pending: tuple[PendingBranch, ...]
+    """Those that it names, by key."""
+    merges: tuple[Merge, ...]
+    probe: Merge | None
+    """To be measured after the round."""
+    reasons: tuple[str, ...]
+    """What was dropped and why, and what is to be fetched."""
 
 
 def settle(
@@ -42,25 +62,61 @@ def settle(
     new: Sequence[PendingBranch],
     *,
     is_last: bool,
-) -> tuple[tuple[PendingBranch, ...], tuple[Merge, ...], list[str]]:
-    """The branch states that the next plan names, the merges of those that are ripe, and what was dropped and why. `merges` are
-    those that the next plan has anyway, `staying` its roster, `new` those accepted for the first time."""
+    may_probe: bool,
+    rules: MergeRules,
+) -> Settlement:
+    """The next plan has `merges` anyway, and the peers `staying` on its roster; `new` were accepted for the first time.
+    `may_probe`: it measures nothing else, nothing is being measured, and the run lasts until the verdict."""
     carried = {item.branch_state.key: _carried(item, previous, received, merges, staying) for item in previous.branches}
     busy = {source for merge in merges for source in merge.sources}
+    verdict = verdict_on_branches(previous, received, rules) if rules.guard else None
     ripe: dict[InstanceId, list[PendingBranch]] = {}
-    open_ones, whys = [], []
     for _, item in sorted(carried.items()):
-        why = _why_drop(item, previous.round + 1, is_last=is_last)
-        if item.target not in busy and _all_hold(item, previous, received, staying):
-            ripe.setdefault(item.target, []).append(item)
-        elif why:
-            whys.append(f"dropped {_told(item)}: {why}")
-        else:
+        group = ripe.setdefault(item.target, [])
+        if item.target not in busy and len(group) < MAX_INSTANCES - 1 and _all_hold(item, previous, received, staying):
+            group.append(item)
+    ripe = {target: group for target, group in sorted(ripe.items()) if group}
+    healing = _measured(verdict, ripe) if rules.guard else [_merge_of(target, group) for target, group in ripe.items()]
+    done = {source for merge in healing for source in merge.sources}
+    open_ones, reasons = [], []
+    for key, item in sorted(carried.items()):
+        is_refused = verdict is not None and not verdict.is_accepted and verdict.worst == key
+        why = verdict.numbers if verdict is not None and is_refused else _why_drop(item, previous.round + 1, is_last=is_last)
+        if why and key not in done:
+            reasons.append(f"dropped {_told(item)}: {why}")
+        elif key not in done:
             open_ones.append(item)
     named = [replace(item, target=_moved(item.target, merges)) for item in ([] if is_last else new)]
-    whys += [f"{_told(item)} is to be fetched for a merge into instance {item.target}" for item in named]
-    pending = sorted([*open_ones, *named], key=lambda item: item.branch_state.key)
-    return tuple(pending), tuple(_merge_of(target, ripe[target]) for target in sorted(ripe)), whys
+    reasons += [f"{_told(item)} is to be fetched for a merge into instance {item.target}" for item in named]
+    return Settlement(
+        pending=tuple(sorted([*open_ones, *named], key=lambda item: item.branch_state.key)),
+        merges=tuple(healing),
+        probe=_next_probe(ripe, open_ones, done) if rules.guard and may_probe else None,
+        reasons=tuple(reasons),
+    )
+
+
+def _measured(verdict: BranchVerdict | None, ripe: Mapping[InstanceId, Sequence[PendingBranch]]) -> list[Merge]:
+    """The merge that was measured and accepted, if it can still be done as it was measured."""
+    if verdict is None or not verdict.is_accepted:
+        return []
+    merge = verdict.merge
+    held = {item.branch_state.key for item in ripe.get(merge.target, ())}
+    if not held.issuperset(set(merge.sources) - {merge.target}):
+        return []
+    return [replace(merge, reason=shortened(f"{merge.reason}; accepted: {verdict.numbers}"))]
+
+
+def _next_probe(
+    ripe: Mapping[InstanceId, Sequence[PendingBranch]], open_ones: Sequence[PendingBranch], done: Collection[InstanceId]
+) -> Merge | None:
+    """The first merge that could be done and is not measured yet."""
+    left = {item.branch_state.key for item in open_ones}
+    for target, group in ripe.items():
+        items = [item for item in group if item.branch_state.key in left]
+        if items and target not in done:
+            return _merge_of(target, items)
+    return None
 
 
 def _carried(
@@ -101,7 +157,7 @@ def _why_drop(item: PendingBranch, round: int, *, is_last: bool) -> str:
     if is_last:
         return "the run ends before all hosts hold it"
     if round - item.since >= ROUNDS_OPEN:
-        return f"not all hosts of instance {item.target} had it after {ROUNDS_OPEN} rounds"
+        return f"not all hosts of instance {item.target} had it and measured it after {ROUNDS_OPEN} rounds"
     return ""
 
 

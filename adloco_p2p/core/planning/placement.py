@@ -7,7 +7,16 @@ from statistics import median
 
 from adloco_p2p.core.model.electorate import SILENT_ROUNDS, silent_rounds
 from adloco_p2p.core.model.rules import Rules
-from adloco_p2p.core.model.types import MAX_HOSTS, HostShare, InstancePlan, PeerId, RosterEntry, SwitchMode, shortened
+from adloco_p2p.core.model.types import (
+    MAX_HOSTS,
+    HostShare,
+    InstanceId,
+    InstancePlan,
+    PeerId,
+    RosterEntry,
+    SwitchMode,
+    shortened,
+)
 from adloco_p2p.core.planning.apportionment import allocate_hosts, credible_speeds, share_batch
 from adloco_p2p.core.planning.host_backoff import backed_off, describe_backoff
 from adloco_p2p.core.planning.link_periods import ALL_IN_EVERY_AVERAGE, LinkPeriods
@@ -15,6 +24,9 @@ from adloco_p2p.core.planning.suspension import describe_suspensions, suspended
 from adloco_p2p.core.planning.switch_mode import granted_batch, plan_batch
 
 MAX_SECONDS = 1e30
+FIRST_SHARE = 0.5
+"""Of the work of a mean host: nobody waits for a newcomer whose state takes a quarter of the round (`core/peer/fetching.py`),
+and which is a third slower than the others."""
 
 _MODES: tuple[SwitchMode, ...] = ("single", "capped", "accumulate")
 """From the first region of the switch to the last: an instance's mode is that of its host that went furthest."""
@@ -43,19 +55,23 @@ def place_hosts(
     round: int,
     rules: Rules,
     *,
-    benched: Container[PeerId] = (),
+    bench: Sequence[PeerId] = (),
     periods: LinkPeriods = ALL_IN_EVERY_AVERAGE,
     max_hosts: int = MAX_HOSTS,
+    is_plain: bool = True,
 ) -> tuple[tuple[InstancePlan, ...], float]:
-    """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless all leave; peers on
-    the bench get nothing. An instance has at most `max_hosts`, keepers aside. `periods`: of hosts with slow links.
+    """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless all leave. Peers on
+    the bench get no work; the first of them receive the averages, as long as an instance has fewer than `max_hosts`.
 
-    A host that is new to an instance has to fetch its state first, so it only receives the first average; so does a host that
-    missed averages (`host_backoff.py`), or showed nobody what it sent to them (`suspension.py`), as long as another host can
-    train. Seats whose reports are missing train as a minority (`outvoted`). A host with a slow link is not in every
-    average (`link_periods.py`). A peer's speed is split over its instances by their requests. Keepers receive every average
-    of as many instances as they hold, and are given no work.
+    A newcomer to the run fetches the state while the others begin the round, so its first share is smaller (FIRST_SHARE); if it
+    sees that it comes too late, it withdraws (`core/peer/fetching.py`). A member that is new to an instance only receives the
+    first average, and so does everybody where the boundary is not plain: instances are forked, merged or sent back (`is_plain`:
+    none is forked or merged). So does a host that missed averages (`host_backoff.py`), or showed nobody what it sent to them
+    (`suspension.py`), as long as another host can train. Seats whose reports are missing train as a minority (`outvoted`). A
+    host with a slow link is in few averages, or has no instance (`periods`). A peer's speed is split over its instances by
+    their requests. Keepers receive every average of as many instances as they hold, and are given no work.
     """
+    benched = frozenset(bench) | periods.benched(round)
     staying = [roster_entry for roster_entry in volunteers(roster) if roster_entry.peer not in benched]
     limits = {roster_entry.peer: roster_entry.capacity.micro_batch_limit for roster_entry in staying}
     claimed = [float(median(roster_entry.speeds)) if roster_entry.speeds else 0.0 for roster_entry in staying]
@@ -66,11 +82,15 @@ def place_hosts(
         {draft.plan.instance: draft.holders for draft in drafts},
         max_hosts=max_hosts,
     )
+    receivers = _receivers(hosts, drafts, bench, max_hosts)
+    starting = {entry.peer for entry in staying if entry.joined_round == round > 0}
     trainers = {}
     for draft in drafts:
         there = hosts[draft.plan.instance]
         resting = suspended(draft.plan.hosts, round)
-        ready = [peer for peer in there if peer in draft.ready] or there
+        holding = [peer for peer in there if peer in draft.ready]
+        starts = starting if is_plain and draft.plan.rewind is None else ()
+        ready = [peer for peer in there if peer in holding or peer in starts] if holding else there
         ready = [peer for peer in ready if peer not in resting] or ready
         ready = [peer for peer in ready if periods.of(peer).is_training(round)] or ready
         trainers[draft.plan.instance] = outvoted(backed_off(ready, draft.plan.hosts, round), staying, round)
@@ -82,12 +102,11 @@ def place_hosts(
     seconds: dict[PeerId, list[float]] = {peer: [] for peer in speeds}
     for index, draft in enumerate(drafts):
         instance, requested = draft.plan.instance, draft.plan.requested_batch
-        parts = {peer: speeds[peer] * (requested / loads[peer]) for peer in trainers[instance]}
+        parts = _first_shares({peer: speeds[peer] * (requested / loads[peer]) for peer in trainers[instance]}, starting)
         here = periods.among(parts)
         parts = {peer: part * here.of(peer).fraction for peer, part in parts.items()}
-        all_hosts = _with_keepers(hosts[instance], roster, index)
-        records = _records(draft.plan, all_hosts, parts, here, round)
-        plan = _shared(draft.plan, records, parts, limits, rules, round)
+        all_hosts = _with_keepers([*hosts[instance], *receivers[instance]], roster, index)
+        plan = _shared(draft.plan, _records(draft.plan, all_hosts, parts, here, round), parts, limits, rules, round)
         place_hosts.append(plan)
         for share in plan.hosts:
             if speeds.get(share.peer, 0.0) > 0.0:
@@ -95,10 +114,29 @@ def place_hosts(
     return tuple(place_hosts), min(max(fsum(times) for times in seconds.values()), MAX_SECONDS)
 
 
+def _receivers(
+    hosts: Mapping[InstanceId, Sequence[PeerId]], drafts: Sequence[InstanceDraft], bench: Sequence[PeerId], max_hosts: int
+) -> dict[InstanceId, list[PeerId]]:
+    """Peers on the bench that follow an instance: one that they hold, or else the one with fewest hosts."""
+    receivers: dict[InstanceId, list[PeerId]] = {instance: [] for instance in hosts}
+    for peer in bench:
+        open_ones = [draft for draft in drafts if _num_hosts(draft, hosts, receivers) < max_hosts]
+        if not open_ones:
+            break
+        held = [draft for draft in open_ones if peer in draft.holders]
+        chosen = min(held or open_ones, key=lambda draft: _num_hosts(draft, hosts, receivers))
+        receivers[chosen.plan.instance].append(peer)
+    return receivers
+
+
+def _num_hosts(draft: InstanceDraft, *hosts: Mapping[InstanceId, Sequence[PeerId]]) -> int:
+    return sum(len(kind[draft.plan.instance]) for kind in hosts)
+
+
 def outvoted(candidates: Sequence[PeerId], roster: Sequence[RosterEntry], round: int) -> list[PeerId]:
     """The candidates, without so many of those whose reports are missing that the others are more than half; the latest seats
-    go first. Missing is the first report of a newcomer from the plan on that could have used it, and those of SILENT_ROUNDS of
-    anybody. All train where no candidate has reported.
+    go first. Missing is the first report of a newcomer, except in the plan after that of its seat, and those of SILENT_ROUNDS
+    of anybody. All train where no candidate has reported.
 
     An average counts with the votes of more than half of the hosts that train it, so seats that only exist must not be half of
     them. A peer without work reports, too, and trains again after that.
@@ -106,15 +144,26 @@ def outvoted(candidates: Sequence[PeerId], roster: Sequence[RosterEntry], round:
     missing = [
         entry.peer
         for entry in sorted(roster, key=lambda entry: (entry.joined_round, entry.peer))
-        if entry.peer in candidates and silent_rounds(entry, round) >= (1 if _is_new(entry) else SILENT_ROUNDS)
+        if entry.peer in candidates and _lacks_report(entry, round)
     ]
     num_reporting = len(candidates) - len(missing)
     left_out = missing[num_reporting - 1 :] if num_reporting else []
     return [peer for peer in candidates if peer not in left_out]
 
 
-def _is_new(entry: RosterEntry) -> bool:
-    return entry.joined_round > 0 and entry.last_report is None
+def _lacks_report(entry: RosterEntry, round: int) -> bool:
+    is_new = entry.joined_round > 0 and entry.last_report is None
+    if is_new and entry.joined_round == round:
+        return True  # it may not have the state in time
+    return silent_rounds(entry, round) >= (1 if is_new else SILENT_ROUNDS)
+
+
+def _first_shares(speeds: Mapping[PeerId, float], starting: Container[PeerId]) -> dict[PeerId, float]:
+    """The speeds by which a batch is cut, where the newcomers among the hosts, whose own is unknown, count for FIRST_SHARE of a
+    mean one."""
+    known = [speed for speed in speeds.values() if speed > 0.0]
+    first = FIRST_SHARE * fsum(known) / len(known) if known else 0.0
+    return {peer: first if peer in starting and not speed else speed for peer, speed in speeds.items()}
 
 
 def _with_keepers(hosts: Sequence[PeerId], roster: Sequence[RosterEntry], index: int) -> list[PeerId]:

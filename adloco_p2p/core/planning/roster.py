@@ -38,7 +38,6 @@ def next_roster(
 ) -> tuple[RosterEntry, ...]:
     """`left_out`: members that begin their probation anew."""
     roster_entries: dict[PeerId, RosterEntry] = {}
-    hosting = {share.peer for plan in previous.instances for share in plan.hosts}
     for roster_entry in previous.roster:
         if roster_entry.peer in change.departed:
             continue
@@ -51,8 +50,7 @@ def next_roster(
             if uplink > 0 and any(item.vector_bytes for item in report.instances):  # else it repeats an earlier one
                 uplinks = (*uplinks, uplink)[-UPLINKS_KEPT:]
             known = replace(roster_entry, capacity=report.capacity, speeds=speeds, uplinks=uplinks, last_report=report.round)
-            is_working = roster_entry.peer in hosting
-            roster_entry = after_report(known, rules.admission) if is_working else known  # noqa: PLW2901
+            roster_entry = after_report(known, rules.admission)  # noqa: PLW2901
         if roster_entry.peer in left_out:
             roster_entry = begun_anew(roster_entry, rules.admission, round=previous.round + 1)  # noqa: PLW2901
         roster_entries[roster_entry.peer] = roster_entry

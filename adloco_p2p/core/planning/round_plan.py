@@ -12,7 +12,7 @@ A guarded merge takes three plans: plan(r) carries the probe, which is measured 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import median, median_low
+from statistics import median_low
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import in_words, work_at
@@ -44,7 +44,9 @@ from adloco_p2p.core.planning.batch_ramp import scheduled_request
 from adloco_p2p.core.planning.batch_sizing import is_untestable, next_request, pool_round, window_length
 from adloco_p2p.core.planning.bench import take_turns
 from adloco_p2p.core.planning.branch_merge import settle
+from adloco_p2p.core.planning.branch_verdict import is_of_branches
 from adloco_p2p.core.planning.claims import Claims, claims_by_instance, places_by_instance, received_reports
+from adloco_p2p.core.planning.end_of_run import is_probed_for_the_end, last_merge, reported_on
 from adloco_p2p.core.planning.guard import judged, kept_apart
 from adloco_p2p.core.planning.host_backoff import update_miss_counts
 from adloco_p2p.core.planning.link_periods import ALL_IN_EVERY_AVERAGE, LinkPeriods, link_periods
@@ -55,6 +57,9 @@ from adloco_p2p.core.planning.standing import remembered
 from adloco_p2p.core.planning.suspension import with_complaints
 from adloco_p2p.core.planning.witnesses import had_work
 
+ROUNDS_TO_A_VERDICT = 3
+"""So long before the end of a run branch states are measured for the last time: the verdict comes two plans later, and does not
+get in the way of the one on the last merge."""
 ORPHANED_ROUNDS = 3
 """An instance ends after so many rounds in which nobody reported its state and every host of it reported, or has never reported
 since it got its seat, SILENT_ROUNDS ago: seats that only exist must not keep an instance that nobody holds."""
@@ -91,7 +96,7 @@ def genesis(
         for instance in range(1 if warms_up else count)
     ]
     turns = take_turns(drafts, roster_entries[:MAX_ROSTER], run=run, round=0, work=rules.work)
-    instances, seconds = place_hosts(drafts, turns.roster, 0, rules, benched=turns.benched, max_hosts=turns.max_hosts)
+    instances, seconds = place_hosts(drafts, turns.roster, 0, rules, bench=turns.bench, max_hosts=turns.max_hosts)
     later = f"warm-up of one instance, {count} from round {rules.instances.fork_round} on"
     what = later if warms_up else plural(count, "instance")
     plan = RoundPlan(
@@ -109,7 +114,7 @@ def genesis(
         signers=tuple(sorted(signers)),
         is_ticketed=bool(signers) and rules.admission.kind == "tickets",
     )
-    if not _is_probed_for_the_end(0, len(drafts), end_after(plan, rules.work), rules):
+    if not is_probed_for_the_end(0, len(drafts), end_after(plan, rules.work), rules.merge):
         return plan
     return replace(plan, probe=final_merge(instances, rules=rules.merge))
 
@@ -154,22 +159,37 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     drafts, forks = _forked(drafts, round, end, rules)
     merges, probe, why = _merges(previous, drafts, received, claims, is_forking=bool(forks), end=end, rules=rules)
     drafts = _merged(drafts, merges, rules)
-    branches, healing, branch_reasons = settle(
-        previous, received, merges, [roster_entry.peer for roster_entry in roster_entries], change.branches, is_last=is_last
+    branches = settle(
+        previous,
+        received,
+        merges,
+        [roster_entry.peer for roster_entry in roster_entries],
+        change.branches,
+        is_last=is_last,
+        may_probe=probe is None and previous.probe is None and round + ROUNDS_TO_A_VERDICT < end,
+        rules=rules.merge,
     )
+    is_plain = not (forks or merges or branches.merges)
     periods = _periods(previous, drafts, roster_entries, rules) if not is_last else ALL_IN_EVERY_AVERAGE
     slow = periods.benched(round)
     turns = take_turns(drafts, roster_entries, run=previous.run, round=round, work=rules.work, is_last=is_last, slow=slow)
     instances, seconds = place_hosts(
-        drafts, turns.roster, round, rules, benched=turns.benched | slow, periods=periods, max_hosts=turns.max_hosts
+        drafts,
+        turns.roster,
+        round,
+        rules,
+        bench=turns.bench,
+        periods=periods,
+        max_hosts=turns.max_hosts,
+        is_plain=is_plain,
     )
-    changed = {source for merge in (*merges, *healing) for source in merge.sources}
+    changed = {source for merge in (*merges, *branches.merges) for source in merge.sources}
     changed |= {instance for fork in forks for instance in (fork.source, *fork.targets)}
     instances = kept_apart(instances, changed, round)
     peers = plural(len(previous.roster), "peer")
     reasons = [f"reports of {len(received)} of {peers}"] if previous.round > 0 else ["no reports yet"]
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
-    reasons += branch_reasons
+    reasons += branches.reasons
     reasons += [text for text in (turns.reason, periods.reason) if text]
     reasons += [alarm for draft, alarm in carried if alarm and draft.plan.instance not in changed]
     reasons += [f"on probation, left out by the stricter rule: {', '.join(sorted(left_out))}"] if left_out else []
@@ -183,10 +203,10 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         instances=instances,
         roster=turns.roster,
         forks=forks,
-        merges=(*merges, *healing),
-        probe=probe,
-        pending=None if previous.probe and _ended(merges) & set(previous.probe.sources) else previous.probe,
-        branches=branches,
+        merges=(*merges, *branches.merges),
+        probe=probe or branches.probe,
+        pending=_still_pending(previous.probe, merges),
+        branches=branches.pending,
         is_last=is_last,
         expected_seconds=0.0 if is_last else seconds,
         progress=progress_at(round, samples_after(previous), rules.work),
@@ -333,7 +353,7 @@ def _merges(
     plans = [draft.plan for draft in drafts]
     merges: tuple[Merge, ...] = ()
     whys = []
-    if previous.pending is not None:
+    if previous.pending is not None and not is_of_branches(previous.pending):
         probed = [plan for plan in previous.instances if plan.instance in previous.pending.sources]
         hosts = {share.peer for plan in probed for share in plan.hosts}
         verdicts = [report.verdict for peer, report in received.items() if report.verdict is not None and peer in hosts]
@@ -349,19 +369,29 @@ def _merges(
     if len(plans) < 2:
         return merges, None, "; ".join([*whys, "a single instance"])
     if round >= end:
-        last = _without_verdict(plans, claims) if rules.merge.guard else final_merge(plans, rules=rules.merge)
+        last = last_merge(plans, claims, rules.merge)
         return (*merges, last), None, "; ".join([*whys, last.reason])
+    held = reported_on(plans, claims)
     # the end of a run that counts samples moves as batches grow or hosts go, so another probe may still be pending
-    if previous.probe is None and _is_probed_for_the_end(round, len(plans), end, rules):
-        return merges, final_merge(plans, rules=rules.merge), "; ".join([*whys, "probing the merge at the end of the run"])
+    if previous.probe is None and is_probed_for_the_end(round, len(held), end, rules.merge):
+        return merges, final_merge(held, rules=rules.merge), "; ".join([*whys, "probing the merge at the end of the run"])
     if is_forking:
         return merges, None, "; ".join([*whys, "no merge of fresh copies"])
     if rules.merge.guard and (previous.probe is not None or round > end - 4):
         return merges, None, "; ".join([*whys, "a probe is pending" if previous.probe else "too late to probe in pairs"])
-    chosen, why = choose_merge(plans, round=round, rules=rules.merge)
+    chosen, why = choose_merge(held, round=round, rules=rules.merge)
     if chosen is None or rules.merge.guard:
         return merges, chosen, "; ".join([*whys, f"probing {why}" if chosen else why])
     return (*merges, chosen), None, "; ".join([*whys, why])
+
+
+def _still_pending(probe: Merge | None, merges: Sequence[Merge]) -> Merge | None:
+    """What was to be measured after the round before, unless these merges end a source of it, or change the target of one with
+    branch states."""
+    if probe is None:
+        return None
+    changed = {source for merge in merges for source in merge.sources} if is_of_branches(probe) else _ended(merges)
+    return None if changed.intersection(probe.sources) else probe
 
 
 def _ended(merges: Sequence[Merge]) -> set[InstanceId]:
@@ -379,27 +409,6 @@ def _end_of_orphans(plans: Sequence[InstancePlan]) -> Merge | None:
     names = ", ".join(map(str, orphans))
     reason = f"instance {names} ends: its hosts reported {ORPHANED_ROUNDS} rounds without it, or never, so its state is lost"
     return keep_only(survivor, [survivor, *orphans], reason=reason)
-
-
-def _is_probed_for_the_end(round: int, num_instances: int, end: int, rules: Rules) -> bool:
-    """The verdict on the last merge comes two plans after its probe."""
-    return rules.merge.guard and num_instances > 1 and round == end - 2
-
-
-def _without_verdict(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, Claims]) -> Merge:
-    """The end of a guarded run whose last probe no host measured: never an average that was not measured."""
-    instances = [plan.instance for plan in plans]
-    heldout = {i: [c.heldout_loss for c in claims[i].values() if c.heldout_loss is not None] for i in instances}
-    training = {i: [c.loss for c in claims[i].values() if c.loss is not None] for i in instances}
-    for name, losses in (("held-out", heldout), ("training", training)):
-        if all(losses.values()):
-            medians = {instance: median(losses[instance]) for instance in instances}
-            best = min(instances, key=lambda i: (medians[i], i))
-            why = f"instance {best} stays, its {name} loss {medians[best]:.4f} is lowest"
-            return keep_only(best, instances, reason=f"end of the run without a verdict: {why}")
-    best = max(plans, key=lambda plan: (plan.requested_batch, plan.instance)).instance
-    why = f"instance {best} stays, its request is largest"
-    return keep_only(best, instances, reason=f"end of the run without a verdict or losses: {why}")
 
 
 def _merged(drafts: Sequence[InstanceDraft], merges: Sequence[Merge], rules: Rules) -> list[InstanceDraft]:

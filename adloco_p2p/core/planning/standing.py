@@ -37,8 +37,8 @@ def seated(peer: PeerId, capacity: Capacity, previous: RoundPlan, rules: Admissi
 
 
 def after_report(roster_entry: RosterEntry, rules: AdmissionRules) -> RosterEntry:
-    """The seat of a host after one more report. A keeper, which does no work, serves nothing by it."""
-    if roster_entry.capacity.is_keeper:
+    """The seat after one more report. Keepers and peers on the bench, which do no work, serve nothing by it."""
+    if roster_entry.capacity.is_keeper or roster_entry.is_waiting:
         return roster_entry
     if roster_entry.probation:
         return replace(roster_entry, probation=roster_entry.probation - 1)

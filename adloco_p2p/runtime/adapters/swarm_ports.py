@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import torch
 
 from adloco_p2p.core.model import messages
+from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.messages import WireMessage
 from adloco_p2p.core.model.telemetry import StateDownload
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan
@@ -113,6 +114,7 @@ class NetworkAveraging:
     async def average(
         self,
         *,
+        instance: InstanceId,
         round: int,
         key: Digest,
         plan: Digest,
@@ -121,6 +123,8 @@ class NetworkAveraging:
         timeout_seconds: float,
         steps: tuple[int, ...],
         shares: tuple[float, ...] = (),
+        attempt: int = 0,
+        lost: tuple[LostShare, ...] = (),
         is_strict: bool = False,
         inspected: tuple[PeerId, ...] = (),
         on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
@@ -140,6 +144,9 @@ class NetworkAveraging:
             vector=vector,
             timeout_seconds=timeout_seconds,
             shares=shares or None,
+            instance=instance,
+            attempt=attempt,
+            lost=lost,
             is_strict=is_strict,
             inspected=inspected,
             on_not_shown=on_not_shown,
@@ -148,6 +155,7 @@ class NetworkAveraging:
     async def repair(
         self,
         *,
+        instance: InstanceId,
         round: int,
         key: Digest,
         digest: Digest,
@@ -158,6 +166,7 @@ class NetworkAveraging:
     ) -> AveragedVector:
         return await self._averager.repair(
             round=round,
+            instance=instance,
             key=key,
             digest=digest,
             from_peers=from_peers,

@@ -319,6 +319,9 @@ class Node:
                     vector=self._worker.pseudo_gradient(effect.instance, effect.round),
                     timeout_seconds=effect.timeout_seconds,
                     shares=effect.shares,
+                    instance=effect.instance,
+                    attempt=effect.attempt,
+                    lost=effect.lost,
                     is_strict=effect.is_strict,
                     inspected=effect.inspected,
                     on_not_shown=partial(self._note_not_shown, effect),
@@ -326,6 +329,7 @@ class Node:
             case RepairAverage():
                 return await self._ports.averaging.repair(
                     round=effect.round,
+                    instance=effect.instance,
                     key=effect.key,
                     digest=effect.digest,
                     contributors=effect.contributors,

@@ -7,6 +7,7 @@ only hands it on, so that it needs no torch.
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, SupportsFloat
 
+from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.events import Durable, InnerResult, RunInner
 from adloco_p2p.core.model.messages import JournalRecord, WireMessage
 from adloco_p2p.core.model.task_scores import TaskClaim
@@ -122,6 +123,7 @@ class Averaging(Protocol):
     async def average(
         self,
         *,
+        instance: InstanceId,
         round: int,
         key: Digest,
         plan: Digest,
@@ -130,18 +132,22 @@ class Averaging(Protocol):
         timeout_seconds: float,
         steps: tuple[int, ...],
         shares: tuple[float, ...] = (),
+        attempt: int = 0,
+        lost: tuple[LostShare, ...] = (),
         is_strict: bool = False,
         inspected: tuple[PeerId, ...] = (),
         on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
     ) -> AveragedVector:
         """`plan`: of the round. `steps`: inner steps that the plan gave each member. `shares`: how much of the vector each
-        member reduces; empty: equally much. `is_strict`: by the stricter rule instead of the run's. `inspected`: see `Average`.
-        `on_not_shown` is called, also later, with a contributor that did not show its part to a reducer, and that reducer. The
-        result is held for repairs until those of later rounds are there."""
+        member reduces; empty: equally much. `attempt` counts the tries at this average. `lost`, `inspected`: see `Average`.
+        `is_strict`: by the stricter rule instead of the run's. `on_not_shown` is called, also later, with a contributor that
+        did not show its part to a reducer, and that reducer. The result is held for repairs until those of later rounds are
+        there."""
 
     async def repair(
         self,
         *,
+        instance: InstanceId,
         round: int,
         key: Digest,
         digest: Digest,

@@ -1,17 +1,21 @@
 """The parameters that all members of one all-reduce share, how the vector is cut, and the arithmetic on one part. Pure.
 
-The vector is cut into contiguous shards, one per reducer, and every shard into parts of equal size (the last may be
-shorter). A part is summed in member order by `numerics/reduction.py`, so the same inputs give the same bits on every run and
-every machine.
+The vector is cut into contiguous stretches, one per reducer of the first attempt, and every stretch into parts of equal size
+(the last may be shorter). The parts of reducers that a retry has lost are dealt to the others; what a member reduces is its
+shard. So every part is the same one in all attempts at an average. A part is summed in member order by
+`numerics/reduction.py`: the same inputs give the same bits on every run and every machine.
 """
 
+import heapq
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.hash_tree import slice_values
-from adloco_p2p.core.model.types import MAX_HOSTS, Digest, PeerId
+from adloco_p2p.core.model.types import MAX_HOSTS, Digest, InstanceId, PeerId
 from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.tensor_codec import TensorCodec
 
@@ -23,7 +27,7 @@ MAX_LANES = 4
 """Streams between a member and a reducer."""
 WINDOW = 16
 """Parts that a member sends to a reducer ahead of the averaged parts it got, under a rule that needs no decision."""
-NO_PLAN = Digest("0" * 64)
+NO_PLAN, NO_INSTANCE = Digest("0" * 64), InstanceId(0)
 """Of an average that no plan asks for."""
 MAX_PARTS = 1 << 17
 """Parts of one vector; with parts of 1 MiB this is 128 GiB."""
@@ -65,6 +69,11 @@ class AllReduceSpec:
     plan: Digest = NO_PLAN
     """The plan that asks for this average, which the key contains; and its round."""
     round: int = 0
+    instance: InstanceId = NO_INSTANCE
+    attempt: int = 0
+    """At this average. In a retry, from 1 on, reducers say what they hold before anything is sent."""
+    lost: tuple[LostShare, ...] = ()
+    """Of peers that were to reduce and are not members of this retry."""
 
     def __post_init__(self) -> None:
         members = [peer for peer, _ in self.weights]
@@ -74,11 +83,13 @@ class AllReduceSpec:
             raise ValueError("weights must not be negative, and one must be positive")
         if len(self.shares) != len(members) or any(not 0 <= share < math.inf for share in self.shares):
             raise ValueError("one finite share per member")
+        if any(not 0 <= place <= len(members) or not 0 <= share < math.inf for place, share in self.lost):
+            raise ValueError("a lost share is finite, and its place among the members")
         if len(self.steps) != len(members) or any(steps < 1 for steps in self.contributor_steps):
             raise ValueError("one number of inner steps per member, at least 1 for those that contribute")
         if len(self.key) != 64 or self.size < 1 or self.part_bytes < 4:
             raise ValueError("a key is a SHA-256 in hex, a vector has a value, a part holds one")
-        if sum(self._whole_shares) == 0:
+        if not any(self._whole_shares[0]):
             raise ValueError("no member reduces")
         if self.num_parts > MAX_PARTS:
             raise ValueError(f"more than {MAX_PARTS} parts")
@@ -126,37 +137,83 @@ class AllReduceSpec:
 
     @cached_property
     def num_parts(self) -> int:
-        return sum(len(parts) for parts in self.shards)
+        return len(self.parts)
 
     @cached_property
     def num_result_bytes(self) -> int:
-        return sum(part.num_bytes for shard in self.shards for part in shard)
+        return sum(part.num_bytes for part in self.parts)
 
     @property
-    def _whole_shares(self) -> tuple[int, ...]:
-        largest = max(self.shares)
-        return tuple(round(share / largest * _SHARE_UNIT) if largest else 0 for share in self.shares)
+    def is_retry(self) -> bool:
+        return self.attempt > 0
 
     @cached_property
-    def shards(self) -> tuple[tuple[Part, ...], ...]:
-        """The parts that each member reduces; together they are the vector, in order."""
-        whole, group = self._whole_shares, self.codec.group
-        part_values = max(group, self.part_bytes // 4 // group * group)
-        shards, index, offset, given, begin = [], 0, 0, 0, 0
-        for share in whole:
-            given += share
-            end = self.size * given // sum(whole)
-            end = end if given == sum(whole) else end // group * group
+    def _whole_shares(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Of the members, and of the lost ones."""
+        shares = (*self.shares, *(share for _, share in self.lost))
+        largest = max(shares)
+        whole = tuple(round(share / largest * _SHARE_UNIT) if largest else 0 for share in shares)
+        return whole[: len(self.shares)], whole[len(self.shares) :]
+
+    @cached_property
+    def _stretches(self) -> list[tuple[int | None, tuple[Part, ...]]]:
+        """The stretches of the first attempt, which are the vector in order, and their reducers; None: a lost one."""
+        members, lost = self._whole_shares
+        cut: list[tuple[int, int | None, int]] = []
+        cut += [(place, None, share) for (place, _), share in zip(self.lost, lost, strict=True)]
+        cut += [(member, member, share) for member, share in enumerate(members)]
+        cut.sort(key=lambda entry: entry[0])  # stable: a lost one stood before the member of its place
+        ends = _ends([share for *_, share in cut], self.size, self.codec.group)
+        stretches: list[tuple[int | None, tuple[Part, ...]]] = []
+        index = offset = begin = 0
+        for (_, owner, _), end in zip(cut, ends, strict=True):
             parts = []
-            for first in range(begin, end, part_values):
-                size = min(part_values, end - first)
+            for first in range(begin, end, self._part_values):
+                size = min(self._part_values, end - first)
                 num_bytes = self.mean_codec.num_bytes(size)
                 parts.append(Part(index, first, size, offset, num_bytes, self.codec.num_bytes(size)))
                 offset += num_bytes
                 index += 1
-            shards.append(tuple(parts))
+            stretches.append((owner, tuple(parts)))
             begin = end
-        return tuple(shards)
+        return stretches
+
+    @property
+    def _part_values(self) -> int:
+        return max(self.codec.group, self.part_bytes // 4 // self.codec.group * self.codec.group)
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """All of them: the vector, in order."""
+        return tuple(part for _, stretch in self._stretches for part in stretch)
+
+    @cached_property
+    def shards(self) -> tuple[tuple[Part, ...], ...]:
+        """The parts that each member reduces, in order: its own stretch, and what it is dealt of the lost ones."""
+        owned: list[list[Part]] = [[] for _ in self.members]
+        lost_parts: list[Part] = []
+        for owner, stretch in self._stretches:
+            (lost_parts if owner is None else owned[owner]).extend(stretch)
+        whole = self._whole_shares[0]
+        loads = [(sum(part.size for part in owned[member]) / share, member) for member, share in enumerate(whole) if share]
+        heapq.heapify(loads)
+        for part in lost_parts:  # each to the member that has least to reduce for its share
+            load, member = loads[0]
+            heapq.heapreplace(loads, (load + part.size / whole[member], member))
+            owned[member].append(part)
+        return tuple(tuple(sorted(parts, key=lambda part: part.index)) for parts in owned)
+
+    @cached_property
+    def reducer_of(self) -> tuple[int, ...]:
+        """By part."""
+        found = {part.index: member for member, shard in enumerate(self.shards) for part in shard}
+        return tuple(found[index] for index in range(self.num_parts))
+
+    @cached_property
+    def place_of(self) -> tuple[int, ...]:
+        """By part: its place in the shard of its reducer."""
+        found = {part.index: place for shard in self.shards for place, part in enumerate(shard)}
+        return tuple(found[index] for index in range(self.num_parts))
 
     def lanes(self, reducer: int) -> tuple[tuple[Part, ...], ...]:
         """The streams between a member and this reducer: which parts travel on each, in order."""
@@ -177,6 +234,8 @@ class AllReduceSpec:
             "key": self.key,
             "weights": self.weights,
             "shares": self._whole_shares,
+            "lost": [place for place, _ in self.lost],
+            "attempt": self.attempt,
             "size": self.size,
             "codec": self.codec.name,
             "part_bytes": self.part_bytes,
@@ -184,6 +243,16 @@ class AllReduceSpec:
             "steps": self.steps,
         }
         return bytes.fromhex(canonical.digest(fields))
+
+
+def _ends(whole: Sequence[int], size: int, group: int) -> list[int]:
+    """Where the stretch of each share ends, at whole groups but for the last value."""
+    ends, given = [], 0
+    for share in whole:
+        given += share
+        end = size * given // sum(whole)
+        ends.append(end if given == sum(whole) else end // group * group)
+    return ends
 
 
 def suitable_part_bytes(vector_bytes: int, num_members: int) -> int:

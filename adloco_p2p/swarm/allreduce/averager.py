@@ -15,18 +15,19 @@ import torch
 from hivemind.p2p import P2P
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
+from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.ledger_entry import Evidence, Sign, Verify
-from adloco_p2p.core.model.types import MAX_HOSTS, Digest, PeerId
+from adloco_p2p.core.model.types import MAX_HOSTS, Digest, InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, LocalProtocolError
 from adloco_p2p.numerics.aggregation.registry import rule_named
-from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.codecs import codec_named
-from adloco_p2p.swarm.allreduce.allreduce_spec import NO_PLAN, AllReduceSpec, suitable_part_bytes
+from adloco_p2p.swarm.allreduce.allreduce_spec import NO_INSTANCE, NO_PLAN, AllReduceSpec, suitable_part_bytes
 from adloco_p2p.swarm.allreduce.attempt_register import AttemptRegister
 from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
 from adloco_p2p.swarm.allreduce.gram_barrier import left_out_by
 from adloco_p2p.swarm.allreduce.handshake import HANDLER, Hello, HelloReply, Purpose, failure, refusal
+from adloco_p2p.swarm.allreduce.held_uploads import HeldUploads
 from adloco_p2p.swarm.allreduce.pledges import Notary, most_pledges_bytes
 from adloco_p2p.swarm.allreduce.receipt_exchange import ReceiptExchange
 from adloco_p2p.swarm.allreduce.recheck import Rechecks
@@ -95,6 +96,7 @@ class Averager:
         )
         self._receipts = ReceiptExchange(PeerId(p2p.peer_id.to_base58()), self._notary, self._connect)
         self._keeps_contributions = recheck > 0
+        self._held = HeldUploads()
         self._rechecks = Rechecks(
             rate=recheck,
             connect=self._connect,
@@ -126,6 +128,7 @@ class Averager:
             ),
             local_fault=self._local_fault,
             notary=self._notary,
+            held=self._held,
             keeps_contributions=self._keeps_contributions,
             on_refused=self._note_refusal,
         )
@@ -166,6 +169,9 @@ class Averager:
         shares: tuple[float, ...] | None = None,
         plan: Digest = NO_PLAN,
         round: int = 0,
+        instance: InstanceId = NO_INSTANCE,
+        attempt: int = 0,
+        lost: tuple[LostShare, ...] = (),
         is_strict: bool = False,
         inspected: Collection[PeerId] = (),
         on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
@@ -175,7 +181,9 @@ class Averager:
 
         `weights` are samples in an order that all members share; a member of weight 0 only receives. `steps` are the inner
         steps that the plan gave each, by default equally many. `shares` is how much of the vector each member reduces; by
-        default those that contribute share it equally. `plan` is the one of `round` that asks for it. `is_strict`: by `STRICT`
+        default those that contribute share it equally. `plan` is the one of `round` that asks for it, for this `instance`.
+        `attempt` counts the tries at this average, and `lost` says who was to reduce in the first one and is not in this one:
+        members of a retry send what the others do not hold. `is_strict`: by `STRICT`
         instead of the run's rule. `inspected` and `on_not_shown`: see `Rechecks.begin`. The result is held for repairs until
         results of later rounds take its place.
 
@@ -189,19 +197,37 @@ class Averager:
             raise AveragingError("no member has any samples")
         if not _is_flat(vector):
             raise ValueError("vector must be float32 [P], contiguous, on the CPU")
-        rule = self._strict_rule if is_strict else self._rule
-        spec = self._spec(key, weights, shares, steps, size=vector.numel(), rule=rule, plan=plan, round=round)
+        spec = AllReduceSpec(
+            key=key,
+            weights=weights,
+            shares=shares or tuple(float(weight > 0) for _, weight in weights),
+            size=vector.numel(),
+            codec=self._codec,
+            part_bytes=min(self._part_bytes, suitable_part_bytes(vector.numel() * 4, len(weights) + len(lost))),
+            rule=self._strict_rule if is_strict else self._rule,
+            steps=steps or (1,) * len(weights),
+            plan=plan,
+            round=round,
+            instance=instance,
+            attempt=attempt,
+            lost=lost,
+        )
         if self._around.own_peer not in spec.members:
             raise LocalProtocolError("this peer is not a member of the average it was asked for")
         if self._attempts.is_used(key):
             raise AveragingError("this attempt was begun here before, and given up")  # the round was begun anew
         begun = asyncio.get_running_loop().time()
         encoded = self._results.new_buffer(spec.num_result_bytes)
-        attempt = self._topology(spec, vector.detach(), encoded, timeout_seconds, self._around)
-        self._attempts.begin(attempt)
+        running = self._topology(spec, vector.detach(), encoded, timeout_seconds, self._around)
+        self._attempts.begin(running)
         self._rechecks.note_begun(round)
+        result = await self._result_of(running)
+        self._settle(running, result, inspected, on_not_shown)
+        return _averaged(running, result, seconds=asyncio.get_running_loop().time() - begun)
+
+    async def _result_of(self, attempt: Attempt) -> AttemptResult:
         try:
-            result = await attempt.run()
+            return await attempt.run()
         except AveragingError as error:
             self._end_in_failure(attempt, failure(str(error), error.suspects))
             raise
@@ -209,45 +235,6 @@ class Averager:
             # the core gave it up, and takes part in the next attempt, so others should not exclude this peer
             self._end_in_failure(attempt, failure("this peer gave up", ()))
             raise
-        self._settle(attempt, result, inspected, on_not_shown)
-        bytes_sent, bytes_received = attempt.traffic
-        return Averaged(
-            vector=result.vector,
-            digest=result.encoded.digest,
-            contributors=tuple(sorted(spec.members[member] for member in spec.contributors)),
-            left_out=tuple(sorted(result.left_out)),
-            statistics=result.statistics,
-            residual=result.residual,
-            bytes_sent=bytes_sent,
-            bytes_received=bytes_received,
-            seconds=asyncio.get_running_loop().time() - begun,
-            upload_bytes_per_second=result.upload_bytes_per_second,
-        )
-
-    def _spec(
-        self,
-        key: Digest,
-        weights: tuple[tuple[PeerId, int], ...],
-        shares: tuple[float, ...] | None,
-        steps: tuple[int, ...] | None,
-        *,
-        size: int,
-        rule: AggregationRule,
-        plan: Digest,
-        round: int,
-    ) -> AllReduceSpec:
-        return AllReduceSpec(
-            key=key,
-            weights=weights,
-            shares=shares or tuple(float(weight > 0) for _, weight in weights),
-            size=size,
-            codec=self._codec,
-            part_bytes=min(self._part_bytes, suitable_part_bytes(size * 4, len(weights))),
-            rule=rule,
-            steps=steps or (1,) * len(weights),
-            plan=plan,
-            round=round,
-        )
 
     async def repair(
         self,
@@ -260,6 +247,7 @@ class Averager:
         vector: torch.Tensor | None = None,
         contributors: tuple[PeerId, ...] = (),
         round: int = 0,
+        instance: InstanceId = NO_INSTANCE,
     ) -> Averaged:
         """Fetch a committed result from peers that hold it; every part is checked against the digest.
 
@@ -277,6 +265,7 @@ class Averager:
                 silence_seconds=self._around.stall_detector.limit_seconds,
             )
         self._results.hold(key, result, round=round, busy=self._attempts.running, is_fetched=True)
+        self._held.drop(round, instance)
         left_out = left_out_by(result.binding, contributors)
         own = vector.detach() if vector is not None else None
         is_inside = self._around.own_peer in contributors and self._around.own_peer not in left_out
@@ -436,6 +425,22 @@ class Averager:
         except OSError as error:
             return f"this peer's own network daemon cannot be asked: {error}"
         return None
+
+
+def _averaged(attempt: Attempt, result: AttemptResult, *, seconds: float) -> Averaged:
+    spec, (bytes_sent, bytes_received) = attempt.spec, attempt.traffic
+    return Averaged(
+        vector=result.vector,
+        digest=result.encoded.digest,
+        contributors=tuple(sorted(spec.members[member] for member in spec.contributors)),
+        left_out=tuple(sorted(result.left_out)),
+        statistics=result.statistics,
+        residual=result.residual,
+        bytes_sent=bytes_sent,
+        bytes_received=bytes_received,
+        seconds=seconds,
+        upload_bytes_per_second=result.upload_bytes_per_second,
+    )
 
 
 def _is_flat(tensor: torch.Tensor) -> bool:

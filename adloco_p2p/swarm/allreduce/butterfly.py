@@ -8,6 +8,8 @@ for the reply: the first parts are on their way behind the hello. A reducer sums
 here, encodes the mean ONCE, and all members, the reducer too, decode those bytes: one result, byte for byte. At the end the
 member sends NOTE: it has all, and the stream is free for the next average.
 
+In a retry a contributor first learns what a reducer holds of earlier attempts, and sends the rest; see `uploads.py`.
+
 On the first lane a contributor sends its COMMITMENT beside its parts, a reducer those of all (PLEDGES) before its first
 averaged part, and its RECEIPT after the last; see `pledges.py`. Parts are reduced when the commitments of all are
 here.
@@ -18,8 +20,8 @@ are here and the rule has decided. Every contributor computes the norm of its ow
 equal to the bit, or the reducer is a suspect.
 
 Flow control is end to end: on each lane a member sends part i only after it got averaged part i - `AllReduceSpec.window`, so a
-reducer never holds more than WINDOW parts of anyone, under a rule with a barrier all of its shard, and never has to stop
-reading.
+reducer takes no more than WINDOW parts of anyone ahead of the means, under a rule with a barrier all of its shard, and never
+has to stop reading.
 
 Suspects: both ends of a stream send keepalives while they have no data; an end that is silent for too long
 (`stall_detector.py`), or gone, is a suspect. A reducer's keepalives name the member that it waits for, so at the deadline the
@@ -27,18 +29,17 @@ suspect is the peer that never came and not the one that waits for it.
 
 Memory beside the caller's vector: the encoded result (P values as encoded; kept for repairs), and unless that is float32 the
 averaged vector (4 P bytes) and the own vector as encoded; 4 P bytes of residual for codecs with feedback; and the contributions
-that a reducer holds: WINDOW parts per member, and never more than one more encoded vector; with a barrier, that vector. What
-members make parts again from, until an average of a later round has ended, is the own vector as encoded: for float32 the
-caller's.
+that a reducer holds: one more encoded vector, without a barrier at most `AveragingLimits.held_bytes` and WINDOW parts per
+member. Of a failed attempt these alone stay, for the retry. What members make parts again from, until an average of a later
+round has ended, is the own vector as encoded: for float32 the caller's.
 """
 
 import asyncio
 import contextlib
 import logging
-import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from statistics import median_low
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -53,6 +54,7 @@ from adloco_p2p.numerics.codecs import fits
 from adloco_p2p.numerics.digest import blob_root, result_index
 from adloco_p2p.numerics.reduction import BadPart, statistics_of
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
+from adloco_p2p.swarm.allreduce.awaited import Awaited
 from adloco_p2p.swarm.allreduce.gram_barrier import GramBarrier, diagonal_of
 from adloco_p2p.swarm.allreduce.handshake import GO, THROUGHPUT, Hello, HelloReply, Purpose, refusal
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
@@ -70,6 +72,8 @@ from adloco_p2p.swarm.allreduce.settled import Settled
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.allreduce.stream_watch import StreamWatch
 from adloco_p2p.swarm.allreduce.topology import AttemptResult, Surroundings
+from adloco_p2p.swarm.allreduce.uplink_measure import UplinkMeasure
+from adloco_p2p.swarm.allreduce.uploads import Uploads, decode_held, num_held_bytes
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FramedStream, FrameKind, StreamLost, StreamSilent
 
 _LOG = logging.getLogger(__name__)
@@ -99,19 +103,22 @@ class Butterfly:
         self._vector = vector
         self._own = OwnContribution(spec, vector) if self._is_contributor else None
         self._assembly = PartAssembly(spec, self._own, encoded=encoded)
-        self._reduction = ShardReduction(spec, self.me, self._assembly, self._own)
+        self._reduction = ShardReduction(spec, self.me, self._assembly, self._own, held_bytes=surroundings.limits.held_bytes)
+        self._uploads = Uploads(spec, self.me, self._reduction, surroundings.held.begin(spec))
         self._barrier = GramBarrier(spec)
         self._commitments = CommitmentBook(spec, self.me, surroundings.notary)
         self._products = ProductsBook(spec, surroundings.notary)
         self._receipts = ReceiptBook(spec, surroundings.notary)
         self._remote_contributors = tuple(member for member in spec.contributors if member != self.me)
         self._watch = StreamWatch(surroundings.stall_detector, least_stall_seconds=surroundings.limits.stall_seconds)
-        self._senders: dict[tuple[int, int], PartSink] = {}
-        """By member and lane: streams that were opened to this reducer."""
+        self._held_there: dict[int, asyncio.Future[frozenset[int]]] = {}
+        """By reducer: places of the own parts that it holds of an earlier attempt, once it has said so."""
         self._reducers: dict[tuple[int, int], tuple[FramedStream, PartSink]] = {}
         """By member and lane: streams on which a reducer answered."""
-        self._throughputs: list[tuple[int, float]] = []
-        """Bytes and seconds: how fast the reducers got what this peer sent."""
+        self._uplink = UplinkMeasure()
+        self._awaited = Awaited(
+            spec, self.me, self._reduction, self._commitments, self._barrier, self._receipts, self._reducers
+        )
         self._lost: dict[int, str] = {}
 
     # --- life ---
@@ -119,7 +126,7 @@ class Butterfly:
     async def run(self) -> AttemptResult:
         """Until the whole result is here. Raises AveragingError; the caller then calls `closed`."""
         alarm = self._loop.call_at(self._deadline, self._meet_deadline)
-        self._spawn(self._watch.look_on(self._awaited_members, self._peer), member=None)
+        self._spawn(self._watch.look_on(self._awaited.by_means, self._peer), member=None)
         if self._own is not None:
             self._spawn(self._check_own_vector(), member=None)
             self._spawn(self._commit(self._own), member=None)
@@ -130,8 +137,10 @@ class Butterfly:
         if not self._remote_contributors:
             for index in range(len(self._reduction.parts)):
                 self._spawn(self._complete(index), member=None)
+        has_result = False
         try:
             await self._outcome
+            has_result = True
             if self.me in self._left_out:
                 await self._loop.run_in_executor(self._around.executor, self._assembly.take_back)
             keeps_own = self._own is not None and self._around.keeps_contributions
@@ -139,6 +148,9 @@ class Butterfly:
             packed, lengths = await self._loop.run_in_executor(self._around.executor, self._assembly.packed)
         finally:
             alarm.cancel()
+            if not has_result:
+                self._around.held.keep(self.spec, self._uploads.kept())
+            self._uploads.release()
             self._reduction.release()
             self._assembly.release()
             if self._own is not None:
@@ -181,7 +193,7 @@ class Butterfly:
                 own=own,
             ),
             residual=assembly.residual,
-            upload_bytes_per_second=self._upload_bytes_per_second,
+            upload_bytes_per_second=self._uplink.bytes_per_second,
         )
 
     @property
@@ -206,11 +218,12 @@ class Butterfly:
         expected = (len(self.spec.members) - 1) * len(self.spec.lanes(self.me))
         try:
             async with asyncio.timeout_at(self._deadline):
-                while self._watch.streams or len(self._senders) < expected:
+                while self._watch.streams or self._uploads.num_streams < expected:
                     self._watch.has_ended.clear()
                     await self._watch.has_ended.wait()
         except TimeoutError:
-            _LOG.info("averaging.serve_stragglers key=%.12s members=%d served=%d", self.spec.key, expected, len(self._senders))
+            served = self._uploads.num_streams
+            _LOG.info("averaging.serve_stragglers key=%.12s members=%d served=%d", self.spec.key, expected, served)
         finally:
             self.close()
 
@@ -228,7 +241,7 @@ class Butterfly:
         self._watch.close()
         for task in tuple(self._tasks):
             task.cancel()
-        self._senders.clear()
+        self._uploads.close()
         self._reducers.clear()
         if not self._outcome.cancelled() and (error := self._outcome.exception()) is not None:
             error.__traceback__ = None  # it leads through `run`
@@ -302,10 +315,11 @@ class Butterfly:
         self._adopt_stream(stream, member, is_complete=lambda: not (owes() and (is_new or stream.bytes_received)))
         num_hosts = len(self.spec.contributors)
         stream.max_control_bytes = 8 * packed_size(num_hosts) + most_pledges_bytes(1 + len(self.spec.members))
+        stream.max_control_bytes += num_held_bytes(len(self.spec.shards[member]))
         stream.sink = sink
         stream.send(FrameKind.HELLO, self._hello(lane))
         if self._own is not None:
-            self._spawn(self._send_own(self._own, stream, sink, parts), member=member)
+            self._spawn(self._send_own(self._own, stream, sink, member, parts), member=member)
         if self._own is not None and lane == 0:
             self._spawn(self._send_commitment(stream, member), member=member)
         reply = HelloReply.decode(await stream.receive(FrameKind.HELLO_REPLY))
@@ -315,8 +329,11 @@ class Butterfly:
             self.on_remote_failure(self._peer(member), self.spec.digest, reply)
             return
         self._reducers[member, lane] = (stream, sink)
+        if self._is_contributor and lane == 0 and self.spec.is_retry:
+            held = decode_held(await stream.receive(FrameKind.HELD), len(self.spec.shards[member]))
+            self._held_by(member).set_result(held)
         if self._is_contributor:
-            self._note_throughput(await stream.receive(FrameKind.THROUGHPUT), parts)
+            self._uplink.note(await stream.receive(FrameKind.THROUGHPUT), parts)
         if lane == 0:
             self._commitments.take_all(member, await stream.receive(FrameKind.PLEDGES))
         if lane == 0 and self.spec.needs_gram:
@@ -331,25 +348,23 @@ class Butterfly:
         self._watch.forget(stream)
         self._around.pool.give_back(stream)
 
-    def _note_throughput(self, payload: bytes, parts: tuple[Part, ...]) -> None:
-        """A reducer reports how fast it got the first of our parts. Impossible values are ignored."""
-        num_bytes, seconds = THROUGHPUT.unpack(payload) if len(payload) == THROUGHPUT.size else (0, 0.0)
-        if 0 < num_bytes <= sum(part.num_sent_bytes for part in parts) and 0 < seconds < math.inf:
-            self._throughputs.append((num_bytes, seconds))
+    def _held_by(self, reducer: int) -> asyncio.Future[frozenset[int]]:
+        """Places in its shard of the own parts that it holds already."""
+        if reducer not in self._held_there:
+            self._held_there[reducer] = self._loop.create_future()
+            if not self.spec.is_retry:
+                self._held_there[reducer].set_result(frozenset())
+        return self._held_there[reducer]
 
-    @property
-    def _upload_bytes_per_second(self) -> float:
-        """All that arrived over the time that a way took: the ways share the uplink, and are used at once. The median way
-        counts, the faster of two, so that no reducer alone makes this host seem slow."""
-        if not self._throughputs:
-            return 0.0
-        seconds = median_low(seconds for _, seconds in self._throughputs)
-        return sum(num_bytes for num_bytes, _ in self._throughputs) / seconds
-
-    async def _send_own(self, own: OwnContribution, stream: FramedStream, sink: PartSink, parts: tuple[Part, ...]) -> None:
+    async def _send_own(
+        self, own: OwnContribution, stream: FramedStream, sink: PartSink, reducer: int, parts: tuple[Part, ...]
+    ) -> None:
+        held = await self._held_by(reducer)
         with contextlib.suppress(StreamLost):  # seen where the answer is awaited
-            for count, part in enumerate(parts):
-                await sink.wait_for(count + 1 - self.spec.window)
+            for turn, part in enumerate(parts):
+                if self.spec.place_of[part.index] in held:
+                    continue
+                await sink.wait_for(turn + 1 - self.spec.window)
                 encoded = await self._loop.run_in_executor(self._around.executor, own.encoded, part)
                 await stream.send_data(encoded, self._around.pace)
 
@@ -439,16 +454,8 @@ class Butterfly:
 
     async def _serve_member(self, stream: FramedStream, member: int, lane: int) -> bool:
         parts = self.spec.lanes(self.me)[lane]
-        reduction = self._reduction
-        sink = PartSink(
-            stream.peer,
-            parts if member in self._remote_contributors else (),
-            room=lambda part: reduction.room(member, part),
-            on_part=self._on_contribution,
-            permitted=lambda: reduction.num_reduced[lane] + self.spec.window,
-        )
-        stream.sink = sink
-        self._senders[member, lane] = sink
+        reduction, contributes = self._reduction, member in self._remote_contributors
+        sink = stream.sink = self._uploads.open(member, lane, partial(self._on_contribution, member))
         stream.max_control_bytes = max(CONTROL_BYTES, most_commitment_bytes(self.spec, self.me))
 
         def owes() -> bool:
@@ -458,10 +465,15 @@ class Butterfly:
         stream.resume()
         try:
             stream.send(FrameKind.HELLO_REPLY, GO.encode())
-            if member in self._remote_contributors:
-                throughput = self._spawn(self._send_throughput(stream, sink, parts), member=member)
-            if lane == 0 and member in self._remote_contributors:
-                self._commitments.take(member, await stream.receive(FrameKind.COMMITMENT))
+            if contributes and lane == 0 and self.spec.is_retry:
+                await self._take_commitment(stream, member)
+                stream.send(FrameKind.HELD, await self._take_over(member))
+            if contributes:
+                first = await self._uploads.first_parts(member, lane)
+                throughput = self._spawn(self._send_throughput(stream, sink, first), member=member)
+            if contributes and lane == 0:
+                if not self.spec.is_retry:
+                    await self._take_commitment(stream, member)
                 await throughput
             if lane == 0:
                 await self._commitments.is_complete.wait()
@@ -486,9 +498,19 @@ class Butterfly:
             stream.sink = stream.on_lost = None
             self._watch.forget(stream)
 
-    async def _send_throughput(self, stream: FramedStream, sink: PartSink, parts: tuple[Part, ...]) -> None:
+    async def _take_commitment(self, stream: FramedStream, member: int) -> None:
+        self._commitments.take(member, await stream.receive(FrameKind.COMMITMENT))
+
+    async def _take_over(self, member: int) -> bytes:
+        """In a retry: what is held of this contributor, as it is told."""
+        held, whole = await self._uploads.take_over(member, self._commitments.leaf, self._around.executor)
+        for part in whole:
+            self._spawn(self._complete(self._reduction.index_of(part)), member=None)
+        return held
+
+    async def _send_throughput(self, stream: FramedStream, sink: PartSink, first: Sequence[Part]) -> None:
         """Report to the member how fast its first parts came: those that it sends without waiting for others."""
-        begun, first = self._loop.time(), parts[: self.spec.window]
+        begun = self._loop.time()
         await sink.wait_for(len(first))
         seconds = self._loop.time() - begun
         with contextlib.suppress(StreamLost):  # the member then owes nothing, or its loss is seen elsewhere
@@ -503,7 +525,7 @@ class Butterfly:
         member = spec.members.index(peer)
         if hello.lane >= len(spec.lanes(self.me)):
             return "no such lane"
-        if (member, hello.lane) in self._senders:
+        if self._uploads.has_stream(member, hello.lane):
             return "a second stream of the same member"
         if hello.spec != spec.digest:
             theirs = f"size {hello.size}, codec {hello.codec}, part bytes {hello.part_bytes}"
@@ -513,10 +535,8 @@ class Butterfly:
             return why
         return None
 
-    def _on_contribution(self, part: Part) -> None:
-        turn, lane = divmod(self._reduction.index_of(part), len(self._reduction.num_reduced))
-        sinks = [self._senders.get((member, lane)) for member in self._remote_contributors]
-        if all(sink is not None and sink.num_arrived > turn for sink in sinks):
+    def _on_contribution(self, member: int, part: Part) -> None:
+        if self._reduction.arrive(member, part):
             self._spawn(self._complete(self._reduction.index_of(part)), member=None)
 
     async def _complete(self, index: int) -> None:
@@ -615,45 +635,10 @@ class Butterfly:
             named = ()  # one member's report cannot make half of the members suspects
         self.fail(f"{teller} reports: {reply.reason}", named)
 
-    def _awaited_senders(self) -> tuple[int, ...]:
-        """The contributors that hold up this reducer."""
-        counts = dict.fromkeys(self._remote_contributors, 0)
-        for (member, _), sink in self._senders.items():
-            if member in counts:
-                counts[member] += sink.num_arrived
-        least = min(counts.values(), default=0)
-        if not self._reduction.parts:
-            return ()
-        if least == len(self._reduction.parts):
-            return tuple(member for member in self._commitments.missing if member != self.me)
-        return tuple(member for member, count in counts.items() if count == least)
-
-    def _awaited_members(self) -> tuple[int, ...]:
-        """Those that hold up what this member returns: contributors, and then reducers whose inner products are missing."""
-        senders = self._awaited_senders()
-        if senders:
-            return senders
-        awaited = set[int]().union(*(self._behind(reducer, 0) for reducer in self._barrier.missing if reducer != self.me))
-        return tuple(sorted(awaited))
-
-    def _behind(self, reducer: int, lane: int) -> set[int]:
-        """The members that an unfinished reducer waits for, by its keepalives; otherwise the reducer itself."""
-        stream, _ = self._reducers.get((reducer, lane), (None, None))
-        awaited = set(stream.awaited_members) if stream is not None else set()
-        return awaited & {*self._remote_contributors, *self.spec.reducers} - {self.me} or {reducer}
-
     @property
     def awaited(self) -> set[int]:
         """The members that hold up the result, as far as this one can tell."""
-        awaited = set(self._awaited_members())
-        for member in self.spec.reducers:
-            for lane in range(len(self.spec.lanes(member)) if member != self.me else 0):
-                _, sink = self._reducers.get((member, lane), (None, None))
-                if sink is None:
-                    awaited.add(member)
-                elif not sink.is_complete or not self._receipts.has(member):
-                    awaited |= self._behind(member, lane)
-        return awaited
+        return self._awaited.by_result()
 
     def _meet_deadline(self) -> None:
         if self._outcome.done():

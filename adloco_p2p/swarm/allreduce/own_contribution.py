@@ -59,7 +59,7 @@ class OwnContribution:
 
     def all_encoded(self) -> list[memoryview]:
         """Every part, by its index, for as long as the caller likes: not copied."""
-        return [self.encoded(part) for shard in self._spec.shards for part in shard]
+        return [self.encoded(part) for part in self._spec.parts]
 
     def sqnorm(self, reducer: int) -> float:
         """norm2 of the parts of one reducer as the others decode them, to the bit as the reducer computes it: the diagonal

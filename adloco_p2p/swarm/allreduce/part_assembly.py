@@ -54,7 +54,7 @@ class PartAssembly:
 
     def packed(self) -> tuple[np.ndarray, list[int]]:
         """The encoded parts without gaps, uint8, once all are here, and the bytes of each."""
-        data = [self.data(part) for shard in self._spec.shards for part in shard]
+        data = [self.data(part) for part in self._spec.parts]
         is_dense = not self._spec.mean_codec.is_variable
         return self.encoded if is_dense else np.frombuffer(b"".join(data), dtype=np.uint8), list(map(len, data))
 

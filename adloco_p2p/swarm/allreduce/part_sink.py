@@ -10,7 +10,8 @@ from adloco_p2p.swarm.allreduce.allreduce_spec import Part
 
 
 class PartSink:
-    """Parts in order, each into its own room. `permitted` returns how many may have been begun by now.
+    """Parts in order, each into its own room. `permitted` returns how many may have been begun by now. `parts` is None until
+    `expect` says which come.
 
     `length`: bytes of a part that begins so, at most those of its room; asked once a `VARIABLE_HEAD` is there. None where every
     part fills its room.
@@ -19,7 +20,7 @@ class PartSink:
     def __init__(
         self,
         sender: PeerId,
-        parts: tuple[Part, ...],
+        parts: tuple[Part, ...] | None,
         *,
         room: Callable[[Part], memoryview],
         on_part: Callable[[Part], None],
@@ -35,9 +36,14 @@ class PartSink:
         """Room of the part that arrives, and what of it is awaited."""
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
+    def expect(self, parts: tuple[Part, ...]) -> None:
+        """It is known now which parts come."""
+        assert self.num_arrived == 0
+        self._parts = parts
+
     def target(self, num_bytes: int) -> memoryview:
         if not len(self._view):
-            if self.num_arrived == len(self._parts) or self.num_arrived >= self._permitted():
+            if self._parts is None or self.num_arrived == len(self._parts) or self.num_arrived >= self._permitted():
                 raise RemoteProtocolError(f"{self._sender} sends more than was asked")
             self._whole = self._view = self._room(self._parts[self.num_arrived])
         if num_bytes > len(self._view):
@@ -45,6 +51,7 @@ class PartSink:
         return self._view[:num_bytes]
 
     def arrived(self, num_bytes: int) -> None:
+        assert self._parts is not None, "there is no room for them"
         filled = len(self._whole) - len(self._view) + num_bytes
         self._view = self._view[num_bytes:]
         if self._length is not None and filled >= VARIABLE_HEAD.size:
@@ -67,7 +74,7 @@ class PartSink:
 
     @property
     def is_complete(self) -> bool:
-        return self.num_arrived == len(self._parts)
+        return self._parts is not None and self.num_arrived == len(self._parts)
 
     async def wait_for(self, count: int) -> None:
         """Until so many parts are here. The caller bounds the waiting."""

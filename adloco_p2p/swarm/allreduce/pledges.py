@@ -151,7 +151,7 @@ class CommitmentBook:
 
     def leaf(self, member: int, part: Part) -> bytes:
         """Root that a contribution to one of this reducer's parts must have; only when complete."""
-        return self._leaves[member][part.index - self._spec.shards[self._me][0].index]
+        return self._leaves[member][self._spec.place_of[part.index]]
 
     def commit_own(self, leaves: tuple[tuple[bytes, ...], ...]) -> None:
         """Sign the root of the own parts; `leaves` are those of `OwnContribution`."""

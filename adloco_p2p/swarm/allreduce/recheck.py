@@ -105,7 +105,7 @@ class Rechecks:
                 index = _INDEX.unpack(payload)[0] if len(payload) == _INDEX.size else settled.spec.num_parts
                 if index >= settled.spec.num_parts:
                     raise RemoteProtocolError(f"{stream.peer} asks for a part that is none")
-                shown = settled.own_part(settled.parts[index])
+                shown = settled.own_part(settled.spec.parts[index])
                 stream.send(FrameKind.PROOF, canonical.encode(shown.proof))
                 await stream.send_data(memoryview(shown.data), self._pace)
                 stream.send(FrameKind.NOTE)
@@ -165,7 +165,7 @@ class Rechecks:
         async with contextlib.AsyncExitStack() as stack:
             streams: dict[int, FramedStream] = {}
             for index, result in results.items():
-                part, reducer = settled.parts[index], settled.reducer_of[index]
+                part, reducer = spec.parts[index], spec.reducer_of[index]
                 if reducer in accused:
                     continue
                 shown = []

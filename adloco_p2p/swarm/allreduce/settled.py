@@ -3,7 +3,6 @@
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated
 
 import torch
@@ -59,24 +58,15 @@ class Settled:
     own: Sequence[Buffer]
     """The own parts, by index, in the memory that they were sent from; none of a member that only received."""
 
-    @cached_property
-    def parts(self) -> tuple[Part, ...]:
-        return tuple(part for shard in self.spec.shards for part in shard)
-
-    @cached_property
-    def reducer_of(self) -> tuple[int, ...]:
-        """By part."""
-        return tuple(member for member, shard in enumerate(self.spec.shards) for _ in shard)
-
     def own_part(self, part: Part) -> ShownPart:
-        reducer = self.reducer_of[part.index]
-        within = proof(self.own_leaves[reducer], part.index - self.spec.shards[reducer][0].index)
+        reducer = self.spec.reducer_of[part.index]
+        within = proof(self.own_leaves[reducer], self.spec.place_of[part.index])
         named = [shard_hash(peer, tree_root(shard)) for peer, shard in zip(self.spec.members, self.own_leaves, strict=True)]
         return ShownPart(self.own[part.index], PartProof(to_shard=_text(within), to_root=_text(proof(named, reducer))))
 
     def checked(self, place: int, part: Part, shown: ShownPart) -> ShownPart:
         """A part that is in the contribution of that place among the contributors. Raises RemoteProtocolError."""
-        reducer = self.spec.members[self.reducer_of[part.index]]
+        reducer = self.spec.members[self.spec.reducer_of[part.index]]
         try:
             shard = climb(sent_root(self.spec, part, shown.data), base64.b64decode(shown.proof.to_shard, validate=True))
             root = climb(shard_hash(reducer, shard), base64.b64decode(shown.proof.to_root, validate=True))
@@ -103,9 +93,8 @@ class Settled:
         return None
 
     def _evidence(self, part: Part, shown: Sequence[ShownPart], result: bytes, index: int) -> WrongSum:
-        spec, reducer = self.spec, self.reducer_of[part.index]
-        shard = spec.shards[reducer]
-        within = proof([self.result_roots[other.index] for other in shard], part.index - shard[0].index)
+        spec, reducer = self.spec, self.spec.reducer_of[part.index]
+        within = proof([self.result_roots[other.index] for other in spec.shards[reducer]], spec.place_of[part.index])
         inputs = tuple(
             self._proven(spec.codec, item.data, part, index, base64.b64decode(item.proof.to_shard), item.proof.to_root)
             for item in shown

@@ -1,7 +1,8 @@
 """The parts that one member reduces: contributions come in, inner products and means go out.
 
-Without a barrier a part's contributions are dropped as soon as its mean is there, so a reducer holds a window of them; with one
-they are held until the rule has decided: as much as one encoded vector, where the members reduce equal shares.
+Contributions are held until the attempt has ended: as much as one encoded vector, where the members reduce equal shares. A
+barrier needs them until the rule has decided, and a retry takes over what has come. Without a barrier they are held beyond
+`AveragingLimits.held_bytes` only until the mean of their part is there.
 """
 
 import asyncio
@@ -24,8 +25,11 @@ from adloco_p2p.swarm.allreduce.part_assembly import PartAssembly
 class ShardReduction:
     """For one attempt. The methods that compute run in worker threads."""
 
-    def __init__(self, spec: AllReduceSpec, me: int, assembly: PartAssembly, own: OwnContribution | None) -> None:
-        """`own`: this member's contribution, if it makes one."""
+    def __init__(
+        self, spec: AllReduceSpec, me: int, assembly: PartAssembly, own: OwnContribution | None, *, held_bytes: int = 0
+    ) -> None:
+        """`own`: this member's contribution, if it makes one. `held_bytes`: of contributions that are held, although no barrier
+        needs them."""
         self.parts = spec.shards[me]
         self.is_reduced = [asyncio.Event() for _ in self.parts]
         self.num_reduced = [0] * len(spec.lanes(me))
@@ -38,11 +42,16 @@ class ShardReduction:
         self._assembly = assembly
         self._own = own
         self._inbox: list[dict[int, np.ndarray]] = [{} for _ in self.parts]
+        self._has_arrived: list[set[int]] = [set() for _ in self.parts]
+        """By part: members whose contribution is whole."""
+        self._num_remote = len(set(spec.contributors) - {me})
+        self._num_arrived = [0] * len(spec.members)
+        self._held_bytes = held_bytes
         self._spare: list[np.ndarray] = []
         self._grams: list[tuple[float, ...]] = [()] * len(self.parts)
 
     def index_of(self, part: Part) -> int:
-        return part.index - self.parts[0].index
+        return self._spec.place_of[part.index]
 
     def room(self, member: int, part: Part) -> memoryview:
         """Where a member's contribution to the part goes."""
@@ -50,6 +59,27 @@ class ShardReduction:
         room = self._spare.pop() if self._spare else np.empty(largest, dtype=np.uint8)
         self._inbox[self.index_of(part)][member] = room
         return room.data[: part.num_sent_bytes]
+
+    def arrive(self, member: int, part: Part) -> bool:
+        """A contribution is whole. Whether those of all others are."""
+        arrived = self._has_arrived[self.index_of(part)]
+        arrived.add(member)
+        self._num_arrived[member] += 1
+        return len(arrived) == self._num_remote
+
+    def adopt(self, member: int, part: Part, room: np.ndarray) -> bool:
+        """A contribution came in an earlier attempt, in this room. Whether those of all others are here."""
+        self._inbox[self.index_of(part)][member] = room
+        return self.arrive(member, part)
+
+    def num_arrived(self, member: int) -> int:
+        """Contributions of this member that are whole."""
+        return self._num_arrived[member]
+
+    def arrived(self) -> list[tuple[int, Part, np.ndarray]]:
+        """The whole contributions that are held, by member and part."""
+        whole = zip(self.parts, self._inbox, self._has_arrived, strict=True)
+        return [(member, part, inbox[member]) for part, inbox, arrived in whole for member in arrived if member in inbox]
 
     def _contributions(self, index: int) -> list[tuple[int, Buffer]]:
         part, inbox = self.parts[index], self._inbox[index]
@@ -104,11 +134,18 @@ class ShardReduction:
             assembly.settle(part, codec.decode(assembly.data(part)))
 
         await asyncio.get_running_loop().run_in_executor(executor, reduce)
-        if not self._spec.needs_gram:  # otherwise everything has come
-            self._spare.extend(self._inbox[index].values())
-        self._inbox[index].clear()
+        self._hold_or_reuse(index)
         self.num_reduced[index % len(self.num_reduced)] += 1
         self.is_reduced[index].set()
+
+    def _hold_or_reuse(self, index: int) -> None:
+        """The part is made; a retry would need what it was made from."""
+        if self._spec.needs_gram:
+            return
+        self._held_bytes -= sum(room.nbytes for room in self._inbox[index].values())
+        if self._held_bytes < 0:
+            self._spare.extend(self._inbox[index].values())
+            self._inbox[index].clear()
 
     def release(self) -> None:
         """Drop what came in."""

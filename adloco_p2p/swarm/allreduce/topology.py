@@ -15,6 +15,7 @@ import torch
 from adloco_p2p.core.model.types import ROUNDS_KEPT, PeerId, PseudoGradientStatistics
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
 from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply
+from adloco_p2p.swarm.allreduce.held_uploads import HeldUploads
 from adloco_p2p.swarm.allreduce.pledges import Notary
 from adloco_p2p.swarm.allreduce.result_store import EncodedResult
 from adloco_p2p.swarm.allreduce.settled import Settled
@@ -56,6 +57,8 @@ class AveragingLimits:
     report, and its next average is at most two rounds after that one; ..."""
     kept_bytes: int = 1 << 28
     """... as far as they all fit in this; those of the newest round are held whatever their size."""
+    held_bytes: int = 1 << 28
+    """Contributions that a reducer holds for a retry although their means are made, under a rule that has no barrier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,7 @@ class Surroundings:
     local_fault: Callable[[], Awaitable[str | None]]
     """What is wrong with this peer's own network daemon, if anything."""
     notary: Notary
+    held: HeldUploads
     keeps_contributions: bool
     """Whether what a member sent is kept after an attempt, for those that make parts again."""
     on_refused: Callable[[PeerId, str], None]

@@ -68,6 +68,7 @@ class FrameKind(IntEnum):
     PLEDGES = 11
     RECEIPT = 12
     PROOF = 13
+    HELD = 14
 
 
 _KINDS = frozenset(int(kind) for kind in FrameKind)

@@ -3,11 +3,16 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 
+import pytest
+
+from adloco_p2p.core.agreement import membership
 from adloco_p2p.core.agreement.membership import BEATS_PER_INCARNATION, Membership, Timing
+from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Broadcast, Effect, Send
 from adloco_p2p.core.model.ledger_entry import Head
-from adloco_p2p.core.model.messages import Heartbeat, Leave, Ping
+from adloco_p2p.core.model.messages import MAX_HEARD, Heartbeat, Leave, Ping
 from adloco_p2p.core.model.types import Digest, PeerId
 from tests.core.core_values import RUN, capacity, peer
 
@@ -53,6 +58,49 @@ def test_a_silent_peer_counts_for_its_lease_and_no_longer() -> None:
 
 def test_a_killed_peer_is_noticed_within_ten_seconds_in_a_swarm_of_eight() -> None:
     assert TIMING.lease(8) + TIMING.margin_seconds + TIMING.heartbeat_seconds <= 10.0
+
+
+def test_a_heartbeat_of_a_large_swarm_has_the_size_of_that_of_a_smaller_one() -> None:
+    sizes = []
+    for count in (MAX_HEARD, 8 * MAX_HEARD):
+        roster = [peer(index) for index in range(count)]
+        made = member(roster[0], roster=roster)
+        for name in roster:
+            made.note_beat(name, BEATS_PER_INCARNATION + 7, 1.0)
+        sizes.append(canonical.size(made.heartbeat(1.0)))
+    assert sizes[1] <= sizes[0] + 2
+
+
+def test_a_row_of_beats_begins_anywhere_and_goes_on_at_the_first_peer() -> None:
+    roster = [peer(index) for index in range(MAX_HEARD + 2)]
+    made = member(A, roster=roster)
+    made.note_beat(roster[1], BEATS_PER_INCARNATION + 7, 1.0)
+    made._draw = lambda: 0.999  # the last place
+    told = made.heartbeat(1.0).beats(roster)
+    assert [name for name, _ in told] == [roster[-1], *roster[: MAX_HEARD - 1]]
+    assert dict(told)[roster[1]] == BEATS_PER_INCARNATION + 7
+    other = member(B, roster=roster)
+    other.handle(A, made.heartbeat(1.0), 1.0)
+    assert other.beat_of(A) == BEATS_PER_INCARNATION and other.beat_of(roster[-2]) == 0
+    assert made.heartbeat(1.0).beats(()) == []
+
+
+def test_beats_get_around_within_the_lease_where_a_heartbeat_has_no_room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty members, of which each heartbeat names eight, and every fifth one is lost: no lease runs out, not even
+    without the pings, and suspects are few."""
+    monkeypatch.setattr(membership, "MAX_HEARD", 8)
+    random, roster = Random(1), [peer(index) for index in range(40)]
+    assert TIMING.lease(len(roster)) == TIMING.lease_seconds + 5 * 6
+    members = {name: member(name, roster=roster) for name in roster}
+    for made in members.values():
+        made._draw = random.random
+    for second in range(1, 46):
+        for name, made in members.items():
+            for effect in made.tick(float(second)):
+                if isinstance(effect, Send) and random.random() > 0.2:
+                    members[effect.peer].handle(name, effect.message, float(second))
+        assert all(made.lease_valid(name, float(second)) for made in members.values() for name in roster)
+        assert sum(made.is_suspect(name, float(second)) for made in members.values() for name in roster) <= 4
 
 
 def test_a_lease_is_renewed_by_a_rising_beat_only() -> None:

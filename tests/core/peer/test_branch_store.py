@@ -9,10 +9,11 @@ from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg
 from adloco_p2p.core.model.types import ROUNDS_OPEN, InstanceId
 from adloco_p2p.core.peer.branch_store import CLAIMS_BEFORE_PROOF, NUM_PROVERS, BranchStore
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
+from adloco_p2p.sim.device import hashed
+from adloco_p2p.sim.identities import RUN
 from tests.core.core_values import peer
-from tests.core.peer.test_peer import PEER0, rules
+from tests.core.peer.story import PEER0, rules
 from tests.core.peer.test_peer_churn import CAPACITY, _entry
-from tests.core.world import RUN, hashed
 
 NAMES = tuple(peer(index) for index in range(NUM_PROVERS + 3))
 

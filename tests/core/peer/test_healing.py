@@ -12,7 +12,7 @@ import pytest
 
 from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, Rules
 from adloco_p2p.core.model.telemetry import Log
-from adloco_p2p.core.model.types import FIRST_BRANCH_ID, Digest, Fork, InstanceId, Merge, PeerId
+from adloco_p2p.core.model.types import FIRST_BRANCH_ID, Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict
 from adloco_p2p.sim.device import HashDevice, hashed
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of, short
@@ -67,11 +67,12 @@ def test_what_the_losing_side_trained_is_merged_in_weighted_by_samples() -> None
     world, device = cut_in_two()
     world.run()
     ((merge, number),) = [(merge, plan.round) for plan in plans(world) for merge in plan.merges]
-    found = re.findall(r"in rounds (\d+)-(\d+) \(([\d,]+) samples against ([\d,]+)\): weight (\S+)", merge.reason)
+    found = re.findall(r"in rounds (\d+)-(\d+) \(([\d,]+) samples against ([\d,]+)\): weight ([0-9.]+)", merge.reason)
     (first, last, lost, won), weight = (int(digits.replace(",", "")) for digits in found[0][:4]), found[0][4]
     assert f"merged what p003, p004 trained apart of instance 0 in rounds {first}-{last} " in short(merge.reason)
     assert lost == samples(world, LOSERS, first, last) > 200
-    assert won == samples(world, WINNERS, first, number - 1) + samples(world, LOSERS, last + 1, number - 1)
+    measured = number - 2  # the plan that ordered the measurement weighed it
+    assert won == samples(world, WINNERS, first, measured - 1) + samples(world, LOSERS, last + 1, measured - 1)
     exact = lost / (lost + won)
     assert merge.weights == pytest.approx((1.0 - min(exact, 0.25), min(exact, 0.25)))
     assert weight == f"{min(exact, 0.25):.2f}"
@@ -80,6 +81,20 @@ def test_what_the_losing_side_trained_is_merged_in_weighted_by_samples() -> None
     (apart,) = [report for report in world.machines[LOSERS[0]].reported if report.round == last]
     assert went_in[1] == apart.instances[0].state_digest
     assert came_out == hashed("merge", list(zip(went_in, merge.weights, strict=True)))
+
+
+def test_what_makes_the_model_worse_is_not_merged() -> None:
+    class Worse(HashDevice):
+        def probe(self, merge: Merge) -> ProbeVerdict:
+            verdict = super().probe(merge)
+            return replace(verdict, merged_loss=verdict.source_losses[0] + 0.1)
+
+    world, _ = cut_in_two()
+    world = World(1, peers=5, rounds=24, faults=CUT, rules=world.rules, parts=Parts(device=Worse))
+    world.network.place({name: int(name in LOSERS) for name in world.machines})
+    world.run()
+    assert not branch_merges(world)
+    assert any("dropped what" in reason and "without it" in reason for reason in reasons(world))
 
 
 @pytest.mark.parametrize("num_victims", [1, 2])

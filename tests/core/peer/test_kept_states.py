@@ -6,9 +6,9 @@ from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, InstanceRe
 from adloco_p2p.core.peer.reporting import Reporting
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
-from tests.core.peer.test_peer import PEER0, PEER1, rules
+from adloco_p2p.sim.identities import RUN
+from tests.core.peer.story import PEER0, PEER1, rules
 from tests.core.peer.test_peer_churn import CAPACITY
-from tests.core.world import RUN
 
 KEEPER = PeerId("peer2")
 INSTANCE = InstanceId(0)

@@ -24,7 +24,7 @@ from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from tests.core.core_values import RUN, peer
-from tests.core.peer.test_peer import rules
+from tests.core.peer.story import rules
 
 ABLE = Capacity(samples_per_second=1.0, micro_batch_limit=4, max_instances=1, scores_tasks=True)
 ALL = tuple(peer(index) for index in range(6))

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -36,11 +37,16 @@ DEPARTURE = RosterChange(departed=(peer(2),))
 
 
 def hosts(plan: RoundPlan) -> set[PeerId]:
-    return {share.peer for item in plan.instances for share in item.hosts}
+    """Those whose turn it is."""
+    return {entry.peer for entry in plan.roster if not entry.is_waiting}
 
 
 def bench(plan: RoundPlan) -> set[PeerId]:
     return {*roster_of(plan)} - hosts(plan)
+
+
+def holders(plan: RoundPlan) -> set[PeerId]:
+    return {share.peer for item in plan.instances for share in item.hosts}
 
 
 def numbered(indices: Iterable[int]) -> set[PeerId]:
@@ -50,7 +56,7 @@ def numbered(indices: Iterable[int]) -> set[PeerId]:
 def turns(num_peers: int, *, places: int, turn_rounds: int, until: int) -> list[set[PeerId]]:
     """The hosts of round 10 and of those that follow, by the rule alone. Of peers with equal claims the first comes first."""
     roster = [
-        RosterEntry(peer=peer(index), joined_round=index, capacity=capacity(), last_report=9, turn_from=9)
+        RosterEntry(peer=peer(index), joined_round=index, capacity=capacity(), last_report=9, turn_from=9, is_waiting=True)
         for index in range(num_peers)
     ]
     work = WorkRules(max_hosts=32, turn_rounds=turn_rounds)
@@ -61,12 +67,8 @@ def turns(num_peers: int, *, places: int, turn_rounds: int, until: int) -> list[
         draft = InstanceDraft(plan=plan, holders=before, ready=before)
         taken = take_turns([draft], roster, run=RUN, round=round, work=work)
         roster = [replace(entry, last_report=round - 1) for entry in taken.roster]
-        hosting.append({*roster_names(roster)} - taken.benched)
+        hosting.append({entry.peer for entry in roster if not entry.is_waiting})
     return hosting
-
-
-def roster_names(roster: Iterable[RosterEntry]) -> list[PeerId]:
-    return [entry.peer for entry in roster]
 
 
 def test_five_peers_take_turns_at_a_batch_of_three_samples() -> None:
@@ -85,11 +87,30 @@ def test_a_quarter_of_the_hosts_makes_room_per_plan() -> None:
     assert turns(12, places=8, turn_rounds=3, until=6) == [numbered(there) for there in by_hand]
 
 
-def test_a_host_from_the_bench_receives_first_and_works_in_the_next_round() -> None:
-    plans = run(rules_of(3), num_peers=5, until=4)
+def trains(plan: RoundPlan, name: PeerId) -> bool:
+    return any(share.peer == name and share.samples > 0 for item in plan.instances for share in item.hosts)
+
+
+def test_those_on_the_bench_hold_the_state_and_work_as_soon_as_it_is_their_turn() -> None:
+    plans = run(rules_of(3), num_peers=5, until=6)
+    assert all(holders(plan) == {*roster_of(plan)} for plan in plans)
+    assert all(trains(plan, name) == (name in hosts(plan)) for plan in plans for name in roster_of(plan))
+
+
+def test_beyond_the_cap_they_hold_nothing_and_receive_first() -> None:
+    plans = run(rules_of(9, max_hosts=3), num_peers=5, until=4)
+    assert all(holders(plan) == hosts(plan) for plan in plans)
     (new,) = hosts(plans[3]) - hosts(plans[2])
-    works = [{share.peer: share.samples > 0 for share in plan.instances[0].hosts}[new] for plan in plans[3:5]]
-    assert works == [False, True]
+    assert [trains(plan, new) for plan in plans[3:5]] == [False, True]
+
+
+def test_those_that_waited_longest_hold_the_state_before_their_turn() -> None:
+    """Two of nine work, and four host: the next two in the row hold the state already."""
+    plans = run(rules_of(2, max_hosts=4, turn_rounds=3), num_peers=9, until=20)
+    for before, plan in pairwise(plans[1:]):
+        assert len(holders(plan)) == 4
+        for new in hosts(plan) - hosts(before):
+            assert new in holders(before) and trains(plan, new)
 
 
 def test_an_instance_has_no_more_hosts_than_the_run_allows() -> None:
@@ -105,7 +126,7 @@ def test_where_all_can_work_nobody_waits() -> None:
 
 def test_after_the_last_round_everybody_gets_the_model() -> None:
     plans = run(rules_of(3, rounds=4), num_peers=6)
-    assert bench(plans[3]) and not bench(plans[4])
+    assert bench(plans[3]) and holders(plans[4]) == {*roster_of(plans[4])}
 
 
 def test_a_departure_is_replaced_by_the_longest_wait_in_the_next_plan() -> None:
@@ -213,5 +234,7 @@ def test_places_of_several_instances_add_up(kind: str) -> None:
     base = rules_of(3, turn_rounds=4, rounds=20)
     rules = replace(base, instances=InstanceRules(count=2, start=kind, fork_round=4))  # type: ignore[arg-type]
     for plan in run(rules, num_peers=9)[:-1]:
-        assert [len(item.hosts) for item in plan.instances] == [3] * len(plan.instances)
         assert len(hosts(plan)) == 3 * len(plan.instances)
+        assert holders(plan) == {*roster_of(plan)}
+        for item in plan.instances:
+            assert 1 <= sum(share.samples > 0 for share in item.hosts) <= 3

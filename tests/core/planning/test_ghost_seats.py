@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
+
 from adloco_p2p.core.model.rules import InstanceRules, MergeRules
-from adloco_p2p.core.model.types import Capacity, Report, RosterChange, RosterEntry, RoundPlan
+from adloco_p2p.core.model.types import Capacity, InstanceId, Report, RosterChange, RosterEntry, RoundPlan
 from adloco_p2p.core.planning.placement import outvoted
 from tests.core.core_values import capacity, peer
+from tests.core.plan_check import check_plan
 from tests.core.planning.test_round_plan import ONE, THREE, honest_reports, run
 
 NUM_FOUNDERS, NUM_GHOSTS = 3, 5
@@ -61,3 +64,34 @@ def test_one_host_that_reports_trains_alone_and_all_do_where_none_reports() -> N
     assert outvoted(everybody, roster, 4) == everybody, "no report of theirs could be there yet"
     assert outvoted(everybody, roster, 5) == [peer(0)]
     assert outvoted(everybody[1:], roster, 5) == everybody[1:]
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_at_the_end_the_instance_that_hosts_report_stays_and_not_the_one_of_silent_seats(guard: bool) -> None:
+    """Nobody has the state of the other one: as the last model it would be none, and no peer would come to the end."""
+
+    def say(done: RoundPlan) -> list[Report]:
+        return honest_reports(done) if done.round < 3 else silent_ghosts(done)
+
+    rules = replace(TWO, merge=MergeRules(policy="none", guard=guard))
+    plans = run(rules, num_peers=NUM_FOUNDERS, say=say, joins=SEATED, max_instances=1)
+    of_ghosts, (last,) = ghosts_instance(plans[-2]), plans[-1].instances
+    assert plans[-1].is_last and len(plans[-2].instances) == 2
+    assert last.instance != of_ghosts
+    (merge,) = plans[-1].merges
+    assert dict(zip(merge.sources, merge.weights, strict=True)) == {last.instance: 1.0, of_ghosts: 0.0}
+    assert check_plan(plans[-1], rules) == []
+
+
+def test_a_merge_in_the_middle_of_a_run_leaves_out_what_nobody_reports() -> None:
+    def say(done: RoundPlan) -> list[Report]:
+        return honest_reports(done) if done.round < 3 else silent_ghosts(done)
+
+    rules = replace(TWO, merge=MergeRules(guard=False, period_rounds=1, first_round=6))
+    plans = run(rules, num_peers=NUM_FOUNDERS, until=9, say=say, joins=SEATED, max_instances=1)
+    assert not any(plan.merges for plan in plans) and len(plans[-1].instances) == 2
+
+
+def ghosts_instance(plan: RoundPlan) -> InstanceId:
+    (found,) = (item.instance for item in plan.instances if {share.peer for share in item.hosts} <= GHOSTS)
+    return found

@@ -17,6 +17,7 @@ from adloco_p2p.core.model.types import (
     Capacity,
     Digest,
     Fork,
+    HostShare,
     InstanceId,
     Merge,
     PeerId,
@@ -256,14 +257,36 @@ def test_switch_mode_is_decided_by_what_the_host_holds(policy: str, limit: int, 
 # --- peers come and go -----------------------------------------------------------------------------------------------
 
 
-def test_a_newcomer_first_only_receives_and_then_counts() -> None:
+def newcomer(plan: RoundPlan, number: int = 9) -> HostShare:
+    (share,) = (share for share in plan.instances[0].hosts if share.peer == peer(number))
+    return share
+
+
+def test_a_newcomer_trains_from_its_first_plan_on_with_half_a_share() -> None:
     change = RosterChange(joined=((peer(9), capacity()),))
     plans = run(ONE, until=4, joins={2: change})
-    (share,) = (share for share in plans[2].instances[0].hosts if share.peer == peer(9))
-    assert share.samples == 0
-    (share,) = (share for share in plans[3].instances[0].hosts if share.peer == peer(9))
-    assert share.samples > 0
+    others = [share.samples for share in plans[2].instances[0].hosts if share.peer != peer(9)]
+    assert 0 < newcomer(plans[2]).samples < min(others) and newcomer(plans[2]).works_from == 2
     assert plans[2].roster[-1].joined_round == 2
+    assert newcomer(plans[3]).samples > 0 and check_plan(plans[2], ONE) == []
+
+
+def test_newcomers_that_are_as_many_as_the_others_first_only_receive() -> None:
+    """Of a step that counts with the votes of more than half, none may depend on states that may come too late."""
+    founders = len(run(ONE, until=1)[1].roster)
+    change = RosterChange(joined=tuple((peer(9 + number), capacity()) for number in range(founders)))
+    plans = run(ONE, until=4, joins={2: change})
+    working = [newcomer(plans[2], 9 + number).samples > 0 for number in range(founders)]
+    assert working == [True] * (founders - 1) + [False]
+    assert check_plan(plans[2], ONE) == []
+
+
+def test_a_newcomer_only_receives_a_round_that_begins_with_copies() -> None:
+    rules = replace(THREE, instances=InstanceRules(count=3, start="fork", fork_round=3))
+    plans = run(rules, until=4, joins={3: RosterChange(joined=((peer(9), capacity()),))})
+    shares = [share for item in plans[3].instances for share in item.hosts]
+    assert plans[3].forks
+    assert {share.samples for share in shares if share.peer == peer(9)} <= {0}
 
 
 def test_who_departs_or_leaves_gets_nothing() -> None:

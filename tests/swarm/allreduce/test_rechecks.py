@@ -180,7 +180,7 @@ def test_a_part_of_a_reducer_that_complaints_name_is_made_again_by_every_other_m
     wrong_sum, looked = Settled.wrong_sum, set[tuple[int, int]]()
 
     def noting(self: Settled, part: Part, *arguments: object) -> WrongSum | None:
-        looked.add((self.me, self.reducer_of[part.index]))
+        looked.add((self.me, self.spec.reducer_of[part.index]))
         return wrong_sum(self, part, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Settled, "wrong_sum", noting)

@@ -1,0 +1,46 @@
+"""Whether what a run downloads from the hub has room here: asked before the download, and logged."""
+
+import logging
+import shutil
+from pathlib import Path
+
+from adloco_p2p.errors import ConfigError
+
+MOST_OF_DISK = 0.9
+"""Part of the free disk that one download may take."""
+MOST_OF_MEMORY = 0.9
+"""Part of the machine's memory that the weights of a model may have."""
+
+_LOG = logging.getLogger(__name__)
+
+
+def check_download(
+    setting: str, name: str, num_bytes: int, directory: Path, *, code: str, memory_bytes: int | None = None
+) -> None:
+    """Log the size and the room for it. `directory`: where it will lie, what lies there may be part of it already.
+    `memory_bytes`: of the machine, where all of it must fit there. Raises ConfigError where it does not fit."""
+    if num_bytes <= 0:
+        return
+    place = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    _LOG.warning("hub.download %s=%s size=%s free=%s directory=%s", setting, name, _size(num_bytes), _size(free), place)
+    if num_bytes > MOST_OF_DISK * free and num_bytes > MOST_OF_DISK * (free + _held(directory)):
+        raise ConfigError(
+            f"{setting}: {name!r} is {_size(num_bytes)} to be downloaded; {_size(free)} are free in {place}, of which at most"
+            f" {MOST_OF_DISK:.0%} are used; free some of it",
+            code=code,
+        )
+    if memory_bytes is not None and num_bytes > MOST_OF_MEMORY * memory_bytes:
+        raise ConfigError(
+            f"{setting}: the weights of {name!r} have {_size(num_bytes)}; this machine has {_size(memory_bytes)} of memory, of"
+            f" which they may take at most {MOST_OF_MEMORY:.0%}",
+            code=code,
+        )
+
+
+def _held(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) if directory.is_dir() else 0
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:,.2f} GiB"

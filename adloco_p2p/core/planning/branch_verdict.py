@@ -1,0 +1,53 @@
+"""What hosts found of a possible merge with states of lost histories. Pure.
+
+A branch state may be anything: only its claimants saw how it was trained. So the merged point must be no worse than the target
+as it is, where a merge of two instances of one history is measured against the worse of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from adloco_p2p.core.model.electorate import is_majority
+from adloco_p2p.core.model.rules import MergeRules
+from adloco_p2p.core.model.types import FIRST_BRANCH_ID, InstanceId, Merge, PeerId, Report, RoundPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchVerdict:
+    """Of more than half of the hosts of the target that reported."""
+
+    merge: Merge
+    """As it was measured."""
+    is_accepted: bool
+    numbers: str
+    worst: InstanceId
+    """The branch state with the highest loss."""
+
+
+def is_of_branches(merge: Merge | None) -> bool:
+    """Whether the merge, or the probe, takes in states of lost histories."""
+    return merge is not None and any(source >= FIRST_BRANCH_ID for source in merge.sources)
+
+
+def verdict_on_branches(previous: RoundPlan, received: Mapping[PeerId, Report], rules: MergeRules) -> BranchVerdict | None:
+    """By medians over the verdicts, one per peer, on the merge that the plan before `previous` had measured. None where there
+    is no such merge, or too few hosts measured it: it is measured again."""
+    probe = previous.pending
+    if probe is None or not is_of_branches(probe):
+        return None
+    hosts = {share.peer for item in previous.instances if item.instance == probe.target for share in item.hosts}
+    reporting = [report for peer, report in received.items() if peer in hosts]
+    wanted = probe.sources, probe.target, len(probe.sources)
+    verdicts = [report.verdict for report in reporting if report.verdict is not None]
+    valid = [said for said in verdicts if (said.sources, said.target, len(said.source_losses)) == wanted]
+    if not is_majority(len(valid), len(reporting)):
+        return None
+    losses = {source: median(said.source_losses[place] for said in valid) for place, source in enumerate(probe.sources)}
+    merged, target = median(said.merged_loss for said in valid), losses[probe.target]
+    return BranchVerdict(
+        merge=probe,
+        is_accepted=merged <= target + rules.guard_tolerance,
+        numbers=f"merged {merged:.4f}, without it {target:.4f}, tolerance {rules.guard_tolerance:g}, {len(valid)} verdicts",
+        worst=max((source for source in probe.sources if source >= FIRST_BRANCH_ID), key=lambda key: (losses[key], key)),
+    )

@@ -1,0 +1,51 @@
+"""How the instances that are left at the end of a run become one, and which of them a merge may involve. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from adloco_p2p.core.model.rules import MergeRules
+from adloco_p2p.core.model.types import InstanceId, InstancePlan, Merge
+from adloco_p2p.core.planning.claims import Claims
+from adloco_p2p.core.planning.merge_policy import final_merge, keep_only
+
+
+def reported_on(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, Claims]) -> list[InstancePlan]:
+    """The instances of which a host reported the state; all where there is no such report. What only seats hold that never
+    report is in no merge: nobody may have it, and as the target of a merge it would take the others with it."""
+    return [plan for plan in plans if claims.get(plan.instance)] or list(plans)
+
+
+def is_probed_for_the_end(round: int, num_instances: int, end: int, rules: MergeRules) -> bool:
+    """The verdict on the last merge comes two plans after its probe."""
+    return rules.guard and num_instances > 1 and round == end - 2
+
+
+def last_merge(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, Claims], rules: MergeRules) -> Merge:
+    """All instances, at least two, into one of those that were reported on."""
+    held = reported_on(plans, claims)
+    if len(held) == 1:
+        kept = held[0].instance
+        reason = f"end of the run: nobody reported another instance than {kept}"
+        return keep_only(kept, [plan.instance for plan in plans], reason=reason)
+    merge = _without_verdict(held, claims) if rules.guard else final_merge(held, rules=rules)
+    weights = dict.fromkeys((plan.instance for plan in plans), 0.0) | dict(zip(merge.sources, merge.weights, strict=True))
+    sources = tuple(sorted(weights))
+    return replace(merge, sources=sources, weights=tuple(weights[source] for source in sources))
+
+
+def _without_verdict(plans: Sequence[InstancePlan], claims: Mapping[InstanceId, Claims]) -> Merge:
+    """The end of a guarded run whose last probe no host measured: never an average that was not measured."""
+    instances = [plan.instance for plan in plans]
+    reports = {instance: list(claims.get(instance, {}).values()) for instance in instances}
+    heldout = {i: [c.heldout_loss for c in reports[i] if c.heldout_loss is not None] for i in instances}
+    training = {i: [c.loss for c in reports[i] if c.loss is not None] for i in instances}
+    for name, losses in (("held-out", heldout), ("training", training)):
+        if all(losses.values()):
+            medians = {instance: median(losses[instance]) for instance in instances}
+            best = min(instances, key=lambda i: (medians[i], i))
+            why = f"instance {best} stays, its {name} loss {medians[best]:.4f} is lowest"
+            return keep_only(best, instances, reason=f"end of the run without a verdict: {why}")
+    best = max(plans, key=lambda plan: (plan.requested_batch, plan.instance)).instance
+    why = f"instance {best} stays, its request is largest"
+    return keep_only(best, instances, reason=f"end of the run without a verdict or losses: {why}")

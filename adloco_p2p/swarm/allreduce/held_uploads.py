@@ -1,0 +1,51 @@
+"""What reducers got in attempts that failed: the next attempt at the same average need not send it again.
+
+Nothing here is trusted. A contributor commits itself anew in every attempt, and a reducer counts as held only what hashes to
+that commitment (`uploads.py`); so a liar can neither bring in another contribution by an old one nor be given that of another
+peer.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from adloco_p2p.core.model.types import InstanceId, PeerId
+from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
+
+
+class UploadKey(NamedTuple):
+    """One contributor's encoded values of one part, by their places in the vector."""
+
+    contributor: PeerId
+    first: int
+    size: int
+
+
+Kept = dict[UploadKey, np.ndarray]
+"""uint8, at least as long as the part is when encoded."""
+
+
+def upload_key(contributor: PeerId, part: Part) -> UploadKey:
+    return UploadKey(contributor, part.first, part.size)
+
+
+class HeldUploads:
+    """Of one peer. At most what its failed attempts of one round held."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, InstanceId], Kept] = {}
+        """By round and instance."""
+
+    def begin(self, spec: AllReduceSpec) -> Kept:
+        """What earlier attempts at this average left, which is the new attempt's now. What other rounds left is dropped."""
+        found = self._kept.pop((spec.round, spec.instance), {})
+        self._kept = {average: kept for average, kept in self._kept.items() if average[0] == spec.round}
+        return found if spec.is_retry else {}
+
+    def keep(self, spec: AllReduceSpec, kept: Kept) -> None:
+        """The attempt has failed, and leaves these."""
+        self._kept[spec.round, spec.instance] = kept
+
+    def drop(self, round: int, instance: InstanceId) -> None:
+        """There is no further attempt at this average."""
+        self._kept.pop((round, instance), None)

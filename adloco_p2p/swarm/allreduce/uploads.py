@@ -1,0 +1,141 @@
+"""What the contributors of one attempt send to one reducer, stream by stream, and what it holds of earlier attempts.
+
+In a retry a contributor sends nothing before it knows what is held:
+
+    member --HELLO, COMMITMENT--> reducer --HELLO_REPLY, HELD--> member --DATA (the other parts)--> reducer
+
+HELD has a bit for each part of the reducer's shard. A part is held where its bytes, which came in an earlier attempt, hash to
+what the contributor commits itself to in this one.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Callable, Collection
+from concurrent.futures import Executor
+from functools import partial
+
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
+from adloco_p2p.swarm.allreduce.held_uploads import Kept, upload_key
+from adloco_p2p.swarm.allreduce.own_contribution import sent_root
+from adloco_p2p.swarm.allreduce.part_sink import PartSink
+from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
+
+
+def num_held_bytes(num_parts: int) -> int:
+    return (num_parts + 7) // 8
+
+
+def encode_held(places: Collection[int], num_parts: int) -> bytes:
+    """A bit for each part of a shard: whether it is held."""
+    bits = bytearray(num_held_bytes(num_parts))
+    for place in places:
+        bits[place // 8] |= 1 << place % 8
+    return bytes(bits)
+
+
+def decode_held(payload: bytes, num_parts: int) -> frozenset[int]:
+    """Places in the shard. Raises RemoteProtocolError."""
+    if len(payload) != num_held_bytes(num_parts):
+        raise RemoteProtocolError(f"{len(payload)} bytes say which of {num_parts} parts are held")
+    return frozenset(place for place in range(num_parts) if payload[place // 8] >> place % 8 & 1)
+
+
+class Uploads:
+    """For one attempt of one reducer."""
+
+    def __init__(self, spec: AllReduceSpec, me: int, reduction: ShardReduction, kept: Kept) -> None:
+        """`kept`: what earlier attempts left."""
+        self._spec, self._me = spec, me
+        self._reduction = reduction
+        self._kept = kept
+        self._contributors = frozenset(spec.contributors) - {me}
+        self._held: dict[int, frozenset[int]] = {}
+        """By contributor: places of the parts that it need not send; in a retry once it has committed itself."""
+        self._is_told = {member: asyncio.Event() for member in self._contributors}
+        self._sinks: dict[tuple[int, int], PartSink] = {}
+        """By member and lane: streams that were opened to this reducer."""
+        self._turns: dict[tuple[int, int], list[int]] = {}
+        """And the places on the lane of what comes on them."""
+        if not spec.is_retry:
+            for member in self._contributors:
+                self._tell(member, frozenset())
+
+    @property
+    def num_streams(self) -> int:
+        return len(self._sinks)
+
+    def has_stream(self, member: int, lane: int) -> bool:
+        return (member, lane) in self._sinks
+
+    def open(self, member: int, lane: int, on_part: Callable[[Part], None]) -> PartSink:
+        """For a stream that a member opened. One that contributes nothing only receives on it."""
+        sink = self._sinks[member, lane] = PartSink(
+            self._spec.members[member],
+            () if member not in self._contributors else None,
+            room=partial(self._reduction.room, member),
+            on_part=on_part,
+            permitted=partial(self._permitted, member, lane),
+        )
+        self._expect(member, lane)
+        return sink
+
+    def _permitted(self, member: int, lane: int) -> int:
+        """Parts of the stream that may have been begun by now."""
+        return bisect_left(self._turns[member, lane], self._reduction.num_reduced[lane] + self._spec.window)
+
+    def _expect(self, member: int, lane: int) -> None:
+        held, sink = self._held.get(member), self._sinks.get((member, lane))
+        if held is None or sink is None:
+            return
+        parts = self._spec.lanes(self._me)[lane]
+        turns = [turn for turn, part in enumerate(parts) if self._spec.place_of[part.index] not in held]
+        self._turns[member, lane] = turns
+        sink.expect(tuple(parts[turn] for turn in turns))
+
+    async def first_parts(self, member: int, lane: int) -> list[Part]:
+        """Those that the contributor sends on the stream without waiting for others, once it knows what is held."""
+        await self._is_told[member].wait()
+        parts = self._spec.lanes(self._me)[lane]
+        return [parts[turn] for turn in self._turns[member, lane] if turn < self._spec.window]
+
+    async def take_over(self, member: int, leaf: Callable[[int, Part], bytes], executor: Executor) -> tuple[bytes, list[Part]]:
+        """Take what is held of a contributor that has committed itself: `leaf` is the root that each part must have. Returns
+        HELD, and the parts of which nothing is missing any more."""
+        peer, parts = self._spec.members[member], self._spec.shards[self._me]
+
+        def is_held(part: Part) -> bool:
+            room = self._kept.get(upload_key(peer, part))
+            try:
+                return room is not None and sent_root(self._spec, part, room.data[: part.num_sent_bytes]) == leaf(member, part)
+            except RemoteProtocolError:
+                return False  # what came in the failed attempt was never checked
+
+        def find() -> list[Part]:
+            return [part for part in parts if is_held(part)]
+
+        held = await asyncio.get_running_loop().run_in_executor(executor, find)
+        whole = [part for part in held if self._reduction.adopt(member, part, self._kept.pop(upload_key(peer, part)))]
+        places = frozenset(self._spec.place_of[part.index] for part in held)
+        self._tell(member, places)
+        return encode_held(places, len(parts)), whole
+
+    def _tell(self, member: int, held: frozenset[int]) -> None:
+        self._held[member] = held
+        self._is_told[member].set()
+        for lane in range(len(self._spec.lanes(self._me))):
+            self._expect(member, lane)
+
+    def kept(self) -> Kept:
+        """Everything that is here, for the next attempt."""
+        members = self._spec.members
+        arrived = {upload_key(members[member], part): room for member, part, room in self._reduction.arrived()}
+        return {**self._kept, **arrived}
+
+    def release(self) -> None:
+        """Drop what was not taken."""
+        self._kept = {}
+
+    def close(self) -> None:
+        """No stream brings anything any more."""
+        self._sinks.clear()

@@ -1,0 +1,188 @@
+"""What agreeing costs each of many peers: whole peers in the simulated world, rounds of a minute, averages not counted.
+
+    python -m benchmarks.crowd --peers 100 [--rounds 4] [--hosts 32] [--round-seconds 60] [--loss 0] [--churn 0] [--out FILE]
+
+One instance, whose batch feeds `--hosts`; the other peers wait on the bench. Counted are the canonical bytes of every message
+of the agreement and the membership, from the second plan to the last, by kind, per peer and second of virtual time. Names,
+signatures and payload limits are those of real peers; a message takes 20 to 100 ms. Memory is that of this process: all peers
+together, but the values of plans and reports, which they share.
+"""
+
+import argparse
+import json
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.sim.checkers import Violation
+from adloco_p2p.sim.faults import Faults
+from adloco_p2p.sim.world import World
+
+TARGET_BYTES_PER_SECOND = 10_000
+"""Each way and peer, at a thousand peers."""
+SIZES_KEPT = 64
+"""Messages whose size is remembered: one that is passed on is the same value."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes of what was sent, from `since` on."""
+
+    since: float = 0.0
+    sent: Counter[PeerId] = field(default_factory=Counter)
+    received: Counter[PeerId] = field(default_factory=Counter)
+    bytes_by_kind: Counter[str] = field(default_factory=Counter)
+    messages_by_kind: Counter[str] = field(default_factory=Counter)
+    _sizes: dict[int, tuple[object, int]] = field(default_factory=dict)
+
+    def begin(self, now: float) -> None:
+        """Count from now on."""
+        self.since = now
+        for counter in (self.sent, self.received, self.bytes_by_kind, self.messages_by_kind):
+            counter.clear()
+
+    def note(self, sender: PeerId, receivers: Sequence[PeerId], message: object) -> None:
+        size, kind, count = self._size(message), type(message).__name__, len(receivers)
+        self.bytes_by_kind[kind] += size * count
+        self.messages_by_kind[kind] += count
+        self.sent[sender] += size * count
+        for receiver in receivers:
+            self.received[receiver] += size
+
+    def _size(self, message: object) -> int:
+        known = self._sizes.get(id(message))
+        if known is not None and known[0] is message:
+            return known[1]
+        while len(self._sizes) >= SIZES_KEPT:
+            del self._sizes[next(iter(self._sizes))]
+        size = canonical.size(message)
+        self._sizes[id(message)] = (message, size)
+        return size
+
+
+def watch(world: World, traffic: Traffic) -> None:
+    """Count what the machines of the world send, and begin once its second plan is decided."""
+    send: Callable[..., None] = world.network.send
+    decided = world._around.on_decided
+
+    def counting(sender: PeerId, receivers: Sequence[PeerId], message: object, *, is_counted: bool = True) -> None:
+        if receivers and is_counted:
+            traffic.note(sender, receivers, message)
+        send(sender, receivers, message, is_counted=is_counted)
+
+    def on_decided(peer: PeerId, plan: object) -> None:
+        decided(peer, plan)  # type: ignore[arg-type]
+        if not traffic.since and 2 in world.decided:
+            traffic.begin(world.time)
+
+    world.network.send = counting  # type: ignore[method-assign]
+    world._around.on_decided = on_decided
+
+
+def play(arguments: argparse.Namespace) -> tuple[World, Traffic, str]:
+    """The world at the end, its traffic, and which promise was broken, if any."""
+    peers, rounds = arguments.peers, arguments.rounds
+    rules = Rules(
+        work=WorkRules(rounds=rounds, inner_steps=4, max_hosts=arguments.hosts, turn_rounds=4),
+        instances=InstanceRules(count=1, start="same"),
+        batch=BatchRules(test="constant", initial_batch=arguments.hosts, max_batch=arguments.hosts),
+        admission=AdmissionRules(kind="open"),
+    )
+    is_faulty = arguments.loss or arguments.churn
+    faults = Faults(
+        loss=arguments.loss,
+        churn=arguments.churn,
+        faults_end_at=rounds * arguments.round_seconds if is_faulty else 0.0,
+    )
+    world = World(arguments.seed, peers=peers, rounds=rounds, faults=faults, round_seconds=arguments.round_seconds, rules=rules)
+    traffic = Traffic()
+    watch(world, traffic)
+    end = rounds * arguments.round_seconds * 2 + 60.0
+    try:
+        while world.queue and world.queue.now < end and rounds not in world.decided:
+            world.queue.step()
+            world.checkers.at(world.queue.now)
+    except Violation as violation:
+        return world, traffic, str(violation)
+    return world, traffic, "" if rounds in world.decided else "the run did not come to its end"
+
+
+def report(world: World, traffic: Traffic, arguments: argparse.Namespace, started: float, problem: str) -> dict[str, object]:
+    seconds = max(1e-9, world.time - traffic.since)
+    peers = len(world.machines)
+    rate = {kind: total / peers / seconds for kind, total in traffic.bytes_by_kind.most_common()}
+    plans = sorted(world.decided)
+    waits = []
+    for number in plans:
+        before = [at for at in world.reported.get(number - 2, ()) if at <= world.decided[number][0]]
+        if before:
+            waits.append(max(world.decided[number]) - max(before))
+    return {
+        "peers": peers,
+        "hosts": arguments.hosts,
+        "problem": problem,
+        "plans": len(plans),
+        "plans_per_minute": 60 * len([n for n in plans if n > 2]) / seconds,
+        "seconds_from_the_last_report_to_all": median(waits) if waits else None,
+        "sent_per_second": sum(rate.values()),
+        "most_sent_per_second": max(traffic.sent.values(), default=0) / seconds,
+        "most_received_per_second": max(traffic.received.values(), default=0) / seconds,
+        "bytes_per_second_by_kind": rate,
+        "messages_per_second_by_kind": {
+            kind: total / peers / seconds for kind, total in traffic.messages_by_kind.most_common()
+        },
+        "resident_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "processor_seconds": time.process_time() - started,
+    }
+
+
+def say(found: dict[str, object]) -> None:
+    sent = found["sent_per_second"]
+    assert isinstance(sent, float)
+    print(f"{found['peers']} peers, {found['hosts']} hosts: {found['plans']} plans, {found['plans_per_minute']:.2f} a minute")
+    print(f"all have a plan {found['seconds_from_the_last_report_to_all']} s after the last report that it could use (median)")
+    print(f"{'kind':16}{'B/s and peer':>14}{'messages/s':>12}")
+    messages = found["messages_per_second_by_kind"]
+    by_kind = found["bytes_per_second_by_kind"]
+    assert isinstance(by_kind, dict) and isinstance(messages, dict)
+    for kind, rate in by_kind.items():
+        print(f"{kind:16}{rate:14.0f}{messages[kind]:12.2f}")
+    verdict = "reached" if sent <= TARGET_BYTES_PER_SECOND else "missed"
+    print(f"{'all':16}{sent:14.0f}   the target at 1,000 peers, {TARGET_BYTES_PER_SECOND:,}, is {verdict} at this size")
+    most = f"{found['most_sent_per_second']:.0f} B/s, receives {found['most_received_per_second']:.0f} B/s"
+    print(f"the peer that sends most sends {most} at most")
+    print(f"{found['resident_mib']:.0f} MiB and {found['processor_seconds']:.0f} s of processor time for the whole world")
+    if found["problem"]:
+        print(f"FAILED: {found['problem']}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--hosts", type=int, default=32)
+    parser.add_argument("--round-seconds", type=float, default=60.0)
+    parser.add_argument("--loss", type=float, default=0.0, help="part of the messages that never arrive")
+    parser.add_argument("--churn", type=float, default=0.0, help="joiners, and as many leavers, per peer and minute")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="a file for the figures as JSON")
+    arguments = parser.parse_args()
+    started = time.process_time()
+    world, traffic, problem = play(arguments)
+    found = report(world, traffic, arguments, started, problem)
+    say(found)
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+    return 1 if problem else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""What an average costs in which hosts die: bytes and seconds beside an undisturbed one, over emulated links.
+
+    python -m benchmarks.wan.deaths --out DIRECTORY [--peers 8] [--millions 12] [--mbit 25] [--victims 1]
+                                    [--done 0.25 0.5 0.75] [--rules robust mean] [--ways held afresh]
+
+Every peer is a process in a namespace of its own. When a share `done` of an undisturbed average's bytes has been sent, the
+victims get a kill -9; the others fail, wait `GRACE_SECONDS` as a node does, and average again without them. `held` is what the
+node does: a retry that sends what its reducers do not hold. `afresh` sends everything again. Each case has a laboratory of its
+own with the same seed. `bytes` are IP bytes that all hosts sent from the start to the survivors' result, over those of the
+undisturbed average; `seconds` the slowest survivor's, over the undisturbed ones; `noticed`: from the kill to the last
+survivor's failure. Under load seconds measure the machine; bytes do not.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from adloco_p2p.core.averaging.attempt import GRACE_SECONDS
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.averages import LostShare
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.errors import AveragingError
+from benchmarks.signing import BenchmarkIdentity
+from benchmarks.wan.contenders import PART_BYTES, Director, dial_lower_ranks
+from benchmarks.wan.emulator import LaboratoryUnavailable
+from benchmarks.wan.lab import Laboratory, Link
+
+ROOT = Path(__file__).parents[2]
+LOOK_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One average, in which peers may die."""
+
+    rule: str
+    codec: str
+    size: int
+    victims: tuple[int, ...] = ()
+    done: float = 0.0
+    """Of the bytes of an undisturbed average, when they die."""
+    is_afresh: bool = False
+    """The retry sends everything again."""
+    seconds: float
+    """That the case may take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    sent_bytes: int
+    seconds: float
+    noticed_seconds: float = 0.0
+
+
+# --- a peer ---------------------------------------------------------------------------------------------------------------
+
+
+def act(rank: int, listen: str, case: Case) -> None:
+    """One peer's process."""
+    from hivemind.p2p import P2P
+
+    from adloco_p2p.swarm.allreduce.averager import Averager
+
+    torch.set_num_threads(1)
+    director, identity = Director(), BenchmarkIdentity()
+    with asyncio.Runner() as runner:
+
+        async def start() -> tuple[P2P, Averager]:
+            p2p = await P2P.create(host_maddrs=[f"/ip4/{listen}/tcp/0"], identity_path=identity.path)
+            averager = Averager(p2p, part_bytes=PART_BYTES, codec=case.codec, aggregation=case.rule, **identity.signing)
+            await averager.start()
+            return p2p, averager
+
+        async def average(attempt: int, without: tuple[int, ...]) -> str:
+            members = [number for number in range(len(names)) if number not in without]
+            lost = [LostShare(sum(member < gone for member in members), 1.0) for gone in sorted(without)]
+            is_retry = attempt > 0 and not case.is_afresh
+            averaged = await averager.average(
+                key=canonical.digest(f"attempt {attempt}"),
+                weights=tuple((names[number], 1) for number in members),
+                vector=vector,
+                timeout_seconds=case.seconds,
+                attempt=attempt if is_retry else 0,
+                lost=tuple(lost) if is_retry else (),
+            )
+            return averaged.digest
+
+        p2p, averager = runner.run(start())
+        addresses = director.tell("share", [str(address) for address in runner.run(p2p.get_visible_maddrs())])
+        runner.run(dial_lower_ranks(p2p, addresses, rank))
+        names = [PeerId(name) for name in director.tell("share", p2p.peer_id.to_base58())]
+        common, own = (torch.Generator().manual_seed(seed) for seed in (0, rank + 1))
+        vector = torch.randn(case.size, generator=common) + torch.randn(case.size, generator=own)
+        director.tell("begin")
+        try:
+            digest = runner.run(average(0, ()))
+        except AveragingError as error:
+            print(error, file=sys.stderr)
+            without = director.tell("failed")
+            time.sleep(GRACE_SECONDS)
+            digest = runner.run(average(1, tuple(without)))
+        director.tell("done", digest)
+        runner.run(averager.settled())
+        director.tell("end")
+
+
+# --- the laboratory -------------------------------------------------------------------------------------------------------
+
+
+class Peers:
+    """The processes of one case."""
+
+    def __init__(self, lab: Laboratory, case: Case, logs: Path) -> None:
+        self._deadline = time.monotonic() + case.seconds
+        self._living: dict[int, subprocess.Popen[bytes]] = {}
+        for rank, host in enumerate(lab.hosts):
+            command = [sys.executable, "-m", "benchmarks.wan.deaths", "--peer", str(rank), lab.address(host)]
+            pipe = subprocess.PIPE
+            with (logs / f"{case.rule}-{case.done}-{case.is_afresh}-{host}.txt").open("w") as log:
+                self._living[rank] = lab.popen(
+                    host, [*command, json.dumps(asdict(case))], stdin=pipe, stdout=pipe, stderr=log, cwd=ROOT, bufsize=0
+                )
+
+    def hear(self, kind: str) -> list[Any]:
+        """What all that live tell, which must be of this kind."""
+        told = []
+        for rank, peer in self._living.items():
+            assert peer.stdout is not None
+            ready, _, _ = select.select([peer.stdout], [], [], max(0.0, self._deadline - time.monotonic()))
+            line = peer.stdout.readline() if ready else b""
+            message = json.loads(line) if line else {"kind": "nothing"}
+            if message["kind"] != kind:
+                sys.exit(f"peer {rank} tells {message['kind']} where {kind} is next; see its log")
+            told.append(message["value"])
+        return told
+
+    def answer(self, value: Any) -> None:
+        for peer in self._living.values():
+            assert peer.stdin is not None
+            peer.stdin.write(json.dumps(value).encode() + b"\n")
+
+    def kill(self, rank: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._living.pop(rank).pid, signal.SIGKILL)
+
+
+def measure(case: Case, links: tuple[Link, ...], whole_bytes: int, logs: Path) -> Cost:
+    """`whole_bytes`: of an undisturbed average."""
+
+    def sent_bytes() -> int:
+        return sum(counters.sent_bytes for counters in lab.counters().values())
+
+    with Laboratory(links) as lab:
+        peers = Peers(lab, case, logs)
+        for kind in ("share", "share"):
+            peers.answer(peers.hear(kind))
+        peers.hear("begin")
+        before, begun, noticed_seconds = sent_bytes(), time.monotonic(), 0.0
+        peers.answer(None)
+        if case.victims:
+            while sent_bytes() - before < case.done * whole_bytes:
+                time.sleep(LOOK_SECONDS)
+            killed = time.monotonic()
+            for victim in case.victims:
+                peers.kill(victim)
+            peers.hear("failed")
+            noticed_seconds = time.monotonic() - killed
+            peers.answer(case.victims)
+        digests = peers.hear("done")
+        cost = Cost(sent_bytes=sent_bytes() - before, seconds=time.monotonic() - begun, noticed_seconds=noticed_seconds)
+        assert len(set(digests)) == 1, "the survivors have one average"
+        peers.answer(None)
+        peers.hear("end")
+        return cost
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--peer"]:
+        rank, listen, told = sys.argv[2:]
+        act(int(rank), listen, Case(**json.loads(told)))
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="directory for deaths.json and the logs")
+    parser.add_argument("--peers", type=int, default=8)
+    parser.add_argument("--millions", type=float, default=12.0, help="values of the vector, in millions")
+    parser.add_argument("--codec", default="float16")
+    parser.add_argument("--mbit", type=float, default=25.0, help="of every link, each way")
+    parser.add_argument("--victims", type=int, default=1)
+    parser.add_argument("--done", type=float, nargs="+", default=[0.25, 0.5, 0.75])
+    parser.add_argument("--rules", nargs="+", default=["robust", "mean"])
+    parser.add_argument("--ways", nargs="+", default=["held", "afresh"], choices=["held", "afresh"])
+    parser.add_argument("--case-seconds", type=float, default=300.0)
+    args = parser.parse_args()
+    logs = args.out / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    links = tuple(Link(name=f"h{rank}", up_mbit=args.mbit, down_mbit=args.mbit, delay_ms=12.5) for rank in range(args.peers))
+    base = {"codec": args.codec, "size": round(args.millions * 1e6), "seconds": args.case_seconds}
+    rows = []
+    try:
+        for rule in args.rules:
+            whole = measure(Case(rule=rule, **base), links, 0, logs)
+            print(f"{rule:8} undisturbed: {whole.sent_bytes / 1e6:.1f} MB, {whole.seconds:.1f} s", flush=True)
+            rows.append({"rule": rule, **asdict(whole)})
+            for done in args.done:
+                for way in args.ways:
+                    victims = tuple(range(1, 1 + args.victims))
+                    case = Case(rule=rule, victims=victims, done=done, is_afresh=way == "afresh", **base)
+                    cost = measure(case, links, whole.sent_bytes, logs)
+                    rows.append({"rule": rule, "done": done, "way": way, **asdict(cost)})
+                    ratios = f"bytes {cost.sent_bytes / whole.sent_bytes:.2f}  seconds {cost.seconds / whole.seconds:.2f}"
+                    print(f"{rule:8} {done:.0%} {way:6}  {ratios}  noticed {cost.noticed_seconds:.1f} s", flush=True)
+    except LaboratoryUnavailable as error:
+        sys.exit(str(error))
+    document = {"settings": {key: str(value) for key, value in vars(args).items() if key != "out"}, "rows": rows}
+    (args.out / "deaths.json").write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""A newcomer in virtual time: its work counts two rounds after it came, and nobody waits for it."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
+from adloco_p2p.core.model.types import PeerId, RoundPlan
+from adloco_p2p.sim import machine
+from adloco_p2p.sim.faults import Faults
+from adloco_p2p.sim.world import World
+
+ROUND_SECONDS = 10.0
+ROUNDS = 7
+RULES = Rules(
+    work=WorkRules(rounds=ROUNDS, inner_steps=4),
+    instances=InstanceRules(count=1),
+    batch=BatchRules(initial_batch=16, max_batch=64),
+    admission=AdmissionRules(kind="open", probation_rounds=0),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined:
+    """What a newcomer did in a world of three, to the end of the run."""
+
+    came_in: int
+    """The round under way when its process started."""
+    first_work: int
+    """The first round whose plan gives it work, ..."""
+    counted_in: int
+    """... and the first whose committed average has its work in it."""
+    longest_seconds: float
+    """From the first report of a round to the first report of the next one, at most."""
+
+
+def joined(seed: int, *, at: float, is_delayed: bool = False) -> Joined:
+    faults = Faults(faults_end_at=at + 1.0)
+    world = World(seed, peers=3, rounds=ROUNDS, faults=faults, round_seconds=ROUND_SECONDS, rules=RULES, is_delayed=is_delayed)
+    world.queue.at(at, world._join)
+    world.run()
+    *_, newcomer = world.machines
+    begun = world.machines[newcomer].booted_at
+    process = next(iter(world.machines.values())).process
+    assert process is not None
+    ledger = list(process.agreement.ledger.since(1))
+    ends = {number: min(times) for number, times in world.reported.items()}
+    plans = {entry.plan.round: entry.plan for entry in ledger}
+    counted = [
+        signed.report.round
+        for entry in ledger
+        for signed in entry.reports
+        if signed.report.peer == newcomer and any(item.samples for item in signed.report.instances)
+    ]
+    return Joined(
+        came_in=min(number for number, end in ends.items() if end > begun),
+        first_work=min(number for number, plan in plans.items() if has_work(plan, newcomer)),
+        counted_in=min(counted),
+        longest_seconds=max(ends[number] - ends[number - 1] for number in range(1, max(ends) + 1)),
+    )
+
+
+def has_work(plan: RoundPlan, peer: PeerId) -> bool:
+    return any(share.peer == peer and share.samples > 0 for item in plan.instances for share in item.hosts)
+
+
+MOMENTS = [(seed, 20.0 + 4.0 * seed) for seed in range(3)]
+"""Seeds, and when the newcomer comes: all parts of a round."""
+
+
+@pytest.mark.parametrize(("seed", "at"), MOMENTS)
+def test_a_newcomer_counts_two_rounds_after_it_came(seed: int, at: float) -> None:
+    story = joined(seed, at=at)
+    assert story.first_work == story.counted_in == story.came_in + 2, story
+    assert story.longest_seconds < 1.4 * ROUND_SECONDS, story
+
+
+@pytest.mark.parametrize(("seed", "at"), MOMENTS)
+def test_nobody_waits_for_a_newcomer_whose_state_comes_late(seed: int, at: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes half a round to arrive: the newcomer withdraws from its first round and counts in the next one."""
+    monkeypatch.setattr(machine, "STATE_BYTES", round(0.5 * ROUND_SECONDS * Faults().uplink_bytes_per_second))
+    story = joined(seed, at=at)
+    assert (story.first_work, story.counted_in) == (story.came_in + 2, story.came_in + 3), story
+    assert story.longest_seconds < 1.4 * ROUND_SECONDS, story
+
+
+def test_a_newcomer_withdraws_where_the_state_exists_late() -> None:
+    """With delayed updates the state before its first round comes when the others are well into that round."""
+    story = joined(0, at=20.0, is_delayed=True)
+    assert (story.first_work, story.counted_in) == (story.came_in + 2, story.came_in + 3), story
+    assert story.longest_seconds < 1.4 * ROUND_SECONDS, story

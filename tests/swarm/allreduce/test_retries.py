@@ -1,0 +1,233 @@
+"""A retry sends what is not there: equal to a fresh average of the same contributors, bit for bit, for fewer bytes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from adloco_p2p.core.model.averages import LostShare
+from adloco_p2p.errors import AveragingError, RemoteProtocolError
+from adloco_p2p.numerics.codecs import CODECS
+from adloco_p2p.swarm.allreduce.held_uploads import HeldUploads, upload_key
+from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
+from adloco_p2p.swarm.allreduce.topology import AttemptResult
+from adloco_p2p.swarm.allreduce.uploads import Uploads, decode_held, encode_held
+from tests.swarm.averaging_peers import vectors_of
+from tests.swarm.linked_attempts import LIMITS, LinkedPeers, Strike
+
+NUM_PEERS, SIZE, VICTIM = 4, 20_483, 1
+
+
+def results_of(results: list[AttemptResult | BaseException]) -> list[AttemptResult]:
+    for result in results:
+        assert isinstance(result, AttemptResult), result
+        assert result.encoded.digest == results[0].encoded.digest
+    return results  # type: ignore[return-value]
+
+
+def sent_bytes(rule: str, codec: str, vectors: list[torch.Tensor]) -> int:
+    """By an average that nothing happens to."""
+    peers, strike = LinkedPeers(NUM_PEERS, rule=rule, codec=codec), Strike()
+    results_of(peers.average(peers.spec(SIZE), vectors, strike))
+    return strike.sent_bytes
+
+
+def struck(peers: LinkedPeers, vectors: list[torch.Tensor], after_bytes: float) -> None:
+    """The first attempt, in which the victim dies."""
+    strike = Strike(victim=VICTIM, after_bytes=after_bytes)
+    failed = peers.average(peers.spec(SIZE), vectors, strike)
+    assert all(isinstance(result, AveragingError) for result in failed), failed
+    del peers.held[peers.names[VICTIM]]
+
+
+DEATHS = [
+    *((rule, "float32", part_done) for rule in ("robust", "mean") for part_done in (0.25, 0.5, 0.75)),
+    *(("robust", codec.name, 0.5) for codec in CODECS if codec.name != "float32"),
+    ("mean", "sign", 0.5),
+]
+
+
+@pytest.mark.parametrize(("rule", "codec", "part_done"), DEATHS)
+def test_after_a_death_the_retry_is_a_fresh_average_without_what_is_held(rule: str, codec: str, part_done: float) -> None:
+    vectors = vectors_of(NUM_PEERS, SIZE)
+    whole = sent_bytes(rule, codec, vectors)
+    peers = LinkedPeers(NUM_PEERS, rule=rule, codec=codec)
+    struck(peers, vectors, part_done * whole)
+    spec = peers.spec(SIZE, without=(VICTIM,), attempt=1)
+    held = sum(
+        part.num_sent_bytes
+        for reducer, member in enumerate(spec.members)
+        for part in spec.shards[reducer]
+        for sender in spec.members
+        if upload_key(sender, part) in peers.held[member]._kept[0, 0]
+    )
+    assert held > 0
+    again, afresh = Strike(), Strike()
+    results = results_of(peers.average(spec, vectors, again))
+    fresh = LinkedPeers(NUM_PEERS, rule=rule, codec=codec)
+    expected = results_of(fresh.average(spec, vectors, afresh))
+    assert afresh.sent_bytes - again.sent_bytes == held
+    for result, other in zip(results, expected, strict=True):
+        assert result.encoded.digest == other.encoded.digest
+        assert torch.equal(result.vector.view(torch.int32), other.vector.view(torch.int32))
+        assert (result.left_out, result.statistics) == (other.left_out, other.statistics)
+        assert (result.residual is None) == (other.residual is None)
+        assert result.residual is None or torch.equal(result.residual, other.residual)
+    assert part_done * whole + again.sent_bytes < 1.3 * whole, "where the death is noticed at once"
+
+
+def test_beyond_its_limit_a_rule_without_a_barrier_holds_nothing_that_is_reduced() -> None:
+    vectors = vectors_of(NUM_PEERS, SIZE)
+    whole = sent_bytes("mean", "float32", vectors)
+    peers = LinkedPeers(NUM_PEERS, limits=replace(LIMITS, held_bytes=0))
+    struck(peers, vectors, 0.75 * whole)
+    spec = peers.spec(SIZE)
+    windows = 3 * spec.window * len(spec.lanes(0)) * spec.part_bytes
+    for held in peers.held.values():
+        assert sum(room.nbytes for room in held._kept[0, 0].values()) <= windows
+    results_of(peers.average(peers.spec(SIZE, without=(VICTIM,), attempt=1), vectors))
+
+
+def test_one_that_commits_itself_to_something_else_in_the_retry_sends_it_all() -> None:
+    """As after a restart: the retry has its new vector, and nothing of the old one."""
+    vectors = vectors_of(NUM_PEERS, SIZE)
+    peers = LinkedPeers(NUM_PEERS, rule="robust")
+    struck(peers, vectors, 0.6 * sent_bytes("robust", "float32", vectors))
+    changed = [*vectors[:3], vectors[3] + 1.0]
+    spec = peers.spec(SIZE, without=(VICTIM,), attempt=1)
+    expected = results_of(LinkedPeers(NUM_PEERS, rule="robust").average(spec, changed))
+    results = results_of(peers.average(spec, changed))
+    assert results[0].encoded.digest == expected[0].encoded.digest
+
+
+def test_one_that_commits_itself_to_something_else_and_sends_the_old_parts_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = vectors_of(NUM_PEERS, SIZE)
+    peers = LinkedPeers(NUM_PEERS, rule="robust")
+    struck(peers, vectors, 0.4 * sent_bytes("robust", "float32", vectors))
+    leaves = OwnContribution.leaves
+
+    def lying(self: OwnContribution) -> tuple[tuple[bytes, ...], ...]:
+        is_liar = torch.equal(self._vector, vectors[3])
+        return leaves(OwnContribution(self._spec, vectors[3] + 1.0) if is_liar else self)
+
+    monkeypatch.setattr(OwnContribution, "leaves", lying)
+    results = peers.average(peers.spec(SIZE, without=(VICTIM,), attempt=1), vectors)
+    assert all(isinstance(result, AveragingError) for result in results)
+    told = [result for result in results if "did not commit itself to" in str(result)]
+    assert told and all(result.suspects == (peers.names[3],) for result in told)  # type: ignore[union-attr]
+
+
+def test_one_that_commits_itself_to_the_contribution_of_another_is_not_given_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = vectors_of(NUM_PEERS, SIZE)
+    peers, strike = LinkedPeers(NUM_PEERS, rule="robust"), Strike()
+    struck(peers, vectors, 0.6 * sent_bytes("robust", "float32", vectors))
+    spec = peers.spec(SIZE, without=(VICTIM,), attempt=1)
+    told: dict[tuple[int, int], bytes] = {}
+    take_over = Uploads.take_over
+
+    async def noting(self: Uploads, member: int, *arguments: object) -> object:
+        answer = await take_over(self, member, *arguments)  # type: ignore[arg-type]
+        told[self._me, member] = answer[0]
+        return answer
+
+    monkeypatch.setattr(Uploads, "take_over", noting)
+    results_of(peers.average(spec, [*vectors[:3], vectors[2]], strike))
+    assert any(told[0, 1]), "the reducer holds the parts of the one"
+    assert not any(told[0, 2]), "and none of the other, which commits itself to the same"
+
+
+@pytest.mark.parametrize("payload", [b"", bytes(100)])
+def test_a_reducer_that_says_nonsense_about_what_it_holds_is_named(monkeypatch: pytest.MonkeyPatch, payload: bytes) -> None:
+    peers, take_over = LinkedPeers(3), Uploads.take_over
+
+    async def lying(self: Uploads, *arguments: object) -> object:
+        held, whole = await take_over(self, *arguments)  # type: ignore[arg-type]
+        return payload if self._me == 2 else held, whole
+
+    monkeypatch.setattr(Uploads, "take_over", lying)
+    results = peers.average(peers.spec(SIZE, attempt=1), vectors_of(3, SIZE))
+    for result in results[:2]:
+        assert isinstance(result, AveragingError) and peers.names[2] in result.suspects
+
+
+def test_two_deaths_one_after_the_other_and_a_death_of_all_other_reducers() -> None:
+    vectors = vectors_of(NUM_PEERS, SIZE)
+    whole = sent_bytes("robust", "float32", vectors)
+    peers = LinkedPeers(NUM_PEERS, rule="robust")
+    struck(peers, vectors, 0.5 * whole)
+    second = Strike(victim=1, after_bytes=0.3 * whole)  # of those that are left: peer 2
+    assert all(
+        isinstance(result, AveragingError)
+        for result in peers.average(peers.spec(SIZE, without=(1,), attempt=1), vectors, second)
+    )
+    again, afresh = Strike(), Strike()
+    spec = peers.spec(SIZE, without=(1, 2), attempt=2)
+    results = results_of(peers.average(spec, vectors, again))
+    expected = results_of(LinkedPeers(NUM_PEERS, rule="robust").average(spec, vectors, afresh))
+    assert results[0].encoded.digest == expected[0].encoded.digest
+    assert again.sent_bytes < afresh.sent_bytes
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    shares=st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=2, max_size=7),
+    gone=st.sets(st.integers(0, 6), max_size=5),
+    size=st.integers(1, 60_000),
+    codec=st.sampled_from([codec.name for codec in CODECS]),
+)
+def test_the_parts_are_those_of_the_first_attempt_and_only_lost_ones_are_dealt(
+    shares: list[float], gone: set[int], size: int, codec: str
+) -> None:
+    kept = [number for number in range(len(shares)) if number not in gone]
+    assume(any(shares[number] for number in kept))
+    base = replace(LinkedPeers(len(shares), codec=codec).spec(size), shares=tuple(shares))
+    lost = tuple(LostShare(sum(k < number for k in kept), shares[number]) for number in range(len(shares)) if number in gone)
+    retry = replace(
+        base,
+        weights=tuple(base.weights[number] for number in kept),
+        shares=tuple(shares[number] for number in kept),
+        steps=(1,) * len(kept),
+        lost=lost,
+        attempt=1,
+    )
+    assert retry.parts == base.parts and retry.digest != base.digest
+    assert {part for shard in retry.shards for part in shard} == set(base.parts)
+    lost_parts = sum(part.size for number in gone if number < len(shares) for part in base.shards[number])
+    largest = max(part.size for part in base.parts)
+    for member, number in enumerate(kept):
+        assert set(retry.shards[member]) >= set(base.shards[number])
+        assert bool(shares[number]) or not retry.shards[member]
+        dealt = sum(part.size for part in retry.shards[member]) - sum(part.size for part in base.shards[number])
+        fair = lost_parts * shares[number] / sum(shares[k] for k in kept)
+        assert abs(dealt - fair) <= (len(kept) + 1) * largest
+    for part in retry.parts:
+        assert retry.shards[retry.reducer_of[part.index]][retry.place_of[part.index]] is part
+
+
+def test_which_parts_are_held_fits_in_a_bit_each() -> None:
+    assert encode_held([0, 2, 9], 10) == bytes([0b101, 0b10])
+    assert decode_held(bytes([0b101, 0b10]), 10) == {0, 2, 9}
+    for payload in (b"", bytes(1), bytes(3)):
+        with pytest.raises(RemoteProtocolError):
+            decode_held(payload, 10)
+
+
+def test_what_is_held_is_dropped_with_the_round_and_by_the_first_attempt_at_another_average() -> None:
+    peers = LinkedPeers(2)
+    spec, held = replace(peers.spec(SIZE), round=7, attempt=1), HeldUploads()
+    kept = {upload_key(peers.names[0], spec.parts[0]): torch.zeros(4, dtype=torch.uint8).numpy()}
+    held.keep(spec, kept)
+    assert held.begin(spec) is kept and held.begin(spec) == {}
+    held.keep(spec, kept)
+    assert held.begin(replace(spec, attempt=0)) == {} == held.begin(spec)
+    held.keep(spec, kept)
+    held.begin(replace(spec, instance=1))
+    assert held.begin(spec) is kept, "another instance of the same round"
+    held.keep(spec, kept)
+    held.begin(replace(spec, round=8, instance=1))
+    assert held.begin(spec) == {}
+    held.keep(spec, kept)
+    held.drop(7, spec.instance)
+    assert held.begin(spec) == {}

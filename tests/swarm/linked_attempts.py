@@ -1,0 +1,175 @@
+"""Attempts at averages over socket pairs, without daemons: all members in one event loop, and a death where a test wants it."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from adloco_p2p.core.model.averages import LostShare
+from adloco_p2p.core.model.ledger_entry import Evidence
+from adloco_p2p.core.model.types import PeerId
+from adloco_p2p.errors import AveragingError
+from adloco_p2p.numerics.aggregation.registry import rule_named
+from adloco_p2p.numerics.codecs import codec_named
+from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec
+from adloco_p2p.swarm.allreduce.butterfly import Butterfly
+from adloco_p2p.swarm.allreduce.handshake import Hello, failure
+from adloco_p2p.swarm.allreduce.held_uploads import HeldUploads
+from adloco_p2p.swarm.allreduce.pledges import Notary
+from adloco_p2p.swarm.allreduce.topology import AttemptResult, AveragingLimits, Surroundings
+from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost
+from adloco_p2p.swarm.transport.stall_detector import StallDetector
+from adloco_p2p.swarm.transport.stream_pool import StreamPool
+from tests.swarm.averaging_peers import key_of, sign
+
+LIMITS = AveragingLimits(stall_seconds=600.0, longest_stall_seconds=600.0, connect_seconds=600.0, grace_seconds=0.0)
+TIMEOUT_SECONDS = 600.0
+PART_BYTES = 1 << 12
+
+
+class Inline(Executor):
+    """Runs everything at once: the order of events is that of one event loop."""
+
+    def submit(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(call(*arguments, **named))
+        except Exception as error:  # as every executor does
+            done.set_exception(error)
+        return done
+
+
+@dataclass
+class Strike:
+    """Kills a member when the members have sent so many bytes of data."""
+
+    victim: int = -1
+    after_bytes: float = float("inf")
+    sent_bytes: int = 0
+    killed: PeerId | None = None
+    attempts: Mapping[PeerId, Butterfly] = field(default_factory=dict)
+
+    up_piece_bytes = down_piece_bytes = PART_BYTES
+
+    async def sending(self, num_bytes: int) -> None:
+        before, self.sent_bytes = self.sent_bytes, self.sent_bytes + num_bytes
+        if before < self.after_bytes <= self.sent_bytes:
+            self.killed, attempt = tuple(self.attempts.items())[self.victim]
+            attempt.fail("killed")
+            attempt.close()
+        await asyncio.sleep(0)
+
+    def received(self, _num_bytes: int) -> float:
+        return 0.0
+
+
+class LinkedPeers:
+    """So many peers; what they hold of failed attempts stays with them."""
+
+    def __init__(self, num_peers: int, *, rule: str = "mean", codec: str = "float32", limits: AveragingLimits = LIMITS) -> None:
+        self.names = tuple(PeerId(f"peer {number}") for number in range(num_peers))
+        self.held = {name: HeldUploads() for name in self.names}
+        self.evidence: list[Evidence] = []
+        self._rule, self._codec, self._limits = rule_named(rule), codec_named(codec), limits
+
+    def spec(self, size: int, *, without: tuple[int, ...] = (), attempt: int = 0) -> AllReduceSpec:
+        """Peer i has i + 1 samples, and reduces as much as every other."""
+        members = [number for number in range(len(self.names)) if number not in without]
+        lost = tuple(LostShare(sum(member < gone for member in members), 1.0) for gone in without)
+        return AllReduceSpec(
+            key=key_of(f"{attempt} without {without}"),
+            weights=tuple((self.names[number], number + 1) for number in members),
+            shares=(1.0,) * len(members),
+            size=size,
+            codec=self._codec,
+            part_bytes=PART_BYTES,
+            rule=self._rule,
+            steps=(1,) * len(members),
+            attempt=attempt,
+            lost=lost,
+        )
+
+    def average(
+        self, spec: AllReduceSpec, vectors: list[torch.Tensor], strike: Strike | None = None
+    ) -> list[AttemptResult | BaseException]:
+        """What each member gets."""
+        return asyncio.run(self._average(spec, vectors, strike or Strike()))
+
+    async def _average(
+        self, spec: AllReduceSpec, vectors: list[torch.Tensor], strike: Strike
+    ) -> list[AttemptResult | BaseException]:
+        attempts: dict[PeerId, Butterfly] = {}
+        strike.attempts = attempts
+        serving: set[asyncio.Task[Any]] = set()
+
+        async def serve(stream: FramedStream, peer: PeerId) -> None:
+            try:
+                hello = Hello.decode(await stream.receive(FrameKind.HELLO))
+                await attempts[peer].serve(stream, hello)
+            except StreamLost:
+                pass
+            finally:
+                stream.close()
+
+        def connect_from(me: PeerId) -> Callable[[PeerId, float], Any]:
+            async def connect(peer: PeerId, _timeout_seconds: float) -> FramedStream:
+                ours, theirs = socket.socketpair()
+                mine = await FramedStream.take_over(peer, *await asyncio.open_connection(sock=ours))
+                other = await FramedStream.take_over(me, *await asyncio.open_connection(sock=theirs))
+                task = asyncio.get_running_loop().create_task(serve(other, peer))
+                serving.add(task)
+                task.add_done_callback(serving.discard)
+                return mine
+
+            return connect
+
+        pools = {me: StreamPool(connect_from(me)) for me in spec.members}
+        for me in spec.members:
+            vector, room = vectors[self.names.index(me)], torch.empty(spec.num_result_bytes, dtype=torch.uint8).numpy()
+            attempts[me] = Butterfly(spec, vector, room, TIMEOUT_SECONDS, self._surroundings(me, pools[me], strike))
+
+        async def run(me: PeerId) -> AttemptResult:
+            try:
+                return await attempts[me].run()
+            except AveragingError as error:
+                if me != strike.killed:
+                    for other in attempts.values():
+                        other.on_remote_failure(me, spec.digest, failure(str(error), error.suspects))
+                attempts[me].close()
+                raise
+
+        results = await asyncio.gather(*map(run, attempts), return_exceptions=True)
+        for me, attempt in attempts.items():
+            await attempt.closed()
+            pools[me].close()
+        for task in tuple(serving):
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        return list(results)
+
+    def _surroundings(self, me: PeerId, pool: StreamPool, strike: Strike) -> Surroundings:
+        async def no_fault() -> None:
+            return None
+
+        return Surroundings(
+            own_peer=me,
+            limits=self._limits,
+            executor=Inline(),
+            pace=strike,
+            pool=pool,
+            stall_detector=StallDetector(least_seconds=600.0, most_seconds=600.0),
+            local_fault=no_fault,
+            notary=Notary(
+                me,
+                sign=lambda payload: sign(me, payload),
+                verify=lambda peer, payload, signature: sign(peer, payload) == signature,
+                on_evidence=self.evidence.append,
+            ),
+            held=self.held[me],
+            keeps_contributions=False,
+            on_refused=lambda *_: None,
+        )
