@@ -164,9 +164,14 @@ def _columns(data: DataConfig) -> list[str]:
 
 def _evaluation(run: RunConfig) -> list[str]:
     rows, length = run.evaluation.rows, run.data.sequence_length
-    if rows * length <= MAX_HELDOUT_TOKENS:
-        return []
-    return [f"evaluation.rows: {rows} rows of {length} tokens; every host holds them all, {MAX_HELDOUT_TOKENS} tokens at most"]
+    problems = []
+    if rows * length > MAX_HELDOUT_TOKENS:
+        problems.append(
+            f"evaluation.rows: {rows} rows of {length} tokens; every host holds them all, {MAX_HELDOUT_TOKENS} tokens at most"
+        )
+    if run.evaluation.seed is not None and run.data.streaming:
+        problems.append(f"evaluation.seed: {run.evaluation.seed}; data.streaming gives the first held-out rows; leave it out")
+    return problems
 
 
 def _optimizers(run: RunConfig) -> list[str]:

@@ -1,6 +1,6 @@
 """The configuration of a run: everything that must be equal across the swarm. Its canonical digest is the run's id."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
@@ -163,7 +163,10 @@ class InnerConfig:
     clip_norm: PositiveFloat = 1.0
     """Largest norm of an inner gradient."""
     warmup_steps: NaturalInt = 64
-    """Inner steps of linear warm-up."""
+    """Inner steps of linear warm-up, where `warmup_samples` is null."""
+    warmup_samples: NaturalInt | None = None
+    """Samples of linear warm-up, over all hosts of an instance: the same part of the run at every batch. A copy of an instance
+    goes on from those of its source. null: `warmup_steps`."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """After the warm-up; the cosine runs over the whole run."""
     final_fraction: Fraction = 0.1
@@ -214,6 +217,9 @@ class EvaluationConfig:
     """Evaluate every live instance after every so many rounds; 0: only at the end."""
     rows: PositiveInt = 64
     """Held-out rows; a fixed set, equal on every peer."""
+    seed: NaturalInt | None = None
+    """Draws these rows from all held-out ones, which follow from the data alone: runs with one such seed are evaluated on the
+    same rows. null: the run's `seed`. Not with `data.streaming`, which gives the first ones."""
     sample_tokens: Annotated[int, Ge(0), Le(256)] = 0
     """After an evaluation the peer that made it continues `sample_prompts` by so many tokens; its page, log and report show the
     texts. 0: none. Each token of each prompt costs a forward pass of one row."""
@@ -319,9 +325,11 @@ class RunConfig:
 
     @property
     def rules(self) -> Rules:
-        """The rules that the core needs."""
+        """The rules that the core needs. All hosts are in all averages where those are hidden behind the next round, or of
+        fragments, whose turns would meet a link period."""
+        has_periods = self.outer.overlap == "none" and self.averaging.fragments == 1
         return Rules(
-            work=self.work,
+            work=self.work if has_periods else replace(self.work, link_tolerance=None),
             instances=self.instances,
             batch=self.batch,
             switch=self.switch,

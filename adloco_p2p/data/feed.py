@@ -38,25 +38,35 @@ def open_feed(run: RunConfig, *, cache_dir: Path | None) -> Feed:
     for path, part in zip(paths, parts, strict=True):
         _check_rows(run, part, path)
     if not run.data.mixture:
-        return IndexedFeed(parts[0], vocab_size=tokenizer.vocab_size, seed=run.seed)
+        return IndexedFeed(parts[0], vocab_size=tokenizer.vocab_size, seed=run.seed, heldout_seed=run.evaluation.seed)
     heldout = [part.heldout for part in parts[: 1 if run.data.heldout_path is not None else None]]  # a named file is one
     rows = IndexedRows(training=ConcatenatedRows([part.training for part in parts]), heldout=ConcatenatedRows(heldout))
     sizes, weights = [part.training.num_rows for part in parts], list(run.data.mixture.values())
     order = MixedOrder(seed=run.seed, sizes=sizes, weights=weights)
-    return IndexedFeed(rows, vocab_size=tokenizer.vocab_size, seed=run.seed, order=order)
+    return IndexedFeed(rows, vocab_size=tokenizer.vocab_size, seed=run.seed, heldout_seed=run.evaluation.seed, order=order)
 
 
 class IndexedFeed:
     """All rows with random access. The plan's sample numbers determine the rows, so there is no cursor to save."""
 
-    def __init__(self, rows: IndexedRows, *, vocab_size: int, seed: int, order: MixedOrder | None = None) -> None:
-        """`order` of the training rows where they are mixed; otherwise all of them, in a random order per epoch."""
+    def __init__(
+        self,
+        rows: IndexedRows,
+        *,
+        vocab_size: int,
+        seed: int,
+        heldout_seed: int | None = None,
+        order: MixedOrder | None = None,
+    ) -> None:
+        """`heldout_seed` draws the held-out rows; None: `seed`. `order` of the training rows where they are mixed; otherwise
+        all of them, in a random order per epoch."""
         assert rows.training.num_rows and rows.heldout.num_rows
         self.vocab_size = vocab_size
         self.sequence_length = rows.training.length
         self._order = order or SampleOrder(seed=seed, num_rows=rows.training.num_rows)
         self.rows = rows
         self._seed = seed
+        self._heldout_seed = seed if heldout_seed is None else heldout_seed
 
     def open(self, *, instance: InstanceId, peer: PeerId, round: int, first_sample: int) -> "IndexedStream":  # noqa: ARG002
         """The samples of the instance's order from `first_sample` on; the plan gives every host its own range of them."""
@@ -66,7 +76,7 @@ class IndexedFeed:
         """Rows from all over the held-out documents: always the same ones; fewer where there are fewer."""
         heldout = self.rows.heldout
         places = np.arange(min(num_rows, heldout.num_rows), dtype=np.int64)
-        return heldout.gather(permute(places, size=heldout.num_rows, keys=round_keys(self._seed, "heldout")))
+        return heldout.gather(permute(places, size=heldout.num_rows, keys=round_keys(self._heldout_seed, "heldout")))
 
     def drawn(self, lot: str, num_rows: int) -> Batch:
         """Training rows: there are so many of them that nobody can train for those that may be drawn."""

@@ -88,18 +88,39 @@ class Averaging:
     """All attempts of a world. Ends come back as events of the process that asked."""
 
     def __init__(
-        self, queue: EventQueue, *, random: Random, network: Network, machines: Mapping[PeerId, "Machine"], uplink: float
+        self,
+        queue: EventQueue,
+        *,
+        random: Random,
+        network: Network,
+        machines: Mapping[PeerId, "Machine"],
+        uplink: float,
+        rates: Mapping[PeerId, float],
     ) -> None:
-        """`uplink`: bytes per second of each machine."""
+        """`uplink`: bytes per second of each machine, but for those whose links, up and down, have other `rates`."""
         self._queue = queue
         self._random = random
         self._network = network
         self._machines = machines
-        self._seconds = VECTOR_BYTES / uplink
+        self._uplink, self._rates = uplink, rates
         self._attempts: dict[Digest, _Attempt] = {}
         self.computed: dict[Digest, None] = {}
         """Averages that follow from their contributions."""
         self._commitments: dict[tuple[Digest, PeerId], Pledge] = {}
+
+    def _seconds(self, peer: PeerId) -> float:
+        """That a vector takes on the machine's link."""
+        return VECTOR_BYTES / self._rate(peer)
+
+    def _rate(self, peer: PeerId) -> float:
+        return self._rates.get(peer, self._uplink)
+
+    def _exchange_seconds(self, attempt: _Attempt) -> float:
+        """Of one member. Links whose rates are stated take what `reduction_shares` says."""
+        if not self._rates:
+            return VECTOR_BYTES / self._uplink * self._random.uniform(1.0, 2.0)
+        links = [self._rate(peer) for peer in attempt.members]
+        return VECTOR_BYTES * max(1 / min(links), 2 * (len(links) - 1) / sum(links))
 
     # --- attempts ----------------------------------------------------------------------------------------------------
 
@@ -154,14 +175,14 @@ class Averaging:
         self.computed[process.device.average_digest(attempt.average)] = None
         is_alone = len(attempt.members) == 1
         for peer, member in attempt.joined.items():
-            seconds = 0.01 if is_alone else self._seconds * self._random.uniform(1.0, 2.0) + self._network.delay_seconds()
+            seconds = 0.01 if is_alone else self._exchange_seconds(attempt) + self._network.delay_seconds()
             self._queue.after(seconds, self._finish, attempt, peer, member)
 
     def _finish(self, attempt: _Attempt, peer: PeerId, member: _Member) -> None:
         if member.has_ended or not member.process.is_alive:
             return
         if self._unreachable(attempt, peer):  # the watch finds it out
-            self._queue.after(self._seconds, self._finish, attempt, peer, member)
+            self._queue.after(self._seconds(peer), self._finish, attempt, peer, member)
             return
         member.has_ended = True
         effect, process = member.effect, member.process
@@ -177,9 +198,9 @@ class Averaging:
             digest=process.device.average_digest(average),
             contributors=tuple(attempt.members),
             statistics=process.device.statistics(member.contribution, average),
-            bytes_sent=VECTOR_BYTES,
-            bytes_received=VECTOR_BYTES,
-            upload_bytes_per_second=VECTOR_BYTES / self._seconds,
+            bytes_sent=_num_bytes(effect, peer),
+            bytes_received=_num_bytes(effect, peer),
+            upload_bytes_per_second=VECTOR_BYTES / self._seconds(peer),
         )
         self._machines[peer].feed(finished, process)
 
@@ -200,7 +221,7 @@ class Averaging:
             content = small_average(member.effect).receipt_content(reducer, self._wrong(attempt, device, average))
             member.receipts[reducer] = pledge_of(reducer, member.effect, "reduction", content)
         self._compare(member)
-        self._queue.after(self._seconds + self._network.delay_seconds(), self._recheck, attempt, peer, dict(handed))
+        self._queue.after(self._seconds(peer) + self._network.delay_seconds(), self._recheck, attempt, peer, dict(handed))
         other = self._random.choice([name for name in attempt.members if name != peer])
         if self._network.is_open(peer, other):
             told = tuple(member.receipts.values())
@@ -290,7 +311,8 @@ class Averaging:
     def repair(self, machine: "Machine", process: "Process", effect: RepairAverage) -> None:
         """Fetch a committed average from one of its holders."""
         token = process.averagings[effect.instance, effect.round, effect.attempt] = object()
-        self._queue.after(self._seconds + self._network.delay_seconds(), self._repaired, machine, process, effect, token)
+        seconds = self._seconds(machine.peer) + self._network.delay_seconds()
+        self._queue.after(seconds, self._repaired, machine, process, effect, token)
 
     def _repaired(self, machine: "Machine", process: "Process", effect: RepairAverage, token: object) -> None:
         key = (effect.instance, effect.round, effect.attempt)
@@ -312,6 +334,7 @@ class Averaging:
             contributors=effect.contributors,
             statistics=None,
             is_repair=True,
+            bytes_received=VECTOR_BYTES,
         )
         machine.feed(finished, process)
 
@@ -326,6 +349,13 @@ class Averaging:
     def _keep(self, process: "Process", instance: InstanceId, number: int, average: object) -> None:
         process.buffers.put(instance, number, average)
         process.serve_average(instance, number, average)
+
+
+def _num_bytes(effect: Average, peer: PeerId) -> int:
+    """That a member sends, and receives: see `reduction_shares`."""
+    num_members = len(effect.weights)
+    fraction = effect.shares[list(dict(effect.weights)).index(peer)] if effect.shares else 1 / num_members
+    return round(VECTOR_BYTES * (1 + (num_members - 2) * fraction))
 
 
 def _reducers(effect: Average) -> set[PeerId]:

@@ -57,8 +57,9 @@ class Device(Protocol):
 
     def statistics(self, own: object, average: object) -> PseudoGradientStatistics: ...
 
-    def apply_outer(self, instance: InstanceId, average: object) -> bool:
-        """False: nothing can go on from where the step leads, and nothing was changed."""
+    def apply_outer(self, instance: InstanceId, average: object, *, keeps_own: bool) -> bool:
+        """False: nothing can go on from where the step leads, and nothing was changed. `keeps_own`: the last pseudo-gradient
+        becomes part of the next one."""
 
     def measure_step(self, instance: InstanceId) -> tuple[float, float]:
         """The loss before and after the last outer step."""
@@ -153,10 +154,12 @@ class HashDevice:
         noise = 1e29 if self._traits.is_liar else self._random.uniform(2.0, 6.0)
         return PseudoGradientStatistics(own_sqnorm=noise, inner_product=1.0, averaged_sqnorm=1.5)
 
-    def apply_outer(self, instance: InstanceId, average: object) -> bool:
+    def apply_outer(self, instance: InstanceId, average: object, *, keeps_own: bool) -> bool:
         self._kept[instance] = [*self._kept.get(instance, []), self._states[instance]][-STATES_KEPT:]
         self._states[instance] = hashed("step", self._states[instance], average)
         self._carried.pop(instance, None)
+        if keeps_own:
+            self.carry_over(instance)
         return True
 
     def measure_step(self, instance: InstanceId) -> tuple[float, float]:

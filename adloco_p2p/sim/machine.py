@@ -603,8 +603,8 @@ class Machine:
     def _job_done(self, effect: Effect, process: Process) -> Event | None:
         device = process.device
         match effect:
-            case ApplyOuter(instance=instance, round=number):
-                return self._apply_outer(instance, number, process)
+            case ApplyOuter():
+                return self._apply_outer(effect, process)
             case CarryOver(instance=instance, round=number):
                 return self._carry_over(instance, number, process)
             case MeasureStep(instance=instance, round=number):
@@ -637,13 +637,14 @@ class Machine:
                 return self._on_snapshot(effect, process)
         return None
 
-    def _apply_outer(self, instance: InstanceId, number: int, process: Process) -> Event:
+    def _apply_outer(self, effect: ApplyOuter, process: Process) -> Event:
+        instance, number = effect.instance, effect.round
         average = process.buffers.take(instance, number)
         process.contributions.pop((instance, number), None)
         if average is None:
             raise Violation(f"{self.peer} applies the average of instance {instance} in round {number} and has none")
         self._around.checkers.applied(self.peer, instance, number, process.device.average_digest(average))
-        is_applied = process.device.apply_outer(instance, average)
+        is_applied = process.device.apply_outer(instance, average, keeps_own=effect.keeps_own)
         digest, state_digest = process.device.digests(instance)
         process.offer(instance, number + 1)
         refused = not is_applied

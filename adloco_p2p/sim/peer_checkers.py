@@ -137,7 +137,7 @@ class PeerCheckers:
         if plan is None or peer in self._liars:
             return
         shares = self._plans[plan].instance(instance).hosts
-        contributors = [share.peer for share in shares if share.samples > 0]
+        contributors = [share.peer for share in shares if share.contributes(round)]
         voters = {*self._votes.get((round, instance, average), {}), peer, *self._liars} & set(contributors)
         if self._disturbed_at.get(peer, -1e9) >= self._began_at[plan]:
             return  # a job may outlive the plan it was for

@@ -16,7 +16,7 @@ from adloco_p2p.core.ledger.validation import num_emergencies
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.commands import Command
 from adloco_p2p.core.model.events import Commanded
-from adloco_p2p.core.model.ledger_entry import SignedReport
+from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport
 from adloco_p2p.core.model.messages import Supply
 from adloco_p2p.core.model.rules import AdmissionRules, BatchRules, InstanceRules, Rules, WorkRules
 from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, PeerId, Report, RoundPlan, roster_of
@@ -38,7 +38,7 @@ from adloco_p2p.sim.synthetic_reports import CAPACITY, invented, lone_proof
 
 MAX_EVENTS = 20_000_000
 WAIT_LIMIT_SECONDS = 400.0
-"""After the faults end the swarm gets this long to finish its run."""
+"""Enough for the short runs of most worlds."""
 LATE_SECONDS = 10.0
 """A machine that came back this little before the others ended the run, or later, may have been left to end it alone."""
 LIE_CHANCE = 0.2
@@ -73,6 +73,8 @@ class Parts:
     """Number of such a founder -> what it hands a host, as a reducer, in place of an average."""
     withholding: frozenset[int] = frozenset()
     """Numbers of such founders that show nobody what they sent to reducers that lie."""
+    rates: Mapping[int, float] = field(default_factory=dict)
+    """Number of a founder -> bytes per second of its link for averages, where they are not those of all."""
     keepers: frozenset[int] = frozenset()
     """Numbers of founders that train nothing."""
     task_period: int = 0
@@ -111,6 +113,8 @@ class World:
         self.switched_at: list[float] = []
         """When a peer changed to another history."""
         self.machines: dict[PeerId, Machine] = {}
+        self.limit_seconds = WAIT_LIMIT_SECONDS
+        """After the faults end the swarm gets this long to finish its run."""
         self._round_seconds = round_seconds
         self.decide = CachedRule(self.rules)
         names = [name_of(index) for index in range(peers)]
@@ -158,6 +162,7 @@ class World:
                 network=self.network,
                 machines=self.machines,
                 uplink=faults.uplink_bytes_per_second,
+                rates={name_of(index): rate for index, rate in parts.rates.items()},
             ),
             checkers=self.checkers,
             faults=faults,
@@ -205,9 +210,14 @@ class World:
         sent, num_bytes = self.network.messages, self.network.bytes
         return [(sent.get(peer, 0), num_bytes.get(peer, 0)) for peer in self.machines]
 
+    def ledger(self) -> list[LedgerEntry]:
+        """After `run`: what the hosts agreed on, after the genesis."""
+        process = next(machine.process for machine in self._honest() if machine.process is not None)
+        return list(process.agreement.ledger.since(1))
+
     def run(self) -> None:
         """Play until all that live have ended the run, and nothing can go wrong any more."""
-        end = self.faults.faults_end_at + WAIT_LIMIT_SECONDS
+        end = self.faults.faults_end_at + self.limit_seconds
         while self.queue and self.queue.now <= end:
             if self.queue.now >= self.faults.faults_end_at and self.is_over():
                 break
@@ -241,7 +251,7 @@ class World:
             elif not machine.is_gone and (process is None or process.stop is None):
                 running.append(f"{machine.peer} in round {process.agreement.ledger.head.round if process else '?'}")
         if running:
-            raise Violation(f"no progress: {WAIT_LIMIT_SECONDS:.0f} s after the last fault these still run: {running}")
+            raise Violation(f"no progress: {self.limit_seconds:.0f} s after the last fault these still run: {running}")
         if not finished and any(not machine.is_gone for machine in self._honest()):
             raise Violation("nobody has ended the run")
         if not finished:

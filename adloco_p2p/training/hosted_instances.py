@@ -172,7 +172,8 @@ class HostedInstances(ABC):
     ) -> bool:
         """Step the outer parameters with the committed average [R] of the round; the local parameters follow, unless the inner
         steps of the next one have begun. `residual` [R], what the round's pseudo-gradient lost on its way into the average, is
-        kept, and is part of the next one, also where that is made already.
+        kept, and is part of the next one, also where that is made already; all of a pseudo-gradient that no average was to
+        hold.
 
         False where the step would lead to parameters that are not sound (`is_sound`): then outer parameters and momentum stay
         as they are, on every host alike, since all have the same ones and the same average.
@@ -180,8 +181,8 @@ class HostedInstances(ABC):
         hosted = self._get(instance)
         part = self._fragment_of(round)
         is_late = hosted.round is not None and hosted.round > round
-        if not is_late:
-            self._pseudo_gradients.pop(instance, None)  # before there are vectors of the next boundary
+        own = None if is_late else self._pseudo_gradients.pop(instance, None)
+        was_given, own = own is not None, None  # it goes before there are vectors of the next boundary
         outer, momentum = hosted.new_outer()
         is_whole = len(averaged) == self.num_parameters
         if not is_whole:
@@ -206,6 +207,8 @@ class HostedInstances(ABC):
             hosted.forget_moments()
         if is_applied and residual is not None and self._run.averaging.feedback:
             self._keep_residual(instance, part, residual, is_late=is_late)
+        elif is_applied and was_given and is_whole:
+            self._residual.pop(instance, None)  # it was part of what was given
         if not is_late:
             hosted.return_to_outer(part)
         return is_applied

@@ -21,6 +21,10 @@ class LearningRateSchedule:
     """Part of the run behind the first inner step, and behind the round."""
     batch_ratio: float
     """Effective over initial global batch of the instance."""
+    samples_before: int = 0
+    """Samples that the lineage has behind it, ..."""
+    num_samples: int = 0
+    """... and those of the round, over all hosts."""
     factor: float = 1.0
     """That signers of the run ordered."""
 
@@ -28,12 +32,19 @@ class LearningRateSchedule:
         """Of inner step `step` (from 0) of the round; `adoption_steps` since foreign parameters were adopted, if ever."""
         inner = self.inner
         rate = self.factor * inner.learning_rate * self._decay(step)
-        rate *= _warmup(self.steps_before + step, inner.warmup_steps)
+        rate *= self._warmup(step)
         if adoption_steps is not None:
             rate *= _warmup(adoption_steps, inner.adoption_warmup_steps)
         if inner.batch_scaling == "sqrt":
             rate *= min(inner.batch_scaling_cap, math.sqrt(self.batch_ratio))
         return rate
+
+    def _warmup(self, step: int) -> float:
+        """By samples where the run counts them: up to the end of the step, as if all hosts did theirs alike."""
+        if self.inner.warmup_samples is None:
+            return _warmup(self.steps_before + step, self.inner.warmup_steps)
+        samples = self.samples_before + self.num_samples * (step + 1) / self.num_steps
+        return min(1.0, samples / self.inner.warmup_samples) if self.inner.warmup_samples else 1.0
 
     def _decay(self, step: int) -> float:
         if self.inner.schedule == "constant":
@@ -53,6 +64,8 @@ def learning_rate_schedule(effect: RunInner, *, inner: InnerConfig, initial_batc
         progress_start=effect.progress_start,
         progress_end=effect.progress_end,
         batch_ratio=effect.plan.effective_batch / initial_batch,
+        samples_before=effect.plan.lineage_samples,
+        num_samples=sum(share.samples for share in effect.plan.hosts),
         factor=effect.learning_rate_factor,
     )
 

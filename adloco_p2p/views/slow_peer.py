@@ -17,11 +17,14 @@ COARSE: Literal["int8"] = "int8"
 
 
 def slow_peer(plan: Plan, results: Iterable[RoundResult], *, codec: str, me: str) -> str:
-    """In words: the rounds wait for which peer, how long, why, and what helps; empty where they wait for none.
+    """In words: the rounds wait for which peer, how long, why, and what helps; which peers are in few averages,
+    so that rounds need not wait for them; empty where neither is so.
 
     A peer sends about as much for an instance as this one did in the newest round of it that it averaged with others. The wait
     is what the slowest uplink needs for that beyond the second slowest.
     """
+    if words := _left_out(plan, me):
+        return words
     sent: dict[int, int] = {}
     for result in sorted(results, key=lambda result: result.round):
         if len(result.hosts) > 1 and result.bytes_sent:
@@ -40,6 +43,20 @@ def slow_peer(plan: Plan, results: Iterable[RoundResult], *, codec: str, me: str
     if shrinks < 1.0:
         return f"{words}; in a new run averaging.codec={COARSE} would need {units.duration(longest * shrinks)}"
     return f"{words}; in a new run longer rounds (work.inner_steps) wait for it less often"
+
+
+def _left_out(plan: Plan, me: str) -> str:
+    """By `core/planning/link_periods.py`. A benched peer has no instance: the plan's reason names it."""
+    rates = {entry.peer: entry.upload_bytes_per_second for entry in plan.roster}
+    every = {share.peer: share.averages_every for planned in plan.instances for share in planned.hosts}
+    found = []
+    for peer in sorted(rates, key=lambda peer: (peer != me, peer)):
+        is_benched = f"{peer} is benched" in plan.reason
+        if is_benched or every.get(peer, 1) > 1:
+            what = "waits on the bench" if is_benched else f"is in one of {every[peer]} averages"
+            name = "this peer" if peer == me else peer
+            found.append(f"{name} {what}: {rates[peer] * 8 / 1e6:.3g} Mbit/s up would hold the others up")
+    return "; ".join(found)
 
 
 def _seconds(plan: Plan, sent: Mapping[int, int]) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Settings that are each fine and together are not: one row per sentence, and the nearest neighbour that is fine."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,10 @@ def problems_of(*overrides: str) -> tuple[str, ...]:
         (["data.heldout_split=validation"], "data.heldout_split: only hub datasets have it, and data.source is python"),
         (["data.name=en"], "data.name: only hub datasets have it"),
         (["data.revision=abc"], "data.revision: only hub datasets have it"),
+        (
+            [*HUB, "data.streaming=true", "evaluation.seed=7"],
+            "evaluation.seed: 7; data.streaming gives the first",
+        ),
         ([*HUB, "data.heldout_split=train"], "data.heldout_split: train is also trained on (data.split)"),
         (
             ["outer.kind=average", "outer.learning_rate=0.7"],
@@ -199,3 +204,11 @@ def test_an_impossible_machine_is_explained(overrides: list[str], told: str) -> 
 )
 def test_possible_machines_are_accepted(overrides: list[str]) -> None:
     assert isinstance(load_peer(None, overrides).value, PeerConfig)
+
+
+def test_all_hosts_are_in_all_averages_where_those_are_hidden_or_of_fragments() -> None:
+    run = load_run(None, ["instances.count=1"]).value
+    assert run.rules.work == run.work and run.work.link_tolerance == 0.1
+    hidden = replace(run, outer=replace(run.outer, overlap="forecast"))
+    fragments = replace(run, averaging=replace(run.averaging, fragments=2))
+    assert hidden.rules.work.link_tolerance is fragments.rules.work.link_tolerance is None

@@ -6,6 +6,7 @@ from adloco_p2p.core.model.rules import Rules
 from adloco_p2p.core.model.types import MAX_HOSTS, MAX_INSTANCES, InstancePlan, Merge, RoundPlan, keepers_of
 from adloco_p2p.core.planning.apportionment import MIN_HOSTS
 from adloco_p2p.core.planning.batch_sizing import window_length
+from adloco_p2p.core.planning.link_periods import PERIODS, TRIAL_ROUNDS
 
 
 def check_plan(plan: RoundPlan, rules: Rules) -> list[str]:
@@ -70,6 +71,8 @@ def _check_instance(item: InstancePlan, plan: RoundPlan, rules: Rules) -> list[s
     everybody_leaves = all(roster_entry.capacity.is_leaving for roster_entry in plan.roster)
     facts = {
         "no host trains it": bool(trainers),
+        "no host contributes to its average": any(share.contributes(plan.round) for share in item.hosts),
+        "a link period that there is not": {share.averages_every for share in item.hosts} <= {1, *PERIODS, TRIAL_ROUNDS},
         "hosts are not sorted": hosts == sorted(set(hosts)),
         "too many hosts": len(hosts) <= MAX_HOSTS,
         "more hosts than the run allows, or than the batch feeds": plan.is_last

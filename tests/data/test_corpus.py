@@ -1,10 +1,11 @@
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from adloco_p2p.config.run_config import RunConfig
+from adloco_p2p.config.run_config import EvaluationConfig, RunConfig
 from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.data.baseline import unigram_entropy
 from adloco_p2p.data.corpus import MAX_CORPUS_BYTES, documents
@@ -78,6 +79,15 @@ def test_heldout_rows_are_a_fixed_set_from_many_documents(feed: IndexedFeed) -> 
     again = open_feed(RunConfig(), cache_dir=None).heldout(16)
     assert again.input_ids.tolist() == few.input_ids.tolist()
     assert feed.heldout(10**6).num_samples == feed.rows.heldout.num_rows
+
+
+def test_held_out_rows_follow_the_evaluations_seed_where_there_is_one() -> None:
+    def drawn(seed: int, heldout_seed: int | None) -> bytes:
+        run = replace(RunConfig(), seed=seed, evaluation=EvaluationConfig(seed=heldout_seed))
+        return open_feed(run, cache_dir=None).heldout(16).input_ids.numpy().tobytes()
+
+    assert drawn(1, 7) == drawn(2, 7) == drawn(7, None)
+    assert drawn(1, None) != drawn(2, None)
 
 
 def test_streams_follow_the_plan_not_the_peer(feed: IndexedFeed) -> None:

@@ -77,9 +77,11 @@ class FakeEngine:
     def pseudo_gradient(self, instance: InstanceId) -> str:
         return f"pseudo-gradient {instance}"
 
-    def apply_outer(self, instance: InstanceId, averaged: str, *, round: int, residual: None) -> bool:
+    def apply_outer(self, instance: InstanceId, averaged: str, *, round: int, residual: str | None) -> bool:
         assert averaged == f"average of pseudo-gradient {instance}"
         self.calls.note("apply_outer", instance)
+        if residual is not None:
+            self.calls.note("keep", residual)
         return True
 
     def measure_step(self, instance: InstanceId, state: Digest) -> tuple[float, float]:

@@ -181,3 +181,10 @@ def test_the_event_that_ends_a_job_repeats_its_epoch() -> None:
     _, events = performed(*(replace(job, epoch=3 + index) for index, job in enumerate(jobs)))
     ends = [(type(event), event.epoch) for event in events if isinstance(event, DeviceEnd)]
     assert ends == [(InnerFinished, 3), (OuterApplied, 4), (Evaluated, 5), (TransitionApplied, 6), (Probed, 7)]
+
+
+def test_a_pseudo_gradient_that_no_average_holds_goes_to_the_engine_with_the_outer_step() -> None:
+    kept, _ = performed(inner(0, is_ahead=False), ApplyOuter(instance=ONE, round=0, keeps_own=True))
+    assert kept[-3:-1] == ["apply_outer 0", "keep pseudo-gradient 0"]
+    given, _ = performed(inner(0, is_ahead=False), ApplyOuter(instance=ONE, round=0))
+    assert "keep pseudo-gradient 0" not in given

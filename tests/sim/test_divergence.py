@@ -25,8 +25,8 @@ def device(diverges: Callable[[str, int], bool], *, is_refused: bool = False) ->
             result = super().inner_result(effect, seconds)
             return replace(result, has_diverged=diverges(self._traits.peer, effect.round))
 
-        def apply_outer(self, instance: InstanceId, average: object) -> bool:
-            return not is_refused and super().apply_outer(instance, average)
+        def apply_outer(self, instance: InstanceId, average: object, *, keeps_own: bool) -> bool:
+            return not is_refused and super().apply_outer(instance, average, keeps_own=keeps_own)
 
     return Diverging
 

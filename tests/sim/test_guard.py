@@ -37,9 +37,9 @@ class Losses:
                     losses.poisoned[average] = None
                 return average
 
-            def apply_outer(self, instance: InstanceId, average: object) -> bool:
+            def apply_outer(self, instance: InstanceId, average: object, *, keeps_own: bool) -> bool:
                 before = losses.of_state.get(self._states[instance], 3.0)
-                is_applied = super().apply_outer(instance, average)
+                is_applied = super().apply_outer(instance, average, keeps_own=keeps_own)
                 losses.of_state[self._states[instance]] = before + (RISE if average in losses.poisoned else -FALL)
                 return is_applied
 

@@ -32,6 +32,25 @@ def test_warmup_counts_the_lineage_not_the_round() -> None:
     assert [young.learning_rate(step, None) for step in (0, 5, 6, 7)] == pytest.approx([0.4, 0.9, 1.0, 1.0])
 
 
+def test_warmup_by_samples_is_the_same_part_of_the_run_at_every_batch() -> None:
+    """20 samples: by steps of 4 over all hosts the first gives a fifth, and 12 are done after the third."""
+    inner = replace(INNER, schedule="constant", warmup_samples=20)
+    first = replace(ROUND, inner=inner, num_steps=3, num_samples=12)
+    second = replace(first, samples_before=12, num_steps=2, num_samples=12)
+    assert [first.learning_rate(step, None) for step in range(3)] == pytest.approx([0.2, 0.4, 0.6])
+    assert [second.learning_rate(step, None) for step in range(2)] == pytest.approx([0.9, 1.0])
+    assert replace(first, inner=replace(inner, warmup_samples=0)).learning_rate(0, None) == 1.0
+
+
+def test_warmup_by_samples_of_one_batch_is_that_by_steps() -> None:
+    by_steps = replace(ROUND, steps_before=3, inner=replace(INNER, schedule="constant"))
+    by_samples = replace(
+        by_steps, samples_before=24, num_samples=64, inner=replace(by_steps.inner, warmup_samples=80, warmup_steps=0)
+    )
+    for step in range(8):
+        assert by_samples.learning_rate(step, None) == pytest.approx(by_steps.learning_rate(step, None))
+
+
 def test_adoption_warms_up_again() -> None:
     steady = replace(ROUND, inner=replace(INNER, schedule="constant"))
     assert [steady.learning_rate(0, steps) for steps in (0, 1, 3, 4, 99)] == pytest.approx([0.25, 0.5, 1.0, 1.0, 1.0])

@@ -1,10 +1,12 @@
 """The diagnosis of a slow uplink, against numbers worked out by hand."""
 
 import io
+from dataclasses import replace
 
 import pytest
 
 from adloco_p2p.views.plain import PlainView
+from adloco_p2p.views.slow_peer import slow_peer
 from adloco_p2p.views.status import SLOW_PEER
 from tests.views.golden import screen
 from tests.views.synthetic import OTHERS, THIS, Made, events, replay, stamped
@@ -57,3 +59,17 @@ def test_screen_and_lines_name_it() -> None:
     for event in made:
         view.update(stamped(event))
     assert stream.getvalue().count("slow      rounds wait") == 1
+
+
+def test_a_slow_link_that_nobody_waits_for_is_told_instead() -> None:
+    """A peer in every fourth average, and one that is benched: it has no instance, and the plan's reason names it."""
+    status = replay(slowed({OTHERS[2]: 2e6, THIS: 9e6}))
+    (*_, plan) = status.plans
+    (first, *rest) = plan.instances
+    hosts = tuple(replace(share, averages_every=4) if share.peer == THIS else share for share in first.hosts)
+    reason = f"{OTHERS[2]} is benched, and tried every 32 rounds; batch of 8"
+    told = replace(plan, instances=(replace(first, hosts=hosts), *rest), reason=reason)
+    assert slow_peer(told, status.results.values(), codec="float32", me=THIS) == (
+        "this peer is in one of 4 averages: 72 Mbit/s up would hold the others up; "
+        f"{OTHERS[2]} waits on the bench: 16 Mbit/s up would hold the others up"
+    )

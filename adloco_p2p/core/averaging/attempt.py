@@ -113,13 +113,22 @@ class Attempts:
             key=self.key(attempt.number, attempt.members),
             plan=self._plan_digest,
             weights=tuple(weights.items()),
-            steps=tuple(shares[peer].inner_steps for peer in attempt.members),
+            steps=tuple(shares[peer].inner_steps * shares[peer].averages_every for peer in attempt.members),
             timeout_seconds=self._timeout_seconds(self._uplinks(attempt.members)),
             shares=reduced,
             lost=lost,
             is_strict=self._plan.round < self._plan.instance(self._instance).strict_before,
             inspected=self._inspected(),
         )
+
+    def vector_bytes(self, bytes_sent: int) -> int:
+        """Of the own vector, from what this host sent in the current attempt: a member that reduces the fraction f sends
+        1 + (n - 2) f vectors; see `reduction_shares`. 0 in a retry."""
+        members = self.current.members
+        if len(members) < 2 or self.current.number:
+            return 0
+        shares = self.average().shares or (1 / len(members),) * len(members)
+        return round(bytes_sent / (1 + (len(members) - 2) * shares[members.index(self._me)]))
 
     def _reduction(self) -> tuple[tuple[float, ...], tuple[LostShare, ...]]:
         """How much each member of the current attempt reduces, as cut for the first one: so what a reducer has got of its

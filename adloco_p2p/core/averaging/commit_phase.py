@@ -152,7 +152,10 @@ class CommitPhase:
     def _apply(self, now: float) -> list[Effect]:
         at = self._at
         at.next_deadline = None
-        return [*at.enter(Phase.APPLYING, now), ApplyOuter(instance=at.instance, round=at.round)]
+        return [
+            *at.enter(Phase.APPLYING, now),
+            ApplyOuter(instance=at.instance, round=at.round, keeps_own=at.keeps_own and not at.has_diverged),
+        ]
 
     def _carry_over(self, now: float) -> list[Effect]:
         """The round is void. A host that has not voted says so, for those that will ask."""

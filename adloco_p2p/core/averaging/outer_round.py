@@ -13,6 +13,8 @@ The rules that make an outer step safe:
 - A host that was left out, or whose result was lost, fetches the committed average from one that holds it. A host that has
   voted joins no attempt; so a host that waits in an attempt queries its members now and then for their votes.
 - A pseudo-gradient that is not in the committed average is dropped, never applied as if it had been.
+- A host whose link is slow contributes to every second or fourth average only. In the rounds between it receives the others'
+  average, which it does not vote on, and keeps its own pseudo-gradient, which becomes part of the next one.
 - A host whose inner steps diverged has nothing to give: it casts a void vote at once, and takes the outer state again.
 - Hosts in client mode cannot reach each other; `commit_votes.py` describes how they commit. Reachable hosts lead a retry first.
 
@@ -65,7 +67,7 @@ class OuterRound(RoundState):
         still being averaged."""
         self.is_ahead = is_ahead
         self.phase_since = now
-        if not self.is_contributor:
+        if not self.is_trainer:
             return [self.phase_log(), *self._attempt.ask_for_result(now)]
         inner = RunInner(
             round=self.round,
@@ -93,6 +95,8 @@ class OuterRound(RoundState):
     def hand_over(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """Have the pseudo-gradient averaged; in a retry, if its leader has started one already."""
         self.hosts.gone = gone
+        if self.keeps_own:
+            return [*self.enter(Phase.RETRYING, now), *self._attempt.ask_for_result(now), *self._commit.seek(now)]
         if self.result is not None and self.result.has_diverged:
             return self._commit.give_nothing(now)
         pending = self.attempts.pending
@@ -117,6 +121,10 @@ class OuterRound(RoundState):
         if self.is_hidden:  # the time of this attempt alone: time lost in failed ones is no measure of the links
             num_bytes = event.bytes_sent + event.bytes_received
             self.adaptive_timeout.observe(now - self.phase_since, num_bytes=num_bytes)
+        if not event.is_repair:
+            self.vector_bytes = self.attempts.vector_bytes(event.bytes_sent)
+        elif now > self.phase_since:
+            self.download_bytes_per_second = event.bytes_received / (now - self.phase_since)
         if event.is_repair:  # others made it: this host has seen nothing that it could vote for
             return self._commit.wait(now)
         return self._commit.vote(now, attempt=event.attempt, contributors=event.contributors, digest=event.digest)

@@ -54,11 +54,12 @@ class RoundState:
         self.instance = assignment.instance
         self.instance_plan = plan.instance(self.instance)
         self.share: HostShare = next(share for share in self.instance_plan.hosts if share.peer == me)
-        self.contributors: tuple[PeerId, ...] = tuple(s.peer for s in self.instance_plan.hosts if s.samples > 0)
+        self.contributors: tuple[PeerId, ...] = tuple(s.peer for s in self.instance_plan.hosts if s.contributes(self.round))
         assert self.contributors, "a plan gives every live instance work"
-        self.is_contributor = self.share.samples > 0 and not assignment.is_late
-        """This host trains; another only receives."""
-        self.phase = Phase.TRAINING if self.is_contributor else Phase.RETRYING
+        self.is_trainer = self.share.samples > 0 and not assignment.is_late
+        self.is_contributor = self.is_trainer and self.share.contributes(self.round)
+        """It trains for the average of this round; another host only receives that."""
+        self.phase = Phase.TRAINING if self.is_trainer else Phase.RETRYING
         self.phase_since = 0.0
         self.result: InnerResult | None = None
         self.average: AverageFinished | None = None
@@ -75,6 +76,10 @@ class RoundState:
         """By phase."""
         self.next_deadline: float | None = None
         """When `tick` is due, in seconds."""
+        self.vector_bytes = 0
+        """Of the own pseudo-gradient as it travelled; 0 where it is in no average."""
+        self.download_bytes_per_second = 0.0
+        """Measured where this host fetched the average; else 0."""
         self.repaired = 0
         """The attempt whose average is being fetched, or was last."""
         self.adaptive_timeout = assignment.adaptive_timeout
@@ -145,6 +150,11 @@ class RoundState:
         return is_own or (self.applied is not None and self.applied.is_refused)
 
     @property
+    def keeps_own(self) -> bool:
+        """This host trained for a later average than that of this round: its pseudo-gradient waits."""
+        return self.is_trainer and not self.is_contributor
+
+    @property
     def is_averaged(self) -> bool:
         """This host's own pseudo-gradient is in the committed average."""
         return self.me in self.averaged_hosts
@@ -161,7 +171,7 @@ class RoundState:
     def report(self) -> InstanceReport:
         """This host's statement about the round, once it is done. Work that is not in the average does not count."""
         assert self.is_done and self.applied is not None
-        counts = (self.is_averaged or self.is_void) and not self.has_diverged
+        counts = (self.is_averaged or self.is_void or self.keeps_own) and not self.has_diverged
         result = self.result if counts else None
         present = self._present if self.is_void else self.averaged_hosts
         left_out = self.average.left_out if self.average is not None and not self.is_void else ()
@@ -186,6 +196,7 @@ class RoundState:
             half_batch=result.half_batch if result else None,
             digest=self.applied.digest,
             state_digest=self.applied.state_digest,
+            vector_bytes=self.vector_bytes,
         )
 
     @property

@@ -368,6 +368,8 @@ class ApplyOuter:
 
     instance: InstanceId
     round: int
+    keeps_own: bool = False
+    """The own pseudo-gradient is not in it, and becomes part of the next one."""
     epoch: int = 0
 
 

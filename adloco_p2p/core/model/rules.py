@@ -129,6 +129,9 @@ class WorkRules:
     """A fast host never does more than this many times H inner steps."""
     step_tolerance: Fraction = 0.25
     """Hosts whose ideal number of steps is within this fraction of H do exactly H, so that pseudo-gradients compare."""
+    link_tolerance: Fraction | None = 0.1
+    """A host whose link would lengthen the others' rounds by more than this fraction takes part in every second or fourth
+    average, or is benched; null: all take part in every average."""
     max_hosts: Annotated[int, Ge(2), Le(MAX_HOSTS)] = 32
     """An instance has at most so many hosts, and no more than its batch has samples; further peers wait on the bench."""
     turn_rounds: PositiveInt = 16

@@ -114,6 +114,8 @@ class InstanceReport:
     """Outer parameters after the round."""
     state_digest: HexDigest
     """Root of outer parameters and outer momentum after the round: what a joiner verifies against."""
+    vector_bytes: Count = 0
+    """Of this host's pseudo-gradient as it travels; 0 where it was in no average."""
 
     @classmethod
     def without_work(
@@ -162,6 +164,8 @@ class Capacity:
     """The peer finishes this round and goes."""
     upload_bytes_per_second: NonNegative = 0.0
     """Throughput of its uplink in its last averages, as the receivers saw it; 0 where nothing was measured yet."""
+    download_bytes_per_second: NonNegative = 0.0
+    """At which it last fetched an average that others made; 0 where it never did."""
     is_reachable: bool = True
     """Others can open connections to it. A peer in client mode only has those that it opens itself."""
     is_keeper: bool = False
@@ -237,6 +241,11 @@ class NoiseSample:
     """The part of `noise` that is orthogonal to the mean."""
 
 
+def is_due(every: int, round: int) -> bool:
+    """Whether a host that is in every so many averages is in that of this round. All such hosts are due together."""
+    return round % every == 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostShare:
     """The work assigned to one host for one instance in one round. `batch_samples` 0: it only receives the average (a
@@ -260,6 +269,23 @@ class HostShare:
     place_before: Place | None = None
     """Its place among the instance's hosts in the plan before; none where it was not there. Reports on that plan, from which
     the next one is made, name hosts by these places."""
+    averages_every: PositiveCount = 1
+    """It is in the averages of the rounds that this divides: more than 1 for a link that would hold the others up. Between
+    them it takes the others' averages, and its next pseudo-gradient spans these rounds; `core/planning/link_periods.py`."""
+    every_before: PositiveCount = 1
+    """The same in the plan before."""
+
+    def contributes(self, round: int) -> bool:
+        """It has work in the plan of this round, and its pseudo-gradient is for the average of this round."""
+        return self.samples > 0 and is_due(self.averages_every, round)
+
+    def had_work(self, round: int) -> bool:
+        """In the plan before, which is of this round, it worked for the average; as far as it was a host then."""
+        return self.works_from <= round and is_due(self.every_before, round)
+
+    def spanned(self, round: int) -> bool:
+        """Its pseudo-gradient in the average of this round, that of the plan before, is of several rounds."""
+        return self.every_before > 1 and self.had_work(round)
 
     @property
     def effective_batch(self) -> int:
@@ -287,7 +313,9 @@ class InstancePlan:
     first_sample: Count
     """Samples of this instance's order that earlier rounds were given."""
     inner_steps_before: Count
-    """Optimizer steps of H per round that this lineage has behind it; places the learning-rate schedule."""
+    """Optimizer steps of H per round that this lineage has behind it; ..."""
+    lineage_samples: Count = 0
+    """... and samples: unlike `first_sample`, a copy goes on from those of its source. Both place the warm-up."""
     shrink_streak: Count = 0
     """Rounds in a row whose test asked for less than half the batch."""
     orphaned_rounds: Count = 0
@@ -310,6 +338,8 @@ class InstancePlan:
     """Rounds before this one are averaged by the stricter rule."""
     complaints: Annotated[tuple[KnownComplaint, ...], MaxLen(MAX_COMPLAINTS)] = ()
     """Those that count, oldest first; see `core/planning/suspension.py`."""
+    vector_bytes: Count = 0
+    """Of a pseudo-gradient as it travels, as most hosts report it; 0 before the first reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,6 +395,8 @@ class RosterEntry:
     capacity: Capacity
     speeds: Annotated[tuple[NonNegative, ...], MaxLen(8)] = ()
     """The last measured speeds, oldest first; their median shares the work."""
+    uplinks: Annotated[tuple[NonNegative, ...], MaxLen(8)] = ()
+    """The last measured uplinks in bytes per second, oldest first; the fastest decides in how many averages it is."""
     last_report: Count | None = None
     """The last round this peer reported."""
     probation: Count = 0

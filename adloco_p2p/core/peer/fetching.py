@@ -205,7 +205,7 @@ class Fetching:
         plan = self._book.plans[number]
         if instance not in self._book.mine(plan) or not self._book.has_company(plan, instance, self._state.gone):
             return []
-        shares = {share.peer: share.samples for share in plan.instance(instance).hosts}
+        shares = {share.peer: share.contributes(number) for share in plan.instance(instance).hosts}
         if not shares[self._state.me] or (number, instance) in self._state.declined:
             return []
         self._state.declined[number, instance] = None
@@ -223,8 +223,8 @@ class Fetching:
         if plan is None or not (is_behind or lacks_state):
             return []
         item = next((item for item in plan.instances if item.instance == message.instance), None)
-        shares = {share.peer: share.samples for share in item.hosts} if item is not None else {}
-        if _asks_nothing(sender, message) or sender not in shares or not shares.get(self._state.me, 0):
+        shares = {share.peer: share.contributes(plan.round) for share in item.hosts} if item is not None else {}
+        if _asks_nothing(sender, message) or sender not in shares or not shares.get(self._state.me, False):
             return []
         refusal = AttemptFailed(instance=message.instance, round=message.round, attempt=0, suspects=(self._state.me,))
         self._state.declined[message.round, message.instance] = None

@@ -34,6 +34,7 @@ from adloco_p2p.core.model.events import (
     Commanded,
     Decided,
     DeviceEnd,
+    DiscardRound,
     Effect,
     Evaluated,
     Event,
@@ -326,7 +327,8 @@ class Peer:
                 effects += outer.abandon()
                 del self._state.rounds[key]
                 self._state.declined.pop(key, None)
-                if not outer.share.samples:
+                if not outer.share.contributes(outer.round):
+                    effects += [DiscardRound(instance=outer.instance)] if outer.keeps_own else []
                     self._state.untrained[key] = None
                     effects += self._arrive(outer.instance, outer.round + 1, now)
         return effects
@@ -376,7 +378,7 @@ class Peer:
         if outer.heldout_loss is not None and not isfinite(outer.heldout_loss):
             self._checkpoints.rule_out(outer.round + 1)
         effects = [round_line(outer), *self._divergence.note(outer), *self._arrive(outer.instance, outer.round + 1, now)]
-        is_carried = outer.is_void and not outer.has_diverged
+        is_carried = (outer.is_void or outer.keeps_own) and not outer.has_diverged
         self._state.instance(outer.instance).is_carried = is_carried
         following = self._state.rounds.get((outer.round + 1, outer.instance))
         if following is not None:

@@ -102,9 +102,9 @@ class PlanBook:
         return any(share.peer == self.me and share.samples > 0 for share in plan.instance(instance).hosts)
 
     def has_company(self, plan: RoundPlan, instance: InstanceId, gone: Collection[PeerId]) -> bool:
-        """Another living peer trains the instance in this round."""
+        """Another living peer trains the instance for the average of this round."""
         shares = plan.instance(instance).hosts
-        return any(share.samples > 0 and share.peer != self.me and share.peer not in gone for share in shares)
+        return any(share.contributes(plan.round) and share.peer != self.me and share.peer not in gone for share in shares)
 
     def successors(self, instance: InstanceId, number: int, gone: Collection[PeerId]) -> list[PeerId]:
         """Living peers that the plan of round `number` makes hosts of the instance, this one left out."""
@@ -127,7 +127,12 @@ class PlanBook:
         may have reported before it learned of the agreed one and took it: then nobody has what it reported.
         """
         plan, states = self.plans.get(number), self._states.get((number, instance), {})
-        planned = [peer for item in (plan.instances if plan else ()) if item.instance == instance for peer in _workers(item)]
+        planned = [
+            peer
+            for item in (plan.instances if plan else ())
+            if item.instance == instance
+            for peer in _contributors(item, number)
+        ]
         planned = [peer for peer in planned if peer not in gone] or planned
         if plan is not None and not any(peer in states for peer in planned) and not self._are_seated(planned, gone):
             planned = [peer for peer in keepers_of(plan) if peer in states and peer not in gone]
@@ -150,7 +155,7 @@ class PlanBook:
         named = {item.instance: item.state_digest for item in naming.instances} if naming is not None else {}
         agreed = named.get(instance)
         items = before.instances if before is not None else ()
-        worked = any(item.instance == instance and peer in _workers(item) for item in items)
+        worked = any(item.instance == instance and peer in _contributors(item, number - 1) for item in items)
         return agreed is None or not worked or self._states.get((number - 1, instance), {}).get(peer) == agreed
 
     def _are_seated(self, peers: Collection[PeerId], gone: Collection[PeerId]) -> bool:
@@ -168,7 +173,7 @@ class PlanBook:
             plan = self.plans.get(number)
             for item in plan.instances if plan is not None else ():
                 if item.instance == instance:
-                    hosts += [share.peer for share in item.hosts if share.samples > 0]
+                    hosts += _contributors(item, number)
                     if number == boundary + 1 and item.state_digest is not None:
                         digest = item.state_digest
             hosts += [peer for peer in keepers_of(plan) if peer in states] if plan is not None else []
@@ -207,5 +212,6 @@ class PlanBook:
         return next((item.rewind for item in plan.instances if item.instance == instance), None) if plan is not None else None
 
 
-def _workers(item: InstancePlan) -> list[PeerId]:
-    return [share.peer for share in item.hosts if share.samples > 0]
+def _contributors(item: InstancePlan, round: int) -> list[PeerId]:
+    """Of the plan of this round."""
+    return [share.peer for share in item.hosts if share.contributes(round)]

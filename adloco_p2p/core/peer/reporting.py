@@ -109,6 +109,9 @@ class Reporting:
         uplink = max((outer.average.upload_bytes_per_second for outer in done if outer.average is not None), default=0.0)
         if uplink > 0:
             self.capacity = replace(self.capacity, upload_bytes_per_second=uplink)
+        downlink = max((outer.download_bytes_per_second for outer in done), default=0.0)
+        if downlink > 0:
+            self.capacity = replace(self.capacity, download_bytes_per_second=downlink)
         self.capacity = self._task_scoring.capacity(self.capacity)
         made = Report(
             peer=self._state.me,

@@ -58,6 +58,8 @@ def pool_round(
     if not trained:
         return None, "no report of a host that trained"
     why = ""
+    if rules.statistic == "pseudo_gradient" and any(share.spanned(round) for share in plan.hosts if share.peer in places):
+        return None, "the average holds pseudo-gradients of several rounds"
     if rules.statistic == "pseudo_gradient":
         sample, why = pool_pseudo_gradients(plan, claims, round, places)
         if sample is not None:

@@ -10,7 +10,7 @@ falls silent, is backed off or is suspended is replaced at once.
 `RosterEntry.is_waiting` and `turn_from` are all that the rule remembers of a member.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from adloco_p2p.core.model.electorate import SILENT_ROUNDS, silent_rounds
@@ -48,16 +48,18 @@ def take_turns(
     round: int,
     work: WorkRules,
     is_last: bool = False,
+    slow: Container[PeerId] = (),
 ) -> Turns:
     """The turns in the plan of this round. `drafts` still have the hosts of the plan before. After the last round, where
-    nothing is trained, all members get the model."""
+    nothing is trained, all members get the model. `slow`: members that wait for their links (`link_periods.py`)."""
     if is_last:
         return Turns(roster=tuple(roster), bench=(), max_hosts=MAX_HOSTS, reason="")
     roster = [replace(e, is_waiting=True, turn_from=round) if e.joined_round == round else e for e in roster]
     places = sum(_num_places(draft.plan.requested_batch, work) for draft in drafts)
     rests = _rests([share for draft in drafts for share in draft.plan.hosts])
     drawn = {entry.peer: lot(f"{run}:{entry.turn_from}", entry.peer) for entry in roster}
-    in_order = sorted(volunteers(roster), key=lambda entry: (entry.turn_from, entry.joined_round, drawn[entry.peer]))
+    offers = [entry for entry in volunteers(roster) if entry.peer not in slow]
+    in_order = sorted(offers, key=lambda entry: (entry.turn_from, entry.joined_round, drawn[entry.peer]))
     working, bench = in_order, list[RosterEntry]()
     if len(in_order) > places:
         able, others = _ranked(in_order, rests, places=places, round=round, work=work)

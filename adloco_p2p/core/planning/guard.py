@@ -54,7 +54,7 @@ def judged(
     quiet = replace(moved, measurers=PAIR, rewind=None)
     if moved.state_digest is None or round < plan.judged_from:
         return quiet, ""
-    workers = {share.peer for share in plan.hosts if share.place_before is not None and share.works_from <= round}
+    workers = {share.peer for share in plan.hosts if share.place_before is not None and share.had_work(round)}
     count = PAIR * (PAIRS_AFTER_DISPUTE if plan.measurers_before > PAIR else 1)
     drawn = measurers(moved.state_digest, workers, roster, count=count)
     measured = [claims[peer].step for peer in drawn if peer in claims]

@@ -19,6 +19,7 @@ from adloco_p2p.core.model.types import (
 )
 from adloco_p2p.core.planning.apportionment import allocate_hosts, credible_speeds, share_batch
 from adloco_p2p.core.planning.host_backoff import backed_off, describe_backoff
+from adloco_p2p.core.planning.link_periods import ALL_IN_EVERY_AVERAGE, LinkPeriods
 from adloco_p2p.core.planning.suspension import describe_suspensions, suspended
 from adloco_p2p.core.planning.switch_mode import granted_batch, plan_batch
 
@@ -55,6 +56,7 @@ def place_hosts(
     rules: Rules,
     *,
     bench: Sequence[PeerId] = (),
+    periods: LinkPeriods = ALL_IN_EVERY_AVERAGE,
     max_hosts: int = MAX_HOSTS,
     is_plain: bool = True,
 ) -> tuple[tuple[InstancePlan, ...], float]:
@@ -66,10 +68,10 @@ def place_hosts(
     first average, and so does everybody where the boundary is not plain: instances are forked, merged or sent back (`is_plain`:
     none is forked or merged). So does a host that missed averages (`host_backoff.py`), or showed nobody what it sent to them
     (`suspension.py`), as long as another host can train. Seats whose reports are missing train as a minority (`outvoted`). A
-    peer's speed is split over its instances by their requests. Keepers receive every average of as many instances as they hold,
-    and are given no work.
+    host with a slow link is in few averages, or has no instance (`periods`). A peer's speed is split over its instances by
+    their requests. Keepers receive every average of as many instances as they hold, and are given no work.
     """
-    benched = frozenset(bench)
+    benched = frozenset(bench) | periods.benched(round)
     staying = [roster_entry for roster_entry in volunteers(roster) if roster_entry.peer not in benched]
     limits = {roster_entry.peer: roster_entry.capacity.micro_batch_limit for roster_entry in staying}
     claimed = [float(median(roster_entry.speeds)) if roster_entry.speeds else 0.0 for roster_entry in staying]
@@ -90,6 +92,7 @@ def place_hosts(
         starts = starting if is_plain and draft.plan.rewind is None else ()
         ready = [peer for peer in there if peer in holding or peer in starts] if holding else there
         ready = [peer for peer in ready if peer not in resting] or ready
+        ready = [peer for peer in ready if periods.of(peer).is_training(round)] or ready
         trainers[draft.plan.instance] = outvoted(backed_off(ready, draft.plan.hosts, round), staying, round)
     loads = dict.fromkeys(speeds, 0)
     for draft in drafts:
@@ -100,8 +103,10 @@ def place_hosts(
     for index, draft in enumerate(drafts):
         instance, requested = draft.plan.instance, draft.plan.requested_batch
         parts = _first_shares({peer: speeds[peer] * (requested / loads[peer]) for peer in trainers[instance]}, starting)
+        here = periods.among(parts)
+        parts = {peer: part * here.of(peer).fraction for peer, part in parts.items()}
         all_hosts = _with_keepers([*hosts[instance], *receivers[instance]], roster, index)
-        plan = _shared(draft.plan, _records(draft.plan, all_hosts, parts, round), parts, limits, rules, round)
+        plan = _shared(draft.plan, _records(draft.plan, all_hosts, parts, here, round), parts, limits, rules, round)
         place_hosts.append(plan)
         for share in plan.hosts:
             if speeds.get(share.peer, 0.0) > 0.0:
@@ -168,8 +173,10 @@ def _with_keepers(hosts: Sequence[PeerId], roster: Sequence[RosterEntry], index:
     return sorted([*hosts, *keepers[: max(0, MAX_HOSTS - len(hosts))]])
 
 
-def _records(plan: InstancePlan, hosts: Sequence[PeerId], working: Container[PeerId], round: int) -> list[HostShare]:
-    """Empty shares: only what the plan before remembers of each host, and from when on it works."""
+def _records(
+    plan: InstancePlan, hosts: Sequence[PeerId], working: Container[PeerId], periods: LinkPeriods, round: int
+) -> list[HostShare]:
+    """Empty shares: only what the plan before remembers of each host, from when on it works, and its period."""
     known = {share.peer: share for share in plan.hosts}
     places = {share.peer: place for place, share in enumerate(plan.hosts)}
     records = []
@@ -189,6 +196,8 @@ def _records(plan: InstancePlan, hosts: Sequence[PeerId], working: Container[Pee
                 suspended_until=before.suspended_until if before else 0,
                 works_from=min(works_from, round) if peer in working else max(works_from, round + 1),
                 place_before=places.get(peer),
+                averages_every=periods.of(peer).every,
+                every_before=before.averages_every if before else 1,
             )
         )
     return records

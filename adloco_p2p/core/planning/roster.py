@@ -12,6 +12,8 @@ from adloco_p2p.core.planning.standing import after_report, begun_anew, seated
 
 SPEEDS_KEPT = 5
 """Measured speeds that a seat remembers; their median shares the work."""
+UPLINKS_KEPT = 3
+"""Measured uplinks that a seat remembers: fewer, for a slow link is seldom measured."""
 
 
 def put_on_probation(
@@ -43,7 +45,11 @@ def next_roster(
         if report is not None:
             speed = report.capacity.samples_per_second
             speeds = (*roster_entry.speeds, speed)[-SPEEDS_KEPT:] if speed > 0 else roster_entry.speeds
-            known = replace(roster_entry, capacity=report.capacity, speeds=speeds, last_report=report.round)
+            uplink = report.capacity.upload_bytes_per_second
+            uplinks = roster_entry.uplinks
+            if uplink > 0 and any(item.vector_bytes for item in report.instances):  # else it repeats an earlier one
+                uplinks = (*uplinks, uplink)[-UPLINKS_KEPT:]
+            known = replace(roster_entry, capacity=report.capacity, speeds=speeds, uplinks=uplinks, last_report=report.round)
             roster_entry = after_report(known, rules.admission)  # noqa: PLW2901
         if roster_entry.peer in left_out:
             roster_entry = begun_anew(roster_entry, rules.admission, round=previous.round + 1)  # noqa: PLW2901

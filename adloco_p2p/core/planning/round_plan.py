@@ -12,6 +12,7 @@ A guarded merge takes three plans: plan(r) carries the probe, which is measured 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import median_low
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import in_words, work_at
@@ -48,8 +49,9 @@ from adloco_p2p.core.planning.claims import Claims, claims_by_instance, places_b
 from adloco_p2p.core.planning.end_of_run import is_probed_for_the_end, last_merge, reported_on
 from adloco_p2p.core.planning.guard import judged, kept_apart
 from adloco_p2p.core.planning.host_backoff import update_miss_counts
+from adloco_p2p.core.planning.link_periods import ALL_IN_EVERY_AVERAGE, LinkPeriods, link_periods
 from adloco_p2p.core.planning.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch
-from adloco_p2p.core.planning.placement import InstanceDraft, place_hosts
+from adloco_p2p.core.planning.placement import InstanceDraft, place_hosts, volunteers
 from adloco_p2p.core.planning.roster import next_roster, put_on_probation
 from adloco_p2p.core.planning.standing import remembered
 from adloco_p2p.core.planning.suspension import with_complaints
@@ -168,9 +170,18 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         rules=rules.merge,
     )
     is_plain = not (forks or merges or branches.merges)
-    turns = take_turns(drafts, roster_entries, run=previous.run, round=round, work=rules.work, is_last=is_last)
+    periods = _periods(previous, drafts, roster_entries, rules) if not is_last else ALL_IN_EVERY_AVERAGE
+    slow = periods.benched(round)
+    turns = take_turns(drafts, roster_entries, run=previous.run, round=round, work=rules.work, is_last=is_last, slow=slow)
     instances, seconds = place_hosts(
-        drafts, turns.roster, round, rules, bench=turns.bench, max_hosts=turns.max_hosts, is_plain=is_plain
+        drafts,
+        turns.roster,
+        round,
+        rules,
+        bench=turns.bench,
+        periods=periods,
+        max_hosts=turns.max_hosts,
+        is_plain=is_plain,
     )
     changed = {source for merge in (*merges, *branches.merges) for source in merge.sources}
     changed |= {instance for fork in forks for instance in (fork.source, *fork.targets)}
@@ -179,7 +190,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     reasons = [f"reports of {len(received)} of {peers}"] if previous.round > 0 else ["no reports yet"]
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
     reasons += branches.reasons
-    reasons += [turns.reason] if turns.reason else []
+    reasons += [text for text in (turns.reason, periods.reason) if text]
     reasons += [alarm for draft, alarm in carried if alarm and draft.plan.instance not in changed]
     reasons += [f"on probation, left out by the stricter rule: {', '.join(sorted(left_out))}"] if left_out else []
     course = change.course or previous.course
@@ -205,6 +216,16 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         is_ticketed=previous.is_ticketed,
         course=course,
         former=remembered(previous, {roster_entry.peer for roster_entry in roster_entries}),
+    )
+
+
+def _periods(previous: RoundPlan, drafts: Sequence[InstanceDraft], roster: Sequence[RosterEntry], rules: Rules) -> LinkPeriods:
+    """In how many averages each member of the roster takes part, by the computing time of the plan before."""
+    return link_periods(
+        volunteers(roster),
+        vector_bytes=max(draft.plan.vector_bytes for draft in drafts),
+        compute_seconds=previous.expected_seconds,
+        tolerance=rules.work.link_tolerance,
     )
 
 
@@ -239,9 +260,11 @@ def _carried(
         reason=f"{why} ({basis})",
         first_sample=plan.first_sample + sum(share.samples for share in plan.hosts),
         inner_steps_before=plan.inner_steps_before + previous.inner_steps,
+        lineage_samples=plan.lineage_samples + sum(share.samples for share in plan.hosts),
         shrink_streak=shrink_streak,
         history=history,
         state_digest=_agreed_state(plan, previous, claims, places),
+        vector_bytes=_vector_bytes(plan, claims),
         hosts=update_miss_counts(
             plan.hosts,
             claims,
@@ -295,6 +318,12 @@ def _agreed_state(plan: InstancePlan, previous: RoundPlan, claims: Claims, place
     planned = had_work(plan, places, previous.round - 1)
     named = Counter(claims[peer].state_digest for peer in planned & claims.keys())
     return next((digest for digest, count in sorted(named.items()) if is_majority(count, len(planned))), None)
+
+
+def _vector_bytes(plan: InstancePlan, claims: Claims) -> int:
+    """As most hosts report them, of equally many the smaller; as before where none reports any."""
+    sizes = [claim.vector_bytes for claim in claims.values() if claim.vector_bytes]
+    return median_low(sizes) if sizes else plan.vector_bytes
 
 
 def _forked(drafts: list[InstanceDraft], round: int, end: int, rules: Rules) -> tuple[list[InstanceDraft], tuple[Fork, ...]]:

@@ -26,7 +26,8 @@ FIRST_STANDING = {"tickets": FULL_STANDING // 4, "open": 1}
 def seated(peer: PeerId, capacity: Capacity, previous: RoundPlan, rules: AdmissionRules) -> RosterEntry:
     """The seat of a newcomer, or of a former member that is back, in the plan after `previous`."""
     round = previous.round + 1
-    roster_entry = RosterEntry(peer=peer, joined_round=round, capacity=capacity)
+    uplink = capacity.upload_bytes_per_second  # of one that was here before
+    roster_entry = RosterEntry(peer=peer, joined_round=round, capacity=capacity, uplinks=(uplink,) if uplink > 0 else ())
     former = next((known for known in previous.former if known.peer == peer), None)
     if former is not None:
         return replace(roster_entry, standing=former.standing)

@@ -13,7 +13,7 @@ from adloco_p2p.core.model.types import InstancePlan, PeerId, RosterEntry
 
 def had_work(plan: InstancePlan, places: Mapping[PeerId, int], round: int) -> frozenset[PeerId]:
     """Of the reported round, by the plan after it. `places`: by which numbers the reports on it name hosts."""
-    return frozenset(share.peer for share in plan.hosts if share.peer in places and share.works_from <= round)
+    return frozenset(share.peer for share in plan.hosts if share.peer in places and share.had_work(round))
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,8 @@ class DeviceWorker:
             case RunInner():
                 return self._run_inner(effect)
             case ApplyOuter():
-                return self._apply_outer(effect, self._take_average(effect))
+                own = self.kept_pseudo_gradient(effect.instance, effect.round) if effect.keeps_own else None
+                return self._apply_outer(effect, self._take_average(effect), own)
             case CarryOver():
                 return self._carry_over(effect)
             case Transition():
@@ -219,9 +220,11 @@ class DeviceWorker:
         self._drop_averages(effect.instance, before=effect.round)  # of rounds that this peer left behind
         return averaged
 
-    def _apply_outer(self, effect: ApplyOuter, averaged: AveragedVector) -> Event:
+    def _apply_outer(self, effect: ApplyOuter, averaged: AveragedVector, own: Vector | None = None) -> Event:
+        """`own`: the pseudo-gradient that becomes part of the next one; it holds all residuals."""
         instance, number = effect.instance, effect.round
-        is_applied = self._engine.apply_outer(instance, averaged.vector, round=number, residual=averaged.residual)
+        residual = averaged.residual if own is None else own
+        is_applied = self._engine.apply_outer(instance, averaged.vector, round=number, residual=residual)
         digest, state_digest = self._engine.digests(instance)
         self._states.offer(instance, number + 1, state_digest, self._engine.state(instance))
         return OuterApplied(

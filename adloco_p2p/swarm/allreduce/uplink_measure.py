@@ -1,6 +1,7 @@
 """How fast the reducers of one attempt got what this peer sent."""
 
 import math
+from statistics import median_low
 
 from adloco_p2p.swarm.allreduce.allreduce_spec import Part
 from adloco_p2p.swarm.allreduce.handshake import THROUGHPUT
@@ -21,7 +22,9 @@ class UplinkMeasure:
 
     @property
     def bytes_per_second(self) -> float:
-        """All that arrived over the time that the slowest way took: the ways share the uplink, and are used at once."""
+        """All that arrived over the time that a way took: the ways share the uplink, and are used at once. The median way
+        counts, the faster of two, so that no reducer alone makes this host seem slow."""
         if not self._reports:
             return 0.0
-        return sum(num_bytes for num_bytes, _ in self._reports) / max(seconds for _, seconds in self._reports)
+        seconds = median_low(seconds for _, seconds in self._reports)
+        return sum(num_bytes for num_bytes, _ in self._reports) / seconds

@@ -121,7 +121,7 @@ def test_a_forking_run_starts_with_one_instance_and_copies_it() -> None:
     source, *copies = plans[4].instances
     for copy in copies:
         assert (copy.requested_batch, copy.history, copy.inner_steps_before) == (source.requested_batch, source.history, 32)
-        assert copy.first_sample == 0 < source.first_sample
+        assert copy.first_sample == 0 < source.first_sample == source.lineage_samples == copy.lineage_samples
         assert all(share.batch_samples > 0 for share in copy.hosts), "hosts of the source can train its copies at once"
     assert plans[4].merges == (), "copies that nobody has trained are not merged, though round 4 is a merge round"
 
@@ -534,6 +534,7 @@ def random_reports(done: RoundPlan, chance: random.Random) -> list[Report]:
                     ]
                 ),
                 state_digest=Digest(chance.choice("ab") * 64),
+                vector_bytes=whole(),
             )
             items.append(garbled)
         offer = Capacity(
@@ -541,6 +542,8 @@ def random_reports(done: RoundPlan, chance: random.Random) -> list[Report]:
             micro_batch_limit=max(1, whole()),
             max_instances=max(1, whole()),
             is_leaving=chance.random() < 0.1,
+            upload_bytes_per_second=number(),
+            download_bytes_per_second=number(),
         )
         about = chance.choice([done.probe, done.pending, None])
         verdict = replace(verdict_on(about, number()), source_losses=tuple(number() for _ in about.sources)) if about else None

@@ -1,0 +1,145 @@
+"""How often a host takes part in averages, by what its link costs the others. Pure.
+
+An average ends when the slowest link has carried its part. A host whose link would lengthen the rounds by more than
+`work.link_tolerance` is in every second or fourth average only: in the rounds between it trains like all others, takes the
+averages that they make, and keeps what it learned for its next pseudo-gradient, which spans these rounds. Where that is still
+too often, it waits on the bench: a member without an instance until its link is tried again.
+
+The yardstick is the exchange of the fastest hosts that are more than half of the full members, so an honest host is among them
+as long as those are the majority: hosts with equal links all stay, whatever others claim. Of two hosts the one that joined
+first is the yardstick. All slow hosts are due in the same rounds, so the others wait for them together.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import fsum
+
+from adloco_p2p.core.model.types import PeerId, RosterEntry, is_due
+
+PERIODS = (2, 4)
+"""A slow link takes part in every so many averages, ..."""
+LEAST_SECONDS = 2.0
+"""A link that takes no longer than this beyond the others is not slow: busy machines alone take as long now and then."""
+LEAST_MEASURED = 2
+"""An uplink counts once it was measured so often: the first average of a process is slow."""
+TRIAL_ROUNDS = 32
+"""... or waits on the bench and is tried once in so many rounds: links change, and one that carries nothing is not measured."""
+FETCH_ROUNDS = 4
+"""So many rounds before it is tried, a host on the bench is given the instance again, to fetch its state."""
+LEAST_FRACTION = 0.5
+"""A host that computes less of the time waits on the bench, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkPeriod:
+    """Of one host."""
+
+    every: int = 1
+    """It takes part in every so many averages."""
+    fraction: float = 1.0
+    """Of a round in which it can compute: it has the others' average later than they do, and its share of the work is cut so
+    that all end together."""
+
+    def is_hosting(self, round: int) -> bool:
+        """Whether it may have an instance in this round."""
+        return self.every < TRIAL_ROUNDS or any(is_due(self.every, round + ahead) for ahead in range(FETCH_ROUNDS + 1))
+
+    def is_training(self, round: int) -> bool:
+        """Whether it may have work in this round."""
+        return self.every < TRIAL_ROUNDS or is_due(self.every, round)
+
+
+EVERY_AVERAGE = LinkPeriod()
+BENCHED = LinkPeriod(every=TRIAL_ROUNDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkPeriods:
+    """Of the members that train."""
+
+    slow: Mapping[PeerId, LinkPeriod] = field(default_factory=dict)
+    """Those whose link is too slow for every average."""
+    reason: str = ""
+    """Empty where there are none."""
+
+    def of(self, peer: PeerId) -> LinkPeriod:
+        return self.slow.get(peer, EVERY_AVERAGE)
+
+    def benched(self, round: int) -> frozenset[PeerId]:
+        """Members that are given no instance in this round."""
+        return frozenset(peer for peer, period in self.slow.items() if not period.is_hosting(round))
+
+    def among(self, trainers: Collection[PeerId]) -> "LinkPeriods":
+        """For an instance with these: where all are slow, none waits for another."""
+        return self if any(peer not in self.slow for peer in trainers) else ALL_IN_EVERY_AVERAGE
+
+
+ALL_IN_EVERY_AVERAGE = LinkPeriods()
+
+
+def link_periods(
+    entries: Sequence[RosterEntry], *, vector_bytes: int, compute_seconds: float, tolerance: float | None
+) -> LinkPeriods:
+    """`entries`: of the members that train; `vector_bytes`: of a pseudo-gradient as it travels; `compute_seconds`: of a round;
+    0 where unknown, and then nobody is too slow. `tolerance`: by which part of a round its link may lengthen the others' rounds
+    on average; None: by any."""
+    if tolerance is None or not vector_bytes or compute_seconds <= 0.0:
+        return ALL_IN_EVERY_AVERAGE
+    uplinks = {entry.peer: _uplink(entry) for entry in entries if len(entry.uplinks) >= LEAST_MEASURED and _uplink(entry) >= 1}
+    fastest = _yardstick(entries, uplinks)
+    if not fastest:
+        return ALL_IN_EVERY_AVERAGE
+    exchange = exchange_seconds(vector_bytes, [uplinks.get(peer, 0.0) for peer in fastest])
+    allowed = max(LEAST_SECONDS, tolerance * (compute_seconds + exchange))
+    slow: dict[PeerId, LinkPeriod] = {}
+    for entry in entries:
+        extra = vector_bytes / uplinks[entry.peer] - exchange if entry.peer in uplinks else 0.0
+        if entry.peer in fastest or extra <= allowed:
+            continue
+        fraction = 1 - vector_bytes / _downlink(entry, uplinks[entry.peer]) / compute_seconds
+        often = [every for every in PERIODS if fraction >= LEAST_FRACTION and extra <= every * allowed]
+        slow[entry.peer] = LinkPeriod(every=often[0], fraction=fraction) if often else BENCHED
+    return LinkPeriods(slow=slow, reason=_in_words(slow, uplinks, vector_bytes))
+
+
+def _uplink(entry: RosterEntry) -> float:
+    """The fastest one measured of late, in bytes per second: a busy machine makes a link seem slower, never faster."""
+    return max(entry.uplinks)
+
+
+def _downlink(entry: RosterEntry, uplink: float) -> float:
+    """Bytes per second: as measured, or as the uplink."""
+    return entry.capacity.download_bytes_per_second or uplink
+
+
+def _yardstick(entries: Sequence[RosterEntry], uplinks: Mapping[PeerId, float]) -> list[PeerId]:
+    """The fastest hosts that are more than half of the full members, of all where none is full; empty where too few uplinks are
+    known."""
+    full = [entry for entry in entries if not entry.probation] or list(entries)
+    if len(full) == 2:
+        return [min(full, key=lambda entry: (entry.joined_round, entry.peer)).peer]
+    known = sorted((entry.peer for entry in full if entry.peer in uplinks), key=lambda peer: (-uplinks[peer], peer))
+    count = len(full) // 2 + 1
+    return known[:count] if len(known) >= count else []
+
+
+def exchange_seconds(vector_bytes: int, uplinks: Sequence[float]) -> float:
+    """The shortest average among hosts with these uplinks in bytes per second: each sends its vector, and all together
+    2 (n - 1) of them. Nothing to send for one host."""
+    if len(uplinks) < 2:
+        return 0.0
+    return vector_bytes * max(1 / min(uplinks), 2 * (len(uplinks) - 1) / fsum(uplinks))
+
+
+_WORDS = {
+    2: "is in every 2nd average",
+    4: "is in every 4th average",
+    TRIAL_ROUNDS: f"is benched, and tried every {TRIAL_ROUNDS} rounds",
+}
+
+
+def _in_words(slow: Mapping[PeerId, LinkPeriod], uplinks: Mapping[PeerId, float], vector_bytes: int) -> str:
+    return "; ".join(
+        f"{peer} {_WORDS[period.every]} (its link needs {vector_bytes / uplinks[peer]:.3g} s at {uplinks[peer] / 1e6:.3g} MB/s)"
+        for peer, period in sorted(slow.items())
+    )
