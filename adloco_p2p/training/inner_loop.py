@@ -13,7 +13,7 @@ from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.core.model.types import HalfBatchStatistics, HostShare
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
-from adloco_p2p.numerics.grad_stats import half_batch_statistics
+from adloco_p2p.numerics.grad_stats import half_batch_statistics, sum_dtype
 from adloco_p2p.numerics.outer_optimizer import is_sound
 from adloco_p2p.training.input_worker import ReadyBatches
 from adloco_p2p.training.instance import Instance
@@ -58,7 +58,7 @@ def run_inner_steps(
     assert share.inner_steps >= 1 and share.effective_batch >= 1, share
     clock = _TrainingClock()
     micro_batch = min(share.micro_batch_size, micro_batch_limit)
-    loss_sum = torch.zeros((), dtype=torch.float64, device=shell.device)
+    loss_sum = torch.zeros((), dtype=sum_dtype(shell.device), device=shell.device)
     measured: list[StepNoise] = []
     tokens = steps = 0
     shell.bind(instance.local)
@@ -170,13 +170,13 @@ def accumulate_gradient(
     if is_measured and len(starts) == 1:
         starts.append((num_samples + 1) // 2)
     predicted = (rows.labels[:, 1:] != IGNORED_LABEL).sum(dim=1, keepdim=True).clamp(min=1)  # [n, 1]
-    weights = (1.0 / (num_samples * predicted.double())).float()  # [n, 1]
-    loss_sum = torch.zeros((), dtype=torch.float64, device=shell.device)
+    loss_sum = torch.zeros((), dtype=sum_dtype(shell.device), device=shell.device)
+    weights = (1.0 / (num_samples * predicted.to(loss_sum.dtype))).float()  # [n, 1]
 
     def run(start: int, stop: int) -> None:
         losses = shell.token_losses(rows.rows(start, stop))  # [micro, L]
         torch.autograd.backward((losses * weights[start:stop]).sum())
-        loss_sum.add_(losses.detach().sum(dtype=torch.float64))
+        loss_sum.add_(losses.detach().sum(dtype=loss_sum.dtype))
 
     shell.gradient.zero_()
     for start, stop in itertools.pairwise(starts):

@@ -240,7 +240,7 @@ def _own(own: Status) -> Document:
     """The node on this machine."""
     return {
         "peer": own.peer,
-        "device": _text(own.device),
+        "device": _text(derived.device_words(own)),
         "seconds": _rounded(own.elapsed_seconds),
         "metrics": [{"text": measure.text, "meaning": measure.meaning} for measure in measures(own) if measure.text],
         "warnings": [_text(message) for message in own.warnings.values()][:MAX_DECISIONS],

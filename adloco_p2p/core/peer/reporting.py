@@ -6,7 +6,7 @@ from dataclasses import replace
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.complaints import PartNotShown
-from adloco_p2p.core.model.events import Effect, InnerFinished, Probe, Probed
+from adloco_p2p.core.model.events import Effect, InnerFinished, InnerResult, Probe, Probed
 from adloco_p2p.core.model.report_form import complaint_of, fitted
 from adloco_p2p.core.model.task_scores import TasksScored
 from adloco_p2p.core.model.types import Capacity, InstanceId, InstanceReport, Report, RoundPlan
@@ -108,7 +108,7 @@ class Reporting:
 
     def _report(self, plan: RoundPlan, done: Sequence[OuterRound], now: float) -> list[Effect]:
         results = [outer.result for outer in done if outer.result is not None]
-        seconds = sum(result.seconds for result in results)
+        seconds = busiest_seconds(results)
         assert self.capacity is not None
         if results and seconds > 0:
             speed = sum(result.samples for result in results) / seconds
@@ -165,3 +165,13 @@ class Reporting:
             for item in before.instances
             if (plan.round, item.instance) in self._state.untrained
         ]
+
+
+def busiest_seconds(results: Sequence[InnerResult]) -> float:
+    """How long the device that trained longest was at it. What devices do at once adds up in the peer's speed; where they are
+    not equally loaded or fast, the plan, which splits a speed by requests, gets what the last of them lets it promise."""
+    busy: dict[str, float] = {}
+    for result in results:
+        for device in result.devices or ("",):
+            busy[device] = busy.get(device, 0.0) + result.seconds
+    return max(busy.values(), default=0.0)
