@@ -77,7 +77,7 @@ SIZES = {
 
 
 def row_of(size: str, batch: str, kind: str, rate: str) -> Row:
-    """One way to train; `constant` and `adaptive` are the rows of docs/results.md with batch 8 and H 32."""
+    """One way to train; `constant` and `adaptive` are the rows of docs/results/method.md with batch 8 and H 32."""
     own = (*SIZES[size].settings, f"inner.kind={kind}", f"inner.learning_rate={rate}")
     name = f"{size}, {batch} batch, {kind}, rate {rate}"
     if batch == "constant":

@@ -1,7 +1,7 @@
 """What counting gives: the loss of n-gram tables on the text of a run. A model above them has learned less than they store.
 
 python -m benchmarks.ngram configs/default.yaml           all training rows, the held-out rows of the run
-python -m benchmarks.ngram benchmarks/method/base.yaml --rows 8192 --heldout 256 --seed 0     the text of docs/results.md
+python -m benchmarks.ngram benchmarks/method/base.yaml --rows 8192 --heldout 256 --seed 0     the text of docs/results/method.md
 
 Interpolated by Witten and Bell (1991): P(t | h) = (c(h t) + u(h) P(t | h')) / (c(h) + u(h)), where h' is the context h without
 its first token, c counts, and u counts the different tokens that followed h; below one token stands the uniform distribution.

@@ -1,7 +1,7 @@
 """What each `averaging.preset` costs in loss beside float32: real training in a simulated swarm, one instance, whole runs.
 
 python -m benchmarks.presets run --seeds 1 2 3    train what the kept records and presets.jsonl lack; stop and go on at any time
-python -m benchmarks.presets report               the table from both, into docs/results.md; keeps the records of both
+python -m benchmarks.presets report               the table from both, into docs/results/bytes.md; keeps the records of both
 
 Codec, feedback, reduction and outer step are the product's, by the preset; the inner steps of all hosts are computed at once
 (`benchmarks/robustness/training.py`), one row a host and step. A run of 8 hosts and 64 rounds takes 20 s of an idle core with
@@ -34,7 +34,7 @@ from adloco_p2p.training.learning_rate import LearningRateSchedule
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
 from benchmarks.method.figures import estimate, paired
-from benchmarks.method.report import placed
+from benchmarks.method.report import rewrite
 from benchmarks.method.run import BASE, HELDOUT_ROWS, HELDOUT_SEED, indexed
 from benchmarks.method.store import append_record, command_line, pack, records_by_key
 from benchmarks.robustness.training import Trainees
@@ -52,8 +52,8 @@ WAYS = {
 }
 """What is compared; `sign_int4` is a codec without a preset, and `sparse, all` divides by the weights of all hosts."""
 INNER_STEPS = 32
-DOCS = Path(__file__).parents[1] / "docs"
-KEPT = DOCS / "results" / "presets.jsonl.gz"
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+KEPT = RESULTS / "presets.jsonl.gz"
 """Records of runs that were made before; a reader's own go beside them."""
 
 
@@ -208,8 +208,7 @@ def price_of(records: Sequence[Record], cell: Cell) -> str:
 def tabulate(arguments: argparse.Namespace) -> None:
     records = records_by_key(KEPT, arguments.runs)
     kept = [records[key] for key in sorted(records)]
-    page = DOCS / "results.md"
-    page.write_text(placed(page.read_text("utf-8"), "presets", table(kept)), "utf-8")
+    rewrite(RESULTS / "bytes.md", {"presets": table(kept)})
     pack(kept, KEPT)
 
 

@@ -1,7 +1,7 @@
 """Does the method pay? AdLoCo beside DiLoCo, LocalSGD and AdamW: same model, data and samples; loss against what it costs.
 
 python -m benchmarks.method run                    train what the kept records and method.jsonl lack; stop and go on at any time
-python -m benchmarks.method report                 tables and plots from both, into docs/; keeps the records of both
+python -m benchmarks.method report                 tables and plots from both, into docs/results/; keeps the records of both
 python -m benchmarks.method run --group main --seeds 1          one seed of one table; 15 s a run on an idle core
 """
 
@@ -14,8 +14,8 @@ from benchmarks.method.rows import GROUPS, TUNING_SEED
 from benchmarks.method.run import BASE, run_row
 from benchmarks.method.store import append_record, command_line, key_of, records_by_key
 
-DOCS = Path(__file__).parents[2] / "docs"
-KEPT = DOCS / "results" / "method.jsonl.gz"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+KEPT = RESULTS / "method.jsonl.gz"
 """Records of runs that were made before; a reader's own go beside them."""
 SAMPLES = 8192
 """Of 64 tokens: 25 tokens per parameter."""
@@ -54,7 +54,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def tabulate(arguments: argparse.Namespace) -> None:
-    write(list(records_by_key(KEPT, arguments.runs).values()), DOCS, samples=arguments.samples)
+    write(list(records_by_key(KEPT, arguments.runs).values()), RESULTS, samples=arguments.samples)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The plots of docs/results.md, as small SVG files."""
+"""The plots of docs/results/method.md, as small SVG files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tables and plots from records. The text of docs/results.md is written by hand; what stands between marks is written here."""
+"""Tables and plots from records. The text of docs/results/ is written by hand; what stands between marks is written here."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -34,15 +34,13 @@ NEAR = 0.10
 """Nats above the final loss of the DiLoCo that a run starts like: the loss to which costs are compared."""
 
 
-def write(records: Sequence[Record], docs: Path, *, samples: int) -> None:
-    """Rewrite every table between its marks in docs/results.md, and the plots and packed records in docs/results/. `samples`:
-    of a row of length 1; records of other runs are left out."""
+def write(records: Sequence[Record], folder: Path, *, samples: int) -> None:
+    """Rewrite every table between its marks in `folder`, docs/results, and the plots and packed records there. `samples`: of a
+    row of length 1; records of other runs are left out."""
     tuned = [record for record in records if record["seed"] == TUNING_SEED]
     others = [record for record in records if record["seed"] != TUNING_SEED]
     runs = {group: _of(tuned if group == "tuning" else others, rows(), samples) for group, rows in GROUPS.items()}
     equal = {name: found for group in ("main", "ablations") for name, found in runs[group].items()}
-    folder = docs / "results"
-    folder.mkdir(exist_ok=True)
     tables = {
         "main": main_table(runs["main"]),
         "reached": reached_table(runs["main"]),
@@ -51,17 +49,13 @@ def write(records: Sequence[Record], docs: Path, *, samples: int) -> None:
         "fronts": front_table(equal),
         "ablations": ablation_table(runs["ablations"], runs["main"]),
         "unequal": unequal_table(runs["unequal"]),
-        "overlap": overlap_table(runs["overlap"]),
         "controls": main_table(runs["controls"], runs["main"]),
         "plan": plan_table(runs["main"]),
         "tuning": tuning_table(runs["tuning"]),
         "settings": settings_table({name: row for rows in GROUPS.values() for name, row in _named(rows()).items()}),
     }
-    path = docs / "results.md"
-    text = path.read_text("utf-8")
-    for name, lines in tables.items():
-        text = placed(text, name, lines)
-    path.write_text(text, "utf-8")
+    rewrite(folder / "method.md", tables)
+    rewrite(folder / "time.md", {"overlap": overlap_table(runs["overlap"])})
     groups = {name: name.split()[0].strip(",") if name in runs["main"] else "AdLoCo, ablations" for name in equal}
     plot_pareto(equal, differences(equal), groups, folder / "pareto.svg")
     plot_curves(runs["main"], folder / "curves.svg")
@@ -70,11 +64,19 @@ def write(records: Sequence[Record], docs: Path, *, samples: int) -> None:
     pack([shown[key] for key in sorted(shown)], folder / "method.jsonl.gz")
 
 
+def rewrite(page: Path, tables: Mapping[str, Sequence[str]]) -> None:
+    """The page with the lines of every table between its marks."""
+    text = page.read_text("utf-8")
+    for name, lines in tables.items():
+        text = placed(text, name, lines)
+    page.write_text(text, "utf-8")
+
+
 def placed(text: str, name: str, lines: Sequence[str]) -> str:
     """The text with `lines` between the marks of table `name`. Raises ValueError where the marks are missing."""
     pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
     if not pattern.search(text):
-        raise ValueError(f"docs/results.md has no place for the table {name}: <!-- {name} --> ... <!-- end -->")
+        raise ValueError(f"the page has no place for the table {name}: <!-- {name} --> ... <!-- end -->")
     return pattern.sub(lambda found: f"{found[1]}" + "\n".join(["", *lines, "", ""]) + f"{found[2]}", text, count=1)
 
 

@@ -1,7 +1,7 @@
 """Which aggregation rule withstands which lie, and what it costs where nobody lies: real training in a simulated swarm.
 
 python -m benchmarks.robustness run        train what the kept records and robustness.jsonl lack; stop and go on at any time
-python -m benchmarks.robustness report     tables from both, into docs/results.md; keeps the records of both
+python -m benchmarks.robustness report     tables from both, into docs/results/robustness.md; keeps the records of both
 python -m benchmarks.robustness run --group two --seeds 1           one seed of one table; 3 s a run on an idle core
 """
 

@@ -1,4 +1,4 @@
-"""Tables of docs/results.md from records: what lies and rules cost, in nats of held-out loss, paired by seed."""
+"""Tables of docs/results/robustness.md from records: what lies and rules cost, in nats of held-out loss, paired by seed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.method.figures import estimate, paired
-from benchmarks.method.report import placed
+from benchmarks.method.report import rewrite
 from benchmarks.method.store import pack
 from benchmarks.robustness.attacks import ATTACKS
 from benchmarks.robustness.cells import RULES, Cell, judged
 
 Record = dict[str, Any]
-DOCS = Path(__file__).parents[2] / "docs"
-KEPT = DOCS / "results" / "robustness.jsonl.gz"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+KEPT = RESULTS / "robustness.jsonl.gz"
 """Records of runs that were made before; a reader's own go beside them."""
 MOST_SEEDS = 10
 BEFORE = "robust before"
@@ -30,7 +30,7 @@ ATTACKED = {
     "robust-one": (Cell(liars=1), SOME),
     "robust-three": (Cell(hosts=10, liars=3), SOME),
 }
-"""Tables of attacks, by the mark of their place in docs/results.md."""
+"""Tables of attacks, by the mark of their place in docs/results/robustness.md."""
 
 
 def by(cell: Cell, rule: str) -> Cell:
@@ -67,16 +67,20 @@ class Records:
 
 
 def write(records: Mapping[str, Record]) -> None:
-    """Rewrite the tables between their marks in docs/results.md, and keep the records."""
-    found = Records(list(records.values()))
-    path = DOCS / "results.md"
-    text = placed(path.read_text("utf-8"), "robust-price", price_table(found))
-    text = placed(text, "robust-honest", honest_table(found))
-    text = placed(text, "robust-left-out", left_out_table(found))
-    for name, (cell, rules) in ATTACKED.items():
-        text = placed(text, name, attack_table(found, cell, rules))
-    path.write_text(text, "utf-8")
+    """Rewrite the tables of docs/results/robustness.md, and keep the records."""
+    rewrite(RESULTS / "robustness.md", tables(Records(list(records.values()))))
     pack([records[key] for key in sorted(records)], KEPT)
+
+
+def tables(found: Records) -> dict[str, list[str]]:
+    """By the marks of their places."""
+    attacked = {name: attack_table(found, cell, rules) for name, (cell, rules) in ATTACKED.items()}
+    honest = {
+        "robust-price": price_table(found),
+        "robust-honest": honest_table(found),
+        "robust-left-out": left_out_table(found),
+    }
+    return honest | attacked
 
 
 def price_table(records: Records) -> list[str]:

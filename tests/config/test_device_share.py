@@ -1,4 +1,4 @@
-"""The shipped configurations let a device compute: the figures of docs/results.md, recomputed from the files."""
+"""The shipped configurations let a device compute: the figures of docs/results/time.md, recomputed from the files."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ ROW = re.compile(
     r" \| (?P<averaging>[\d.]+) s \| (?P<between>[\d.]+) s \| (?P<share>[\d.]+) % \|$",
     re.MULTILINE,
 )
-TEXT = (ROOT / "docs" / "results.md").read_text("utf-8")
+TEXT = (ROOT / "docs" / "results" / "time.md").read_text("utf-8")
 
 
 def share_of(name: str, *overrides: str, hosts: int, teraflops: float) -> DeviceShare:

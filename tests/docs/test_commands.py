@@ -11,7 +11,7 @@ from tests.docs.pages import INLINE, REPOSITORY, Block, blocks_of, check_command
 
 PAGES = sorted(
     path
-    for path in [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md"), *(REPOSITORY / "peers").glob("*.md")]
+    for path in [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPOSITORY / "peers").glob("*.md")]
     if blocks_of(path)
 )
 SOMEBODY_ELSES_RUN = Block(
@@ -64,7 +64,7 @@ def test_the_first_command_of_the_readme(tmp_path: Path) -> None:
 
 
 def test_commands_within_sentences_are_understood() -> None:
-    texts = [path.read_text() for path in [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")]]
+    texts = [path.read_text() for path in [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")]]
     texts += [entry.remedy for entry in ERROR_CODES.values()]
     commands = [command for text in texts for command in INLINE.findall(text)]
     assert commands

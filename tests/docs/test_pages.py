@@ -10,7 +10,7 @@ import pytest
 
 from tests.test_tidy import GENERATED, PACKAGE, PROJECT, REPOSITORY, SCRIPTS, SOURCES, modules_of
 
-PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md"), *(REPOSITORY / "peers").glob("*.md")])
+PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPOSITORY / "peers").glob("*.md")])
 GENERATED_PAGE = REPOSITORY / "docs" / "errors.md"
 """Its words are those of `error_codes.py`."""
 HISTORY = REPOSITORY / "CHANGELOG.md"

@@ -1,0 +1,53 @@
+"""The pages of docs/results against the kept records, and the figures of docs/results.md and README.md against those pages."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from benchmarks import presets
+from benchmarks.method import __main__ as method
+from benchmarks.method.report import Record, rewrite, write
+from benchmarks.method.store import read_records
+from benchmarks.robustness import report as robustness
+
+DOCS = Path(__file__).parents[2] / "docs"
+RESULTS = DOCS / "results"
+INTERVAL = re.compile(r"-?\d+\.\d+ \+- \d+\.\d+")
+TABLE_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
+
+
+def test_the_tables_of_the_method_follow_from_its_records(tmp_path: Path) -> None:
+    for name in ("method.md", "time.md"):
+        shutil.copy(RESULTS / name, tmp_path / name)
+    write(records_of(method.KEPT), tmp_path, samples=method.SAMPLES)
+    for name in ("method.md", "time.md"):
+        assert (tmp_path / name).read_text() == (RESULTS / name).read_text()
+
+
+def test_the_table_of_the_presets_follows_from_its_records(tmp_path: Path) -> None:
+    page = Path(shutil.copy(RESULTS / "bytes.md", tmp_path))
+    rewrite(page, {"presets": presets.table(records_of(presets.KEPT))})
+    assert page.read_text() == (RESULTS / "bytes.md").read_text()
+
+
+def test_the_tables_of_the_rules_follow_from_their_records(tmp_path: Path) -> None:
+    page = Path(shutil.copy(RESULTS / "robustness.md", tmp_path))
+    rewrite(page, robustness.tables(robustness.Records(records_of(robustness.KEPT))))
+    assert page.read_text() == (RESULTS / "robustness.md").read_text()
+
+
+@pytest.mark.parametrize("page", [DOCS / "results.md", DOCS.parent / "README.md"], ids=lambda page: page.name)
+def test_every_interval_on_a_first_page_stands_in_a_table(page: Path) -> None:
+    tables = "\n".join(row for path in RESULTS.glob("*.md") for row in TABLE_ROW.findall(path.read_text()))
+    known = set(INTERVAL.findall(tables))
+    found = INTERVAL.findall(page.read_text())
+    assert found
+    assert not [figure for figure in found if figure not in known]
+
+
+def records_of(path: Path) -> list[Record]:
+    """By their keys, as `report` takes them."""
+    records = {record["key"]: record for record in read_records(path)}
+    return [records[key] for key in sorted(records)]
