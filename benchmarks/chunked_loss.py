@@ -20,8 +20,8 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import ModelConfig
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.training import chunked_loss
+from adloco_p2p.training.accumulation import accumulate_gradient
 from adloco_p2p.training.device import configure_devices
-from adloco_p2p.training.inner_loop import accumulate_gradient
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
 from benchmarks.resident import peak_bytes, reset_peak, resident_bytes

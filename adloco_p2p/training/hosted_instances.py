@@ -40,8 +40,8 @@ class HostedInstances(ABC):
         self._me = me
         self._devices = tuple(devices.values())
         self._device_names = tuple(devices)
-        self._placed: dict[InstanceId, int] = {}
-        """Which of the devices trains an instance; the first one where nothing is said."""
+        self._placed: dict[InstanceId, tuple[int, ...]] = {}
+        """Which of the devices train an instance, the one that holds it first; the first of all where nothing is said."""
         self._instances: dict[InstanceId, Instance] = {}
         self._pseudo_gradients: dict[InstanceId, torch.Tensor] = {}
         self._residual: dict[InstanceId, torch.Tensor] = {}
@@ -96,15 +96,18 @@ class HostedInstances(ABC):
         """Of all devices, the first one first."""
         return self._device_names
 
-    def place(self, instance: InstanceId, device: int) -> None:
-        """From now on the instance is trained on the device with this number. Called from that device's thread, when no other
-        one works on the instance any more."""
-        self._placed[instance] = device
+    def place(self, instance: InstanceId, devices: Sequence[int]) -> None:
+        """From now on the instance is held by the first of the devices with these numbers, and the others help it to train.
+        Called from the first one's thread, when no other one works on the instance any more."""
+        self._placed[instance] = tuple(devices)
         if instance in self._instances:
-            self._instances[instance].move_to(self._devices[device])
+            self._instances[instance].move_to(self._devices[devices[0]])
+
+    def _team_of(self, instance: InstanceId) -> tuple[int, ...]:
+        return self._placed.get(instance, (0,))
 
     def _place_of(self, instance: InstanceId) -> int:
-        return self._placed.get(instance, 0)
+        return self._team_of(instance)[0]
 
     @property
     def state_dtype(self) -> torch.dtype:
@@ -331,7 +334,8 @@ class HostedInstances(ABC):
         """
         for fork in forks:
             for target in fork.targets:
-                device = self._placed[target] = self._place_of(fork.source)
+                device = self._place_of(fork.source)
+                self._placed[target] = (device,)
                 self._instances[target] = self._with_room(self._get(fork.source).copy, device=device, keep=fork.source)
         for merge in merges:
             self._merge(merge)

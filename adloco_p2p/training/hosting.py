@@ -5,8 +5,8 @@ different devices may train at once, each called from its device's thread.
 """
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -21,6 +21,7 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import Batch, Feed
 from adloco_p2p.numerics.layout import flatten
 from adloco_p2p.training.adapters import draw_adapter_
+from adloco_p2p.training.data_parallel import Team
 from adloco_p2p.training.device import configure_devices, is_bfloat16
 from adloco_p2p.training.device_shell import DeviceShell, draws_chance, own_randomness
 from adloco_p2p.training.evaluate import heldout_loss
@@ -109,8 +110,7 @@ class Hosting(HostedInstances):
         instance_id = effect.plan.instance
         instance = self._get(instance_id)
         place = self._place_of(instance_id)
-        one = self._shells[place]
-        self._with_room(lambda: instance.local, device=place, keep=instance_id)
+        devices = [self._shells[device] for device in self._team_of(instance_id)]
         if effect.is_ahead:
             self._run_ahead(instance_id)
         elif not instance.is_at_boundary:  # a round that never got an average
@@ -125,24 +125,31 @@ class Hosting(HostedInstances):
             num_samples=effect.share.effective_batch,
             num_batches=effect.share.inner_steps,
         )
-        limit = self._limit_of(one)  # probing draws from torch's random state, so before it is seeded
-        seed = derived_seed(self._run.seed, "inner", instance_id, self._me, effect.round)
-        with one.lent, own_randomness(one.device, seed), batches, self._stays_on_device(instance_id):
+        limit = min(self._limit_of(device).samples for device in devices)  # probing draws chance, so before it is seeded
+        with ExitStack() as stack:
+            self._lend(stack, devices, derived_seed(self._run.seed, "inner", instance_id, self._me, effect.round))
+            stack.enter_context(batches)
+            stack.enter_context(self._stays_on_device(instance_id))
+            self._with_room(lambda: instance.local, device=place, keep=instance_id)
+            team = stack.enter_context(Team([device.shell for device in devices], instance.local))
             result = run_inner_steps(
-                one.shell,
+                devices[0].shell,
                 instance,
                 batches,
+                team=team,
                 share=effect.share,
                 schedule=learning_rate_schedule(effect, inner=self._run.inner, initial_batch=self._run.batch.initial_batch),
-                micro_batch_limit=limit.samples,
+                micro_batch_limit=limit,
                 is_measured=self._run.batch.is_tested,
                 make_room=partial(self._make_room, place, instance_id),
                 should_stop=should_stop,
                 on_progress=on_progress,
             )
         if result is not None:
-            limit.note_round(result.micro_batch_limit)
-            result = replace(result, devices=(one.name,))
+            for device in devices:
+                own = self._limit_of(device)
+                own.note_round(own.samples if result.micro_batch_limit == limit else min(own.samples, result.micro_batch_limit))
+            result = replace(result, devices=tuple(device.name for device in devices))
             instance.fraction = result.samples / sum(share.samples for share in effect.plan.hosts)
             if result.has_diverged:  # its moments are of parameters that are given up
                 instance.has_diverged = True
@@ -161,6 +168,16 @@ class Hosting(HostedInstances):
     def evaluate(self, instance: InstanceId) -> float:
         """Held-out loss of the outer parameters, nats per predicted token; infinite where it is not a number."""
         return self._heldout_loss(self._get(instance).outer, device=self._place_of(instance))
+
+    def _lend(self, stack: ExitStack, devices: Sequence[DeviceShell], seed: int) -> None:
+        """For as long as the stack stands, and with random states that begin with the seed. In one order, so that no two wait
+        for each other."""
+        for device in sorted(devices, key=self._shells.index):
+            stack.enter_context(device.lent)
+        stack.enter_context(own_randomness(devices[0].device, seed))
+        for index, device in enumerate(devices[1:], start=1):
+            if device.device != devices[0].device:
+                stack.enter_context(own_randomness(device.device, derived_seed(seed, "device", index)))
 
     @contextmanager
     def _stays_on_device(self, instance: InstanceId) -> Iterator[None]:
@@ -230,7 +247,9 @@ class Hosting(HostedInstances):
         self._feed.restore(instance, state)
 
     def _free_device(self, device: int) -> None:
-        shell = self._shells[device].shell
-        if not any(self._place_of(instance) == device for instance in list(self._training)):
-            shell.unbind()
-        shell.free_cache()
+        one = self._shells[device]
+        if one.lent.acquire(blocking=False):  # otherwise it helps another device
+            if not any(self._place_of(instance) == device for instance in list(self._training)):
+                one.shell.unbind()
+            one.lent.release()
+        one.shell.free_cache()

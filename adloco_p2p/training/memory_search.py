@@ -7,7 +7,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import Batch
-from adloco_p2p.training.inner_loop import accumulate_gradient
+from adloco_p2p.training.accumulation import accumulate_gradient
 from adloco_p2p.training.instance import Instance, NewOptimizer
 from adloco_p2p.training.shell import ModelShell
 

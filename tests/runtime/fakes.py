@@ -55,8 +55,8 @@ class FakeEngine:
     was_stopped: threading.Event = field(default_factory=threading.Event)
     device_names: tuple[str, ...] = ("cpu",)
 
-    def place(self, instance: InstanceId, device: int) -> None:
-        self.calls.note("place", instance, device)
+    def place(self, instance: InstanceId, devices: Sequence[int]) -> None:
+        self.calls.note("place", instance, *devices)
 
     def run_inner(
         self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: Callable[[int, float, int], None]

@@ -4,7 +4,7 @@ import itertools
 import queue
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -56,6 +56,17 @@ def test_an_instance_that_is_held_before_it_is_trained_comes_to_the_emptiest_dev
     assert dealt.deal([A, B, C]) == [(B, None, 2)]
 
 
+def test_devices_without_an_instance_help_those_that_have_one() -> None:
+    dealt = DeviceMap(5)
+    dealt.deal([A, B])
+    assert [dealt.team(instance) for instance in (A, B)] == [(0, 2, 4), (1, 3)]
+    dealt.deal([A, B, C, D])
+    assert [dealt.team(instance) for instance in (A, B, C, D)] == [(0, 4), (1,), (2,), (3,)]
+    few = DeviceMap(2)
+    few.deal([A, B, C])
+    assert [few.team(instance) for instance in (A, B, C)] == [(0,), (1,), (0,)]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_device_has_two_more_than_another_and_nothing_moves_without_need(seed: int) -> None:
     chance = random.Random(seed)
@@ -85,10 +96,12 @@ class TwoDevices(FakeEngine):
     until: dict[InstanceId, threading.Event] = field(default_factory=dict)
     """Inner steps of an instance go on until this happens."""
     placed: dict[InstanceId, int] = field(default_factory=dict)
+    helpers: list[int] = field(default_factory=list)
+    """Of the instance that was placed last."""
     threads: dict[InstanceId, set[str]] = field(default_factory=dict)
 
-    def place(self, instance: InstanceId, device: int) -> None:
-        self.placed[instance] = device
+    def place(self, instance: InstanceId, devices: Sequence[int]) -> None:
+        self.placed[instance], *self.helpers = devices
 
     def run_inner(
         self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: Callable[[int, float, int], None]

@@ -1,6 +1,7 @@
 """Several devices of one machine, here two of torch's one processor: the same bits as one, at once."""
 
 import queue
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,12 +12,28 @@ from adloco_p2p.config.run_config import ModelConfig
 from adloco_p2p.core.model.events import ApplyOuter, Event, InnerFinished, OuterApplied, Transition, TransitionApplied
 from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge
 from adloco_p2p.errors import ConfigError
+from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.runtime.node.device_worker import DeviceWorker
+from adloco_p2p.training.data_parallel import Team
 from adloco_p2p.training.device import select_devices
 from adloco_p2p.training.hosting import Hosting
 from adloco_p2p.training.instance import Instance
 from tests.runtime.fakes import Calls, FakeAverage, FakeCheckpoints, FakeNetwork, hashed
-from tests.training.small_run import ARCHITECTURE, ONE, PEER, RUN, THREE, TWO, effect, hosting, train_round, with_run
+from tests.training.small_run import (
+    ARCHITECTURE,
+    ONE,
+    PEER,
+    RUN,
+    THREE,
+    TWO,
+    effect,
+    hosting,
+    never,
+    rows_of,
+    silent,
+    train_round,
+    with_run,
+)
 
 BOTH = replace(PEER, device=("cpu:0", "cpu:1"))
 WAIT_LIMIT_SECONDS = 240.0
@@ -97,7 +114,7 @@ def test_an_instance_that_changes_its_device_goes_on_as_it_was(monkeypatch: pyte
     left, leave = [], Instance.leave_device
     monkeypatch.setattr(Instance, "leave_device", lambda self: left.append(leave(self)))
     monkeypatch.setattr(moves._instances[ONE], "_device", torch.device("meta"))
-    moves.place(ONE, 1)
+    moves.place(ONE, (1,))
     assert left == [None]
     for peer in (stays, moves):
         train_round(peer, effect(round=1))
@@ -125,3 +142,84 @@ def test_auto_is_every_gpu_or_else_apples_or_else_the_processor(monkeypatch: pyt
     assert list(select_devices(replace(auto, device=("cuda:1", "mps", "cpu")))) == ["cuda:1", "mps:0", "cpu"]
     with pytest.raises(ConfigError, match="cuda:0 is named twice"):
         select_devices(replace(auto, device=("cuda", "cuda:0")))
+
+
+# --- one instance on several devices -----------------------------------------------------------------------------------
+
+
+THREE_DEVICES = replace(PEER, device=("cpu:0", "cpu:1", "cpu:2"))
+
+
+def gradient_of(hosting: Hosting, devices: Sequence[int], count: int, *, micro: int) -> tuple[torch.Tensor, float, object]:
+    """Of the first weights on so many rows, with the sum of losses and the products of a measured step."""
+    hosting.start([ONE])
+    instance = hosting._instances[ONE]
+    shells = [hosting._shells[device].shell for device in devices]
+    shells[0].bind(instance.local)
+    with Team(shells, instance.local) as team:
+        loss_sum, noise = team.accumulate(rows_of("part", 0, count, is_padded=True), micro_batch=micro, is_measured=count > 1)
+    return shells[0].gradient.clone(), float(loss_sum), noise
+
+
+@pytest.mark.parametrize(
+    ("devices", "count"), [((0, 1), 6), ((0, 1), 5), ((0, 1, 2), 7), ((1, 2), 4), ((0, 1, 2), 2), ((0, 1), 1)]
+)
+def test_the_gradient_of_a_team_is_that_of_one_device(devices: tuple[int, ...], count: int) -> None:
+    """Whatever the part of each, and with a row for some of them only."""
+    alone, alone_loss, _ = gradient_of(hosting(), (0,), count, micro=count)
+    together, loss, noise = gradient_of(hosting(peer=THREE_DEVICES), devices, count, micro=2)
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-7)
+    assert loss == pytest.approx(alone_loss, rel=1e-6)
+    if count == 1:
+        assert noise is None
+        return
+    products, (first, last) = noise  # type: ignore[misc]
+    assert (first, last) == (count - count // min(len(devices), count), count // min(len(devices), count))
+    norm_first, cross, norm_last = products.tolist()  # |a + b|^2 by hand
+    assert norm_first + 2 * cross + norm_last == pytest.approx(float(alone.double().dot(alone.double())), rel=1e-4)
+
+
+def test_the_groups_of_a_measured_step_are_those_of_one_device() -> None:
+    """Two devices split six rows where one device splits its one micro-batch, so the statistics are the same."""
+    _, _, alone = gradient_of(hosting(), (0,), 6, micro=6)
+    _, _, together = gradient_of(hosting(peer=BOTH), (0, 1), 6, micro=3)
+    assert alone[1] == together[1] == (3, 3)  # type: ignore[index]
+    torch.testing.assert_close(together[0], alone[0], rtol=1e-4, atol=0.0)  # type: ignore[index]
+
+
+def test_one_instance_is_trained_by_all_devices_and_gives_one_pseudo_gradient() -> None:
+    machine, alone = Machine(hosting(peer=BOTH)), hosting()
+    for engine in (machine.engine, alone):
+        engine.start([ONE])
+    for number in range(2):
+        machine.round(number, ONE)
+        train_round(alone, effect(round=number))
+    result = machine.results[ONE].result
+    assert (result.devices, result.samples, result.accumulation_steps) == (("cpu:0", "cpu:1"), 20, 1)
+    assert result.half_batch is not None
+    machine.end()
+    torch.testing.assert_close(machine.engine.state(ONE)[0], alone.state(ONE)[0], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_a_team_survives_one_device_that_is_out_of_memory(short: int) -> None:
+    peer, alone = hosting(peer=BOTH), hosting()
+    for engine in (peer, alone):
+        engine.start([ONE])
+    peer.place(ONE, (0, 1))
+    shell = peer._shells[short].shell
+    whole = shell.token_losses
+
+    def holds_one_row(batch: Batch) -> torch.Tensor:
+        if batch.num_samples > 1:
+            raise torch.OutOfMemoryError("short")
+        return whole(batch)
+
+    assert peer.micro_batch_limit > 1  # searched before it is short
+    shell.token_losses = holds_one_row  # type: ignore[method-assign]
+    result = peer.run_inner(effect(batch=8, micro=8), should_stop=never, on_progress=silent)
+    assert result is not None and result.micro_batch_limit == 1
+    assert peer.micro_batch_limit == 1
+    expected = alone.run_inner(effect(batch=8, micro=8), should_stop=never, on_progress=silent)
+    assert expected is not None and result.loss == pytest.approx(expected.loss, rel=1e-4)
+    torch.testing.assert_close(peer.pseudo_gradient(ONE), alone.pseudo_gradient(ONE), rtol=1e-2, atol=1e-5)

@@ -84,7 +84,7 @@ class InnerResult:
     seconds: float
     half_batch: HalfBatchStatistics | None
     micro_batch_limit: int
-    """Samples of one pass that the device holds now; smaller than before after an out-of-memory."""
+    """Samples of one pass that each device holds now; smaller than before after an out-of-memory."""
     has_diverged: bool = False
     """The loss or a parameter is not finite, or far beyond that of any model: there is no pseudo-gradient."""
     devices: tuple[str, ...] = ()

@@ -36,6 +36,13 @@ class DeviceMap:
         now = {instance: self.device_of(instance)[0] for instance in self._together}
         return [(instance, before.get(instance), now[instance]) for instance in now if before.get(instance) != now[instance]]
 
+    def team(self, instance: InstanceId) -> tuple[int, ...]:
+        """The instance's device, and those without an instance to train that help it: dealt over the devices that have one."""
+        own, _ = self.device_of(instance)
+        loads = [self._load(device) for device in range(self._num_devices)]
+        busy, free = ([device for device, load in enumerate(loads) if bool(load) == is_busy] for is_busy in (True, False))
+        return (own, *free[busy.index(own) :: len(busy)])
+
     def forget(self, instance: InstanceId) -> None:
         """The instance is here no longer."""
         self._places.pop(instance, None)

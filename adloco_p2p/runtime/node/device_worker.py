@@ -56,6 +56,8 @@ class DeviceWorker:
             case RunInner(plan=plan):
                 for move in self._map.deal(effect.together or (plan.instance,)):
                     self._move(*move)
+                if len(self._devices) > 1:
+                    self._put(plan.instance, partial(self._shared.engine.place, plan.instance, self._map.team(plan.instance)))
                 self._put(plan.instance, effect)
             case Transition(forks=(), merges=(), rewinds=()):  # nothing to be done, on no device
                 min(self._devices, key=lambda device: device.num_unfinished).put(effect)
@@ -114,14 +116,14 @@ class DeviceWorker:
         if len(self._devices) == 1:
             return
         if old is None:
-            self._devices[new].put(partial(self._shared.engine.place, instance, new))
+            self._devices[new].put(partial(self._shared.engine.place, instance, (new,)))
             return
         has_left = threading.Event()
 
         def take_over() -> None:
             while not has_left.wait(MEETING_SECONDS) and not self._shared.is_aborted.is_set():
                 pass
-            self._shared.engine.place(instance, new)
+            self._shared.engine.place(instance, (new,))
 
         self._devices[old].put(has_left.set)
         self._devices[new].put(take_over)

@@ -25,8 +25,8 @@ class Engine(Protocol):
     def device_names(self) -> tuple[str, ...]:
         """The devices of this machine that instances train on, at once."""
 
-    def place(self, instance: InstanceId, device: int) -> None:
-        """From now on the instance is that device's, here or to come."""
+    def place(self, instance: InstanceId, devices: Sequence[int]) -> None:
+        """From now on the instance, here or to come, is the first of these devices', and the others help it to train."""
 
     def run_inner(
         self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: Callable[[int, SupportsFloat, int], None]
