@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
@@ -38,6 +38,7 @@ from adloco_p2p.numerics.codecs import codec_named
 from benchmarks.signing import BenchmarkIdentity
 
 CASE_SECONDS = 120.0
+SILENT: tuple[str, Any] = ("silent", None)
 """A set of processes that takes longer is ended."""
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
 """What all of them can send."""
@@ -188,7 +189,7 @@ def split(size: int, pieces: int) -> list[int]:
     return [size * (piece + 1) // pieces - size * piece // pieces for piece in range(pieces)]
 
 
-WAYS = {
+WAYS: dict[str, Callable[..., AbstractContextManager[Any]]] = {
     "hivemind": stock,
     "gloo": gloo,
     "ours": ours,
@@ -259,7 +260,7 @@ def measure(args: argparse.Namespace, num_peers: int) -> dict[tuple[str, str], l
             process.start()
             far.close()  # so that a peer that dies is noticed
         while True:
-            said = [near.recv() if near.poll(CASE_SECONDS) else ("silent", None) for near, _ in pipes]
+            said = [near.recv() if near.poll(CASE_SECONDS) else SILENT for near, _ in pipes]
             (what, *_) = {kind for kind, _ in said}
             if what == "share":
                 for near, _ in pipes:

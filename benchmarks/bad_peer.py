@@ -210,14 +210,14 @@ def replay() -> None:
             again.CopyFrom(envelope)
             again.sender = self._me  # otherwise the border would refuse it
             heard.append(again)
-            return accept(self, remote, envelope)  # type: ignore[no-any-return]
+            return accept(self, remote, envelope)
 
         return accepted
 
     def make_send(send: Any) -> Any:
         async def sent(self: GossipWire, peer: PeerId, envelope: gossip_pb2.Envelope) -> bool:
             heard.append(envelope)
-            return await send(self, peer, envelope)  # type: ignore[no-any-return]
+            return await send(self, peer, envelope)
 
         return sent
 

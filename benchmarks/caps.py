@@ -157,7 +157,7 @@ async def measure(arguments: argparse.Namespace) -> None:
     members: list[Member] = []
     for _ in range(arguments.peers):
         identity = BenchmarkIdentity()
-        p2p = await P2P.create(initial_peers=known, startup_timeout=60, identity_path=identity.path)  # type: ignore[arg-type]
+        p2p = await P2P.create(initial_peers=known, startup_timeout=60, identity_path=identity.path)
         known += await p2p.get_visible_maddrs()
         members.append(Member(p2p, identity))
     try:

@@ -53,14 +53,16 @@ def train(run: RunConfig, cache: Path) -> tuple[float, float]:
     peers = [Hosting(run, PeerConfig(num_threads=1, max_micro_batch=BATCH), host, feed) for host in HOSTS]
     for peer in peers:
         peer.start([ONE])
-    codec, errors = codec_named(run.averaging.codec), []
+    codec = codec_named(run.averaging.codec)
+    errors: list[float] = []
     rule = rule_named(run.averaging.aggregation, division=run.averaging.division)
-    steps = run.work.inner_steps
-    for number in range(run.work.rounds):
+    steps, rounds = run.work.inner_steps, run.work.rounds
+    assert rounds is not None
+    for number in range(rounds):
         vectors = []
         for index, peer in enumerate(peers):
             first = (number * len(peers) + index) * BATCH * steps
-            peer.run_inner(effect(number, first, run), should_stop=lambda: False, on_progress=lambda *_: None)
+            peer.run_inner(effect(number, first, run, rounds), should_stop=lambda: False, on_progress=lambda *_: None)
             vector = peer.pseudo_gradient(ONE)
             vectors.append(vector)
             errors.append(float((codec.decode(codec.encode(vector)) - vector).norm() / vector.norm()))
@@ -71,7 +73,7 @@ def train(run: RunConfig, cache: Path) -> tuple[float, float]:
     return peers[0].evaluate(ONE), statistics.mean(errors)
 
 
-def effect(number: int, first_sample: int, run: RunConfig) -> RunInner:
+def effect(number: int, first_sample: int, run: RunConfig, rounds: int) -> RunInner:
     steps = run.work.inner_steps
     share = HostShare(
         peer=HOSTS[0],
@@ -95,8 +97,8 @@ def effect(number: int, first_sample: int, run: RunConfig) -> RunInner:
         round=number,
         plan=plan,
         share=share,
-        progress_start=number / run.work.rounds,
-        progress_end=(number + 1) / run.work.rounds,
+        progress_start=number / rounds,
+        progress_end=(number + 1) / rounds,
     )
 
 

@@ -28,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,9 @@ class Peer:
     samples: list[tuple[float, float]] = field(init=False)
     """Processor seconds of its process in this life, with wall clock times."""
 
-    def start(self, *arguments: object) -> "Peer":
-        command = node_command(*arguments, workdir=self.workdir, listen="/ip4/127.0.0.1/tcp/0")
+    def start(self, *arguments: object, step_seconds: float = 0.0) -> "Peer":
+        """`step_seconds`: see `node_command`."""
+        command = node_command(*arguments, workdir=self.workdir, listen="/ip4/127.0.0.1/tcp/0", step_seconds=step_seconds)
         self.began, self.lines, self.samples = time.time(), [], []
         self.process = subprocess.Popen(
             command,
@@ -263,7 +265,7 @@ def conduct(args: argparse.Namespace, peers: list[Peer]) -> dict[str, dict[str, 
         peers.append(Peer(workdir=args.out / f"peer-{number}").start("join", "--initial-peers", *known))
     others = list(peers)
     for other in others:
-        waiter.wait(lambda other=other: other.first("first_contribution", since=other.began), "the swarm to train")
+        waiter.wait(partial(other.first, "first_contribution", since=other.began), "the swarm to train")
     joiner = Peer(workdir=args.out / "joiner")
     peers.append(joiner)
 

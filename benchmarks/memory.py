@@ -58,7 +58,8 @@ def measure_tensors() -> None:
     peer.start([ONE])
     print(f"tensors of {peer.num_parameters} parameters\n{'moment':24s}{'device':>8s}{'host':>8s}   bytes per parameter")
     work = round_of(ONE)
-    served, kept = [peer.state(ONE)], ()
+    served = [peer.state(ONE)]
+    kept: tuple[torch.Tensor, ...] = ()
     for _ in range(3):  # from the third round on two boundaries' states are there, and what is kept of the last average
         peer.run_inner(work, should_stop=lambda: False, on_progress=lambda *_: None)
         show("inner steps", peer, served, kept)

@@ -28,7 +28,7 @@ from benchmarks.method.clock import Machine
 from benchmarks.method.figures import Estimate, estimate, paired
 from benchmarks.method.rows import TUNING_SEED, Row, adloco, diloco
 from benchmarks.method.run import BASE, indexed, run_row
-from benchmarks.method.store import Record, append_record, key_of, pack, records_by_key
+from benchmarks.method.store import Record, append_record, command_line, key_of, pack, records_by_key
 
 KEPT = Path(__file__).parents[1] / "docs/results/muon.jsonl.gz"
 """Records of cells that were trained before; a reader's own go beside them."""
@@ -86,12 +86,12 @@ def row_of(size: str, batch: str, kind: str, rate: str) -> Row:
 
 
 class Cells:
-    """Records by key, trained where they are missing."""
+    """Records by key, trained where they are missing. New ones go to the first of the files beside the kept ones."""
 
-    def __init__(self, output: Path) -> None:
-        self._output = output
+    def __init__(self, *files: Path) -> None:
+        self._files = files
         self._base = BASE.read_text("utf-8")
-        self.records = records_by_key(KEPT, [output])
+        self.records = records_by_key(KEPT, files)
 
     def find(self, row: Row, seed: int, samples: int) -> Record | None:
         return self.records.get(key_of(row, seed, samples=samples, base=self._base))
@@ -123,7 +123,7 @@ class Cells:
 
     def _keep(self, key: str, record: Record) -> None:
         self.records[key] = {"key": key, **record}
-        append_record(self._output, self.records[key])
+        append_record(self._files[0], self.records[key])
 
     def best_rate(self, size: str, batch: str, kind: str) -> str | None:
         """Of those that were tried on the tuning seed, all of which must be there."""
@@ -260,24 +260,16 @@ def _line(cells: Cells, size: str, batch: str, seeds: list[int]) -> str:
 
 def tabulate(arguments: argparse.Namespace) -> None:
     """Print the table, and keep the records."""
-    cells = Cells(arguments.runs)
+    cells = Cells(*arguments.runs)
     if cells.records:
         pack([cells.records[key] for key in sorted(cells.records)], KEPT)
     print("\n".join(table(cells, arguments.seeds)))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(required=True)
-    run = verbs.add_parser("run", help="train what the records lack")
+    parser, run, report = command_line("muon", __doc__, seeds=[1, 2, 3], train=train_cells, tabulate=tabulate)
     run.add_argument("--size", nargs="+", choices=SIZES, default=list(SIZES))
-    run.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    run.add_argument("--output", type=Path, default=Path("muon.jsonl"))
-    run.set_defaults(act=train_cells)
-    report = verbs.add_parser("report", help="the table")
-    report.add_argument("--runs", type=Path, default=Path("muon.jsonl"), help="records beside the kept ones")
     report.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    report.set_defaults(act=tabulate)
     arguments = parser.parse_args()
     arguments.act(arguments)
 

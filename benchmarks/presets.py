@@ -80,7 +80,11 @@ def run_of(cell: Cell, seed: int) -> RunConfig:
 def key_of(cell: Cell, seed: int) -> str:
     """Names a run by what its result depends on, beside the code."""
     run = run_of(cell, seed)
-    plain = {"averaging": asdict(replace(run.averaging, preset=None)), "outer": asdict(run.outer), "inner": asdict(run.inner)}
+    plain: dict[str, Any] = {
+        "averaging": asdict(replace(run.averaging, preset=None)),
+        "outer": asdict(run.outer),
+        "inner": asdict(run.inner),
+    }
     plain |= {"cell": asdict(replace(cell, way="")), "seed": seed, "model": asdict(run.model)}
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 

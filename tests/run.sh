@@ -29,7 +29,7 @@ pure=$!
 trap 'kill "$pure" 2>/dev/null || true; rm -f "$said"' EXIT
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
-.venv/bin/mypy adloco_p2p
+.venv/bin/mypy adloco_p2p benchmarks examples
 .venv/bin/lint-imports
 .venv/bin/python -m pytest tests --ignore tests/core --ignore tests/sim --ignore tests/e2e --ignore tests/docs "$@"
 is_pure_good=true

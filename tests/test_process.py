@@ -108,6 +108,24 @@ def test_wrong_addresses_and_directories_are_told_before_torch_is_imported(
     assert not (tmp_path / "new").exists()
 
 
+NEEDED_BY_FEW = (
+    "{'aiohttp', 'datasets', 'lm_eval', 'matplotlib', 'pandas', 'peft', 'prometheus_client', 'pyarrow', 'tensorboardX'}"
+)
+
+
+@pytest.mark.heavy
+def test_a_node_imports_nothing_that_few_need_and_collects_no_garbage_meanwhile() -> None:
+    code = (
+        "import gc, sys\nfrom adloco_p2p.commands.train import _collecting_nothing\n"
+        "before = gc.get_stats()[0]['collections']\n"
+        "with _collecting_nothing():\n    from adloco_p2p.runtime import network_node\n"
+        "    print(gc.get_stats()[0]['collections'] - before)\n"
+        f"print(sorted(sys.modules.keys() & {NEEDED_BY_FEW}), gc.isenabled(), gc.get_freeze_count() > 100_000)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.split("\n")[:2] == ["0", "[] True True"]
+
+
 def test_a_node_that_does_not_listen_yet_is_told_from_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status = ["status", "--workdir", str(tmp_path)]
     assert main(status) == 3

@@ -83,6 +83,9 @@ def views(verbs: Verbs) -> None:
     dashboard.add_argument(
         "--host", default="127.0.0.1", metavar="IP", help="address to serve it on (default 127.0.0.1: this machine only)"
     )
+    dashboard.add_argument(
+        "--public-name", default="", metavar="NAME", help="of the web server in front of this one, such as run.example.org"
+    )
     dashboard.set_defaults(verb="observe:dashboard")
 
     leaderboard = add_verb(verbs, "leaderboard", "tokens per peer, from the signed reports in the ledger")

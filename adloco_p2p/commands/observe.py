@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import itertools
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -37,13 +38,25 @@ def dashboard(arguments: argparse.Namespace) -> int:
         )
     if not 0 <= arguments.port < 1 << 16:
         raise ConfigError(f"--port {arguments.port}: a port from 0 (any free one) to 65535 is accepted", code="E200")
-    address = Address(host=parse_host("--host", arguments.host), port=arguments.port)
+    address = Address(
+        host=parse_host("--host", arguments.host), port=arguments.port, public_name=_server_name(arguments.public_name)
+    )
     if arguments.workdir:
         asyncio.run(follow_workdir(workdir=arguments.workdir, address=address, say=say))
     else:
         target = JoinTarget(initial_peers=tuple(arguments.initial_peers), run=arguments.run)
         asyncio.run(follow_swarm(target=target, address=address, count_parameters=_count_parameters, say=say))
     return 0
+
+
+def _server_name(name: str) -> str:
+    """As browsers ask for it. Raises ConfigError where it is an address with more than the name in it."""
+    if re.fullmatch(r"[A-Za-z0-9.-]{0,253}", name):
+        return name
+    raise ConfigError(
+        f"--public-name {name}: the name alone is accepted, such as run.example.org, without https://, port and path",
+        code="E200",
+    )
 
 
 def _count_parameters(run: RunConfig) -> int | None:

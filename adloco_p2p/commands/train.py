@@ -2,7 +2,9 @@
 
 import argparse
 import asyncio
-from contextlib import closing
+import gc
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +31,8 @@ def start(arguments: argparse.Namespace) -> int:
     run = _run_config(arguments)
     config = peer_config_of(arguments)
     with closing(_open_workdir(arguments, config)) as workdir:
-        from adloco_p2p.swarm.p2p.identity import Identity
+        with _collecting_nothing():
+            from adloco_p2p.swarm.p2p.identity import Identity
 
         run = replace(_identified(run), author=Identity.load_or_create(workdir.identity_path).peer_id)
         workdir.adopt(run)  # before anything slow: a directory of another run is refused at once
@@ -41,8 +44,9 @@ def start(arguments: argparse.Namespace) -> int:
             return 0
         workdir.keep_to(is_offline=arguments.offline)
         if arguments.offline:
-            from adloco_p2p.runtime.offline_node import train_alone
-            from adloco_p2p.runtime.services import open_local
+            with _collecting_nothing():
+                from adloco_p2p.runtime.offline_node import train_alone
+                from adloco_p2p.runtime.services import open_local
 
             local = open_local(workdir=workdir, run=run, peer_config=config, view=_view(arguments))
             try:
@@ -50,7 +54,8 @@ def start(arguments: argparse.Namespace) -> int:
             finally:
                 local.close()
         else:
-            from adloco_p2p.runtime.network_node import start_run
+            with _collecting_nothing():
+                from adloco_p2p.runtime.network_node import start_run
 
             stop = asyncio.run(
                 start_run(
@@ -112,8 +117,9 @@ def keep(arguments: argparse.Namespace) -> int:
 def _join(arguments: argparse.Namespace, config: PeerConfig) -> int:
     with closing(_open_workdir(arguments, config)) as workdir:
         workdir.keep_to(is_offline=False)
-        from adloco_p2p.runtime.network_node import join_run
-        from adloco_p2p.swarm.discovery.join import JoinTarget
+        with _collecting_nothing():
+            from adloco_p2p.runtime.network_node import join_run
+            from adloco_p2p.swarm.discovery.join import JoinTarget
 
         target = JoinTarget(initial_peers=tuple(arguments.initial_peers), run=arguments.run)
         stop = asyncio.run(
@@ -139,12 +145,25 @@ def bootstrap(arguments: argparse.Namespace) -> int:
     return 0
 
 
+@contextmanager
+def _collecting_nothing() -> Iterator[None]:
+    """For imports. Those of torch and transformers make half a million objects that stay: looking for garbage among them takes
+    a quarter of the imports' time, and every full collection afterwards would look at all of them again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def _open_workdir(arguments: argparse.Namespace, config: PeerConfig) -> "Workdir":
     """Problems of addresses and the directory are reported here, before torch is imported, which takes seconds."""
-    from adloco_p2p.storage.workdir import ENDING, Workdir
-    from adloco_p2p.swarm.discovery.join_link import split_initial_peers
-    from adloco_p2p.swarm.p2p.listening import check_config, wait_for_ports
-    from adloco_p2p.trackers import check_installed
+    with _collecting_nothing():
+        from adloco_p2p.storage.workdir import ENDING, Workdir
+        from adloco_p2p.swarm.discovery.join_link import split_initial_peers
+        from adloco_p2p.swarm.p2p.listening import check_config, wait_for_ports
+        from adloco_p2p.trackers import check_installed
 
     split_initial_peers(arguments.initial_peers)
     check_config(config)
@@ -180,7 +199,8 @@ def is_complete(workdir: Path) -> bool:
 
 def _saved(workdir: Path) -> "Saved | None":
     """The last checkpoint. None where there is none yet, or none that can be used: opening it for training reports that."""
-    from adloco_p2p.commands.trained_model import open_saved
+    with _collecting_nothing():
+        from adloco_p2p.commands.trained_model import open_saved
     from adloco_p2p.errors import ConfigError, StorageError
 
     try:

@@ -182,6 +182,7 @@ def generate(arguments: argparse.Namespace) -> int:
     import torch
 
     from adloco_p2p.data.tokenizer import open_tokenizer
+    from adloco_p2p.training.sample_text import continued
 
     if not 0 <= arguments.temperature < math.inf:
         raise ConfigError(f"--temperature {arguments.temperature}: a number from 0 on is accepted", code="E200")
@@ -189,24 +190,26 @@ def generate(arguments: argparse.Namespace) -> int:
     model = load_model(saved.sources, outer, saved.instance(arguments.instance))
     tokenizer = open_tokenizer(saved.sources.tokenizer)
     room = saved.run.data.sequence_length
-    prompt = torch.tensor(tokenizer.encode([arguments.prompt])[0].tolist(), dtype=torch.long)[-room:]
-    if prompt.numel() == 0:
+    prompt: list[int] = tokenizer.encode([arguments.prompt])[0].tolist()
+    if not prompt:
         raise ConfigError("--prompt: an empty text cannot be continued; give at least one character", code="E200")
-    torch.manual_seed(arguments.seed)
     found = end_tokens(cast("transformers.PreTrainedModel", model), tokenizer.end_of_document)
     ends = {tokenizer.end_of_document, *(found if isinstance(found, list) else [found])}
-    ids = prompt[None]
-    for _ in range(arguments.max_new_tokens):
-        with torch.no_grad():
-            logits = model(input_ids=ids[:, -room:], use_cache=False).logits[0, -1].float()
-        if arguments.temperature == 0:
-            token = int(logits.argmax())
-        else:
-            token = int(torch.multinomial(torch.softmax(logits / arguments.temperature, dim=-1), 1))
-        if token in ends:
-            break
-        ids = torch.cat([ids, torch.tensor([[token]])], dim=1)
-    text = tokenizer.decode(ids[0, prompt.numel() :].tolist())
+
+    def next_logits(ids: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = model(input_ids=ids[None], use_cache=False).logits[0, -1]
+        return logits.float()
+
+    new = continued(
+        next_logits,
+        prompt[-room:],
+        num_tokens=arguments.max_new_tokens,
+        room=room,
+        ends=ends,
+        temperature=arguments.temperature,
+        seed=arguments.seed,
+    )
+    text = tokenizer.decode(new)
     if arguments.json:
         say_json({"prompt": arguments.prompt, "text": text})
     else:

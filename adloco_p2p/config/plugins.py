@@ -28,8 +28,10 @@ def packages_of(run: RunConfig) -> dict[str, str]:
 
 
 def check_packages(run: RunConfig) -> None:
-    """Raise ConfigError where this machine lacks a package of the run, or has another version. Runs none of their code."""
+    """Raise ConfigError where this machine lacks a package of the run, or has another version, and where no entry point of the
+    run can come from one. Runs none of their code."""
     installed = {name: _installed_version(name) for name in run.packages}
+    _check_needed(run, installed)
     wrong = {name: version for name, version in run.packages.items() if installed[name] != version}
     if wrong:
         asked = " ".join(f"'{name}=={version}'" for name, version in wrong.items())
@@ -48,6 +50,22 @@ def check_packages(run: RunConfig) -> None:
                 f" ({', '.join(run.packages)}); uninstall one of the two",
                 code="E232",
             )
+
+
+def _check_needed(run: RunConfig, installed: Mapping[str, str | None]) -> None:
+    """Raise ConfigError where the run names more packages than its entry points can come from: nobody is asked to install what
+    is not used. An entry point comes from one package; where that is installed as the run wants it, it shows from which."""
+    owners = [_owner(setting, name) for setting, name in plugins_of(run).items()]
+    used = {name for name in run.packages if name in owners and installed[name] == run.packages[name]}
+    unused = [name for name in run.packages if name not in used]
+    if len(unused) > sum(owner not in used for owner in owners):
+        named = ", ".join(f"{setting} {name}" for setting, name in plugins_of(run).items()) or "none"
+        raise ConfigError(
+            f"packages: {', '.join(unused)}, but run {run.name} does not need that many: an entry point comes from one package,"
+            f" and its entry points are: {named}. Leave packages out if the run is yours, `adloco-peer start` fills it in;"
+            " install none of them for the run of another",
+            code="E232",
+        )
 
 
 def packages_problems(packages: Mapping[str, str]) -> list[str]:
@@ -80,6 +98,12 @@ def _installed_version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _owner(setting: str, name: str) -> str | None:
+    """The package here that has the entry point."""
+    found = metadata.entry_points(group=GROUPS[setting], name=name)
+    return next((point.dist.name for point in found if point.dist is not None), None)
 
 
 def _entry_point(setting: str, name: str) -> metadata.EntryPoint:

@@ -22,7 +22,7 @@ from adloco_p2p.core.model.rules import (
 from adloco_p2p.core.model.task_scores import MAX_TASKS, TaskName
 from adloco_p2p.core.model.types import Digest, Fraction
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
 """Peers of different protocol versions do not talk; it is part of every run's digest."""
 MAX_FOUNDERS = 64
 """Each of them can hold up the start of a run."""
@@ -189,9 +189,10 @@ class OuterConfig:
     update comes one round late. `eager`: these inner steps begin from the peer's own share of that update (arXiv 2502.12996).
     `forecast`: from where the update would end if the average were the peer's own pseudo-gradient. For slow links; what each
     costs is in `docs/results.md`."""
-    state: Literal["float32", "bfloat16"] = "float32"
-    """How outer parameters and momentum are kept, served and saved. `bfloat16`: in half of the bytes, 8 per parameter less on
-    the host, rounded stochastically, as the run's seed draws it: the same bytes on every peer."""
+    state: Literal["float32", "mixed", "bfloat16"] = "float32"
+    """How outer parameters and momentum are kept, served and saved, and travel to a joiner: 8, 6 or 4 bytes per parameter.
+    `mixed`: the momentum as bfloat16, the parameters exact. `bfloat16`: both. What is no longer exact is rounded
+    stochastically, as the run's seed draws it: the same bytes on every peer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +214,11 @@ class EvaluationConfig:
     """Evaluate every live instance after every so many rounds; 0: only at the end."""
     rows: PositiveInt = 64
     """Held-out rows; a fixed set, equal on every peer."""
+    sample_tokens: Annotated[int, Ge(0), Le(256)] = 0
+    """After an evaluation the peer that made it continues `sample_prompts` by so many tokens; its page, log and report show the
+    texts. 0: none. Each token of each prompt costs a forward pass of one row."""
+    sample_prompts: Annotated[tuple[Annotated[str, MinLen(1), MaxLen(200)], ...], MinLen(1), MaxLen(4)] = ("The ",)
+    """Beginnings of texts, as the run's own text could have them."""
     tasks: TasksConfig = field(default_factory=TasksConfig)
 
 

@@ -73,10 +73,13 @@ class StateHashing:
     def __init__(self, outer: torch.Tensor, momentum: torch.Tensor) -> None:
         """Of the same size [P]; without values until `written` says so."""
         assert len(outer) == len(momentum)
-        self._size, self._item = len(outer), outer.itemsize
+        self._size = len(outer)
         self._views = state_chunks(outer, momentum)
-        self._num_chunks = len(self._views) // 2
-        """Of one vector."""
+        self._num_outer = -(-outer.nbytes // CHUNK_BYTES)
+        self._vectors = ((0, self._num_outer, outer.itemsize), (self._num_outer, len(self._views), momentum.itemsize))
+        """Of outer parameters and momentum, which may differ in type: first chunk, the one after the last, bytes of a value."""
+        self._begun = [0, self._num_outer]
+        """Chunks before these are hashed, or being hashed, by vector."""
         self._hashes: dict[int, Future[bytes]] = {}
         self._pool = ThreadPoolExecutor(min(_HASHING_THREADS, os.cpu_count() or 1), thread_name_prefix="hash")
 
@@ -88,15 +91,16 @@ class StateHashing:
 
     def written(self, size: int) -> None:
         """The first `size` values of both vectors are there, for good."""
-        num_whole = self._num_chunks if size == self._size else size * self._item // CHUNK_BYTES
-        for index in range(len(self._hashes) // 2, num_whole):
-            for place in (index, self._num_chunks + index):
+        for vector, (first, end, item) in enumerate(self._vectors):
+            whole = end if size == self._size else first + size * item // CHUNK_BYTES
+            for place in range(self._begun[vector], whole):
                 self._hashes[place] = self._pool.submit(chunk_digest, self._views[place])
+            self._begun[vector] = whole
 
     def digests(self) -> tuple[Digest, Digest]:
         """Root of the outer parameters alone, and of the state, once all of it is written."""
         chunks = [(len(view), self._hashes[place].result()) for place, view in enumerate(self._views)]
-        of_outer = chunks[: self._num_chunks]
+        of_outer = chunks[: self._num_outer]
         return blob_root(blob_index(b"", of_outer)), blob_root(blob_index(b"", chunks))
 
 

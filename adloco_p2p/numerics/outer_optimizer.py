@@ -35,11 +35,11 @@ def outer_step_(
 
     Every host must come to the same bytes, so the result may not depend on the machine. `Tensor.add(alpha=)` of fp32 rounds
     once or twice, as the processor has fused multiply-add or not. `_plus_scaled_` goes through fp64 instead, which every
-    machine does alike, and so equals `torch.optim.SGD` on processors that have the fused instruction. State in bf16 is stepped
-    in fp32 and rounded stochastically, as `rounding_seed` draws it.
+    machine does alike, and so equals `torch.optim.SGD` on processors that have the fused instruction. What is kept in bf16, the
+    momentum or both, is stepped in fp32 and rounded stochastically, as `rounding_seed` draws it.
     """
     assert outer.shape == momentum.shape == averaged.shape and outer.ndim == 1, (outer.shape, momentum.shape, averaged.shape)
-    assert outer.dtype == momentum.dtype in (torch.float32, torch.bfloat16) and averaged.dtype == torch.float32
+    assert {outer.dtype, momentum.dtype} <= {torch.float32, torch.bfloat16} and averaged.dtype == torch.float32
     vectors = (outer, momentum, averaged, *(into or (outer, momentum)))
     size = min(_CHUNK, len(outer))
     x, buf, sum32 = (torch.empty(size) for _ in range(3))

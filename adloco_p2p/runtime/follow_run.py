@@ -39,6 +39,7 @@ from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.views import units
 from adloco_p2p.views.ledger_events import LedgerEvents
 from adloco_p2p.views.page import Document, document, plans_of
+from adloco_p2p.views.peer_page import PeerDocuments, peer_documents
 from adloco_p2p.views.status import replay
 from adloco_p2p.web.server import Address, Page, Server
 
@@ -159,9 +160,9 @@ async def _show_swarm(page: Page, node: _ObserverNode, run: RunConfig, parameter
     """Draw the status whenever it has changed, until cancelled."""
     observer, from_ledger, shown = node.observer, ledger_events_of(run), None
 
-    def drawn(entries: Sequence[LedgerEntry], alive: frozenset[PeerId], known: int | None) -> Document:
+    def drawn(entries: Sequence[LedgerEntry], alive: frozenset[PeerId], known: int | None) -> tuple[Document, PeerDocuments]:
         from_ledger.follow(entries)
-        return document(
+        shown = document(
             from_ledger.status,
             from_ledger.lines,
             contributions=leaderboard(from_ledger.credited, sequence_length=run.tokens_per_sample),
@@ -172,6 +173,7 @@ async def _show_swarm(page: Page, node: _ObserverNode, run: RunConfig, parameter
             source="Read from the swarm without taking part in it. Every plan was checked against signed reports and votes.",
             own=None,
         )
+        return shown, peer_documents(from_ledger.lines, from_ledger.credited, None)
 
     while True:
         begun = time.monotonic()
@@ -180,7 +182,7 @@ async def _show_swarm(page: Page, node: _ObserverNode, run: RunConfig, parameter
         known = parameters.result() if parameters.done() else None
         if shown != (ledger.head, alive, known):
             shown = (ledger.head, alive, known)
-            page.show(await asyncio.to_thread(drawn, tuple(ledger.entries), alive, known))
+            page.show(*await asyncio.to_thread(drawn, tuple(ledger.entries), alive, known))
         await _rest(begun)
 
 
@@ -208,11 +210,11 @@ async def _show_workdir(page: Page, workdir: Path, run: RunConfig) -> None:
         state = [(path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.exists()]
         if state != shown:
             shown = state
-            page.show(await asyncio.to_thread(workdir_document, workdir, run, from_ledger))
+            page.show(*await asyncio.to_thread(workdir_documents, workdir, run, from_ledger))
         await _rest(begun)
 
 
-def workdir_document(workdir: Path, run: RunConfig, from_ledger: LedgerEvents) -> Document:
+def workdir_documents(workdir: Path, run: RunConfig, from_ledger: LedgerEvents) -> tuple[Document, PeerDocuments]:
     """The swarm by its ledger, and this node by its own events. Raises StorageError."""
     own_events = list(read_events(workdir / "events.jsonl"))
     own = replay(own_events)
@@ -227,7 +229,7 @@ def workdir_document(workdir: Path, run: RunConfig, from_ledger: LedgerEvents) -
     else:
         status, plans, contributions = own, plans_of(own_events), contributions_alone(own)
         source = "Read from the events of one node: this run keeps no ledger, so nothing here is signed."
-    return document(
+    shown = document(
         status,
         plans,
         contributions=contributions,
@@ -238,6 +240,7 @@ def workdir_document(workdir: Path, run: RunConfig, from_ledger: LedgerEvents) -
         source=source,
         own=own if own.run else None,
     )
+    return shown, peer_documents(plans, from_ledger.credited, own if own.run else None)
 
 
 # --- until the user stops it -----------------------------------------------------------------------------------------

@@ -303,7 +303,7 @@ class NetworkPeer:
         fetcher = StateFetcher(swarm_node.p2p, pace=pace, meter=traffic.state)
         engine, write = local.engine, local.sink.write
         self._states = NetworkStates(
-            self._server, fetcher, num_parameters=engine.num_parameters, dtype=engine.state_dtype, write=write
+            self._server, fetcher, num_parameters=engine.num_parameters, dtypes=engine.state_dtypes, write=write
         )
         self._reachability = AdlocoReachability(swarm_node.p2p, run=run.digest, dial=swarm_node.dial_from_outside)
         self._maintenance = PeerMaintenance(swarm_node, discovery, run=run.digest, roster=self._roster, write=local.sink.write)

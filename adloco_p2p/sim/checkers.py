@@ -23,6 +23,7 @@ from adloco_p2p.core.model.run_progress import proven_samples
 from adloco_p2p.core.model.types import Decide, Digest, PeerId, Report, RosterChange, RoundPlan, roster_of
 from adloco_p2p.sim.healing import Healing
 from adloco_p2p.sim.orders import signers_and_course
+from adloco_p2p.sim.votes import counted_of, deciding, votes_of
 
 BEATS_PER_LIFE = 10_000_000
 """Of such a range are the beats of one process."""
@@ -300,28 +301,15 @@ class Checkers:
         if len({report.peer for report in ordered}) < len(ordered) or self._decide(parent, ordered, change) != entry.plan:
             raise Violation(f"round {entry.plan.round} does not follow from its parent and the reports by the rule")
         certificate = entry.certificate
-        members = [roster_entry.peer for roster_entry in parent.roster if roster_entry.peer not in certificate.absent]
-        counted = [peer for peer in _deciding(parent) if peer in members] or members
+        counted = counted_of(parent, certificate)
         heir = certificate.ballot.peer
         if not counted and heir in self._ever and heir in [join.peer for join in value.joined]:
             counted = [heir]
         self._ever.update((roster_entry.peer, None) for roster_entry in entry.plan.roster)
-        votes: list[PeerId] = []
-        abstained: list[PeerId] = []
-        for cast in certificate.votes:
-            vote = Vote(
-                peer=cast.peer,
-                parent=value.parent,
-                ballot=certificate.ballot,
-                absent=certificate.absent,
-                value=canonical.digest_once(value),
-                abstains=cast.abstains,
-                signature="",
-            )
-            if cast.peer in counted and self._verify(cast.peer, vote.payload, cast.signature):
-                (abstained if cast.abstains else votes).append(cast.peer)
-        if 2 * len(set(votes)) <= len(counted) - len(set(abstained)):
-            raise Violation(f"round {entry.plan.round} is final by {len(set(votes))} of {len(counted)} votes")
+        about = value.parent, canonical.digest_once(value)
+        votes, abstained = votes_of(certificate, about=about, counted=counted, verify=self._verify)
+        if 2 * len(votes) <= len(counted) - len(abstained):
+            raise Violation(f"round {entry.plan.round} is final by {len(votes)} of {len(counted)} votes")
         digest = canonical.digest_once(entry.plan)
         self._plans[digest] = entry.plan
         self._parents[digest] = value.parent
@@ -364,11 +352,11 @@ class Checkers:
         """Of the two sides of a fork: 1 where the electors prefer the one that won, -1 the other way round, 0 for neither."""
         if not switched.lost:
             return 0
-        deciding = _deciding(switched.fork)
+        electors = deciding(switched.fork)
         sides = [
             {cast.peer for cast in side[0].certificate.votes if not cast.abstains} for side in (switched.lost, switched.won)
         ]
-        single = [peer for peer in deciding if peer not in sides[0] & sides[1]]
+        single = [peer for peer in electors if peer not in sides[0] & sides[1]]
         counts = []
         for voters, entry in zip(sides, (switched.lost[0], switched.won[0]), strict=True):
             voted, kept = (
@@ -376,29 +364,11 @@ class Checkers:
                 [p for p in single if p not in (*entry.value.departed, *entry.certificate.absent)],
             )
             proven = max(0, min(len(kept), 2 * len(voted) - 1))
-            counts.append((2 * proven > len(deciding), proven))
+            counts.append((2 * proven > len(electors), proven))
         return (counts[1] > counts[0]) - (counts[1] < counts[0])
 
     def _rank(self, digest: Digest) -> tuple[int, int, str]:
         return self._samples[digest], self._plans[digest].round, digest
-
-
-def _deciding(plan: RoundPlan) -> list[PeerId]:
-    """The electors of the successor: founders and those that owe no report of their probation, if they reported one of the last
-    four rounds. Of keepers none, unless there is nobody else."""
-    seats = [seat for seat in plan.roster if not seat.capacity.is_keeper] or plan.roster
-    last_round = {
-        roster_entry.peer: roster_entry.joined_round - 1 if roster_entry.last_report is None else roster_entry.last_report
-        for roster_entry in seats
-    }
-    lately = [roster_entry for roster_entry in seats if plan.round - 2 - last_round[roster_entry.peer] < 4]
-    old = [
-        roster_entry.peer
-        for roster_entry in lately
-        if roster_entry.joined_round == 0 or (roster_entry.last_report is not None and roster_entry.probation == 0)
-    ]
-    reporting = [roster_entry.peer for roster_entry in lately if roster_entry.last_report is not None]
-    return old or reporting or [roster_entry.peer for roster_entry in seats]
 
 
 def _end(entries: Sequence[LedgerEntry]) -> Digest:

@@ -1,8 +1,9 @@
 """What peers trained apart during a partition: the invariants about their branch states.
 
-1. A plan names a branch state for the first time only if a reporter with a seat when the histories parted reports it, if it is
-   the first of its branch and instance, and if it is not in the history anyway; and it names every such branch state.
-2. The branch states of one merge together weigh at most a quarter.
+1. A plan names a branch state for the first time only if a reporter with a seat when the histories parted reports it, if a
+   report shows a certificate of its branch, if it is the first of its branch and instance, and if it is not in the history
+   anyway; and it names every such branch state, with the largest part of the electors that a certificate shows.
+2. The branch states of one merge together weigh at most a quarter, and each at most as much as its part of the electors.
 3. A machine's branch state is in its reports as long as it lives, until a plan settles it: merged, or dropped for a
    reason.
 
@@ -13,7 +14,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg
+from adloco_p2p.core.model.certificate import BranchProof
+from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
 from adloco_p2p.core.model.types import (
     FIRST_BRANCH_ID,
     BranchState,
@@ -24,6 +26,7 @@ from adloco_p2p.core.model.types import (
     Report,
     RoundPlan,
 )
+from adloco_p2p.sim.votes import counted_of, deciding, votes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +41,9 @@ class _Apart:
 class Healing:
     """The checkers pass on what happens; `broken` and `forgotten` return the first broken promise."""
 
-    def __init__(self, genesis: RoundPlan) -> None:
+    def __init__(self, genesis: RoundPlan, *, verify: Verify) -> None:
         first = canonical.digest_once(genesis)
+        self._verify = verify
         self._first = first
         self._apart: dict[PeerId, list[_Apart]] = {}
         """Peer -> what this life of it trained in histories that it gave up."""
@@ -72,7 +76,7 @@ class Healing:
         if last is not None and last.plan in lost:
             since = [_mine(peer, entry.plan) for entry in switched.lost if entry.plan.round > last.round]
             self._apart[peer] = [
-                _Apart(branch=switched.lost[0].value.plan, instance=item.instance, state=item.state_digest)
+                _Apart(branch=canonical.digest_once(switched.lost[0].value), instance=item.instance, state=item.state_digest)
                 for item in last.instances
                 if all(item.instance in hosted for hosted in since)
             ]
@@ -90,19 +94,26 @@ class Healing:
         parent = entry.value.parent
         reports = [signed.report for signed in entry.reports]
         pending = {item.branch_state.key for item in self._plans[parent].branches}
+        shown = {report.proof for report in reports if report.proof is not None}
         credible = {
-            branch_state.key
+            branch_state.key: self._backing(branch_state, shown)
             for report in reports
             for branch_state in report.branches
-            if branch_state.key not in pending and self._is_credible(parent, report.peer, branch_state)
-            if branch_state.branch == self._first_branch(parent, report, pending)
+            if branch_state.key not in pending and self._is_credible(parent, report.peer, branch_state, shown)
+            if branch_state.branch == self._first_branch(parent, report, pending, shown)
         }
         self._plans[entry.value.plan], self._entries[entry.value.plan] = entry.plan, entry
-        named = {item.branch_state.key for item in entry.plan.branches} - pending
+        named = {item.branch_state.key: item.backing for item in entry.plan.branches if item.branch_state.key not in pending}
         if named != credible and not entry.plan.is_last:
-            return f"round {entry.plan.round} names {sorted(named)} of lost histories, credible are {sorted(credible)}"
+            return f"round {entry.plan.round} names {named} of lost histories, credible are {credible}"
+        backings = {item.branch_state.key: item.backing for item in self._plans[parent].branches}
         for merge in entry.plan.merges:
-            weights = [w for source, w in zip(merge.sources, merge.weights, strict=True) if source >= FIRST_BRANCH_ID]
+            weighed = dict(zip(merge.sources, merge.weights, strict=True))
+            if any(weighed[key] > backings[key] + 1e-9 for key in weighed if key >= FIRST_BRANCH_ID):
+                return (
+                    f"round {entry.plan.round} gives a lost history more than its part of the electors: {weighed}, {backings}"
+                )
+            weights = [weight for source, weight in weighed.items() if source >= FIRST_BRANCH_ID]
             if weights and not 0.0 <= sum(weights) <= 0.25 + 1e-9:
                 return f"round {entry.plan.round} gives lost histories the weights {weights}"
         for key in sorted(pending - {item.branch_state.key for item in entry.plan.branches}):
@@ -135,17 +146,18 @@ class Healing:
             digest = self._plans[digest].parent
         return found
 
-    def _first_branch(self, parent: Digest, report: Report, pending: Collection[InstanceId]) -> Digest | None:
+    def _first_branch(
+        self, parent: Digest, report: Report, pending: Collection[InstanceId], shown: Collection[BranchProof]
+    ) -> Digest | None:
         """Of one peer one branch counts: that of the first credible claim, by key."""
-        credible = [
-            item for item in report.branches if item.key not in pending and self._is_credible(parent, report.peer, item)
-        ]
+        new = [item for item in report.branches if item.key not in pending]
+        credible = [item for item in new if self._is_credible(parent, report.peer, item, shown)]
         return min(credible, key=lambda item: item.key).branch if credible else None
 
-    def _is_credible(self, parent: Digest, claimant: PeerId, branch_state: BranchState) -> bool:
+    def _is_credible(self, parent: Digest, claimant: PeerId, branch_state: BranchState, shown: Collection[BranchProof]) -> bool:
         history = self._history(parent)
         digests = [digest for digest, _, _ in history]
-        if branch_state.fork not in digests or branch_state.branch in digests:
+        if branch_state.fork not in digests:
             return False
         since = history[: digests.index(branch_state.fork)]
         fork = self._plans[branch_state.fork]
@@ -153,10 +165,23 @@ class Healing:
         return (
             branch_state.fork_round == fork.round < branch_state.round
             and claimant in [roster_entry.peer for roster_entry in fork.roster]
+            and all(canonical.digest_once(self._entries[digest].value) != branch_state.branch for digest, _, _ in since)
             and all(item.branch_state.key != branch_state.key for item in named)
             and all(item.branch_state.branch == branch_state.branch or claimant not in item.claimants for item in named)
             and all(branch_state.state not in states for _, _, states in since)
+            and self._backing(branch_state, shown) > 0.0
         )
+
+    def _backing(self, branch_state: BranchState, shown: Collection[BranchProof]) -> float:
+        """The largest part of the electors of the fork that voted for the branch by one of these certificates."""
+        fork, parts = self._plans[branch_state.fork], [0.0]
+        for proof in shown:
+            counted = counted_of(fork, proof.certificate)
+            about = branch_state.fork, branch_state.branch
+            votes, abstained = votes_of(proof.certificate, about=about, counted=counted, verify=self._verify)
+            if proof.branch == branch_state.branch and 2 * len(votes) > len(counted) - len(abstained):
+                parts.append(len(votes.intersection(deciding(fork))) / len(deciding(fork)))
+        return max(parts)
 
 
 def _mine(peer: PeerId, plan: RoundPlan) -> list[InstanceId]:

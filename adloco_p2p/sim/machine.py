@@ -247,6 +247,8 @@ class Process:
         self.device_free_at = 0.0
         self.is_ahead = False
         """The device does inner steps that did not wait for the last outer step, and nothing else waits for it."""
+        self.epoch = 0
+        """Of the last job that the device was given."""
         self.tick_at: float | None = None
 
     def serve_average(self, instance: InstanceId, number: int, average: object) -> None:
@@ -541,6 +543,10 @@ class Machine:
     def _on_device(self, effect: Effect, process: Process) -> None:
         """Work on the device runs in order; what ends the round before comes between inner steps that did not wait for it."""
         around, now = self._around, self._around.queue.now
+        if isinstance(effect, DeviceJob):
+            if effect.epoch < process.epoch:
+                raise Violation(f"{self.peer} asks its device for a job of an epoch that is over: {effect}")
+            process.epoch = effect.epoch
         if not isinstance(effect, ApplyOuter | CarryOver | MeasureStep | Evaluate | SaveInstance | SaveCheckpoint):
             process.is_ahead = False
         if isinstance(effect, DiscardRound):

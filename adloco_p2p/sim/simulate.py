@@ -16,8 +16,6 @@ from adloco_p2p.sim.world import Parts, World
 TRACE_LINES = 400
 """Last lines of the trace of a failing run that are shown."""
 BAR_WIDTH = 50
-EVERYDAY_SECONDS = 2.4
-"""Training time of a round of all instances in an everyday world."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

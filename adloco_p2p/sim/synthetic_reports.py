@@ -3,9 +3,12 @@
 import hashlib
 from random import Random
 
+from adloco_p2p.core.model.certificate import Ballot, BranchProof, CastVote, Certificate
 from adloco_p2p.core.model.events import Durable
+from adloco_p2p.core.model.ledger_entry import Vote
 from adloco_p2p.core.model.task_scores import Metric, TaskClaim, TaskScore
-from adloco_p2p.core.model.types import BranchState, Capacity, Digest, RoundPlan
+from adloco_p2p.core.model.types import BranchState, Capacity, Digest, PeerId, RoundPlan, roster_of
+from adloco_p2p.sim.identities import sign
 
 DIGEST = Digest("5" * 64)
 TASK_SECONDS = 3.0
@@ -22,6 +25,24 @@ def invented(plan: RoundPlan, plan_digest: Digest, random: Random) -> BranchStat
     return BranchState(
         fork=fork, fork_round=fork_round, branch=branch, instance=instance, round=plan.round + 2, state=branch, samples=10**12
     )
+
+
+def lone_proof(peer: PeerId, fork: RoundPlan, branch_state: BranchState) -> BranchProof:
+    """A certificate as a member cut off from all others has one: by its own vote, the others absent. It says nothing of
+    whether the peer was cut off."""
+    ballot, absent = Ballot(attempt=0, peer=peer), tuple(other for other in roster_of(fork) if other != peer)
+    vote = Vote(
+        peer=peer,
+        parent=branch_state.fork,
+        ballot=ballot,
+        absent=absent,
+        value=branch_state.branch,
+        abstains=False,
+        signature="",
+    )
+    cast = CastVote(peer=peer, abstains=False, signature=sign(peer, vote.payload))
+    certificate = Certificate(ballot=ballot, absent=absent, votes=(cast,))
+    return BranchProof(branch=branch_state.branch, certificate=certificate)
 
 
 def task_claim(saved: Durable | None) -> TaskClaim | None:

@@ -34,7 +34,7 @@ from adloco_p2p.sim.identities import RUN, name_of, short, sign, verify
 from adloco_p2p.sim.machine import Machine, MakeAgreement, MakePeer, Outgoing, Surroundings
 from adloco_p2p.sim.network import Network
 from adloco_p2p.sim.peer_checkers import PeerCheckers, check_ledger, check_tables
-from adloco_p2p.sim.synthetic_reports import CAPACITY, invented
+from adloco_p2p.sim.synthetic_reports import CAPACITY, invented, lone_proof
 
 MAX_EVENTS = 20_000_000
 WAIT_LIMIT_SECONDS = 400.0
@@ -137,7 +137,7 @@ class World:
 
     def _surroundings(self, *, is_delayed: bool) -> Surroundings:
         faults, parts = self.faults, self.parts
-        healing = Healing(self.genesis)
+        healing = Healing(self.genesis, verify=verify)
         agreement = Checkers(
             self.genesis,
             decide=self.decide,
@@ -336,15 +336,8 @@ class World:
         if self.random.random() >= LIE_CHANCE:
             return report
         branch = invented(self.genesis, canonical.digest_once(self.genesis), self.random)
-        return Report(
-            peer=report.peer,
-            round=report.round,
-            plan=report.plan,
-            capacity=report.capacity,
-            instances=report.instances,
-            verdict=report.verdict,
-            branches=(*report.branches, branch),
-        )
+        proof = report.proof or lone_proof(report.peer, self.genesis, branch)
+        return replace(report, branches=(*report.branches, branch), proof=proof)
 
     def _forge(self, liar: Machine, report: Report) -> None:
         """A report in another's name, which nobody must accept."""

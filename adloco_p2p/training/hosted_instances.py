@@ -28,11 +28,18 @@ from adloco_p2p.training.saved_instance import check_saved, load_saved_, saved_t
 
 Result = TypeVar("Result")
 
+STATE_DTYPES = {
+    "float32": (torch.float32, torch.float32),
+    "mixed": (torch.float32, torch.bfloat16),
+    "bfloat16": (torch.bfloat16, torch.bfloat16),
+}
+"""`outer.state` -> types of outer parameters and of outer momentum."""
+
 
 class HostedInstances(ABC):
     """A peer's instances. All vectors that go in or out are on the CPU, of size P; of a round's pseudo-gradient and its
-    average, of the size R of the round's fragment, which is P unless the run has fragments. They are fp32; outer parameters
-    and outer momentum are bf16 where the run keeps them so (`outer.state`)."""
+    average, of the size R of the round's fragment, which is P unless the run has fragments. They are fp32; outer momentum,
+    or outer parameters too, are bf16 where the run keeps them so (`outer.state`)."""
 
     def __init__(self, run: RunConfig, me: PeerId, devices: Mapping[str, torch.device]) -> None:
         """`devices`: of the local parameters, by their names."""
@@ -47,7 +54,7 @@ class HostedInstances(ABC):
         self._residual: dict[InstanceId, torch.Tensor] = {}
         """What earlier pseudo-gradients lost on their way into an average (error feedback), [P]; checkpointed, forgotten with
         the instance."""
-        self._state_dtype = torch.bfloat16 if run.outer.state == "bfloat16" else torch.float32
+        self._outer_dtype, self._momentum_dtype = STATE_DTYPES[run.outer.state]
         self._training: set[InstanceId] = set()
         """The instances whose inner steps are under way: at most one on each device."""
 
@@ -110,15 +117,16 @@ class HostedInstances(ABC):
         return self._team_of(instance)[0]
 
     @property
-    def state_dtype(self) -> torch.dtype:
-        """Of outer parameters and outer momentum."""
-        return self._state_dtype
+    def state_dtypes(self) -> tuple[torch.dtype, torch.dtype]:
+        """Of outer parameters and of outer momentum."""
+        return self._outer_dtype, self._momentum_dtype
 
     def start(self, instances: Sequence[InstanceId]) -> None:
         """Host fresh instances, as the run's seed makes them: the same on every peer."""
         for instance in instances:
-            outer = self._fresh(instance).to(self._state_dtype)
-            self._instances[instance] = self._new(instance, outer, momentum=None)
+            outer = self._fresh(instance).to(self._outer_dtype)
+            momentum = torch.zeros_like(outer, dtype=self._momentum_dtype)
+            self._instances[instance] = self._new(instance, outer, momentum=momentum)
 
     def adopt(self, instance: InstanceId, outer: torch.Tensor, momentum: torch.Tensor) -> None:
         """Host an instance whose state came from others, or replace what is here by it: zero moments, adoption warm-up.
@@ -378,7 +386,8 @@ class HostedInstances(ABC):
         """Host an instance as a snapshot left it. Outer parameters and momentum are kept, the others copied. Raises
         StorageError for one of another model."""
         has_fragments = self._run.averaging.fragments > 1
-        check_saved(instance, tensors, ("outer", "momentum"), size=self.num_parameters, dtype=self._state_dtype)
+        for name, dtype in zip(("outer", "momentum"), self.state_dtypes, strict=True):
+            check_saved(instance, tensors, (name,), size=self.num_parameters, dtype=dtype)
         also = [name for name in ("local", "residual") if name in tensors or (name == "local" and has_fragments)]
         check_saved(instance, tensors, also, size=self.num_parameters, dtype=torch.float32)
         restored = self._new(instance, tensors["outer"], momentum=tensors["momentum"])
@@ -433,11 +442,11 @@ class HostedInstances(ABC):
         weights = [weight for _, weight in taken]
         if all(source is target for source, _ in taken):
             return  # a merge that only ends other instances leaves the survivor as it is
-        outer = weighted_average([source.outer.float() for source, _ in taken], weights).to(self._state_dtype)
+        outer = weighted_average([source.outer.float() for source, _ in taken], weights).to(self._outer_dtype)
         if rules.outer_momentum == "zero":
             momentum = torch.zeros_like(target.momentum)
         else:
-            momentum = weighted_average([source.momentum.float() for source, _ in taken], weights).to(self._state_dtype)
+            momentum = weighted_average([source.momentum.float() for source, _ in taken], weights).to(self._momentum_dtype)
         target.set_outer(outer, momentum)
         if rules.inner_state == "reset":
             target.forget_moments()

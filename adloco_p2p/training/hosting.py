@@ -34,6 +34,7 @@ from adloco_p2p.training.memory_need import memory_need
 from adloco_p2p.training.memory_search import MicroBatchLimit, search_cpu, search_cuda
 from adloco_p2p.training.model import build_model, derived_seed, initial_seed
 from adloco_p2p.training.plugins import plugin_loss
+from adloco_p2p.training.sample_text import TEMPERATURE, TextCodec, continued
 from adloco_p2p.training.shell import ModelShell
 
 GUARD_ROWS = 32
@@ -43,11 +44,15 @@ GUARD_ROWS = 32
 class Hosting(HostedInstances):
     """A peer's instances of the run's model."""
 
-    def __init__(self, run: RunConfig, peer_config: PeerConfig, me: PeerId, feed: Feed) -> None:
-        """Builds the model. Raises ConfigError for a model or a device that cannot be had."""
+    def __init__(
+        self, run: RunConfig, peer_config: PeerConfig, me: PeerId, feed: Feed, *, codec: TextCodec | None = None
+    ) -> None:
+        """Builds the model. `codec`: where the run asks for sample texts. Raises ConfigError for a model or a device that
+        cannot be had."""
         devices = configure_devices(peer_config)
         super().__init__(run, me, devices)
         self._peer_config = peer_config
+        self._codec = codec
         self._feed = InputWorker(feed, is_pinned=any(device.type == "cuda" for device in devices.values()))
         module = self._build_model(InstanceId(0))
         copies = [*(copy.deepcopy(module) for _ in range(len(devices) - 1)), module]  # before one of them leaves the host
@@ -178,6 +183,37 @@ class Hosting(HostedInstances):
         for index, device in enumerate(devices[1:], start=1):
             if device.device != devices[0].device:
                 stack.enter_context(own_randomness(device.device, derived_seed(seed, "device", index)))
+
+    def sample_texts(self, instance: InstanceId) -> list[tuple[str, str]]:
+        """Each of the run's prompts, and how the outer parameters continue it, by the same chance every time: what differs
+        between two rounds is the model. None where the run asks for none, or the device has no memory left."""
+        if self._codec is None:
+            return []
+        codec, asked = self._codec, self._run.evaluation
+        outer = self._get(instance).outer
+        one = self._shells[self._place_of(instance)]
+        shell = one.shell
+        found = []
+        try:
+            with one.lent, shell.evaluating(outer.to(shell.device, torch.float32)):
+                for prompt in asked.sample_prompts:
+                    ids = codec.encode([prompt])[0].tolist()
+                    if not ids:
+                        continue  # to this tokenizer the prompt is no text
+                    new = continued(
+                        shell.next_logits,
+                        ids,
+                        num_tokens=asked.sample_tokens,
+                        room=self._run.data.sequence_length,
+                        ends={codec.end_of_document},
+                        temperature=TEMPERATURE,
+                        seed=derived_seed(self._run.seed, "sample", prompt),
+                    )
+                    found.append((prompt, codec.decode(new)))
+        except torch.OutOfMemoryError:
+            shell.free_cache()
+            return []
+        return found
 
     @contextmanager
     def _stays_on_device(self, instance: InstanceId) -> Iterator[None]:

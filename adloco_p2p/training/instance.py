@@ -61,7 +61,7 @@ class Instance:
         """Outer parameters and momentum <- these [P], with their `state_digests` where they are known."""
         for vector in (outer, momentum):
             assert vector.dtype in (torch.float32, torch.bfloat16) and vector.device.type == "cpu" and vector.ndim == 1
-        assert outer.shape == momentum.shape and outer.dtype == momentum.dtype
+        assert outer.shape == momentum.shape
         self.outer = outer.pin_memory() if self._device.type == "cuda" else outer  # no copy of one that is pinned already
         self.momentum = momentum
         self._digests = digests

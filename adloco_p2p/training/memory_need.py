@@ -5,8 +5,8 @@
 | gradient, shared by all instances | device | 4 |
 | of adapters: the frozen base, once | device | all of it; on a CPU as pages of its file where the types are equal |
 | local parameters; state of the inner optimizer, of each instance | device | 4; 8 with AdamW |
-| outer parameters and momentum at the newest two boundaries: trained, served to joiners, and saved without a copy | host | 16; 8 as bfloat16 |
-| with `guard.enabled`, outer parameters and momentum one boundary further back | host | 8; 4 as bfloat16 |
+| outer parameters and momentum at the newest two boundaries: trained, served to joiners, and saved without a copy | host | 16; 12 mixed; 8 as bfloat16 |
+| with `guard.enabled`, outer parameters and momentum one boundary further back | host | 8; 6 mixed; 4 as bfloat16 |
 | as encoded, the last average, kept for repairs, and with `averaging.recheck` what this peer sent into it | host | twice the codec's |
 | what a coarse codec lost in earlier rounds; where a round began that did not wait | host | 4; 4 |
 
@@ -36,6 +36,8 @@ from adloco_p2p.numerics.layout import Layout
 PROCESS_BYTES = 650 << 20
 """Python, torch and the other libraries of a peer before its model, and its rows (`benchmarks/peer_memory.py`)."""
 _FLOAT = 4
+_STATE_BYTES = {"float32": 8, "mixed": 6, "bfloat16": 4}
+"""Outer parameters and momentum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ def memory_need(run: RunConfig, layout: Layout, *, matrices: frozenset[str], fro
     """Of a model with this layout; `matrices` as in `inner_optimizer`; `frozen_bytes` of parameters that are not trained."""
     size = layout.num_parameters
     optimizer = _optimizer_bytes(run, layout, matrices)
-    state = 2 * (2 if run.outer.state == "bfloat16" else _FLOAT)  # outer parameters and momentum
+    state = _STATE_BYTES[run.outer.state]
     copied = optimizer + size * _FLOAT * (_has_residual(run) + (run.averaging.fragments > 1))
     return MemoryNeed(
         num_parameters=size,

@@ -273,6 +273,10 @@ class OwnLoop(HostedInstances):
         """By the program's function, on the outer parameters; none where it has given none."""
         return None if self._evaluate is None else self._heldout_loss(self._get(instance).outer)
 
+    def sample_texts(self, instance: InstanceId) -> list[tuple[str, str]]:  # noqa: ARG002
+        """None: what the program trains need not write text."""
+        return []
+
     def measure_step(self, instance: InstanceId, state: Digest) -> tuple[float, float]:
         raise AssertionError(f"combinations.py: no guard measures a program's steps ({instance}, {state})")
 

@@ -131,6 +131,12 @@ class ModelShell:
             if before is not None:
                 self.bind(before)
 
+    def next_logits(self, ids: torch.Tensor) -> torch.Tensor:
+        """Of the token that follows the ids [n]: [vocabulary], fp32 on the CPU."""
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._is_bfloat16):
+            logits: torch.Tensor = self.module(input_ids=ids[None].to(self.device), use_cache=False).logits[0, -1]
+        return logits.float().cpu()
+
     def token_losses(self, batch: Batch) -> torch.Tensor:
         """Nats of each prediction, [n, L]; position t predicts token t + 1. Zero where there is nothing to predict: before
         padding and at the row's end."""

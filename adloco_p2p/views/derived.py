@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from adloco_p2p.core.model.telemetry import Bandwidth, InstanceLine, Plan, RosterLine, TaskScores
 from adloco_p2p.core.model.types import HostShare
+from adloco_p2p.core.model.words import plural
 from adloco_p2p.views import units
 from adloco_p2p.views.records import Activity, Decision, RoundResult
 from adloco_p2p.views.status import Status
@@ -46,13 +47,33 @@ class PeerRow:
     upload_bytes_per_second: float | None = None
     """Of its last averages."""
     role: str = ""
-    """`keeper`, or how long its probation lasts; empty for a full member."""
+    """`keeper`, or how long its probation lasts, or since when it is on the bench; empty for a full member that hosts."""
 
 
 def _role(seat: RosterLine) -> str:
     if seat.is_keeper:
         return "keeper"
-    return f"on probation for {seat.probation} more reports" if seat.probation else ""
+    words = [f"on probation for {seat.probation} more reports"] if seat.probation else []
+    words += [f"on the bench since round {seat.waits_from}"] if seat.waits_from is not None else []
+    return ", ".join(words)
+
+
+def bench_words(status: Status) -> str:
+    """Since when this peer is on the bench, why, and how many wait before it; empty where it is not there."""
+    plan = status.current_plan
+    if plan is None or not status.peer or status.state != "running":
+        return ""
+    since = next((seat.waits_from for seat in plan.roster if seat.peer == status.peer), None)
+    if since is None:
+        return ""
+    if since > plan.round:
+        return f"on the bench, without work until round {since}"
+    requested = sum(item.requested_batch for item in plan.instances)
+    num_hosts = len({share.peer for item in plan.instances for share in item.hosts})
+    hosts = plural(num_hosts, "host")
+    why = f"{plural(requested, 'sample')} per step feed {hosts}" if requested <= num_hosts else f"the run allows {hosts}"
+    ahead = sum(seat.waits_from is not None and seat.waits_from < since for seat in plan.roster)
+    return f"on the bench since round {since}: {why}, {plural(ahead, 'peer')} waited longer"
 
 
 def task_words(claim: TaskScores) -> list[str]:
@@ -133,6 +154,8 @@ def joining(status: Status) -> str:
             if admitted
             else f"waiting to join: round {ahead[-1].round + 1} at the earliest"
         )
+    if words := bench_words(status):
+        return words
     shares = [share for planned in plan.instances if (share := _share(status, planned)) is not None]
     if not shares or status.results or any(share.inner_steps for share in shares):
         return ""

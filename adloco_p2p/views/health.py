@@ -1,5 +1,6 @@
 """Whether a node does its work: what a supervisor asks, and what it does not have to know."""
 
+from adloco_p2p.views.derived import bench_words
 from adloco_p2p.views.status import Status
 
 MAX_ROUNDS_BEHIND = 2
@@ -15,6 +16,8 @@ def readiness(status: Status) -> tuple[bool, str]:
     plan = status.current_plan
     if plan is not None and any(seat.is_keeper for seat in plan.roster if seat.peer == status.peer):
         return True, "the node keeps the states of the run"
+    if words := bench_words(status):
+        return True, words
     last = max((round for round, _ in status.results), default=None)
     if last is None:
         return False, "no round of this peer is done yet"

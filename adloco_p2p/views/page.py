@@ -46,7 +46,7 @@ def document(
     return {
         "run": {
             "digest": status.run,
-            "name": _text(status.name),
+            "name": text(status.name),
             "mode": status.mode,
             "rounds": status.rounds,
             "samples": status.samples,
@@ -61,18 +61,16 @@ def document(
             asdict(decision)
             | {
                 "subject": derived.subject(decision),
-                "weights": [_rounded(weight) for weight in decision.weights],
-                "reason": _text(decision.reason),
+                "weights": [rounded(weight) for weight in decision.weights],
+                "reason": text(decision.reason),
             }
             for decision in _shown_decisions(status)
         ],
         "peers": peers[:MAX_PEERS],
         "num_peers": len(peers),
-        "bans": [{"peer": _text(peer), "words": _text(words)} for peer, words in overview.ban_words(status).items()][
-            :MAX_PEERS
-        ],
+        "bans": [{"peer": text(peer), "words": text(words)} for peer, words in overview.ban_words(status).items()][:MAX_PEERS],
         "tasks": [
-            {"peer": _text(claim.peer), "round": claim.round, "words": [_text(words) for words in derived.task_words(claim)]}
+            {"peer": text(claim.peer), "round": claim.round, "words": [text(words) for words in derived.task_words(claim)]}
             for claim in [*status.task_scores.values()][::-1]
         ],
         "num_alive": sum(peer["state"] == "alive" for peer in peers),
@@ -98,16 +96,17 @@ def _now(status: Status, contributions: Sequence[Contribution], own: Status | No
         "round": current,
         "samples_given": given,
         "is_finished": is_finished,
-        "seconds_left": _rounded(derived.eta_seconds(own)) if own is not None else None,
-        "tokens_per_second": _rounded(overview.swarm_tokens_per_second(own)) if own is not None else None,
+        "seconds_left": rounded(derived.eta_seconds(own)) if own is not None else None,
+        "seconds": rounded(own.elapsed_seconds) if own is not None else None,
+        "tokens_per_second": rounded(overview.swarm_tokens_per_second(own)) if own is not None else None,
         "join": f"adloco-peer join --initial-peers '{own.join_link}' --workdir my-peer" if own and own.join_link else "",
-        "orders": _text(status.warnings.get(ORDERS, "")),
+        "orders": text(status.warnings.get(ORDERS, "")),
         "is_last_agreed": any(plan.is_last for plan in status.plans),
         "fraction": min(1.0, fraction),
-        "heldout_loss": _rounded(derived.final_heldout(status)) if status.lives else None,
+        "heldout_loss": rounded(derived.final_heldout(status)) if status.lives else None,
         "samples": sum(row.samples for row in contributions),
         "tokens": sum(row.tokens for row in contributions),
-        "unigram_entropy": _rounded(own.unigram_entropy) if own is not None else None,
+        "unigram_entropy": rounded(own.unigram_entropy) if own is not None else None,
     }
 
 
@@ -129,10 +128,10 @@ def _instances(status: Status, own: Status | None) -> list[Document]:
                 "requested": row.requested_batch if row else None,
                 "effective": row.effective_batch if row else None,
                 "mode": row.mode if row else "",
-                "reason": _text(row.reason) if row else "",
+                "reason": text(row.reason) if row else "",
                 "hosts": row.num_hosts if row else 0,
-                "loss": _rounded(points[-1].loss) if points else None,
-                "heldout": _rounded(derived.latest_heldout(status, instance)),
+                "loss": rounded(points[-1].loss) if points else None,
+                "heldout": rounded(derived.latest_heldout(status, instance)),
                 "samples": sum(point.samples for point in points),
                 "points": [_point(point, trained, ends) for point in _thinned(points)],
             }
@@ -145,9 +144,9 @@ def _point(point: RoundResult, trained: Mapping[int, int], ends: Mapping[int, fl
     return {
         "round": point.round,
         "samples": trained[point.round],
-        "seconds": _rounded(ends.get(point.round)),
-        "loss": _rounded(point.loss),
-        "heldout": _rounded(point.heldout_loss),
+        "seconds": rounded(ends.get(point.round)),
+        "loss": rounded(point.loss),
+        "heldout": rounded(point.heldout_loss),
         "requested": point.requested_batch,
         "effective": point.effective_batch,
         "mode": point.mode,
@@ -198,14 +197,14 @@ def _peers(status: Status, contributions: Sequence[Contribution], states: Mappin
         roster_entry, gift = seated.get(peer), given.get(peer)
         found.append(
             {
-                "peer": _text(peer),
+                "peer": text(peer),
                 "role": roster_entry.role if roster_entry is not None else "",
                 "state": "left" if roster_entry is None else states.get(peer, "seated"),
-                "samples_per_second": _rounded(roster_entry.samples_per_second) if roster_entry else None,
+                "samples_per_second": rounded(roster_entry.samples_per_second) if roster_entry else None,
                 "instances": list(roster_entry.instances) if roster_entry else [],
                 "samples": gift.samples if gift else 0,
                 "tokens": gift.tokens if gift else 0,
-                "share": _rounded(gift.samples / total) if gift and total else 0.0,
+                "share": rounded(gift.samples / total) if gift and total else 0.0,
                 "rounds": gift.num_rounds if gift else 0,
                 "last_round": gift.last_round if gift else None,
             }
@@ -226,7 +225,7 @@ def _traffic(status: Status, own: Status | None, *, parameters: int | None, byte
     tokens = sum(result.tokens for result in status.results.values())
     return {
         "swarm_averaging_bytes": None if swarm is None else round(swarm),
-        "swarm_bytes_per_token": _rounded(swarm / tokens) if swarm is not None and tokens else None,
+        "swarm_bytes_per_token": rounded(swarm / tokens) if swarm is not None and tokens else None,
         "own": None
         if own is None
         else [
@@ -240,12 +239,16 @@ def _own(own: Status) -> Document:
     """The node on this machine."""
     return {
         "peer": own.peer,
-        "device": _text(derived.device_words(own)),
-        "seconds": _rounded(own.elapsed_seconds),
+        "device": text(derived.device_words(own)),
+        "seconds": rounded(own.elapsed_seconds),
+        "texts": [
+            {"round": each.round, "instance": each.instance, "prompt": each.prompt, "text": units.printable(each.text)}
+            for each in own.sample_texts[::-1]
+        ],
         "metrics": [{"text": measure.text, "meaning": measure.meaning} for measure in measures(own) if measure.text],
-        "warnings": [_text(message) for message in own.warnings.values()][:MAX_DECISIONS],
+        "warnings": [text(message) for message in own.warnings.values()][:MAX_DECISIONS],
         "incidents": [
-            {"round": incident.round, "message": _text(incident.message)} for incident in own.incidents[-MAX_DECISIONS:][::-1]
+            {"round": incident.round, "message": text(incident.message)} for incident in own.incidents[-MAX_DECISIONS:][::-1]
         ],
     }
 
@@ -256,11 +259,11 @@ def _line(line: LedgerLine) -> Document:
     return {
         "round": plan.round,
         "digest": plan.digest,
-        "reason": _text(plan.reason),
+        "reason": text(plan.reason),
         "peers": len(plan.roster),
         "votes": line.num_votes,
-        "joined": [_text(peer) for peer in line.joined],
-        "departed": [_text(peer) for peer in line.departed],
+        "joined": [text(peer) for peer in line.joined],
+        "departed": [text(peer) for peer in line.departed],
         "is_last": plan.is_last,
         "instances": [
             {
@@ -268,7 +271,7 @@ def _line(line: LedgerLine) -> Document:
                 "requested": item.requested_batch,
                 "effective": item.effective_batch,
                 "mode": item.mode,
-                "reason": _text(item.reason),
+                "reason": text(item.reason),
                 "hosts": len(item.hosts),
             }
             for item in plan.instances
@@ -277,19 +280,19 @@ def _line(line: LedgerLine) -> Document:
         "merges": [
             {
                 "subject": f"{units.instances(merge.sources)} -> {merge.target}",
-                "weights": [_rounded(weight) for weight in merge.weights],
-                "reason": _text(merge.reason),
+                "weights": [rounded(weight) for weight in merge.weights],
+                "reason": text(merge.reason),
             }
             for merge in plan.merges
         ],
     }
 
 
-def _text(text: str) -> str:
+def text(words: str) -> str:
     """Text from elsewhere: one line of plain ASCII, not too long. The page escapes it as well."""
-    return units.shorten(units.one_line(text), MAX_TEXT)
+    return units.shorten(units.one_line(words), MAX_TEXT)
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
     """Six significant digits; what is not finite is not known."""
     return float(f"{value:.6g}") if value is not None and math.isfinite(value) else None

@@ -46,7 +46,7 @@ class PlainView:
             print(text.rstrip(), file=self._stream, flush=True)
         joining = derived.joining(self._status)
         if joining and joining != self._joining:
-            print(_joined("joining", joining), file=self._stream, flush=True)
+            print(_joined("bench" if derived.bench_words(self._status) else "joining", joining), file=self._stream, flush=True)
         self._joining = joining
         slow = self._status.warnings.get(SLOW_PEER, "")
         if slow and not self._is_slow:  # the seconds change with every round; one line will do
@@ -202,6 +202,11 @@ def _refused(event: telemetry.Refused, _status: Status) -> str:
 def _clock(event: telemetry.Clock, _status: Status) -> str:
     others = f"the others' {event.offset_seconds:+.2f} s, give or take {event.uncertainty_seconds:.2f} s"
     return _joined("clock", others, units.plural(len(event.peers), "peer"))
+
+
+@line.register
+def _sample_text(event: telemetry.SampleText, status: Status) -> str:
+    return _joined("sample", _at(status, event.round), f"instance {event.instance}", units.one_line(event.prompt + event.text))
 
 
 @line.register

@@ -171,6 +171,7 @@ def _sections(status: Status, summary: Mapping[str, Any]) -> list[Section]:
         ("Instances", _instances(summary)),
         ("Decisions", _decisions(status)),
         *([("Tasks", _tasks(status))] if status.task_scores else []),
+        *([("Sample texts", _sample_texts(status))] if status.sample_texts else []),
         *([("Troubles", _troubles(status))] if status.incidents else []),
     ]
 
@@ -259,6 +260,16 @@ def _tasks(status: Status) -> Rows:
         *(
             (str(claim.round), units.one_line(claim.peer), "; ".join(derived.task_words(claim)))
             for claim in status.task_scores.values()
+        ),
+    ]
+
+
+def _sample_texts(status: Status) -> Rows:
+    return [
+        ("round", "instance", "prompt", "the model goes on"),
+        *(
+            (str(each.round), str(each.instance), units.one_line(each.prompt), " ".join(units.printable(each.text).split()))
+            for each in status.sample_texts
         ),
     ]
 

@@ -23,6 +23,8 @@ SLOW_PEER = "slow peer"
 """Key of the condition that rounds wait for the uplink of a peer."""
 MAX_SCORERS = 8
 """Peers whose scores on tasks are kept, those that claimed last."""
+MAX_SAMPLE_TEXTS = 40
+"""Sample texts kept, the newest."""
 MAX_INCIDENTS = 50
 """Past troubles kept for the view; `counts` still counts all of them."""
 
@@ -71,6 +73,8 @@ class Status:
     """Of peers that are banned now: by whom, when and why."""
     task_scores: Mapping[str, telemetry.TaskScores] = field(default_factory=dict)
     """By peer, at most MAX_SCORERS: its newest claim; the newest of all last."""
+    sample_texts: tuple[telemetry.SampleText, ...] = ()
+    """By round."""
     peer_states: Mapping[str, str] = field(default_factory=dict)
     """The last membership event of a peer: joined, left, suspected, returned."""
     traffic: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -350,6 +354,15 @@ def _ruled(event: telemetry.Ruled, status: Status) -> Status:
 def _task_scores(event: telemetry.TaskScores, status: Status) -> Status:
     others = [known for peer, known in status.task_scores.items() if peer != event.peer]
     return replace(status, task_scores={known.peer: known for known in [*others, event][-MAX_SCORERS:]})
+
+
+@fold.register
+def _sample_text(event: telemetry.SampleText, status: Status) -> Status:
+    def place(known: telemetry.SampleText) -> tuple[int, int, str]:
+        return known.round, known.instance, known.prompt
+
+    texts = [known for known in status.sample_texts if place(known) != place(event)]  # a round may be done again
+    return replace(status, sample_texts=(*texts, event)[-MAX_SAMPLE_TEXTS:])
 
 
 @fold.register

@@ -111,6 +111,12 @@ def one_line(text: str) -> str:
     return "".join(character if character.isascii() and character.isprintable() else "?" for character in words)
 
 
+def printable(text: str) -> str:
+    """Text in any language, such as a model writes, with its line ends; what cannot be printed, or would turn the reading
+    direction, becomes a replacement character."""
+    return "".join(each if each.isprintable() or each == "\n" else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
 def shorten(text: str, width: int) -> str:
     """Cut at a word so that the result has at most `width` characters and ends in `...`; a lone long word is cut hard."""
     if len(text) <= width:

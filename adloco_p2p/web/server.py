@@ -51,6 +51,9 @@ _ASSETS = {
 }
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Document = Mapping[str, object]
+PeerDocuments = Callable[[str], Document | None]
+"""The document of a peer by its id; None where the run never had it."""
 Readiness = Callable[[], tuple[bool, str]]
 """Whether the work is done that the process is for, and a line about it."""
 
@@ -61,6 +64,8 @@ class Address:
 
     host: str
     port: int
+    public_name: str = ""
+    """By which a web server in front of this one asks for the page; on loopback other names are refused."""
 
     @property
     def is_loopback(self) -> bool:
@@ -107,8 +112,10 @@ class Server:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self._address.is_loopback and not _is_loopback_name(request.host):
-            raise web.HTTPForbidden(text="this page is served to this machine only\n", headers=_SECURITY)
+        if self._address.is_loopback and not _is_loopback_name(request.host) and not self._is_public_name(request.host):
+            raise web.HTTPForbidden(
+                text="this page is served to this machine only; behind a web server: --public-name NAME\n", headers=_SECURITY
+            )
         try:
             response = await handler(request)
         except web.HTTPException as error:
@@ -118,11 +125,19 @@ class Server:
             response.headers.update(_SECURITY)
         return response
 
+    def _is_public_name(self, host: str) -> bool:
+        return bool(self._address.public_name) and _name_of(host).lower() == self._address.public_name.lower()
+
+
+def _name_of(host: str) -> str:
+    """Of a Host header, without the port."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
+    return name.removeprefix("[").removesuffix("]")
+
 
 def _is_loopback_name(host: str) -> bool:
     """Names by which a browser on this machine asks: `localhost`, or a loopback address, with or without a port."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() and not host.endswith("]") else host
-    name = name.removeprefix("[").removesuffix("]")
+    name = _name_of(host)
     try:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
@@ -137,16 +152,20 @@ class Page:
         self._tag = _tag(self._body)
         self._changed = asyncio.Event()
         self._num_streams = 0
+        self._peers: PeerDocuments = lambda _: None
+        self._one_peer = asyncio.Lock()
 
     @property
     def routes(self) -> dict[str, Handler]:
         assets = {path: _asset(name, kind) for path, (name, kind) in _ASSETS.items()}
-        routes = {"/api/run": self._run, "/api/run.csv": self._table, "/api/events": self._events}
+        routes = {"/api/run": self._run, "/api/run.csv": self._table, "/api/peer": self._peer, "/api/events": self._events}
         return {**assets, **routes, **health_routes(self._readiness)}
 
-    def show(self, document: Mapping[str, object]) -> None:
-        """Replace the document. An unchanged one is not sent again."""
-        body = json.dumps(document, separators=(",", ":"), allow_nan=False).encode("ascii")
+    def show(self, document: Document, peers: PeerDocuments | None = None) -> None:
+        """Replace the document, and those of the peers, which are made when a browser asks for one. An unchanged one is not
+        sent again."""
+        self._peers = peers or (lambda _: None)
+        body = _json(document)
         if body != self._body:
             self._body, self._tag = body, _tag(body)
             self._changed.set()
@@ -166,6 +185,14 @@ class Page:
             headers["Content-Encoding"] = "gzip"
             body = await asyncio.to_thread(gzip.compress, body, 5)
         return web.Response(body=body, content_type="application/json", headers=headers)
+
+    async def _peer(self, request: web.Request) -> web.Response:
+        """The document of the peer `id`. One is made at a time: each reads the whole history of the run."""
+        async with self._one_peer:
+            document = await asyncio.to_thread(self._peers, request.query.get("id", ""))
+        if document is None:
+            raise web.HTTPNotFound(text="the run has no such peer\n")
+        return web.Response(body=_json(document), content_type="application/json")
 
     async def _table(self, request: web.Request) -> web.Response:
         """The curves as comma-separated values, one line per round and instance."""
@@ -218,6 +245,10 @@ def health_routes(readiness: Readiness) -> dict[str, Handler]:
         return web.Response(status=200 if is_ready else 503, text=f"{'ready' if is_ready else 'not ready'}: {words}\n")
 
     return {"/healthz": alive, "/readyz": ready}
+
+
+def _json(document: Document) -> bytes:
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def _tag(body: bytes) -> str:

@@ -129,7 +129,7 @@ class Arena(World):
     def _passes(self, message: object) -> bool:
         try:
             kind = MESSAGE_KINDS[type(message).__name__]
-            is_whole = decode(kind, canonical.encode(message), max_bytes=MAX_MESSAGE_BYTES) == message
+            is_whole = bool(decode(kind, canonical.encode(message), max_bytes=MAX_MESSAGE_BYTES) == message)
         except (RemoteProtocolError, ValueError):
             is_whole = False
         self.num_refused += not is_whole

@@ -59,7 +59,8 @@ def _envelope(sender: PeerId) -> gossip_pb2.Envelope:
 
 def busy_core(_: int) -> Outcome:
     """A7: messages of 200 strangers and one member while the core does not take any."""
-    member, count, taken = PeerId("member"), 4000, []
+    member, count = PeerId("member"), 4000
+    taken: list[PeerId] = []
 
     async def scenario() -> tuple[int, str | None]:
         wire = _wire(members=frozenset({PeerId("me"), member}), taken=taken)
@@ -175,7 +176,7 @@ def foreign_files(_: int) -> Outcome:
 def foreign_sizes(_: int) -> Outcome:
     """C2: runs of others that would end this process by their size."""
     run = RunConfig()
-    architecture = {"model_type": "llama", "hidden_size": 10**12}
+    architecture: dict[str, str | int | float | bool | None] = {"model_type": "llama", "hidden_size": 10**12}
     runs = {
         "a hidden size of 10^12": replace(run, model=replace(run.model, architecture=architecture)),
         "10^6 instances": replace(run, instances=replace(run.instances, count=10**6)),

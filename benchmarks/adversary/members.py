@@ -42,7 +42,7 @@ from adloco_p2p.core.model.types import (
     Report,
 )
 from adloco_p2p.sim.device import hashed
-from adloco_p2p.sim.identities import sign
+from adloco_p2p.sim.identities import sign, verify
 from adloco_p2p.sim.machine import Machine, Outgoing
 from adloco_p2p.sim.synthetic_reports import CAPACITY
 from benchmarks.adversary.strangers import forged_history, lone_entry
@@ -83,7 +83,7 @@ def _planned(machine: Machine, value: Value, reports: Sequence[Report]) -> Value
     """The value with the plan that follows from it by the rule."""
     assert machine.process is not None
     ledger = machine.process.agreement.ledger
-    plan = machine.decide(ledger.plans[-1], tuple(reports), change_of(value, reports, ledger))
+    plan = machine.decide(ledger.plans[-1], tuple(reports), change_of(value, reports, ledger, verify))
     return replace(value, plan=canonical.digest(plan))
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 from adloco_p2p.core.agreement.ledger_sync import STRANGERS_PER_PERIOD
@@ -169,10 +170,7 @@ def ghosts(seed: int) -> Outcome:
 
     def asks(at: Aim) -> tuple[object, ...]:
         beat = strangers.beat(at).beat
-        joins = tuple(
-            strangers.join_request(name, lambda payload, name=name: at.port.sign(name, payload), at.plan, beat=beat)
-            for name in at.port.names
-        )
+        joins = tuple(strangers.join_request(name, partial(at.port.sign, name), at.plan, beat=beat) for name in at.port.names)
         return (strangers.beat(at, joins=joins),)
 
     attackers = Strangers(deeds=(asks,), names=stranger_names(3))
@@ -193,7 +191,7 @@ def locked_door(seed: int) -> Outcome:
             for _ in range(strangers.FORGED_JOINS):
                 number[0] += 1
                 name = PeerId(f"ghost{number[0]:06d}".ljust(52, "-"))
-                requests.append(strangers.join_request(name, lambda p, n=name: sign(n, p), at.plan, beat=10**7))
+                requests.append(strangers.join_request(name, partial(sign, name), at.plan, beat=10**7))
             beats.append(strangers.beat(at, joins=tuple(requests)))
         return tuple(beats)
 
@@ -233,7 +231,7 @@ def slow_drip(seed: int) -> Outcome:
 def old_requests(seed: int) -> Outcome:
     """B11: a proposer seats names that asked once, were let in, and are not there."""
     requests = tuple(
-        strangers.join_request(name, lambda p, n=name: sign(n, p), Arena(0, OPEN, Parts()).genesis, beat=10**7)
+        strangers.join_request(name, partial(sign, name), Arena(0, OPEN, Parts()).genesis, beat=10**7)
         for name in stranger_names(2)
     )
     strategy = members.SeatsGhosts(requests=requests)

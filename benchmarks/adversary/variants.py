@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 from adloco_p2p.core.model.ledger_entry import Invitation, Statement, Ticket
@@ -251,7 +252,7 @@ def legal_giants(seed: int) -> Outcome:
         beat = strangers.beat(at)
         request = strangers.join_request(at.me, lambda p: at.port.sign(at.me, p), at.plan, beat=beat.beat)
         statements = tuple(_statement("ban", PeerId("y" * 400), serial, signer=at.me) for serial in range(16))
-        leave = Leave(peer=at.me, run=at.plan, beat=10**15, signature="f" * 1024)
+        leave = Leave(peer=at.me, run=at.plan.run, beat=10**15, signature="f" * 1024)
         full = replace(beat, heard=(10**17,) * 4096, joins=(request,) * 16, leaves=(leave,) * 16, statements=statements)
         return (full, Entries(entries=tuple(at.ledger.entries) * 4))
 
@@ -271,7 +272,7 @@ def forgotten_half(seed: int) -> Outcome:
             for _ in range(16):
                 number[0] += 1
                 name = PeerId(f"ghost{number[0]:06d}".ljust(NAME_CHARS, "-"))
-                requests.append(strangers.join_request(name, lambda p, n=name: sign(n, p), at.plan, beat=10**7))
+                requests.append(strangers.join_request(name, partial(sign, name), at.plan, beat=10**7))
             beats.append(strangers.beat(at, joins=tuple(requests)))
         return tuple(beats)
 

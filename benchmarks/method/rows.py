@@ -129,7 +129,7 @@ def long_tuning() -> list[Row]:
         diloco(batch, 32, f"inner.learning_rate={rate}", momentum=m, name=f"DiLoCo B {batch} H 32 m {m} rate {rate}")
         for batch, rate, m in (*rates, (24, "1.04e-2", 0.5), (32, "1.2e-2", 0.5))
     ]
-    pairs = ((0.8, 16), (0.8, 20), (1.0, 24), (1.0, 32), (1.3, 16), (1.3, 24), (1.3, 32), (1.3, 64), (1.7, 24), (1.7, 64))
+    pairs = [(0.8, 16), (0.8, 20), (1.0, 24), (1.0, 32), (1.3, 16), (1.3, 24), (1.3, 32), (1.3, 64), (1.7, 24), (1.7, 64)]
     pairs += ((2.1, 20), (2.1, 24), (2.1, 32), (2.5, 24), (2.5, 64), (3.5, 64))
     grown = [*(growing(eta, most) for eta, most in pairs), *(growing(2.1, most, momentum=0.7) for most in (20, 24))]
     return [replace(row, name=f"long: {row.name}", length=LONG) for row in (*plain, *fixed, *grown)]

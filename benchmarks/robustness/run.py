@@ -14,16 +14,17 @@ import torch
 from adloco_p2p.config.load import load_run
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.median import upper_weighted_median
 from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed
 from adloco_p2p.data.indexing import IndexedRows
-from adloco_p2p.data.packing import TokenRows
+from adloco_p2p.data.packing import Rows, TokenRows
 from adloco_p2p.numerics.aggregate import Aggregate, aggregate
 from adloco_p2p.numerics.aggregation.gram import partial_gram, summed_gram
 from adloco_p2p.numerics.aggregation.per_place import PerPlace
 from adloco_p2p.numerics.aggregation.registry import rule_named
 from adloco_p2p.numerics.aggregation.robust import Robust, agreements, cosines, distances_beside_usual
-from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision, upper_weighted_median
+from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.numerics.outer_optimizer import outer_step_
@@ -186,8 +187,13 @@ class Swarm:
         if self._cell.data == "uneven":
             order = _order_by_content(canonical.encode(self.run.data))
             piece = order[host * len(order) // self._cell.hosts : (host + 1) * len(order) // self._cell.hosts]
-            rows = IndexedRows(training=_picked(rows.training, piece), heldout=rows.heldout)
+            rows = IndexedRows(training=_picked(_packed(rows.training), piece), heldout=rows.heldout)
         return IndexedFeed(rows, vocab_size=self.vocab_size, seed=seed)
+
+
+def _packed(rows: Rows) -> TokenRows:
+    assert isinstance(rows, TokenRows)
+    return rows
 
 
 def _picked(rows: TokenRows, places: np.ndarray) -> TokenRows:
@@ -199,7 +205,7 @@ def _picked(rows: TokenRows, places: np.ndarray) -> TokenRows:
 def _order_by_content(data: bytes) -> np.ndarray:
     """Whole training rows by the first principal component of how often each token stands in them."""
     rows, vocab_size = indexed(data)
-    ids = rows.training.ids[:-1]  # the last one may be padded
+    ids = _packed(rows.training).ids[:-1]  # the last one may be padded
     counts = np.zeros((len(ids), vocab_size), dtype=np.float32)
     for column in ids.T:
         counts[np.arange(len(ids)), column] += 1

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -281,7 +281,13 @@ def raw(task: Task, director: Director) -> Iterator[Ways]:
         yield Ways(average=average)
 
 
-CONTENDERS = {"raw": raw, "gloo": gloo, "hivemind": stock, "ours": ours, "robust": partial(ours, rule="robust")}
+CONTENDERS: dict[str, Callable[[Task, Director], AbstractContextManager[Ways]]] = {
+    "raw": raw,
+    "gloo": gloo,
+    "hivemind": stock,
+    "ours": ours,
+    "robust": partial(ours, rule="robust"),
+}
 
 
 def main() -> None:

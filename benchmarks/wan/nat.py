@@ -182,7 +182,7 @@ def conduct(args: argparse.Namespace, config: Path) -> tuple[list[Member], list[
         bootstrap = begin(net, args.out, "bootstrap", "bootstrap", *listen)
         known = ["--initial-peers", *wait_for_addresses(bootstrap, deadline)]
         hosts = [*publics, *homes]
-        members = []
+        members: list[Member] = []
         for host in hosts:
             verb = ["start", config] if not members else ["join"]
             extra = args.peer_set if host in homes else []

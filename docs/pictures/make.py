@@ -19,7 +19,7 @@ from rich.terminal_theme import MONOKAI
 
 from adloco_p2p.core.model.telemetry import Round
 from adloco_p2p.runtime.adapters.run_history import ledger_events_of
-from adloco_p2p.runtime.follow_run import workdir_document
+from adloco_p2p.runtime.follow_run import workdir_documents
 from adloco_p2p.storage.event_log import read_events
 from adloco_p2p.storage.workdir import read_run
 from adloco_p2p.views.screen import Around, render
@@ -54,7 +54,7 @@ async def page(workdir: Path) -> bytes:
     shown = Page()
     server = Server(Address(host="127.0.0.1", port=0), shown.routes)
     url = await server.start()
-    shown.show(await asyncio.to_thread(workdir_document, workdir, run, ledger_events_of(run)))
+    shown.show(*await asyncio.to_thread(workdir_documents, workdir, run, ledger_events_of(run)))
     async with contextlib.AsyncExitStack() as services:
         services.push_async_callback(server.stop)
         opened = await services.enter_async_context(tab())

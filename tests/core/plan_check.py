@@ -3,7 +3,8 @@
 from math import floor, fsum
 
 from adloco_p2p.core.model.rules import Rules
-from adloco_p2p.core.model.types import MAX_HOSTS, MAX_INSTANCES, InstancePlan, Merge, RoundPlan
+from adloco_p2p.core.model.types import MAX_HOSTS, MAX_INSTANCES, InstancePlan, Merge, RoundPlan, keepers_of
+from adloco_p2p.core.planning.apportionment import MIN_HOSTS
 from adloco_p2p.core.planning.batch_sizing import window_length
 
 
@@ -70,6 +71,8 @@ def _check_instance(item: InstancePlan, plan: RoundPlan, rules: Rules) -> list[s
         "no host trains it": bool(trainers),
         "hosts are not sorted": hosts == sorted(set(hosts)),
         "too many hosts": len(hosts) <= MAX_HOSTS,
+        "more hosts than the run allows, or than the batch feeds": plan.is_last
+        or len(set(hosts) - keepers_of(plan)) <= min(rules.work.max_hosts, max(MIN_HOSTS, item.requested_batch)),
         "hosts outside the roster": all(peer in roster_entries for peer in hosts),
         "a leaving host": everybody_leaves
         or not any(roster_entries[peer].capacity.is_leaving for peer in hosts if peer in roster_entries),

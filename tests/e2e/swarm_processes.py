@@ -178,6 +178,13 @@ class PeerProcess:
         return _paused(self)
 
 
+def start_three(peers: list[PeerProcess], config: Path) -> None:
+    """Three peers in the run of this file, which lie beside it; `peers` gets them."""
+    peers.append(PeerProcess(config.parent / "first", ("start", config)).start())
+    join = ("join", "--initial-peers", *peers[0].addresses())
+    peers += [PeerProcess(config.parent / name, join).start() for name in ("second", "third")]
+
+
 @contextlib.contextmanager
 def _paused(peer: PeerProcess) -> Iterator[None]:
     peer.signal(signal.SIGSTOP)

@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +12,18 @@ import yaml
 from adloco_p2p.core.model.types import REPORT_LAG
 from adloco_p2p.core.planning.guard import STRICT_ROUNDS
 from tests.e2e.processes import run
-from tests.e2e.swarm_processes import Event, PeerProcess, digests_by_round, processes_of, wait, write_swarm_config
+from tests.e2e.swarm_processes import Event, PeerProcess, digests_by_round, start_three, wait, write_swarm_config
 
 WAIT_LIMIT_SECONDS = 300.0
 """For each step of the story, on a machine that does other things too."""
 
 
-@pytest.fixture
-def honest(tmp_path: Path) -> Iterator[list[PeerProcess]]:
-    """Three peers under the guard, in one run. None of the processes outlives the test."""
-    config = write_swarm_config(tmp_path, rounds=10_000)
+def write_guarded_config(folder: Path) -> Path:
+    config = write_swarm_config(folder, rounds=10_000)
     document = yaml.safe_load(config.read_text())
     document |= {"guard": {"enabled": True}, "averaging": {"aggregation": "robust"}}
     config.write_text(yaml.safe_dump(document))
-    first = PeerProcess(tmp_path / "first", ("start", config)).start()
-    join = ("join", "--initial-peers", *first.addresses())
-    peers = [first, *(PeerProcess(tmp_path / name, join).start() for name in ("second", "third"))]
-    yield peers
-    for peer in peers:
-        peer.kill()
-    wait(lambda: not processes_of(tmp_path), f"nothing to be left of {processes_of(tmp_path)}")
+    return config
 
 
 def instances_by_round(peer: PeerProcess, folder: Path) -> dict[int, dict[str, Any]]:
@@ -61,23 +52,22 @@ def alarm_of(peers: list[PeerProcess]) -> int | None:
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1800)
-def test_a_member_that_leads_up_the_loss_is_undone(honest: list[PeerProcess], tmp_path: Path) -> None:
+def test_a_member_that_leads_up_the_loss_is_undone(peers: list[PeerProcess], tmp_path: Path) -> None:
     """The liar is admitted, strikes in each of its rounds, and is in the averages of the run's rule. The hosts see it, go back
     to the state before its first harm, and train on from there by the stricter rule."""
+    start_three(peers, write_guarded_config(tmp_path))
+    honest = [*peers]
     for peer in honest:
         peer.wait_for("round", seconds=WAIT_LIMIT_SECONDS, hosts=lambda hosts: len(hosts) == 3)
     join = ("join", "--initial-peers", *honest[0].addresses())
-    peers = [*honest, PeerProcess(tmp_path / "liar", join).start(fault=("misbehave", "ascent"))]
-    try:
-        back = wait(lambda: alarm_of(honest), "an alarm", *peers, seconds=WAIT_LIMIT_SECONDS)
-        for peer in honest:
-            peer.wait_for("round", seconds=WAIT_LIMIT_SECONDS, round=lambda number: number >= back + STRICT_ROUNDS)
-        for peer in peers:
-            peer.signal(signal.SIGINT)
-        assert [peer.end(seconds=WAIT_LIMIT_SECONDS) for peer in peers] == [0] * 4
-        me = peers[-1].me
-    finally:
-        peers[-1].kill()
+    peers.append(PeerProcess(tmp_path / "liar", join).start(fault=("misbehave", "ascent")))
+    back = wait(lambda: alarm_of(honest), "an alarm", *peers, seconds=WAIT_LIMIT_SECONDS)
+    for peer in honest:
+        peer.wait_for("round", seconds=WAIT_LIMIT_SECONDS, round=lambda number: number >= back + STRICT_ROUNDS)
+    for peer in peers:
+        peer.signal(signal.SIGINT)
+    assert [peer.end(seconds=WAIT_LIMIT_SECONDS) for peer in peers] == [0] * 4
+    me = peers[-1].me
 
     plans = instances_by_round(honest[0], tmp_path)
     assert plans[back]["rewind"] == plans[back - 1]["state_digest"], "the state before the round that did harm"

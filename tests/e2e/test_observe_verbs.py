@@ -22,7 +22,7 @@ from adloco_p2p.core.model.telemetry import Checkpoint, Stamped, Started
 from adloco_p2p.runtime.adapters.network_journal import journal_records
 from adloco_p2p.runtime.adapters.plan_rule import genesis_of
 from adloco_p2p.runtime.adapters.run_history import ledger_events_of
-from adloco_p2p.runtime.follow_run import workdir_document
+from adloco_p2p.runtime.follow_run import workdir_documents
 from adloco_p2p.storage.workdir import read_run
 from tests.e2e.processes import CONNECTED, LAST_SECONDS, ROUNDS, begin_warm, events, run, write_config
 from tests.e2e.swarm_processes import LOOPBACK, PeerProcess, free_port, wait, write_swarm_config
@@ -34,6 +34,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The working directory of a finished run of a swarm of one, which keeps a ledger like any other."""
     folder = tmp_path_factory.mktemp("observed")
     command = ["start", write_config(folder), "--workdir", folder / "work", "--host-maddrs", LOOPBACK, *CONNECTED]
+    command += ["--set", "evaluation.sample_tokens=4"]
     ended = run(command, folder=folder)
     assert ended.code == 0, ended
     (folder / "work" / "said").write_text(ended.output)
@@ -75,7 +76,8 @@ def test_a_ledger_that_is_not_sound_is_not_counted(whole: Path, tmp_path: Path, 
 def test_the_page_of_a_directory_says_the_same(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = read_run(whole)
     assert config is not None
-    page: dict[str, Any] = json.loads(json.dumps(workdir_document(whole, config, ledger_events_of(config)), allow_nan=False))
+    shown, peers = workdir_documents(whole, config, ledger_events_of(config))
+    page: dict[str, Any] = json.loads(json.dumps(shown, allow_nan=False))
     found = board(whole, capsys)
     assert page["now"]["tokens"] == found["tokens"] and page["now"]["is_finished"]
     assert [(row["peer"], row["tokens"]) for row in page["peers"]] == [(row["peer"], row["tokens"]) for row in found["peers"]]
@@ -88,6 +90,15 @@ def test_the_page_of_a_directory_says_the_same(whole: Path, capsys: pytest.Captu
     assert [line["round"] for line in page["ledger"]] == list(range(ROUNDS, -1, -1))
     merges = [decision for decision in page["decisions"] if decision["kind"] == "merge"]
     assert len(merges) == len(events(whole, "merge")) and page["own"]["metrics"]
+    written = events(whole, "sample_text")
+    evaluated = {key for key, event in rounds.items() if event["heldout_loss"] is not None}
+    extra = {(text["round"], text["instance"]) for text in written} - evaluated
+    assert evaluated <= {(text["round"], text["instance"]) for text in written}
+    assert {round_ for round_, _ in extra} <= {ROUNDS}, "the model at the end is evaluated once more"
+    assert len(page["own"]["texts"]) == len(written) and all(text["prompt"] == "The " for text in written)
+    own: Any = peers(page["own"]["peer"])
+    assert {(line["round"], line["instance"]) for line in own["rounds"]} == rounds.keys()
+    assert sum(line["samples"] for line in own["rounds"]) == sum(event["samples"] for event in rounds.values())
 
 
 def test_a_directory_without_a_ledger_has_a_page_too(whole: Path, tmp_path: Path) -> None:
@@ -95,10 +106,13 @@ def test_a_directory_without_a_ledger_has_a_page_too(whole: Path, tmp_path: Path
     (copy / "journal.bin").unlink()
     config = read_run(copy)
     assert config is not None
-    page = workdir_document(copy, config, ledger_events_of(config))
+    page, peers = workdir_documents(copy, config, ledger_events_of(config))
     assert "nothing here is signed" in str(page["source"])
     (row,) = page["peers"]  # type: ignore[misc]
     assert row["samples"] == sum(event["samples"] for event in events(copy, "round"))
+    own: Any = peers(row["peer"])
+    assert peers("Qm") is None
+    assert [line["samples"] for line in own["rounds"]] == [event["samples"] for event in events(copy, "round")]
 
 
 # --- replay ----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from adloco_p2p.core.model.median import upper_weighted_median
 from adloco_p2p.numerics.aggregation import robust
 from adloco_p2p.numerics.aggregation.centered_clip import CenteredClip
 from adloco_p2p.numerics.aggregation.clip import Clip
@@ -15,7 +16,7 @@ from adloco_p2p.numerics.aggregation.geometric_median import GeometricMedian
 from adloco_p2p.numerics.aggregation.mean import Mean
 from adloco_p2p.numerics.aggregation.registry import RULES, rule_named
 from adloco_p2p.numerics.aggregation.robust import Robust
-from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision, upper_weighted_median
+from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision
 from tests.numerics import aggregates
 
 EVERY_RULE = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

@@ -15,6 +15,7 @@ from adloco_p2p.numerics.digest import (
     state_index,
     tensor_digest,
 )
+from adloco_p2p.training.hosted_instances import STATE_DTYPES
 
 NUM_PARAMETERS = CHUNK_BYTES // 4 * 2 + 5
 
@@ -30,11 +31,11 @@ def test_both_digests_of_a_state_are_the_roots_of_its_parts(size: int) -> None:
     assert state_digests(outer, momentum) == (state_digest(outer, torch.zeros(0)), state_digest(outer, momentum))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtypes", STATE_DTYPES.values(), ids=STATE_DTYPES)
 @pytest.mark.parametrize("piece", [1 << 17, 100_000, NUM_PARAMETERS])
-def test_a_state_is_hashed_while_it_is_written(dtype: torch.dtype, piece: int) -> None:
+def test_a_state_is_hashed_while_it_is_written(dtypes: tuple[torch.dtype, torch.dtype], piece: int) -> None:
     """Whatever is there early: what is not said to be written may change."""
-    final = tuple(vector.to(dtype) for vector in state(2))
+    final = tuple(vector.to(dtype) for vector, dtype in zip(state(2), dtypes, strict=True))
     outer, momentum = (torch.zeros_like(vector) for vector in final)
     with StateHashing(outer, momentum) as hashing:
         for first in range(0, NUM_PARAMETERS, piece):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from adloco_p2p.numerics.outer_optimizer import outer_step_
+from adloco_p2p.training.hosted_instances import STATE_DTYPES
 
 
 @pytest.mark.parametrize(
@@ -19,16 +20,17 @@ def test_acceptance_h(kind: str, learning_rate: float, expected: tuple[float, fl
 
 
 @pytest.mark.parametrize("kind", ["nesterov", "sgd", "average"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_said_to_be_written_changes_no_more(kind: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtypes", STATE_DTYPES.values(), ids=STATE_DTYPES)
+def test_what_is_said_to_be_written_changes_no_more(kind: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
     size = 300_001
     generator = torch.Generator().manual_seed(1)
     outer, momentum, delta = (torch.randn(size, generator=generator) for _ in range(3))
-    into = torch.empty(size, dtype=dtype), torch.empty(size, dtype=dtype)
+    of_outer, of_momentum = dtypes
+    into = torch.empty(size, dtype=of_outer), torch.empty(size, dtype=of_momentum)
     seen: list[tuple[torch.Tensor, ...]] = []
     outer_step_(
-        outer.to(dtype),
-        momentum.to(dtype),
+        outer.to(of_outer),
+        momentum.to(of_momentum),
         delta,
         kind=kind,  # type: ignore[arg-type]
         learning_rate=0.7,

@@ -122,6 +122,9 @@ class FakeEngine:
         self.calls.note("evaluate", instance)
         return 2.0
 
+    def sample_texts(self, instance: InstanceId) -> list[tuple[str, str]]:
+        return [("The ", f"end of {instance}")]
+
     def snapshot(self, instance: InstanceId) -> tuple[dict[str, str], dict[str, object]]:
         self.calls.note("snapshot", instance)
         return {}, {}

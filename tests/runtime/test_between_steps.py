@@ -27,6 +27,7 @@ from adloco_p2p.core.model.events import (
     Transition,
     TransitionApplied,
 )
+from adloco_p2p.core.model.telemetry import Log, SampleText
 from adloco_p2p.core.model.types import InstanceId, Merge, ProbeVerdict
 from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.runtime.node.device_worker import DeviceEffect, DeviceWorker
@@ -57,7 +58,9 @@ class Stepping(FakeEngine):
         return ProbeVerdict(sources=merge.sources, target=merge.target, source_losses=(2.0, 2.0), merged_loss=1.9)
 
 
-def performed(*effects: DeviceEffect, until: str = "", calls: Calls | None = None) -> tuple[list[str], list[Event]]:
+def performed(
+    *effects: DeviceEffect, until: str = "", calls: Calls | None = None, progress: Callable[[Log], None] = lambda _: None
+) -> tuple[list[str], list[Event]]:
     """What the worker asks of its rooms, and posts, if all effects were there before it began."""
     calls, events = calls or Calls(), queue.Queue()
     network = FakeNetwork(calls)
@@ -66,7 +69,7 @@ def performed(*effects: DeviceEffect, until: str = "", calls: Calls | None = Non
         checkpoints=FakeCheckpoints(calls),
         states=network,
         post=events.put,
-        progress=lambda fields: None,
+        progress=progress,
         fail=events.put,
     )
     for effect in effects:
@@ -100,6 +103,12 @@ def test_inner_steps_that_did_not_wait_let_the_last_round_end() -> None:
     ends = [name for name in names if not name.startswith(("step", "save_instance", "complete"))]  # these in other threads
     assert ends == ["apply_outer 0", "offer 0 1", "evaluate 0", "snapshot 0", "run_inner 0 1"]
     assert [type(event) for event in events] == [OuterApplied, Evaluated, InnerFinished]
+
+
+def test_an_evaluation_shows_the_texts_that_the_engine_writes() -> None:
+    shown: list[Log] = []
+    performed(Evaluate(instance=ONE, round=3), progress=shown.append)
+    assert shown == [SampleText(round=3, instance=ONE, prompt="The ", text="end of 0")]
 
 
 def test_other_inner_steps_are_not_interrupted() -> None:

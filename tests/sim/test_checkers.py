@@ -39,7 +39,7 @@ def excluded_after_a_restart(*, later_beat: int) -> None:
         verify=verify,
         timing=world.timing,
         is_gentle=False,
-        healing=Healing(world.genesis),
+        healing=Healing(world.genesis, verify=verify),
     )
     for peer in (me, sender):
         checkers.booted(peer, 0.0)

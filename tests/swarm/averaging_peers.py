@@ -19,7 +19,8 @@ from hivemind.p2p.p2p_daemon_bindings.utils import DispatchFailure
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Evidence
 from adloco_p2p.core.model.types import Digest, PeerId
-from adloco_p2p.swarm.allreduce.averager import Averaged, Averager
+from adloco_p2p.swarm.allreduce.averaged import Averaged
+from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.allreduce.topology import AveragingLimits
 from adloco_p2p.swarm.transport.framed_stream import Pacing
 

@@ -23,6 +23,7 @@ DROPOUT = with_run(
 )
 
 BFLOAT16_STATE = with_run(outer=replace(RUN.outer, state="bfloat16"))
+MIXED_STATE = with_run(outer=replace(RUN.outer, state="mixed"))
 
 
 def started(*instances: int, run: object = RUN) -> Hosting:
@@ -36,7 +37,9 @@ def everything(peer: Hosting, instance: int = ONE) -> dict[str, list[float]]:
     return {**{name: tensor.tolist() for name, tensor in tensors.items()}, **meta}  # type: ignore[dict-item]
 
 
-@pytest.mark.parametrize("run", [RUN, DROPOUT, BFLOAT16_STATE], ids=["llama", "gpt2 with dropout", "bfloat16 state"])
+@pytest.mark.parametrize(
+    "run", [RUN, DROPOUT, BFLOAT16_STATE, MIXED_STATE], ids=["llama", "gpt2 with dropout", "bfloat16", "mixed"]
+)
 def test_two_runs_are_bit_identical(run: object) -> None:
     torch.manual_seed(1)
     first = started(run=run)
@@ -50,7 +53,9 @@ def test_two_runs_are_bit_identical(run: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "run", [RUN, BFLOAT16_STATE, with_run(averaging=AveragingConfig(fragments=2))], ids=["whole", "bfloat16 state", "fragments"]
+    "run",
+    [RUN, BFLOAT16_STATE, MIXED_STATE, with_run(averaging=AveragingConfig(fragments=2))],
+    ids=["whole", "bfloat16 state", "mixed state", "fragments"],
 )
 def test_digests_are_those_of_the_state_after_every_kind_of_end(run: RunConfig) -> None:
     """They are hashed while the state is written, and remembered."""
@@ -104,7 +109,9 @@ def test_work_in_progress_survives_another_instance() -> None:
     assert torch.equal(peer.pseudo_gradient(ONE), before)
 
 
-@pytest.mark.parametrize("run", [RUN, DROPOUT, BFLOAT16_STATE], ids=["llama", "gpt2 with dropout", "bfloat16 state"])
+@pytest.mark.parametrize(
+    "run", [RUN, DROPOUT, BFLOAT16_STATE, MIXED_STATE], ids=["llama", "gpt2 with dropout", "bfloat16", "mixed"]
+)
 def test_save_and_resume_equals_uninterrupted(run: object) -> None:
     whole, first = started(run=run), started(run=run)
     for round_number in range(4):
@@ -121,6 +128,19 @@ def test_save_and_resume_equals_uninterrupted(run: object) -> None:
     for round_number in (2, 3):
         train_round(resumed, effect(round=round_number))
     assert everything(resumed) == everything(whole)
+
+
+def test_a_mixed_state_has_exact_parameters_and_a_momentum_of_two_bytes() -> None:
+    """In the first step the momentum that is rounded is not read again, so the parameters are those of float32."""
+    exact, mixed = started(run=RUN), started(run=MIXED_STATE)
+    averaged = torch.linspace(-0.01, 0.01, exact.num_parameters)
+    for peer in (exact, mixed):
+        peer.run_inner(effect(round=0), should_stop=never, on_progress=silent)
+        assert peer.apply_outer(ONE, averaged, round=0)
+    (outer, momentum), (its_outer, its_momentum) = exact.state(ONE), mixed.state(ONE)
+    assert torch.equal(outer, its_outer) and not torch.equal(momentum, its_momentum.float())
+    assert torch.allclose(momentum, its_momentum.float(), rtol=2.0**-7, atol=0.0)
+    assert its_outer.nbytes + its_momentum.nbytes == 6 * mixed.num_parameters
 
 
 def test_resume_keeps_the_adoption_warmup() -> None:

@@ -79,6 +79,27 @@ def test_an_entry_point_of_a_package_that_the_run_does_not_name_is_refused(insta
         check_packages(replace(run_with(), packages={"numpy": plugins._installed_version("numpy") or ""}))
 
 
+def test_nobody_is_asked_to_install_a_package_that_no_entry_point_needs() -> None:
+    """Nothing is installed here: an entry point could come from any package of the run, but only from one."""
+    one = load_run(None, ["model.loss=focal"]).value
+    none, other = load_run(None, []).value, {"evil": "1.0"}
+    for run, packages in ((none, other), (one, {PACKAGE: "1.0"} | other), (run_with(), dict.fromkeys("abcd", "1.0"))):
+        with pytest.raises(ConfigError, match="does not need that many") as refused:
+            check_run_of_others(replace(run, packages=packages), PeerConfig())
+        assert refused.value.code == "E232" and "pip install" not in str(refused.value)
+    with pytest.raises(ConfigError, match=r"pip install 'a==1\.0' 'b==1\.0' 'c==1\.0'"):
+        check_packages(replace(run_with(), packages=dict.fromkeys("abc", "1.0")))
+
+
+def test_where_the_package_is_installed_no_other_one_is_needed(installed: Path) -> None:
+    with pytest.raises(ConfigError, match="packages: evil, but run") as refused:
+        check_packages(replace(run_with(), packages={PACKAGE: "1.0", "evil": "1.0"}))
+    assert "pip install" not in str(refused.value)
+    # of another version: that one could have fewer entry points
+    with pytest.raises(ConfigError, match=r"pip install 'adloco-example==2\.0' 'further==1\.0'"):
+        check_packages(replace(run_with(), packages={PACKAGE: "2.0", "further": "1.0"}))
+
+
 @pytest.mark.parametrize("name", ["evil; rm -rf /", "-r", "git+https://evil", "$(x)", "a b"])
 def test_what_people_copy_into_a_shell_is_a_package_and_a_version(name: str) -> None:
     run = run_with()

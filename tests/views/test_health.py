@@ -35,6 +35,15 @@ def test_every_state_says_why(status: Status, is_ready: bool, word: str) -> None
     assert found is is_ready and word in words
 
 
+def test_a_peer_on_the_bench_is_ready_and_says_why() -> None:
+    status = replay(events(3))
+    seat = telemetry.RosterLine(peer=PeerId(THIS), samples_per_second=0.0, last_report=None, waits_from=0)
+    plans = tuple(replace(plan, roster=(seat,), instances=()) for plan in status.plans)
+    waiting = replace(status, state="running", results={}, finish=None, plans=plans)
+    words = "on the bench since round 0: 0 samples per step feed 0 hosts, 0 peers waited longer"
+    assert readiness(waiting) == (True, words)
+
+
 def test_a_keeper_is_ready_without_training() -> None:
     seat = telemetry.RosterLine(peer=PeerId(THIS), samples_per_second=0.0, last_report=None, is_keeper=True)
     status = replay(events(3))

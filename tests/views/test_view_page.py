@@ -186,3 +186,20 @@ def test_the_node_of_this_machine_adds_clock_speed_and_the_way_in() -> None:
     alone = shown(made)
     assert alone["now"]["join"] == "" and alone["now"]["seconds_left"] is None
     assert all(set(POINT_FIELDS) <= set(point) for point in points)
+
+
+def test_sample_texts_are_shown_in_any_language_and_without_what_turns_a_line() -> None:
+    made = events(4)
+    written = {
+        "event": "sample_text",
+        "time": made[-1]["time"],
+        "round": 3,
+        "instance": 0,
+        "prompt": "La ",
+        "text": "citt\u00e0\n\u202eevil\x1b[31m",
+    }
+    own = replay([*made, written])
+    (text,) = shown(made, own=own)["own"]["texts"]
+    assert (text["round"], text["instance"], text["prompt"]) == (3, 0, "La ")
+    assert text["text"] == "citt\u00e0\n\ufffdevil\ufffd[31m"
+    assert shown(made, own=replay(made))["own"]["texts"] == []

@@ -3,7 +3,7 @@
 import io
 
 from adloco_p2p.views.plain import PlainView, line
-from tests.views.synthetic import FORK_ROUND, MERGE_ROUND, events, live, replay, stamped
+from tests.views.synthetic import FORK_ROUND, MERGE_ROUND, START, events, live, replay, stamped
 
 
 def lines(rounds: int = 24) -> list[str]:
@@ -49,3 +49,9 @@ def test_a_joiner_is_told_once_what_it_waits_for() -> None:
 def test_a_line_is_one_line() -> None:
     event = {"event": "warning", "time": 0.0, "key": "disk", "message": "disk\nnearly\x1bfull", "active": True}
     assert line(stamped(event).event, replay(events())) == "warning   disk: disk nearly?full"
+
+
+def test_a_sample_text_is_one_line() -> None:
+    written = {"event": "sample_text", "round": 1, "instance": 0, "prompt": "def ", "text": "f(x):\n  pass"}
+    made = stamped({**written, "time": START}).event
+    assert line(made, replay(events(2))) == "sample    round 1/2  instance 0  def f(x): pass"

@@ -199,12 +199,15 @@ def test_the_losses_of_all_peers_are_those_of_the_ledger() -> None:
 
 def test_one_file_for_a_browser_needs_nothing_else(tmp_path: Path) -> None:
     made = [{**event, "name": "<script>alert(1)</script>"} if event["event"] == "started" else event for event in events(3)]
+    written = {"event": "sample_text", "round": 2, "instance": 0, "prompt": "La ", "text": "citt\u00e0 <b>\n\u202e"}
+    made.append({**written, "time": made[-1]["time"]})
     (page,) = draw_report(map(stamped, made), tmp_path, as_html=True)
     assert page.name == "report.html" and [path.name for path in tmp_path.iterdir()] == ["report.html"]
     text = page.read_text("utf-8")
     assert text.count("<svg") == text.count("<figure>") == len(CAPTIONS)
     assert all(caption in text for caption in CAPTIONS.values())
     assert "<script" not in text and "&lt;script&gt;" in text
+    assert "<td>La</td><td>citt\u00e0 &lt;b&gt; \ufffd</td>" in text
     assert not re.findall(r"(?:src|href)=\"(?!#)", text.replace('xlink:href="#', ""))
 
 

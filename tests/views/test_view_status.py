@@ -1,12 +1,13 @@
 """The fold from events to status, and what is derived from it."""
 
 import json
+from collections.abc import Sequence
 
 import pytest
 
 from adloco_p2p.views import derived
 from adloco_p2p.views.records import Life
-from adloco_p2p.views.status import MAX_INCIDENTS, MAX_PLANS, Status
+from adloco_p2p.views.status import MAX_INCIDENTS, MAX_PLANS, MAX_SAMPLE_TEXTS, Status
 from tests.views.golden import status_at
 from tests.views.synthetic import OTHERS, START, THIS, Made, apply, events, replay, samples_before
 
@@ -98,6 +99,38 @@ def test_a_peer_that_hosts_nothing_follows_the_plans() -> None:
     assert status.current_round == 6
     assert {row.phase for row in derived.instance_rows(status)} == {"by others"}
     assert derived.run_fraction(status) == 6 / 24
+
+
+def benched(since: int, *, hosts: Sequence[str], requested: int) -> list[Made]:
+    """What a peer sees that is on the bench from the first plan on, with three others, while these host."""
+    share = {"batch_samples": 1, "inner_steps": 4, "micro_batch_size": 1, "accumulation_steps": 1, "first_sample": 0}
+    made: list[Made] = [started(peer=THIS)]
+    for event in [event for event in events() if event["event"] == "plan"][:6]:
+        seat = {**event["roster"][0], "waits_from": None}
+        roster = [{**seat, "peer": name} for name in hosts]
+        roster += [{**seat, "peer": THIS, "waits_from": since}]
+        roster += [{**seat, "peer": f"waiting{at}", "waits_from": at} for at in (0, 1, 9)]
+        instances = [
+            {**item, "requested_batch": requested, "hosts": [{**share, "peer": name} for name in hosts]}
+            for item in event["instances"][:1]
+        ]
+        made.append({**event, "roster": roster, "instances": instances})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("since", "requested", "words"),
+    [
+        (3, 2, "on the bench since round 3: 2 samples per step feed 2 hosts, 2 peers waited longer"),
+        (1, 64, "on the bench since round 1: the run allows 2 hosts, 1 peer waited longer"),
+        (20, 2, "on the bench, without work until round 20"),
+    ],
+)
+def test_a_peer_on_the_bench_reads_why(since: int, requested: int, words: str) -> None:
+    status = replay(benched(since, hosts=("a", "b"), requested=requested))
+    assert derived.joining(status) == derived.phase(status) == words
+    (row,) = (row for row in derived.peer_rows(status) if row.is_self)
+    assert row.role == f"on the bench since round {since}"
 
 
 def joiner(*, seated_from: int, working_from: int) -> list[Made]:
@@ -258,3 +291,21 @@ def test_a_run_that_counts_samples_is_over_with_its_last_round() -> None:
     assert derived.run_fraction(status) == 1.0
     assert derived.position(status) == f"round 24, {given:,}/{given:,} samples"
     assert derived.position(replay(events())) == "round 24/24"
+
+
+def test_sample_texts_are_the_newest_and_a_round_that_is_done_again_replaces_its_own() -> None:
+    made = events(3)
+    texts = [
+        {
+            "event": "sample_text",
+            "time": made[-1]["time"],
+            "round": number,
+            "instance": 0,
+            "prompt": "The ",
+            "text": f"t{number}",
+        }
+        for number in range(MAX_SAMPLE_TEXTS + 3)
+    ]
+    found = replay([*made, *texts, {**texts[-1], "text": "again"}]).sample_texts
+    assert [text.round for text in found] == [*range(3, MAX_SAMPLE_TEXTS + 3)]
+    assert found[-1].text == "again" and found[0].text == "t3"

@@ -8,11 +8,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
+from aiohttp import web
+from yarl import URL
 
 from adloco_p2p.core.ledger.contributions import Contribution
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.views.page import document, plans_of
+from adloco_p2p.views.peer_page import peer_documents
 from adloco_p2p.web.server import Address, Page, Server
 from tests.views.synthetic import OTHERS, THIS, Made, events, replay, stamped
 from tests.web.browser import DESKTOP, PHONE, tab
@@ -40,9 +44,34 @@ def shown(made: list[Made], *, is_own: bool = True) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
+async def below_a_path(url: str, path: str) -> AsyncIterator[str]:
+    """A web server that shows the page of `url` below a path, as in front of a public run; its own URL."""
+
+    async def forward(request: web.Request) -> web.StreamResponse:
+        asked = URL(url).join(URL(request.raw_path.removeprefix(path).lstrip("/"), encoded=True))
+        async with aiohttp.ClientSession() as session, session.get(asked) as reply:
+            given = web.StreamResponse(status=reply.status, headers={"Content-Type": reply.headers["Content-Type"]})
+            await given.prepare(request)
+            async for chunk in reply.content.iter_any():
+                await given.write(chunk)
+            return given
+
+    application = web.Application()
+    application.add_routes([web.get(f"{path}/{{rest:.*}}", forward)])
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}{path}/"
+    finally:
+        await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
 async def serving(first: dict[str, Any]) -> AsyncIterator[tuple[Page, str]]:
     page = Page()
-    page.show(first)
+    made = events()
+    page.show(first, peer_documents(plans_of([*map(stamped, made)]), [], replay(made)))
     running = Server(Address(host="127.0.0.1", port=0), page.routes)
     try:
         yield page, await running.start()
@@ -120,5 +149,43 @@ def test_before_the_first_round_it_says_so() -> None:
             assert "no round has been reported yet" in await opened.evaluate("document.getElementById('loss').textContent")
             assert await opened.evaluate("document.getElementById('own-card').hidden")
             assert opened.problems == []
+
+    asyncio.run(scenario())
+
+
+ONCE = "new Promise((done) => {{ const look = () => {} ? done(true) : setTimeout(look, 50); look(); }})"
+"""A promise that is kept as soon as the condition holds."""
+
+
+def test_the_address_holds_what_the_reader_chose_also_below_a_path() -> None:
+    """Axis, log, smooth, peer and opened plans survive a reload, and a friend who opens the address sees the same."""
+
+    async def scenario() -> None:
+        async with serving(shown(events())) as (_, direct), below_a_path(direct, "/run/a") as url:
+            async with tab() as opened:
+                await opened.open(url, size=DESKTOP, is_dark=False)
+                await opened.evaluate("document.querySelector('#ledger details').open = true")
+                for button in ("#log", "#smooth", "[data-axis=tokens]"):
+                    await opened.evaluate(f"document.querySelector('{button}').click()")
+                await opened.evaluate(f"document.querySelector('a[data-peer=\"{THIS}\"]').click()")
+                await opened.evaluate(ONCE.format("document.querySelectorAll('#peer-loss path.curve').length"))
+                await opened.evaluate(ONCE.format("location.hash.includes('plans=')"))
+                sent = await opened.evaluate("location.href")
+                assert opened.problems == []
+                assert opened.asked and all(asked.startswith(url) for asked in opened.asked), opened.asked
+            async with tab() as friend:
+                await friend.open(sent, size=PHONE, is_dark=True)
+                await friend.evaluate(ONCE.format("document.querySelectorAll('#peer-loss path.curve').length"))
+                for button in ("#log", "#smooth", "[data-axis=tokens]"):
+                    assert await friend.evaluate(f"document.querySelector('{button}').ariaPressed") == "true"
+                assert await friend.evaluate("document.getElementById('peer-id').textContent") == THIS
+                assert await friend.evaluate("document.querySelectorAll('#ledger details[open]').length") == 1
+                assert await friend.evaluate("document.querySelectorAll('#peer-rounds tbody tr').length") == 15
+                needed, there = await friend.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+                assert needed <= there, "the page is wider than the screen"
+                await friend.evaluate("document.getElementById('peer-close').click()")
+                await friend.evaluate(ONCE.format("document.getElementById('peer-card').hidden"))
+                assert await friend.evaluate("location.hash.includes('axis=tokens')")
+                assert friend.problems == []
 
     asyncio.run(scenario())

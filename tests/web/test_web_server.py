@@ -122,6 +122,39 @@ def test_another_site_in_the_browser_cannot_read_along() -> None:
     asyncio.run(scenario())
 
 
+def test_a_web_server_in_front_may_ask_by_its_public_name() -> None:
+    async def scenario() -> None:
+        public = Address(host="127.0.0.1", port=0, public_name="Run.example.org")
+        async with serving(Page(), public) as session:
+            for name, status in (
+                ("run.example.org", 200),
+                ("run.example.org:443", 200),
+                ("localhost", 200),
+                ("run.example.org.evil.example", 403),
+                ("example.org", 403),
+            ):
+                async with session.get("/api/run", headers={"Host": name}) as reply:
+                    assert reply.status == status, name
+
+    asyncio.run(scenario())
+
+
+def test_one_peer_is_given_by_its_id() -> None:
+    async def scenario() -> None:
+        page = Page()
+        async with serving(page) as session:
+            for shown in (False, True):
+                if shown:
+                    page.show({"run": 1}, {"p/1 ": {"rounds": [7]}}.get)
+                for name, status in (("p/1 ", 200 if shown else 404), ("p2", 404), ("", 404)):
+                    async with session.get("/api/peer", params={"id": name}) as reply:
+                        assert reply.status == status and "Content-Security-Policy" in reply.headers
+                        if status == 200:
+                            assert reply.content_type == "application/json" and await reply.json() == {"rounds": [7]}
+
+    asyncio.run(scenario())
+
+
 def test_what_did_not_change_is_not_sent_again_and_long_documents_are_packed() -> None:
     async def scenario() -> None:
         page = Page()
@@ -198,8 +231,10 @@ def test_the_page_asks_for_nothing_from_elsewhere() -> None:
             assert url == "http://www.w3.org/2000/svg", f"{name}: {url}"  # the name of a language, never fetched
         assert "@import" not in text and "url(" not in text, name
     asked = re.findall(r'(?:href|src)="([^"]+)"', SOURCES["index.html"])
-    asked += re.findall(r'(?:fetch|EventSource)\("([^"]+)"', SOURCES["page.js"])
-    assert asked and set(asked) <= set(Page().routes)
+    asked += re.findall(r'(?:fetch|EventSource)\(["`]([^"`?]+)', SOURCES["page.js"])
+    assert {"api/run", "api/peer", "api/events"} <= {*asked}
+    assert not any(url.startswith("/") for url in asked), "below a path of another web server it would leave that path"
+    assert {f"/{url}" for url in asked} <= set(Page().routes)
 
 
 def test_text_from_elsewhere_never_becomes_markup() -> None:

@@ -7,7 +7,7 @@ are its certificate. Of each member only the highest ballot is kept.
 from collections.abc import Iterator
 
 from adloco_p2p.core.agreement.slot import Context, Slot
-from adloco_p2p.core.ledger.validation import check_certificate
+from adloco_p2p.core.ledger.certificates import check_certificate
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, Vote

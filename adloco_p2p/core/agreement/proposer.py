@@ -86,13 +86,13 @@ class Proposer:
             return
         timing, held = self._context.timing, self._values.held
         expected, deciding = self._values.expected(now)
-        num_present = len([peer for peer in expected if peer in held])
-        if self._first_at is None and num_present:
-            self._first_at = now
+        present = [peer for peer in expected if peer in held]
+        if present:
+            self._first_at = self._values.first_report(present, self._first_at, now)
         if self._majority_at is None and is_majority(len([peer for peer in deciding if peer in held]), len(deciding)):
             self._majority_at = now
         if (
-            num_present == len(expected)
+            len(present) == len(expected)
             or (self._majority_at is not None and now >= self._majority_at + timing.grace_seconds)
             or (self._first_at is not None and now >= self._values.stragglers_end(self._first_at))
         ):

@@ -42,12 +42,13 @@ class Values:
         reported = slot.ledger.reported
         self._reporters = roster_of(reported) if reported is not None else ()
         """The roster whose reports the next plan uses, in the order of the bits of `have`."""
+        self._workers = _workers(reported) or frozenset(self._reporters)
         self._held: dict[PeerId, Digest] | None = None
         """Recomputed after a report has come; so is `_have`."""
         self._own_since: float | None = None
         """When this peer's own report for the next plan was first seen here. Seconds."""
         self._first_since: float | None = None
-        """When any was."""
+        """When any was; see `first_report`."""
         self._worked_until = -math.inf
         """When this peer was last known to be at that round itself."""
         self._doubted_since: float | None = None
@@ -140,14 +141,20 @@ class Values:
         """Called with every event."""
         if self._own_since is None and self._context.me in self.held:
             self._own_since = now
-        if self._first_since is None and self.held:
-            self._first_since = now
+        if self.held:
+            self._first_since = self.first_report(self.held, self._first_since, now)
         if self._is_working:
             self._worked_until = now
 
     @property
     def _is_working(self) -> bool:
         return self._slot.round - REPORT_LAG in self._context.working and self._context.me not in self.held
+
+    def first_report(self, reported: Iterable[PeerId], before: float | None, now: float) -> float:
+        """When the first report came, for `stragglers_end`, where these are here now. Peers on the bench report at the
+        beginning of a round, so theirs alone count as if they had come much later. `before`: what this said the last time."""
+        came = now if any(peer in self._workers for peer in reported) else now + UNKNOWN_ROUND_SECONDS
+        return came if before is None else min(before, came)
 
     def stragglers_end(self, first: float) -> float:
         """When a plan may come without the reports of a majority, where the first report came at `first`. None reports so late
@@ -163,10 +170,12 @@ class Values:
         return min(longest, max(first, self._worked_until) + timing.straggler_seconds)
 
     def expected(self, now: float) -> tuple[list[PeerId], list[PeerId]]:
-        """The reporters that live, in the order of the proposers, and those of them that decide."""
+        """The reporters that live, in the order of the proposers, and those of them whose majority is waited for: electors that
+        had work in the round. Peers on the bench report at once, and must not outrun the hosts."""
         reporters = frozenset(self._reporters)
         waited_for = [peer for peer in self._context.members.responsive(self._slot.order, now) if peer in reporters]
-        return waited_for, [peer for peer in waited_for if peer in self._slot.electorate] or waited_for
+        deciding = [peer for peer in waited_for if peer in self._slot.electorate] or waited_for
+        return waited_for, [peer for peer in deciding if peer in self._workers] or deciding
 
     def omits_reports(self, digest: Digest, now: float) -> bool:
         """Whether a value leaves out reports that its proposer should have: this peer's own, which it sent in time, more than
@@ -217,7 +226,7 @@ class Values:
             statements=statements,
         )
         reports = tuple(signed.report for signed in self._pool.get(value.reports))
-        plan = self._context.decide(slot.parent, reports, change_of(value, reports, slot.ledger))
+        plan = self._context.decide(slot.parent, reports, change_of(value, reports, slot.ledger, self._context.verify))
         value = replace(value, plan=canonical.digest_once(plan))
         self.keep(value, self._context.me)
         return value
@@ -271,3 +280,9 @@ class Values:
         if digest in self._named():
             self.keep(value, self._sources.get(digest, sender))
             self.ask_for(digest, self._sources[digest])
+
+
+def _workers(plan: RoundPlan | None) -> frozenset[PeerId]:
+    """Peers that have work in the plan's round."""
+    shares = [share for item in plan.instances for share in item.hosts] if plan is not None else []
+    return frozenset(share.peer for share in shares if share.samples > 0)

@@ -1,10 +1,18 @@
-"""Which claims about the state of a losing branch are credible."""
+"""Which claims about the state of a losing branch are credible.
+
+A claim counts where reports show a certificate of its side: votes by which electors of the last common plan made the first
+value of the branch final. How many of them did bounds what its states weigh (`core/planning/branch_merge.py`). The state itself
+is a claim: no votes name it.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
-from adloco_p2p.core.model.ledger_entry import LedgerEntry
+from adloco_p2p.core.ledger.certificates import backing
+from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.certificate import BranchProof
+from adloco_p2p.core.model.ledger_entry import LedgerEntry, Verify
 from adloco_p2p.core.model.run_progress import _moved, trained_samples
 from adloco_p2p.core.model.types import (
     MAX_BRANCHES,
@@ -36,27 +44,54 @@ class History(Protocol):
 # --- believing -------------------------------------------------------------------------------------------------------
 
 
-def accepted_claims(history: History, reports: Sequence[Report]) -> tuple[PendingBranch, ...]:
+def accepted_claims(history: History, reports: Sequence[Report], verify: Verify) -> tuple[PendingBranch, ...]:
     """Branch states that these reports name and no plan of the history named before. The history ends with the plan whose
     successor is made from the reports."""
     parent = history.plans[-1]
     pending = {item.branch_state.key for item in parent.branches}
+    proofs = _Proofs(history, reports, verify)
     claims: dict[InstanceId, list[tuple[PeerId, BranchState]]] = {}
     for report in sorted(reports, key=lambda report: report.peer):
-        for branch_state in _of_one_branch(history, report, pending):
+        for branch_state in _of_one_branch(history, report, pending, proofs):
             claims.setdefault(branch_state.key, []).append((report.peer, branch_state))
-    chosen = [_chosen(history, claims[key]) for key in sorted(claims)]
+    chosen = [_chosen(history, claims[key], proofs) for key in sorted(claims)]
     return tuple(chosen[: MAX_BRANCHES - len(pending)])
 
 
-def _of_one_branch(history: History, report: Report, pending: Collection[InstanceId]) -> list[BranchState]:
+class _Proofs:
+    """The certificates that the reports of one round show."""
+
+    def __init__(self, history: History, reports: Sequence[Report], verify: Verify) -> None:
+        self._history = history
+        self._verify = verify
+        self._shown: dict[Digest, dict[BranchProof, None]] = {}
+        for report in reports:
+            if report.proof is not None:
+                self._shown.setdefault(report.proof.branch, {})[report.proof] = None
+        self._backing: dict[tuple[Digest, Digest], float] = {}
+
+    def backing(self, branch_state: BranchState) -> float:
+        """The largest part of the electors of the fork that one of the certificates shows behind the branch; 0 for none. The
+        fork is a plan of the history."""
+        about = (branch_state.branch, branch_state.fork)
+        if about not in self._backing:
+            fork = self._history.plan(self._history.position[branch_state.fork])
+            shown = self._shown.get(branch_state.branch, {})
+            found = [backing(proof, fork=fork, fork_digest=branch_state.fork, verify=self._verify) for proof in shown]
+            self._backing[about] = max(found, default=0.0)
+        return self._backing[about]
+
+
+def _of_one_branch(history: History, report: Report, pending: Collection[InstanceId], proofs: _Proofs) -> list[BranchState]:
     """The credible new claims of a report: of the branch of the first one only. A peer was on one side of a fork, and a liar
-    could invent as many branches as a report holds."""
+    could name as many branches as a report holds."""
     branches = sorted(report.branches, key=lambda branch_state: branch_state.key)
     credible: list[BranchState] = []
     for branch_state in branches:
         is_other = bool(credible) and branch_state.branch != credible[0].branch
-        if branch_state.key not in pending and not is_other and _is_credible(history, report.peer, branch_state):
+        if branch_state.key in pending or is_other or not _is_credible(history, report.peer, branch_state):
+            continue
+        if proofs.backing(branch_state) > 0.0:
             credible.append(branch_state)
     return credible
 
@@ -64,13 +99,15 @@ def _of_one_branch(history: History, report: Report, pending: Collection[Instanc
 def _is_credible(history: History, claimant: PeerId, branch_state: BranchState) -> bool:
     """Whether it left this history where the claimant was there, and has something that is not in it yet."""
     position = history.position.get(branch_state.fork)
-    if position is None or branch_state.branch in history.position or len(history.position) - position > MAX_ROUNDS_APART:
+    if position is None or len(history.position) - position > MAX_ROUNDS_APART:
         return False
     fork = history.plan(position)
     was_there = any(roster_entry.peer == claimant for roster_entry in fork.roster)
     if not was_there or fork.round != branch_state.fork_round or branch_state.round <= fork.round:
         return False
     for entry in history.between(position + 1, len(history.position)):
+        if entry.value.parent == branch_state.fork and canonical.digest_once(entry.value) == branch_state.branch:
+            return False  # it is this history
         for item in entry.plan.branches:
             if item.branch_state.key == branch_state.key or (
                 claimant in item.claimants and item.branch_state.branch != branch_state.branch
@@ -81,7 +118,7 @@ def _is_credible(history: History, claimant: PeerId, branch_state: BranchState) 
     return True
 
 
-def _chosen(history: History, claims: Sequence[tuple[PeerId, BranchState]]) -> PendingBranch:
+def _chosen(history: History, claims: Sequence[tuple[PeerId, BranchState]], proofs: _Proofs) -> PendingBranch:
     """The state that most claim, of those the newest. A single liar thus cannot displace what several hold."""
     votes = Counter((branch_state.round, branch_state.state) for _, branch_state in claims)
     round, state = max(votes, key=lambda named: (votes[named], named))
@@ -96,6 +133,7 @@ def _chosen(history: History, claims: Sequence[tuple[PeerId, BranchState]]) -> P
         branch_state=branch_state,
         target=target,
         won_samples=won,
+        backing=proofs.backing(branch_state),
         claimants=peers[:MAX_HOSTS],
         holders=peers,
         since=parent.round + 1,

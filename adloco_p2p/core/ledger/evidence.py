@@ -116,7 +116,7 @@ def is_wrong_sum(evidence: WrongSum, inputs: list[bytes], result: bytes) -> bool
         factors = [evidence.coefficients[place] for place in taken]
         exact = slice_sums.combined(sent, factors, [evidence.divisors[place] for place in taken if evidence.divisors])
         wanted = slice_sums.returned(evidence.mean_codec, exact)
-    except OverflowError:
+    except (OverflowError, ValueError):
         return False
     return not slice_sums.are_equal(evidence.mean_codec, wanted, have)
 

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Sequence
 
 from adloco_p2p.core.model.hash_tree import LEAST_VALUE, SCALE_ROUNDING
+from adloco_p2p.core.model.median import upper_weighted_median
 
 _FLOAT32, _FLOAT16, _BFLOAT16, _INT8, _INT4, _SIGN, _SIGN_INT4, _TOPK2, _SPARSE_MEAN = 1, 2, 3, 4, 5, 7, 8, 9, 10
 CODES = frozenset((_FLOAT32, _FLOAT16, _BFLOAT16, _INT8, _INT4, _SIGN, _SIGN_INT4, _TOPK2, _SPARSE_MEAN))
@@ -51,10 +52,10 @@ def decoded(code: int, data: bytes) -> list[float]:
 def combined(vectors: Sequence[Sequence[float]], coefficients: Sequence[float], divisors: Sequence[float] = ()) -> list[float]:
     """sum_i c_i v_i as every reducer forms it; at least one vector. With divisors no value is larger than twice the middle one
     of the vectors' largest ones, and every sum is divided by the divisors of the vectors that are not 0 there. Raises
-    OverflowError."""
+    OverflowError, and ValueError where no divisor is positive."""
     factors = rounded(coefficients)
     if divisors:
-        limit = _BOUND * _middle([max(map(abs, vector), default=0.0) for vector in vectors], divisors)
+        limit = _BOUND * upper_weighted_median([max(map(abs, vector), default=0.0) for vector in vectors], divisors)
         cut = [[max(-limit, min(limit, value)) for value in vector] for vector in vectors]
     else:
         cut = list(map(list, vectors))
@@ -69,16 +70,6 @@ def combined(vectors: Sequence[Sequence[float]], coefficients: Sequence[float], 
     for sent, part in zip(vectors, parts, strict=True):
         named = rounded([have + part if value != 0 else have for have, value in zip(named, sent, strict=True)])
     return rounded([have / whole if whole > 0 else 0.0 for have, whole in zip(result, named, strict=True)])
-
-
-def _middle(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The least value such that it and those below it weigh more than half."""
-    total, below = sum(weights), 0.0
-    for value, weight in sorted(zip(values, weights, strict=True)):
-        below += weight
-        if 2 * below > total:
-            return value
-    raise OverflowError("no positive weight")
 
 
 def returned(code: int, values: Sequence[float]) -> list[float]:

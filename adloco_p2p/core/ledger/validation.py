@@ -4,20 +4,20 @@ from collections.abc import Collection, Iterable, Sequence
 
 from adloco_p2p.core.ledger.admission import Door, in_order, newly_banned
 from adloco_p2p.core.ledger.branch_claims import accepted_claims
+from adloco_p2p.core.ledger.certificates import check_certificate
 from adloco_p2p.core.ledger.desk import Desk
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.signers import signers_after
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.course import course_after, is_paused_at
-from adloco_p2p.core.model.electorate import electorate, electors, is_emergency, is_majority
-from adloco_p2p.core.model.ledger_entry import Certificate, Decree, LedgerEntry, SignedReport, Value, Verify, Vote
+from adloco_p2p.core.model.electorate import is_emergency
+from adloco_p2p.core.model.ledger_entry import Decree, LedgerEntry, SignedReport, Value, Verify
 from adloco_p2p.core.model.report_form import usable
 from adloco_p2p.core.model.types import (
     MAX_ROSTER,
     REPORT_LAG,
     Capacity,
     Decide,
-    Digest,
     PeerId,
     Report,
     RosterChange,
@@ -32,7 +32,7 @@ def num_emergencies(genesis: RoundPlan, entries: Sequence[LedgerEntry]) -> int:
     return sum(is_emergency(entry.certificate, parent) for entry, parent in zip(entries, parents, strict=False))
 
 
-def change_of(value: Value, reports: Sequence[Report], ledger: "Ledger") -> RosterChange:
+def change_of(value: Value, reports: Sequence[Report], ledger: "Ledger", verify: Verify) -> RosterChange:
     """The rule's input beside the reports; the ledger ends with the value's parent."""
     joined = tuple((join.peer, join.capacity) for join in value.joined)
     parent = ledger.plans[-1]
@@ -40,7 +40,7 @@ def change_of(value: Value, reports: Sequence[Report], ledger: "Ledger") -> Rost
     return RosterChange(
         joined=joined,
         departed=tuple(departed),
-        branches=accepted_claims(ledger, reports),
+        branches=accepted_claims(ledger, reports, verify),
         signers=signers_after(parent.signers, value.statements),
         course=course_after(parent.course, value.statements, round=value.round),
     )
@@ -74,7 +74,7 @@ def check_value(
     if wrong:
         return wrong
     plain_reports = tuple(signed.report for signed in reports)
-    plan = decide(parent, plain_reports, change_of(value, plain_reports, ledger))
+    plan = decide(parent, plain_reports, change_of(value, plain_reports, ledger, verify))
     if canonical.digest_once(plan) != value.plan:
         return "the rule makes another plan of these reports"
     return plan
@@ -135,56 +135,6 @@ def _check_change(value: Value, ledger: "Ledger", verify: Verify) -> str:
             return f"the join request of {join.peer} is not signed by that peer for this run"
     door = door_of(ledger, verify, statements=value.statements)
     return next(filter(None, map(door.problem, value.joined)), "")
-
-
-def vote_of(
-    cast_by: PeerId, *, parent: Digest, value: Digest, certificate: Certificate, abstains: bool, signature: str
-) -> Vote:
-    return Vote(
-        peer=cast_by,
-        parent=parent,
-        ballot=certificate.ballot,
-        absent=certificate.absent,
-        value=value,
-        abstains=abstains,
-        signature=signature,
-    )
-
-
-def check_certificate(
-    certificate: Certificate,
-    *,
-    value: Digest,
-    parent: RoundPlan,
-    parent_digest: Digest,
-    verify: Verify,
-    returning_members: Collection[PeerId] = (),
-) -> str:
-    """Empty where the votes make the value final; otherwise what is missing. Where no peer of the roster is left, the vote of
-    one of the `returning_members` is enough, who made the value: of those who join with it, the ones that had a seat before."""
-    counted = electors(electorate(parent), roster_of(parent), certificate.absent)
-    if not counted and certificate.ballot.peer in returning_members:
-        counted = [certificate.ballot.peer]
-    members = frozenset(counted)
-    peers = [vote.peer for vote in certificate.votes]
-    if peers != sorted(set(peers)) or any(peer not in members for peer in peers):
-        return "votes are not by distinct members that count"
-    for cast in certificate.votes:
-        vote = vote_of(
-            cast.peer,
-            parent=parent_digest,
-            value=value,
-            certificate=certificate,
-            abstains=cast.abstains,
-            signature=cast.signature,
-        )
-        if not verify(cast.peer, vote.payload, cast.signature):
-            return f"the vote of {cast.peer} is not signed by that peer"
-    abstained = sum(cast.abstains for cast in certificate.votes)
-    votes = len(certificate.votes) - abstained
-    if not is_majority(votes, len(counted) - abstained):
-        return f"{votes} votes of {len(counted) - abstained} are no majority"
-    return ""
 
 
 def check_entry(entry: LedgerEntry, *, ledger: "Ledger", decide: Decide, verify: Verify) -> str:

@@ -9,6 +9,10 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le, MaxLen
 
 from adloco_p2p.core.model import canonical
+from adloco_p2p.core.model.certificate import Ballot as Ballot
+from adloco_p2p.core.model.certificate import CastVote as CastVote
+from adloco_p2p.core.model.certificate import Certificate as Certificate
+from adloco_p2p.core.model.certificate import Signature as Signature
 from adloco_p2p.core.model.types import (
     MAX_HOSTS,
     MAX_ROSTER,
@@ -22,38 +26,7 @@ from adloco_p2p.core.model.types import (
     Settings,
 )
 
-# --- one slot: the successor of one plan -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Ballot:
-    """One attempt of one proposer to settle a slot. Attempt 0 belongs to the first peer of the slot's order alone."""
-
-    attempt: Count
-    peer: PeerId
-
-
-Signature = Annotated[str, MaxLen(1024)]
-"""Hexadecimal."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CastVote:
-    """One vote of a certificate: what differs from voter to voter."""
-
-    peer: PeerId
-    abstains: bool
-    signature: Signature
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    """The votes that made a value final: more than half of the roster without `absent` and without those who abstain."""
-
-    ballot: Ballot
-    absent: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
-    votes: Annotated[tuple[CastVote, ...], MaxLen(MAX_ROSTER)]
-    """Sorted by peer."""
+# --- reports ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)

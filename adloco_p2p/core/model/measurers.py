@@ -17,7 +17,7 @@ def measurers(state: Digest, workers: Collection[PeerId], roster: Sequence[Roste
     `state` is that after the outer step, which follows from the committed average: contributors are bound before it exists.
     """
     full = [entry.peer for entry in roster if entry.peer in workers and not entry.probation]
-    return tuple(sorted(full or workers, key=lambda peer: _lot(state, peer))[:count])
+    return tuple(sorted(full or workers, key=lambda peer: lot(state, peer))[:count])
 
 
 def task_scorer(plan: RoundPlan, *, period_rounds: int) -> PeerId | None:
@@ -30,8 +30,9 @@ def task_scorer(plan: RoundPlan, *, period_rounds: int) -> PeerId | None:
         for entry in plan.roster
         if entry.capacity.scores_tasks and not entry.probation and not (entry.capacity.is_leaving or entry.capacity.is_keeper)
     ]
-    return min(able, key=lambda peer: _lot(Digest(f"{plan.run}:{plan.round}"), peer), default=None)
+    return min(able, key=lambda peer: lot(f"{plan.run}:{plan.round}", peer), default=None)
 
 
-def _lot(state: Digest, peer: PeerId) -> bytes:
-    return hashlib.sha256(f"{state}:{peer}".encode()).digest()
+def lot(of: str, peer: PeerId) -> bytes:
+    """What the peer drew in the lottery of this name: the least wins."""
+    return hashlib.sha256(f"{of}:{peer}".encode()).digest()

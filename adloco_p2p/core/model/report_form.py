@@ -17,6 +17,9 @@ MAX_REPORT_BYTES = 8 << 10
 INSTANCES_INCLUDED = 4
 MAX_INSTANCE_BYTES = 1 << 10
 """Added for each further instance that the plan gives the peer."""
+MAX_PROOF_BYTES, LEAST_PROOF_BYTES, VOTE_BYTES = 128 << 10, 16 << 10, 320
+"""Added at most for the proof of a branch: bytes, and of a small roster so many in any case, and per member. What more than
+about 500 voters trained apart is not merged."""
 MAX_REPORTS_BYTES = 20 << 20
 """Of all reports that one plan is made from; 256 hosts of each of 64 instances stay below it."""
 
@@ -51,10 +54,22 @@ def max_bytes(num_instances: int) -> int:
     return MAX_REPORT_BYTES + MAX_INSTANCE_BYTES * max(0, num_instances - INSTANCES_INCLUDED)
 
 
-def fitted(report: Report) -> Report:
-    """A peer's own report, cut to what others accept. Scores on tasks are cut first; then branch states, the last ones before
-    the others; then statistics."""
-    limit = max_bytes(len(report.instances))
+def _proof_bytes(report: Report, limit: int) -> int:
+    """Bytes that a report may take beyond those of its instances."""
+    return 0 if report.proof is None else min(canonical.size_once(report.proof), limit)
+
+
+def _proof_limit(num_members: int) -> int:
+    return min(MAX_PROOF_BYTES, max(LEAST_PROOF_BYTES, VOTE_BYTES * num_members))
+
+
+def fitted(report: Report, *, num_members: int) -> Report:
+    """A peer's own report, cut to what others accept: a proof that is too large is left out. Scores on tasks are cut first;
+    then branch states, the last ones before the others; then statistics."""
+    longest = _proof_limit(num_members)
+    if report.proof is not None and canonical.size_once(report.proof) > longest:
+        report = replace(report, proof=None)
+    limit = max_bytes(len(report.instances)) + _proof_bytes(report, longest)
     if canonical.size(report) > limit:
         report = replace(report, tasks=None)
     while report.branches and canonical.size(report) > limit:
@@ -69,13 +84,15 @@ def fitted(report: Report) -> Report:
 
 def is_short(signed: SignedReport) -> bool:
     """Whether a plan could give its peer so many instances that the report is not too large."""
-    return canonical.size_once(signed.report) <= max_bytes(len(signed.report.instances))
+    limit = max_bytes(len(signed.report.instances)) + _proof_bytes(signed.report, MAX_PROOF_BYTES)
+    return canonical.size_once(signed.report) <= limit
 
 
 def usable(reports: Iterable[SignedReport], reported: RoundPlan) -> list[SignedReport]:
     """Those of the reports on this plan that a next plan may be made from, in their order: none that is larger than what the
     plan gives its peer to report, none that names hosts that the plan does not have, and not more than MAX_REPORTS_BYTES."""
     num_hosts = {plan.instance: len(plan.hosts) for plan in reported.instances}
+    longest = _proof_limit(len(reported.roster))
     num_hosted: dict[PeerId, int] = {}
     for plan in reported.instances:
         for share in plan.hosts:
@@ -83,7 +100,8 @@ def usable(reports: Iterable[SignedReport], reported: RoundPlan) -> list[SignedR
     chosen, total = [], 0
     for signed in reports:
         size = canonical.size_once(signed.report)
-        fits = size <= max_bytes(num_hosted.get(signed.report.peer, 0)) and total + size <= MAX_REPORTS_BYTES
+        limit = max_bytes(num_hosted.get(signed.report.peer, 0)) + _proof_bytes(signed.report, longest)
+        fits = size <= limit and total + size <= MAX_REPORTS_BYTES
         if fits and _names_hosts_only(signed.report, num_hosts):
             chosen.append(signed)
             total += size

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from adloco_p2p.core.model.types import Fraction
+from adloco_p2p.core.model.types import MAX_HOSTS, Fraction
 from adloco_p2p.core.model.words import plural
 
 PositiveInt = Annotated[int, Ge(1)]
@@ -128,6 +128,10 @@ class WorkRules:
     """A fast host never does more than this many times H inner steps."""
     step_tolerance: Fraction = 0.25
     """Hosts whose ideal number of steps is within this fraction of H do exactly H, so that pseudo-gradients compare."""
+    max_hosts: Annotated[int, Ge(2), Le(MAX_HOSTS)] = 32
+    """An instance has at most so many hosts, and no more than its batch has samples; further peers wait on the bench."""
+    turn_rounds: PositiveInt = 16
+    """After so many rounds a host makes room for a peer that waits on the bench, which fetches the state first."""
 
     @property
     def length(self) -> str:

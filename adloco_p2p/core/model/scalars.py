@@ -21,6 +21,8 @@ Count = Annotated[int, Ge(0), Le(LARGEST_COUNT)]
 PositiveCount = Annotated[int, Ge(1), Le(LARGEST_COUNT)]
 """In what others send: so much that sums of them can still be written. Settings have `NaturalInt` and `PositiveInt`."""
 Text = Annotated[str, MaxLen(400)]
+MAX_ROSTER = 4096
+"""Peers that a plan may count."""
 MAX_HOSTS = 256
 """Hosts of one instance that a plan may name."""
 LARGEST_SCALAR = 1e30

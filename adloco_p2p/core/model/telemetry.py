@@ -151,6 +151,8 @@ class RosterLine:
     probation: int = 0
     """Reports that it owes until it votes, proposes and reduces."""
     is_keeper: bool = False
+    waits_from: int | None = None
+    """On the bench since the plan of this round; in a later one than the plan's, it may not host before. None: not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +189,8 @@ class Plan(Log):
 
 def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
     told = shared(plan, Plan)
+    hosts = {share.peer for item in plan.instances for share in item.hosts}
+    away = {entry.peer for entry in plan.roster if entry.capacity.is_keeper or entry.capacity.is_leaving}
     told["roster"] = tuple(
         RosterLine(
             peer=entry.peer,
@@ -195,6 +199,7 @@ def plan_line(plan: RoundPlan, digest: Digest) -> Plan:
             upload_bytes_per_second=entry.capacity.upload_bytes_per_second,
             probation=entry.probation,
             is_keeper=entry.capacity.is_keeper,
+            waits_from=entry.turn_from if entry.peer not in hosts | away else None,
         )
         for entry in plan.roster
     )
@@ -314,6 +319,21 @@ class Round(Log):
     """Of the outer parameters after the round."""
     devices: tuple[str, ...] = ()
     """Of this peer, that did the inner steps."""
+
+
+MAX_SAMPLE_TEXT = 2000
+"""Characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleText(Log):
+    """The outer parameters of an instance after a round continue a prompt of the run."""
+
+    round: int
+    instance: InstanceId
+    prompt: str
+    text: str
+    """At most MAX_SAMPLE_TEXT characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,14 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen
 
+from adloco_p2p.core.model.certificate import BranchProof
 from adloco_p2p.core.model.complaints import Complaint, KnownComplaint, Place
 from adloco_p2p.core.model.gradient_statistics import HalfBatchStatistics as HalfBatchStatistics
 from adloco_p2p.core.model.gradient_statistics import PseudoGradientStatistics as PseudoGradientStatistics
 from adloco_p2p.core.model.scalars import LARGEST_COUNT as LARGEST_COUNT
 from adloco_p2p.core.model.scalars import LARGEST_SCALAR as LARGEST_SCALAR
 from adloco_p2p.core.model.scalars import MAX_HOSTS as MAX_HOSTS
+from adloco_p2p.core.model.scalars import MAX_ROSTER as MAX_ROSTER
 from adloco_p2p.core.model.scalars import Count as Count
 from adloco_p2p.core.model.scalars import Digest as Digest
 from adloco_p2p.core.model.scalars import Finite as Finite
@@ -31,8 +33,6 @@ from adloco_p2p.core.model.scalars import is_digest as is_digest
 from adloco_p2p.core.model.scalars import within_scalars as within_scalars
 from adloco_p2p.core.model.task_scores import TaskClaim
 
-MAX_ROSTER = 4096
-"""Peers that a plan may count."""
 MAX_SIGNERS = 16
 """Peers of a run that may invite and ban."""
 MAX_RISES = 16
@@ -115,6 +115,28 @@ class InstanceReport:
     state_digest: HexDigest
     """Root of outer parameters and outer momentum after the round: what a joiner verifies against."""
 
+    @classmethod
+    def without_work(
+        cls, instance: InstanceId, *, digest: Digest, state_digest: Digest, contributors: HostBits = 0
+    ) -> "InstanceReport":
+        """Of a host that has the state after the round, and trained nothing in it."""
+        return cls(
+            instance=instance,
+            samples=0,
+            tokens=0,
+            inner_steps=0,
+            batch_samples=0,
+            accumulation_steps=0,
+            train_seconds=0.0,
+            loss=None,
+            heldout_loss=None,
+            contributors=contributors,
+            pseudo_gradient=None,
+            half_batch=None,
+            digest=digest,
+            state_digest=state_digest,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeVerdict:
@@ -157,7 +179,7 @@ class BranchState:
     fork_round: Count
     """... and its round: what was trained from this round on was trained apart."""
     branch: HexDigest
-    """The first plan of the lost history after it."""
+    """The first value of the lost history after it: what the votes of its certificate are for."""
     instance: InstanceId
     round: Count
     """The state is that of the boundary before this round of the lost history."""
@@ -186,6 +208,8 @@ class Report:
     verdict: ProbeVerdict | None = None
     branches: Annotated[tuple[BranchState, ...], MaxLen(MAX_BRANCHES)] = ()
     """States of lost histories that the peer holds: trained there itself, or fetched for a merge."""
+    proof: BranchProof | None = None
+    """Of a branch that no plan has named yet."""
     tasks: TaskClaim | None = None
     """Of a peer that was drawn to score the model on tasks and has done so since its last report."""
 
@@ -322,6 +346,8 @@ class PendingBranch:
     """The instance of the winning history that it is merged into."""
     won_samples: Count
     """Samples that trained the target since the fork, up to the round of the plan."""
+    backing: Fraction
+    """Part of the electors of the last common plan whose votes for the branch were shown."""
     claimants: Annotated[tuple[PeerId, ...], MaxLen(MAX_HOSTS)]
     """Peers that reported it first, sorted."""
     holders: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
@@ -345,6 +371,9 @@ class RosterEntry:
     """Reports that it still owes until it votes, proposes and reduces; see `core/planning/standing.py`."""
     standing: Annotated[int, Ge(0), Le(FULL_STANDING)] = FULL_STANDING
     """How much its samples weigh in an average, of `FULL_STANDING`."""
+    turn_from: Count = 0
+    """It hosts instances, or waits on the bench, since the plan of this round; waiting until a later round, it may host from
+    that one on. See `core/planning/bench.py`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

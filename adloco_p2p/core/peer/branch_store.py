@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.model import canonical, telemetry
+from adloco_p2p.core.model.certificate import BranchProof
 from adloco_p2p.core.model.events import Effect, ReleaseState, SnapshotState, StateKept
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.run_progress import trained_samples
@@ -16,11 +17,16 @@ from adloco_p2p.core.model.types import (
     Digest,
     InstanceId,
     Merge,
+    PeerId,
     PendingBranch,
     RoundPlan,
     normalized,
 )
 
+NUM_PROVERS = 4
+"""Voters of a certificate that show it with their claims; one is enough, and the reports of a large roster stay small."""
+CLAIMS_BEFORE_PROOF = 2
+"""After so many reports that no plan took up, every claimant shows it."""
 ROUNDS_SERVED = 3
 """A branch state is served for so many rounds after its merge, or its end: some host may be late."""
 
@@ -36,6 +42,8 @@ class BranchStore:
         self._copying: dict[InstanceId, BranchState] = {}
         """The device makes or serves them; then they are held."""
         self._held: dict[InstanceId, BranchState] = {}
+        self._proofs: dict[Digest, BranchProof] = {}
+        """By the branch: the certificates of those that this peer took part in."""
         self._num_claims: Counter[InstanceId] = Counter()
         """Branch state -> how many reports of this peer named it while no plan did."""
         self._given_up: dict[InstanceId, None] = {}
@@ -43,6 +51,17 @@ class BranchStore:
     def claims(self) -> tuple[BranchState, ...]:
         """The branch states that the next report names, by key."""
         return tuple(self._held[key] for key in sorted(self._held) if key not in self._settled)[:MAX_BRANCHES]
+
+    def proof(self, me: PeerId) -> BranchProof | None:
+        """Of a branch that no plan names, for the next report, where it is this peer's turn to show it."""
+        for claim in self.claims():
+            proof = self._proofs.get(claim.branch)
+            if proof is None or claim.key in self._pending:
+                continue
+            voters = [cast.peer for cast in proof.certificate.votes if not cast.abstains]
+            if me in voters[:NUM_PROVERS] or self._num_claims[claim.key] >= CLAIMS_BEFORE_PROOF:
+                return proof
+        return None
 
     def claimed(self, claims: Sequence[BranchState]) -> None:
         """A report that names them is made."""
@@ -59,10 +78,13 @@ class BranchStore:
         fork = switched.fork
         if not switched.lost or boundary <= fork.round:
             return []
+        first = switched.lost[0]
+        branch = canonical.digest_once(first.value)
+        self._proofs[branch] = BranchProof(branch=branch, certificate=first.certificate)
         branch_state = BranchState(
             fork=canonical.digest_once(fork),
             fork_round=fork.round,
-            branch=switched.lost[0].value.plan,
+            branch=branch,
             instance=instance,
             round=boundary,
             state=Digest(""),  # known once the device has made the copy
@@ -72,15 +94,12 @@ class BranchStore:
         return [SnapshotState(instance=instance, copy=branch_state.key, round=boundary)]
 
     def on_reorg(self, switched: Reorg) -> None:
-        """Plans of the lost history settle nothing any more; branch states that it had not merged are claimed again."""
+        """Plans of the lost history settle nothing any more; branch states that it had not merged are claimed again. One that
+        left the lost history cannot be proven against the one that won: its certificate follows a plan that is not there."""
         fork = switched.fork
         self._settled = {key: round for key, round in self._settled.items() if round <= fork.round}
         self._pending = {item.branch_state.key: item for item in fork.branches}
         self._given_up = {}
-        for branches in (self._copying, self._held):
-            for key, branch_state in branches.items():
-                if branch_state.fork_round > fork.round:
-                    branches[key] = replace(branch_state, fork=canonical.digest_once(fork), fork_round=fork.round)
         self._num_claims.clear()
 
     def kept(self, event: StateKept) -> None:
@@ -130,6 +149,8 @@ class BranchStore:
             self._held.pop(key, None)
             self._copying.pop(key, None)
             self._num_claims.pop(key, None)
+        held = {branch_state.branch for branch_state in (*self._held.values(), *self._copying.values())}
+        self._proofs = {branch: proof for branch, proof in self._proofs.items() if branch in held}
         for key in over:
             del self._settled[key]
             self._pending.pop(key, None)

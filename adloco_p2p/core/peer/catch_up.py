@@ -8,6 +8,7 @@ from adloco_p2p.core.model.events import DiscardRound, Effect, Evaluated, OuterA
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.types import FIRST_BRANCH_ID, ROUNDS_KEPT, Digest, InstanceId, InstanceReport, RoundPlan
 from adloco_p2p.core.peer.fetching import Fetching
+from adloco_p2p.core.peer.hosted_instance import HostedInstance
 from adloco_p2p.core.peer.saving import Checkpoints
 from adloco_p2p.core.peer.state import PeerState
 
@@ -93,8 +94,14 @@ class CatchingUp:
         is_overdue = self._waiting is not None and now >= self._waiting[2] + self._patience_seconds
         outdated = self._outdated_sources()
         has_failed = any(self._fetching.has_failed(instance) for instance in (*self._lacking(), *outdated))
-        is_gone = any(self._fetching.has_no_donor(instance) and instance not in self._state.lost for instance in outdated)
+        is_gone = any(self._has_no_donor(instance, self._state.opened + 1) for instance in outdated)
         return is_overdue or has_failed or is_gone
+
+    def _has_no_donor(self, instance: InstanceId, boundary: int) -> bool:
+        """Its state is to come from another peer, and none is known to have it."""
+        item = self._state.instances.get(instance, HostedInstance())
+        is_awaited = item.boundary is None and item.fetch is None and not item.is_lost
+        return is_awaited and not self._book.outlook(instance, boundary, self._state.gone).donors
 
     def _fast_forward(self, boundary: int, *, agreeing: Collection[InstanceId] = ()) -> list[Effect]:
         """Give up what is under way and go on at the boundary, with state from others; of the instances in `agreeing` with

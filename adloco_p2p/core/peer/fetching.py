@@ -11,7 +11,9 @@ from adloco_p2p.core.peer.hosted_instance import Fetch
 from adloco_p2p.core.peer.state import PeerState
 
 FETCH_RETRY_SECONDS = 2.0
-"""A failed state transfer is tried again after so long."""
+"""A failed state transfer is tried again after so long, and each time that it fails again after twice as long, ..."""
+MOST_DOUBLINGS = 4
+"""... up to 32 s: donors that refuse are not pressed."""
 NO_DONOR_SECONDS = 30.0
 """A peer waits so long for state that no living peer is known to have, before it takes an older one instead."""
 
@@ -48,11 +50,6 @@ class Fetching:
         fetch = self._fetch(instance)
         return fetch is not None and not fetch.is_under_way
 
-    def has_no_donor(self, instance: InstanceId) -> bool:
-        """Its state is needed here, and no living peer is known to have it."""
-        item = self._state.instances.get(instance)
-        return item is not None and item.no_donor_since is not None
-
     def _fetch(self, instance: InstanceId) -> Fetch | None:
         item = self._state.instances.get(instance)
         return item.fetch if item is not None else None
@@ -82,16 +79,16 @@ class Fetching:
         wanted = {i: at for i, at in reversed(self._wanted()) if i not in self._state.held and i < FIRST_BRANCH_ID}
         for instance, item in self._state.instances.items():
             if instance not in wanted:
-                item.no_donor_since, item.is_lost = None, False
+                item.no_donor_since, item.is_lost, item.failed_fetches = None, False, 0
         effects: list[Effect] = []
         for instance, at in sorted(wanted.items()):
             item = self._state.instance(instance)
             if item.fetch is not None:
                 continue
-            digest, donors = self._book.known_state(instance, at, self._state.gone)
-            if digest is not None and donors:
+            outlook = self._book.outlook(instance, at, self._state.gone)
+            if outlook.digest is not None and outlook.donors:
                 item.fetch, item.no_donor_since, item.is_lost = Fetch(boundary=at), None, False
-                effects.append(FetchState(instance=instance, round=at, digest=digest, from_peers=donors))
+                effects.append(FetchState(instance=instance, round=at, digest=outlook.digest, from_peers=outlook.donors))
                 effects += self._decline_round(instance, at)
                 continue
             effects += self._decline_round(instance, at)
@@ -99,7 +96,7 @@ class Fetching:
                 item.no_donor_since = now
             if item.no_donor_since + NO_DONOR_SECONDS <= now:
                 item.no_donor_since = now
-                effects += self._take_stale(instance, at)
+                effects += self._take_stale(instance, at, may_come=outlook.may_come)
         return effects
 
     def fetch_branches(self, now: float) -> list[Effect]:
@@ -141,11 +138,10 @@ class Fetching:
             wanted += [(instance, boundary) for instance in self._book.sources(plan)]
         return wanted
 
-    def _take_stale(self, instance: InstanceId, boundary: int) -> list[Effect]:
-        """Where all peers that had it are gone, and none can make it any more, the older state here is all that is left."""
+    def _take_stale(self, instance: InstanceId, boundary: int, *, may_come: bool) -> list[Effect]:
+        """Where nobody can bring the state any more, the older one here is all that is left."""
         message = f"no peer has the state of instance {instance} before round {boundary}"
         item = self._state.instance(instance)
-        may_come = self._book.may_come(instance, boundary, self._state.gone)
         if may_come or not item.is_stale:
             item.is_lost = item.is_lost or not may_come
             return [fetch_warning(instance, f"{message}; waiting for one that has it", active=True)]
@@ -159,7 +155,7 @@ class Fetching:
         item = self._state.instance(event.instance)
         if item.fetch is None or item.fetch.boundary != event.round:
             return []  # asked for before a fast-forward
-        item.fetch = None
+        item.fetch, item.failed_fetches = None, 0
         if event.instance >= FIRST_BRANCH_ID:
             return [_fetch_ended(event.instance), *self._branches.fetched(event.instance)]
         item.boundary, item.is_stale, item.is_carried = event.round, False, False
@@ -169,7 +165,9 @@ class Fetching:
         item = self._state.instance(event.instance)
         if item.fetch is None or item.fetch.boundary != event.round:
             return []
-        item.fetch = Fetch(boundary=event.round, retry_at=now + FETCH_RETRY_SECONDS)
+        pause_seconds = FETCH_RETRY_SECONDS * 2 ** min(item.failed_fetches, MOST_DOUBLINGS)
+        item.fetch = Fetch(boundary=event.round, retry_at=now + pause_seconds)
+        item.failed_fetches += 1
         return [fetch_warning(event.instance, event.reason, active=True)]
 
     # --- declining a round -------------------------------------------------------------------------------------------

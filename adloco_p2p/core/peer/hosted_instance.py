@@ -23,6 +23,8 @@ class HostedInstance:
     boundary: int | None = None
     """That the state has reached; None where it is not here."""
     fetch: Fetch | None = None
+    failed_fetches: int = 0
+    """Transfers running that failed since the state is needed."""
     no_donor_since: float | None = None
     """The state is needed since then, and no other peer is known to have it."""
     is_carried: bool = False
@@ -36,3 +38,4 @@ class HostedInstance:
         """Before a fast-forward: what is here is of an earlier boundary, and no transfer under way is wanted."""
         self.is_stale = self.is_stale or self.boundary is not None
         self.boundary = self.fetch = self.no_donor_since = None
+        self.failed_fetches = 0

@@ -238,7 +238,7 @@ class Lifecycle:
         is_arriving = opened == newest.round or is_last_step or bool(self._fetching.under_way)
         if not is_arriving and self.have_others_ended():
             return self._stop(Stop(reason="the others ended the run before this peer had caught up", is_finished=False), now)
-        if not self.is_ending:
+        if not self.is_ending or self._has_rounds_left():
             return []
         if self._waits_for_successors(now):
             return [] if self.is_donor else self._hand_over(now)
@@ -256,6 +256,11 @@ class Lifecycle:
         rounds = self._state.rounds.values()
         is_in_round = any(not (outer.is_done or self._state.is_deserted(outer)) for outer in rounds)
         return self._state.opening is not None or is_in_round or self._reporting.is_probing
+
+    def _has_rounds_left(self) -> bool:
+        """Others take over after a later round, whose plan is yet to come where this peer is ahead of them."""
+        is_early = self.last_round is not None and self._state.opened < self.last_round
+        return is_early and self._book.has_others(self._book.newest, self._state.gone)
 
     def _waits_for_successors(self, now: float) -> bool:
         is_over = self.is_donor and now >= self._handover_until

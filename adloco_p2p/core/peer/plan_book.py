@@ -1,6 +1,7 @@
 """The plans that one peer knows, and what they mean for it: its own instances, what it needs, which peers share it."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import is_majority
@@ -8,6 +9,25 @@ from adloco_p2p.core.model.types import Digest, InstanceId, InstancePlan, PeerId
 
 PLANS_KEPT = 8
 """Rounds whose plans stay known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """Whether other peers can bring a state that this one lacks.
+
+    They can where its root is known and a peer that lives has it (`donors`). Else they may, while another living peer with a
+    seat was to train the instance up to the boundary and has not shown that it goes without: it has reported neither that round
+    without the state nor, as one that skipped that round does, a later one that it was to train it in. The seat of a peer that
+    lives and never reports ends, and with it the wait. Otherwise nobody can: this peer takes an older state, or goes on
+    without any, and reports the rounds that it goes through with nothing (`PeerState.goes_without`).
+    """
+
+    digest: Digest | None
+    """Root of the state, from the agreed plan or the reports, as far as it is known."""
+    donors: tuple[PeerId, ...]
+    """Living peers that have it, sorted."""
+    may_come: bool
+    """A host has it, or may still come to have it."""
 
 
 class PlanBook:
@@ -96,32 +116,6 @@ class PlanBook:
         """Another peer of the roster is alive."""
         return any(roster_entry.peer != self.me and roster_entry.peer not in gone for roster_entry in plan.roster)
 
-    def may_come(self, instance: InstanceId, boundary: int, gone: Collection[PeerId]) -> bool:
-        """Another living peer with a seat was to train the instance up to the boundary, and has reported neither that round
-        without it nor, as one that skipped that round does, a later one that it was to train it in. The seat of one that lives
-        and never reports ends, and with it the wait."""
-        states = self._states.get((boundary - 1, instance), {})
-        return any(
-            self._are_seated([peer], gone) and (peer in states or not self._goes_without(peer, instance, boundary - 1))
-            for peer in self._hosts_of(instance, boundary - 1)
-            if peer != self.me
-        )
-
-    def _goes_without(self, peer: PeerId, instance: InstanceId, since: int) -> bool:
-        """Whether it reported a round in which it was to train the instance, and had no state of it."""
-        return any(
-            peer in reporters
-            and peer in self._hosts_of(instance, number)
-            and peer not in self._states.get((number, instance), {})
-            for number, reporters in self._reporters.items()
-            if number >= since
-        )
-
-    def _hosts_of(self, instance: InstanceId, number: int) -> list[PeerId]:
-        """By the plan of that round, where it is known."""
-        plan = self.plans.get(number)
-        return [share.peer for item in plan.instances if item.instance == instance for share in item.hosts] if plan else []
-
     def reported_state(self, instance: InstanceId, number: int, gone: Collection[PeerId]) -> Digest | None:
         """The state after a round by the reports that came: that of more than half of the planned hosts that live.
 
@@ -164,10 +158,8 @@ class PlanBook:
         seated = {roster_entry.peer for roster_entry in self.newest.roster}
         return any(peer in seated and peer not in gone for peer in peers)
 
-    def known_state(
-        self, instance: InstanceId, boundary: int, gone: Collection[PeerId]
-    ) -> tuple[Digest | None, tuple[PeerId, ...]]:
-        """Root of the instance's state at a boundary, from the agreed plan or the reports, and the peers that have it."""
+    def outlook(self, instance: InstanceId, boundary: int, gone: Collection[PeerId]) -> Outlook:
+        """Can another peer bring the instance's state before round `boundary`?"""
         states = self._states.get((boundary - 1, instance), {})
         digest = self.reported_state(instance, boundary - 1, gone)
         rewind = self._rewind(instance, boundary)
@@ -182,8 +174,33 @@ class PlanBook:
             hosts += [peer for peer in keepers_of(plan) if peer in states] if plan is not None else []
         if rewind is not None:  # the reports on the boundary are of the state that the hosts go back from
             digest, states = rewind, {}
-        holders = [peer for peer in hosts if states.get(peer, digest) == digest and peer != self.me and peer not in gone]
-        return digest, tuple(sorted(set(holders)))
+        holders = {peer for peer in hosts if states.get(peer, digest) == digest and peer != self.me and peer not in gone}
+        donors = tuple(sorted(holders)) if digest is not None else ()
+        return Outlook(digest=digest, donors=donors, may_come=self._may_come(instance, boundary - 1, gone))
+
+    def _may_come(self, instance: InstanceId, number: int, gone: Collection[PeerId]) -> bool:
+        """Whether the report of a host on the state after this round is there, or to come."""
+        states = self._states.get((number, instance), {})
+        return any(
+            self._are_seated([peer], gone) and (peer in states or not self._goes_without(peer, instance, number))
+            for peer in self._hosts_of(instance, number)
+            if peer != self.me
+        )
+
+    def _goes_without(self, peer: PeerId, instance: InstanceId, since: int) -> bool:
+        """Whether it reported a round in which it was to train the instance, and had no state of it."""
+        return any(
+            peer in reporters
+            and peer in self._hosts_of(instance, number)
+            and peer not in self._states.get((number, instance), {})
+            for number, reporters in self._reporters.items()
+            if number >= since
+        )
+
+    def _hosts_of(self, instance: InstanceId, number: int) -> list[PeerId]:
+        """By the plan of that round, where it is known."""
+        plan = self.plans.get(number)
+        return [share.peer for item in plan.instances if item.instance == instance for share in item.hosts] if plan else []
 
     def _rewind(self, instance: InstanceId, boundary: int) -> Digest | None:
         plan = self.plans.get(boundary)

@@ -74,14 +74,11 @@ class Reporting:
         untrained = self._state.untrained
         effects: list[Effect] = []
         numbers = {key[0] for key in (*self._state.rounds, *untrained)}
-        current = self._book.get(self._state.opened)
-        if current is not None and not current.is_last and not self._state.here(current) and self._book.is_on_roster(current):
-            numbers.add(self._state.opened)  # a member without an instance reports that it lives
-        passed = self._passed()
-        numbers.update(passed)
+        idle = self._idle()
+        numbers.update(idle)
         for number in sorted(numbers - self._state.own_reports.keys()):
             plan = self._book.plans[number]
-            hosted = [] if number in passed else self._state.here(plan)
+            hosted = [] if number in idle else self._state.here(plan)
             trained = [instance for instance in hosted if (number, instance) not in untrained]
             outers = [self._state.rounds.get((number, instance)) for instance in trained]
             done = [outer for outer in outers if outer is not None and outer.is_done]
@@ -97,18 +94,13 @@ class Reporting:
             effects += self._report(plan, done, now)
         return effects
 
-    def _passed(self) -> list[int]:
-        """Rounds since the last report that this peer as a member went through with nothing, since no living peer had the state
-        of what it hosts. Nothing of them is to come, and a plan may have no other report to wait for."""
-        state, first = self._state, max((*self._state.own_reports, self._state.skipped)) + 1
-        found = []
-        for number in range(first, state.opened):
-            plan = self._book.get(number)
-            if plan is None or not self._book.is_on_roster(plan):
-                continue
-            if not any(state.is_before(instance, number) for instance in state.here(plan)):
-                found.append(number)
-        return found
+    def _idle(self) -> list[int]:
+        """The present round and those since the last report, of those that this peer goes through as a member with nothing. It
+        reports that it lives: a plan may have no other report to wait for."""
+        first = max((*self._state.own_reports, self._state.skipped)) + 1
+        plans = [self._book.get(number) for number in {*range(first, self._state.opened), self._state.opened}]
+        members = [plan for plan in plans if plan is not None and not plan.is_last and self._book.is_on_roster(plan)]
+        return [plan.round for plan in members if self._state.goes_without(plan)]
 
     def _report(self, plan: RoundPlan, done: Sequence[OuterRound], now: float) -> list[Effect]:
         results = [outer.result for outer in done if outer.result is not None]
@@ -131,10 +123,11 @@ class Reporting:
             instances=(*(self._with_complaint(outer.report(), plan) for outer in done), *self._kept(plan)),
             verdict=self._state.verdicts.get(plan.round),
             branches=self._branches.claims(),
+            proof=self._branches.proof(self._state.me),
             tasks=self._task_scoring.take(),
         )
         self._branches.claimed(made.branches)
-        report = fitted(made)
+        report = fitted(made, num_members=len(plan.roster))
         self._state.own_reports[plan.round] = report
         self._book.note_states(report)
         return [*self._task_scoring.ended(plan), *self._submit(report, now)]
@@ -151,22 +144,7 @@ class Reporting:
         if before is None or self.capacity is None or not self.capacity.is_keeper:
             return []
         return [
-            InstanceReport(
-                instance=item.instance,
-                samples=0,
-                tokens=0,
-                inner_steps=0,
-                batch_samples=0,
-                accumulation_steps=0,
-                train_seconds=0.0,
-                loss=None,
-                heldout_loss=None,
-                contributors=0,
-                pseudo_gradient=None,
-                half_batch=None,
-                digest=item.digest,
-                state_digest=item.state_digest,
-            )
+            InstanceReport.without_work(item.instance, digest=item.digest, state_digest=item.state_digest)
             for item in before.instances
             if (plan.round, item.instance) in self._state.untrained
         ]

@@ -40,9 +40,11 @@ def allocate_hosts(
     requests: Mapping[InstanceId, int],
     max_instances: Mapping[PeerId, int],
     previous: Mapping[InstanceId, Sequence[PeerId]],
+    *,
+    max_hosts: int = MAX_HOSTS,
 ) -> dict[InstanceId, tuple[PeerId, ...]]:
     """Which peers host which instance, by the requested global batches. Every instance gets a host and, as long as
-    MAX_HOSTS allows, every peer an instance.
+    `max_hosts` per instance allow, every peer an instance.
 
     All peers host the same number of instances, as far as their memory holds them: as many as the requests can feed, since
     every host of an instance does at least one sample per step. Peers whose memory together holds less than all instances
@@ -54,7 +56,7 @@ def allocate_hosts(
     slots = [min(max_instances[peer], len(instances)) for peer in peers]
     if sum(slots) < len(instances):
         slots = [max(slot, ceil(len(instances) / len(peers))) for slot in slots]
-    most = min(len(peers), MAX_HOSTS)
+    most = min(len(peers), max_hosts)
     caps = [min(most, max(MIN_HOSTS, requests[instance])) for instance in instances]
     load = _common_load(slots, num_instances=len(instances), fed=sum(caps))
     loads = dict(zip(peers, [min(load, slot) for slot in slots], strict=True))

@@ -6,8 +6,9 @@ them. The plan that finds that all of them do orders the merge, weighted by samp
 state that may not come, and what is ordered can be done. All of it is a pure function of the ledger and the reports.
 
 Bounds on claims of strangers: only peers with a seat when the histories parted are accepted; one state per branch and instance,
-that of the most claimants; of one peer one branch, and another only of a fork that is later than the first one's merge; the
-claimed samples count at most as many as the winners', and all that are merged at once weigh at most a quarter.
+that of the most claimants; of one peer one branch, and another only of a fork that is later than the first one's merge; a
+branch needs a certificate and weighs at most the part of the electors that signed it; the claimed samples count at most as many
+as the winners', and all that are merged at once weigh at most a quarter.
 """
 
 from collections.abc import Mapping, Sequence
@@ -107,7 +108,7 @@ def _why_drop(item: PendingBranch, round: int, *, is_last: bool) -> str:
 def _merge_of(target: InstanceId, items: Sequence[PendingBranch]) -> Merge:
     """The target and all its ripe branch states in one merge, weighted by samples since the forks."""
     won = max(item.won_samples for item in items)
-    lost = [float(min(item.branch_state.samples, won)) for item in items]
+    lost = [_amount(item, won) for item in items]
     share = sum(lost) / (sum(lost) + won) if won else 0.0
     scale = 1.0 if share <= LARGEST_SHARE else LARGEST_SHARE * won / ((1.0 - LARGEST_SHARE) * sum(lost))
     weights = normalized([float(won), *(amount * scale for amount in lost)], survivor=0)
@@ -118,6 +119,12 @@ def _merge_of(target: InstanceId, items: Sequence[PendingBranch]) -> Merge:
         weights=weights,
         reason=shortened("after a partition, merged " + "; ".join(parts)),
     )
+
+
+def _amount(item: PendingBranch, won: int) -> float:
+    """The samples that count for a branch state, against `won` of the target: alone it weighs at most its backing."""
+    claimed = float(min(item.branch_state.samples, won))
+    return claimed if item.backing >= LARGEST_SHARE else min(claimed, won * item.backing / (1.0 - item.backing))
 
 
 def _told(item: PendingBranch) -> str:

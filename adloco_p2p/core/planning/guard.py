@@ -23,6 +23,7 @@ from adloco_p2p.core.model.types import (
     RosterEntry,
     shortened,
 )
+from adloco_p2p.core.planning.witnesses import Witnesses, had_work
 
 LEAST_TOLERANCE = 0.02
 """Nats per token. Without liars no step raised the loss with float32, and the largest rise with `topk2` was 0.0124, measured
@@ -88,16 +89,14 @@ def left_out_when_strict(
     round: int,
 ) -> set[PeerId]:
     """Hosts of `plan`, the instance in the plan whose roster this is, that were left out of the average of `round`, one of the
-    strict ones: more than half of the hosts that had work report it, and more than half of the full members among them. Nobody
-    where that is half of them or more. `places`: by which bits the reports name hosts."""
+    strict ones: most of the hosts that had work report it, as `Witnesses` counts them. Nobody where that is half of them or
+    more. `places`: by which bits the reports name hosts."""
     if not plan.strict_before - STRICT_ROUNDS <= round < plan.strict_before:
         return set()
-    workers = {share.peer for share in plan.hosts if share.peer in places and share.works_from <= round}
-    full = {entry.peer for entry in roster if entry.peer in workers and not entry.probation}
-    found = set()
+    workers = had_work(plan, places, round)
+    witnesses, found = Witnesses.among(workers, roster), set()
     for peer in workers:
-        naming = {other for other in workers if other in claims and claims[other].left_out >> places[peer] & 1}
-        if is_majority(len(naming), len(workers)) and is_majority(len(naming & full), len(full)):
+        if witnesses.are_mostly({other for other in workers & claims.keys() if claims[other].left_out >> places[peer] & 1}):
             found.add(peer)
     return found if len(workers) >= LEAST_WORKERS and 2 * len(found) < len(workers) else set()
 

@@ -30,10 +30,23 @@ class InstanceDraft:
     """Peers that hold all of it and can train at once; empty: none, or every peer can make it from the run's seed."""
 
 
+def volunteers(roster: Sequence[RosterEntry]) -> list[RosterEntry]:
+    """Members that are to train: neither keepers nor peers that leave, unless there is no other."""
+    training = [roster_entry for roster_entry in roster if not roster_entry.capacity.is_keeper] or list(roster)
+    return [roster_entry for roster_entry in training if not roster_entry.capacity.is_leaving] or training
+
+
 def place_hosts(
-    drafts: Sequence[InstanceDraft], roster: Sequence[RosterEntry], round: int, rules: Rules
+    drafts: Sequence[InstanceDraft],
+    roster: Sequence[RosterEntry],
+    round: int,
+    rules: Rules,
+    *,
+    benched: Container[PeerId] = (),
+    max_hosts: int = MAX_HOSTS,
 ) -> tuple[tuple[InstancePlan, ...], float]:
-    """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless all leave.
+    """Hosts and their shares, and the seconds of the slowest host. Peers that leave get nothing, unless all leave; peers on
+    the bench get nothing. An instance has at most `max_hosts`, keepers aside.
 
     A host that is new to an instance has to fetch its state first, so it only receives the first average; so does a host that
     missed averages (`host_backoff.py`), or showed nobody what it sent to them (`suspension.py`), as long as another host can
@@ -41,8 +54,7 @@ def place_hosts(
     (`outvoted`). A peer's speed is split over its instances by their requests. Keepers receive every average of as many
     instances as they hold, and are given no work.
     """
-    training = [roster_entry for roster_entry in roster if not roster_entry.capacity.is_keeper] or list(roster)
-    staying = [roster_entry for roster_entry in training if not roster_entry.capacity.is_leaving] or training
+    staying = [roster_entry for roster_entry in volunteers(roster) if roster_entry.peer not in benched]
     limits = {roster_entry.peer: roster_entry.capacity.micro_batch_limit for roster_entry in staying}
     claimed = [float(median(roster_entry.speeds)) if roster_entry.speeds else 0.0 for roster_entry in staying]
     speeds = dict(zip([roster_entry.peer for roster_entry in staying], credible_speeds(claimed), strict=True))
@@ -50,6 +62,7 @@ def place_hosts(
         {draft.plan.instance: draft.plan.requested_batch for draft in drafts},
         {roster_entry.peer: roster_entry.capacity.max_instances for roster_entry in staying},
         {draft.plan.instance: draft.holders for draft in drafts},
+        max_hosts=max_hosts,
     )
     trainers = {}
     for draft in drafts:

@@ -36,6 +36,7 @@ def next_roster(
 ) -> tuple[RosterEntry, ...]:
     """`left_out`: members that begin their probation anew."""
     roster_entries: dict[PeerId, RosterEntry] = {}
+    hosting = {share.peer for plan in previous.instances for share in plan.hosts}
     for roster_entry in previous.roster:
         if roster_entry.peer in change.departed:
             continue
@@ -44,7 +45,8 @@ def next_roster(
             speed = report.capacity.samples_per_second
             speeds = (*roster_entry.speeds, speed)[-SPEEDS_KEPT:] if speed > 0 else roster_entry.speeds
             known = replace(roster_entry, capacity=report.capacity, speeds=speeds, last_report=report.round)
-            roster_entry = after_report(known, rules.admission)  # noqa: PLW2901
+            is_working = roster_entry.peer in hosting
+            roster_entry = after_report(known, rules.admission) if is_working else known  # noqa: PLW2901
         if roster_entry.peer in left_out:
             roster_entry = begun_anew(roster_entry, rules.admission, round=previous.round + 1)  # noqa: PLW2901
         roster_entries[roster_entry.peer] = roster_entry

@@ -42,6 +42,7 @@ from adloco_p2p.core.model.types import (
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.core.planning.batch_ramp import scheduled_request
 from adloco_p2p.core.planning.batch_sizing import is_untestable, next_request, pool_round, window_length
+from adloco_p2p.core.planning.bench import take_turns
 from adloco_p2p.core.planning.branch_merge import settle
 from adloco_p2p.core.planning.claims import Claims, claims_by_instance, places_by_instance, received_reports
 from adloco_p2p.core.planning.guard import judged, kept_apart
@@ -51,6 +52,7 @@ from adloco_p2p.core.planning.placement import InstanceDraft, place_hosts
 from adloco_p2p.core.planning.roster import next_roster, put_on_probation
 from adloco_p2p.core.planning.standing import remembered
 from adloco_p2p.core.planning.suspension import with_complaints
+from adloco_p2p.core.planning.witnesses import had_work
 
 ORPHANED_ROUNDS = 3
 """An instance ends after so many rounds in which nobody reported its state and every host of it reported, or has never reported
@@ -87,7 +89,8 @@ def genesis(
         )
         for instance in range(1 if warms_up else count)
     ]
-    instances, seconds = place_hosts(drafts, roster_entries[:MAX_ROSTER], 0, rules)
+    turns = take_turns(drafts, roster_entries[:MAX_ROSTER], run=run, round=0, work=rules.work)
+    instances, seconds = place_hosts(drafts, turns.roster, 0, rules, benched=turns.benched, max_hosts=turns.max_hosts)
     later = f"warm-up of one instance, {count} from round {rules.instances.fork_round} on"
     what = later if warms_up else plural(count, "instance")
     plan = RoundPlan(
@@ -96,10 +99,12 @@ def genesis(
         parent=GENESIS_PARENT,
         inner_steps=rules.work.inner_steps,
         instances=instances,
-        roster=roster_entries[:MAX_ROSTER],
+        roster=turns.roster,
         expected_seconds=seconds,
         progress=0.0,
-        reason=f"start with {what} on {plural(len(roster_entries), 'peer')}",
+        reason="; ".join(
+            text for text in (f"start with {what} on {plural(len(roster_entries), 'peer')}", turns.reason) if text
+        ),
         signers=tuple(sorted(signers)),
         is_ticketed=bool(signers) and rules.admission.kind == "tickets",
     )
@@ -151,7 +156,8 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     branches, healing, branch_reasons = settle(
         previous, received, merges, [roster_entry.peer for roster_entry in roster_entries], change.branches, is_last=is_last
     )
-    instances, seconds = place_hosts(drafts, roster_entries, round, rules)
+    turns = take_turns(drafts, roster_entries, run=previous.run, round=round, work=rules.work, is_last=is_last)
+    instances, seconds = place_hosts(drafts, turns.roster, round, rules, benched=turns.benched, max_hosts=turns.max_hosts)
     changed = {source for merge in (*merges, *healing) for source in merge.sources}
     changed |= {instance for fork in forks for instance in (fork.source, *fork.targets)}
     instances = kept_apart(instances, changed, round)
@@ -159,6 +165,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     reasons = [f"reports of {len(received)} of {peers}"] if previous.round > 0 else ["no reports yet"]
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
     reasons += branch_reasons
+    reasons += [turns.reason] if turns.reason else []
     reasons += [alarm for draft, alarm in carried if alarm and draft.plan.instance not in changed]
     reasons += [f"on probation, left out by the stricter rule: {', '.join(sorted(left_out))}"] if left_out else []
     course = change.course or previous.course
@@ -169,7 +176,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
         parent=canonical.digest(previous),
         inner_steps=rules.work.inner_steps,
         instances=instances,
-        roster=roster_entries,
+        roster=turns.roster,
         forks=forks,
         merges=(*merges, *healing),
         probe=probe,
@@ -271,9 +278,8 @@ def _never_heard(previous: RoundPlan) -> set[PeerId]:
 def _agreed_state(plan: InstancePlan, previous: RoundPlan, claims: Claims, places: Mapping[PeerId, int]) -> Digest | None:
     """The state that more than half of the hosts report that had work in the reported round, reported or not; None where there
     is no such state, so that no few hosts, and no tie, make the others fetch theirs."""
-    round = previous.round - 1
-    planned = [share.peer for share in plan.hosts if share.peer in places and share.works_from <= round]
-    named = Counter(claims[peer].state_digest for peer in planned if peer in claims)
+    planned = had_work(plan, places, previous.round - 1)
+    named = Counter(claims[peer].state_digest for peer in planned & claims.keys())
     return next((digest for digest, count in sorted(named.items()) if is_majority(count, len(planned))), None)
 
 

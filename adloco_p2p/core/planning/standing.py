@@ -36,7 +36,7 @@ def seated(peer: PeerId, capacity: Capacity, previous: RoundPlan, rules: Admissi
 
 
 def after_report(roster_entry: RosterEntry, rules: AdmissionRules) -> RosterEntry:
-    """The seat after one more report. A keeper, which does no work, serves nothing by it."""
+    """The seat of a host after one more report. A keeper, which does no work, serves nothing by it."""
     if roster_entry.capacity.is_keeper:
         return roster_entry
     if roster_entry.probation:

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from adloco_p2p.core.model.complaints import KnownComplaint
-from adloco_p2p.core.model.electorate import is_majority
 from adloco_p2p.core.model.types import REPORT_LAG, HostShare, InstancePlan, InstanceReport, PeerId, RosterEntry
+from adloco_p2p.core.planning.witnesses import Witnesses, had_work
 
 ROUNDS_COUNTED = 16
 """A complaint counts for so many rounds after its average."""
@@ -51,10 +51,9 @@ def with_complaints(
     numbers the reports `claims` on `round` name hosts.
     """
     following = round + REPORT_LAG
-    resting = suspended(moved.hosts, following)
-    workers = {share.peer for share in plan.hosts if share.peer in places and share.works_from <= round} - resting
+    workers = had_work(plan, places, round) - suspended(moved.hosts, following)
     complaints = _counted([*plan.complaints, *_new(claims, places, round)], workers, roster, round)
-    silent = _silent(complaints, workers, roster)
+    silent = _silent(complaints, Witnesses.among(workers, roster))
     return replace(
         moved,
         complaints=tuple(complaint for complaint in complaints if complaint.contributor not in silent),
@@ -92,10 +91,8 @@ def _counted(
     return list(counted.values())
 
 
-def _silent(complaints: Iterable[KnownComplaint], workers: Collection[PeerId], roster: Sequence[RosterEntry]) -> set[PeerId]:
-    """The hosts about which more than half of those that have work complain; more than half of the full members among them,
-    too, and at least two: names that cost nothing yet must not decide."""
-    full = {entry.peer for entry in roster if entry.peer in workers and not entry.probation}
+def _silent(complaints: Iterable[KnownComplaint], witnesses: Witnesses) -> set[PeerId]:
+    """The hosts about which most of those that have work complain, at least two full members among them."""
     averages: dict[tuple[PeerId, PeerId], int] = {}
     for complaint in complaints:
         key = complaint.contributor, complaint.peer
@@ -103,8 +100,7 @@ def _silent(complaints: Iterable[KnownComplaint], workers: Collection[PeerId], r
     found = set()
     for contributor in {contributor for contributor, _ in averages}:
         peers = {peer for (about, peer), count in averages.items() if about == contributor and count >= LEAST_AVERAGES}
-        is_by_most = is_majority(len(peers), len(workers)) and is_majority(len(peers & full), len(full))
-        if is_by_most and len(peers & full) >= LEAST_FULL:
+        if witnesses.are_mostly(peers) and len(peers & witnesses.full) >= LEAST_FULL:
             found.add(contributor)
     return found
 

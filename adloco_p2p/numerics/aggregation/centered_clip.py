@@ -4,9 +4,10 @@ arXiv 2012.10333)."""
 from collections.abc import Sequence
 from math import fsum
 
+from adloco_p2p.core.model.median import upper_weighted_median
 from adloco_p2p.numerics.aggregation.clip import clip_factors
 from adloco_p2p.numerics.aggregation.geometric_median import distances_to
-from adloco_p2p.numerics.aggregation.rule import Decision, Gram, shares, upper_weighted_median
+from adloco_p2p.numerics.aggregation.rule import Decision, Gram, shares
 
 PASSES = 5
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from math import sqrt
 
-from adloco_p2p.numerics.aggregation.rule import Decision, Gram, shares, upper_weighted_median
+from adloco_p2p.core.model.median import upper_weighted_median
+from adloco_p2p.numerics.aggregation.rule import Decision, Gram, shares
 
 MIN_CLIPPED = 3
 """From so many contributors on. Of two, the longer one may be the honest one."""

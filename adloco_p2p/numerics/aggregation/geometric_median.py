@@ -4,8 +4,9 @@ mean of model updates: Pillutla et al., arXiv 1912.13445)."""
 from collections.abc import Sequence
 from math import fsum, sqrt
 
+from adloco_p2p.core.model.median import upper_weighted_median
 from adloco_p2p.numerics.aggregation.clip import clip_factors
-from adloco_p2p.numerics.aggregation.rule import Decision, Gram, shares, upper_weighted_median
+from adloco_p2p.numerics.aggregation.rule import Decision, Gram, shares
 
 PASSES = 32
 """Of Weiszfeld's iteration, which converges linearly."""

@@ -12,7 +12,8 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision, Gram, shares, upper_weighted_median
+from adloco_p2p.core.model.median import upper_weighted_median
+from adloco_p2p.numerics.aggregation.rule import AggregationRule, Decision, Gram, shares
 
 
 class PerPlace:

@@ -10,8 +10,9 @@ weighs such hosts down over rounds; here it is within one). What stays within th
 from collections.abc import Sequence
 from math import sqrt
 
+from adloco_p2p.core.model.median import upper_weighted_median
 from adloco_p2p.numerics.aggregation.clip import clip_factors
-from adloco_p2p.numerics.aggregation.rule import Decision, Gram, shares, upper_weighted_median
+from adloco_p2p.numerics.aggregation.rule import Decision, Gram, shares
 
 MIN_JUDGED = 4
 """From so many contributors on. Of three, two cannot be told from the one that they contradict."""

@@ -62,16 +62,3 @@ def shares(weights: Sequence[float]) -> tuple[float, ...]:
     """[n] weights over their sum."""
     total = fsum(weights)
     return tuple(weight / total for weight in weights)
-
-
-def upper_weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The least of `values` [n] such that it and those below it weigh more than half.
-
-    Hosts of less than half of the weight cannot push it outside of what the other hosts show.
-    """
-    total, below = sum(weights), 0.0
-    for value, weight in sorted(zip(values, weights, strict=True)):
-        below += weight
-        if 2 * below > total:
-            return value
-    raise AssertionError("no positive weight")

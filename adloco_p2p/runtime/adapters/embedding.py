@@ -13,6 +13,7 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.data.feed import IndexedFeed, open_feed
+from adloco_p2p.data.tokenizer import open_tokenizer
 from adloco_p2p.runtime.adapters import signals
 from adloco_p2p.runtime.node.loop import Node
 from adloco_p2p.runtime.node.ports import Engine
@@ -31,7 +32,7 @@ class LocalEngine(Engine, Protocol):
     def num_parameters(self) -> int: ...
 
     @property
-    def state_dtype(self) -> torch.dtype: ...
+    def state_dtypes(self) -> tuple[torch.dtype, torch.dtype]: ...
 
     @property
     def snapshot_bytes(self) -> int: ...
@@ -60,7 +61,8 @@ def build_hosting(run: RunConfig, peer_config: PeerConfig, me: PeerId, workdir: 
     sources = with_shared_base(run, workdir.path)
     feed = open_feed(sources, cache_dir=workdir.path / "data")
     workdir.enter("building the model")
-    engine = Hosting(sources, peer_config, me, feed)
+    codec = open_tokenizer(sources.tokenizer) if run.evaluation.sample_tokens else None
+    engine = Hosting(sources, peer_config, me, feed, codec=codec)
     baseline = feed.unigram_entropy(run.evaluation.rows) if isinstance(feed, IndexedFeed) else None
     return Built(engine=engine, unigram_entropy=baseline)
 

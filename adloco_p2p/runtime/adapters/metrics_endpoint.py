@@ -1,25 +1,31 @@
 """The metrics endpoint of a running node, or of a bootstrap."""
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.runtime.adapters.event_broadcast import EventBroadcaster
 from adloco_p2p.views.health import readiness
 from adloco_p2p.views.metrics import Measure, measures
-from adloco_p2p.web.exposition import metrics_route
-from adloco_p2p.web.server import Address, Readiness, Server, health_routes, parse_host
+
+if TYPE_CHECKING:
+    from adloco_p2p.web.server import Readiness, Server
 
 
 class MetricsEndpoint:
     """Serves /metrics, /healthz and /readyz from `start` to `stop`; does nothing where the machine's settings do not ask for
     it."""
 
-    def __init__(self, config: PeerConfig, measure: Callable[[], Sequence[Measure]], readiness: Readiness) -> None:
+    def __init__(self, config: PeerConfig, measure: Callable[[], Sequence[Measure]], readiness: "Readiness") -> None:
         """Raises ConfigError for an address that is none."""
         self._server: Server | None = None
         if config.metrics_port:
-            address = Address(host=parse_host("metrics_host", config.metrics_host), port=config.metrics_port)
-            self._server = Server(address, {"/metrics": metrics_route(measure), **health_routes(readiness)})
+            from adloco_p2p.web import exposition, server  # with libraries that few nodes need
+
+            address = server.Address(host=server.parse_host("metrics_host", config.metrics_host), port=config.metrics_port)
+            self._server = server.Server(
+                address, {"/metrics": exposition.metrics_route(measure), **server.health_routes(readiness)}
+            )
 
     async def start(self) -> None:
         """Raises SwarmError where the address cannot be used."""

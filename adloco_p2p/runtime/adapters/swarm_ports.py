@@ -177,14 +177,14 @@ class NetworkStates:
         fetcher: StateFetcher,
         *,
         num_parameters: int,
-        dtype: torch.dtype,
+        dtypes: tuple[torch.dtype, torch.dtype],
         write: Callable[[StateDownload], None],
     ) -> None:
-        """`dtype` of the states. `write` takes the progress of what is fetched."""
+        """`dtypes` of outer parameters and momentum. `write` takes the progress of what is fetched."""
         self._write = write
         self._server = server
         self._fetcher = fetcher
-        self._num_parameters, self._dtype = num_parameters, dtype
+        self._num_parameters, self._dtypes = num_parameters, dtypes
         self._loop = asyncio.get_running_loop()
         self._partial: dict[InstanceId, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -203,7 +203,7 @@ class NetworkStates:
     async def fetch(
         self, *, instance: InstanceId, round: int, digest: Digest, from_peers: tuple[PeerId, ...]
     ) -> Sequence[torch.Tensor]:
-        size, dtype, begun, before = self._num_parameters, self._dtype, time.monotonic(), None
+        begun, before = time.monotonic(), None
 
         def show(received: int, total: int) -> None:
             nonlocal before
@@ -215,7 +215,8 @@ class NetworkStates:
             )
 
         if instance not in self._partial:
-            self._partial[instance] = torch.zeros(size, dtype=dtype), torch.zeros(size, dtype=dtype)
+            of_outer, of_momentum = (torch.zeros(self._num_parameters, dtype=dtype) for dtype in self._dtypes)
+            self._partial[instance] = of_outer, of_momentum
         outer, momentum = self._partial[instance]
         await self._fetcher.fetch(
             instance,

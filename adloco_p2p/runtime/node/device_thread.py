@@ -38,7 +38,7 @@ from adloco_p2p.core.model.events import (
     Transition,
     TransitionApplied,
 )
-from adloco_p2p.core.model.telemetry import Progress
+from adloco_p2p.core.model.telemetry import MAX_SAMPLE_TEXT, Log, Progress, SampleText
 from adloco_p2p.core.model.types import Digest, InstanceId
 from adloco_p2p.runtime.node.ports import AveragedVector, CheckpointStore, Engine, StateExchange, Vector
 
@@ -99,7 +99,7 @@ class Shared:
     checkpoints: CheckpointStore
     states: StateExchange
     post: Callable[[Event], None]
-    progress: Callable[[Progress], None]
+    progress: Callable[[Log], None]
     fail: Callable[[BaseException], None]
     is_interrupted: threading.Event = field(default_factory=threading.Event)
     is_aborted: threading.Event = field(default_factory=threading.Event)
@@ -224,6 +224,9 @@ class DeviceThread:
                 return StepMeasured(instance=instance, round=number, before=before, after=after, epoch=effect.epoch)
             case Evaluate(instance=instance, round=number):
                 loss = self._engine.evaluate(instance)
+                for prompt, text in self._engine.sample_texts(instance):
+                    told = SampleText(round=number, instance=instance, prompt=prompt, text=text[:MAX_SAMPLE_TEXT])
+                    self._shared.progress(told)
                 return Evaluated(instance=instance, round=number, heldout_loss=loss, epoch=effect.epoch)
             case SnapshotState():
                 return self._snapshot_state(effect)

@@ -20,7 +20,7 @@ from adloco_p2p.core.model.events import (
     SnapshotState,
     Transition,
 )
-from adloco_p2p.core.model.telemetry import Progress
+from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.runtime.node.device_map import DeviceMap
 from adloco_p2p.runtime.node.device_thread import MEETING_SECONDS, DeviceEffect, DeviceThread, Job, Meeting, Shared
@@ -37,7 +37,7 @@ class DeviceWorker:
         checkpoints: CheckpointStore,
         states: StateExchange,
         post: Callable[[Event], None],
-        progress: Callable[[Progress], None],
+        progress: Callable[[Log], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._shared = Shared(engine=engine, checkpoints=checkpoints, states=states, post=post, progress=progress, fail=fail)

@@ -75,6 +75,9 @@ class Engine(Protocol):
     def evaluate(self, instance: InstanceId) -> float | None:
         """Held-out loss of the outer parameters; none where there is nothing to evaluate on."""
 
+    def sample_texts(self, instance: InstanceId) -> Sequence[tuple[str, str]]:
+        """Prompts, and the texts with which the outer parameters continue them; empty where the run asks for none."""
+
     def snapshot(self, instance: InstanceId) -> tuple[dict[str, Vector], dict[str, object]]:
         """Tensors that nobody writes to any more, and JSON-able values."""
 

@@ -23,7 +23,7 @@ from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.codecs import codec_named
 from adloco_p2p.swarm.allreduce.allreduce_spec import NO_PLAN, AllReduceSpec, suitable_part_bytes
 from adloco_p2p.swarm.allreduce.attempt_register import AttemptRegister
-from adloco_p2p.swarm.allreduce.averaged import Averaged as Averaged
+from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
 from adloco_p2p.swarm.allreduce.gram_barrier import left_out_by
 from adloco_p2p.swarm.allreduce.handshake import HANDLER, Hello, HelloReply, Purpose, failure, refusal

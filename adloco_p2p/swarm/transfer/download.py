@@ -118,9 +118,6 @@ class Download:
         self._news.clear()
         await self._news.wait()
 
-    def _right_chunks(self) -> list[int]:
-        return [chunk for chunk, room in enumerate(self._room) if self.is_right(chunk, room)]
-
     def _verified(self, chunk: int) -> None:
         self._missing.discard(chunk)
         self._free.pop(chunk, None)

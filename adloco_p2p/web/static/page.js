@@ -1,12 +1,51 @@
-// The page of a run. It asks /api/run for one document and draws it; /api/events signals changes.
+// The page of a run. It asks api/run for one document and draws it; api/events signals changes; api/peer has one peer.
+// Addresses are relative, so that a web server may show the page below any path. What the reader chose stands behind the # of
+// the address, which can be kept and sent.
 // Text from other peers only ever becomes text nodes. Nothing is loaded from anywhere else.
 "use strict";
 
 const SVG = "http://www.w3.org/2000/svg";
 const COLOURS = 8;
 const SMOOTHING = 0.8;  // part of the mean so far in the next one
-const FIRST_LINES = 15;  // of the ledger; the others on demand
-const view = { run: null, axis: "round", isLog: false, isSmooth: false, openRounds: new Set(), isWhole: false };
+const FIRST_TEXTS = 4;  // the others on demand
+const FIRST_LINES = 15;  // of the ledger, and of the rounds of a peer; the others on demand
+const AXES = ["round", "samples", "tokens", "seconds"];
+const view = { run: null, axis: "round", isLog: false, isSmooth: false, openRounds: new Set(), isWhole: false, areAllTexts: false, peer: "", isWholePeer: false, shownPeer: null };
+
+// --- the address: axis, log, smooth, peer, plans
+
+function readAddress() {
+  const chosen = new URLSearchParams(location.hash.slice(1));
+  view.axis = AXES.includes(chosen.get("axis")) ? chosen.get("axis") : "round";
+  view.isLog = chosen.get("log") === "1";
+  view.isSmooth = chosen.get("smooth") === "1";
+  view.peer = chosen.get("peer") || "";
+  view.openRounds = new Set((chosen.get("plans") || "").split(" ").filter((word) => /^\d+$/.test(word)).map(Number));
+}
+
+// Of what is shown now, with another peer.
+function addressOf(peer) {
+  const chosen = new URLSearchParams();
+  if (view.axis !== "round") chosen.set("axis", view.axis);
+  if (view.isLog) chosen.set("log", "1");
+  if (view.isSmooth) chosen.set("smooth", "1");
+  if (peer) chosen.set("peer", peer);
+  if (view.openRounds.size) chosen.set("plans", [...view.openRounds].sort((a, b) => a - b).join(" "));
+  return `#${chosen}`;
+}
+
+function writeAddress() {
+  history.replaceState(null, "", addressOf(view.peer));
+  showChoice();
+}
+
+function showChoice() {
+  for (const button of document.querySelectorAll("[data-axis]")) button.setAttribute("aria-pressed", String(button.dataset.axis === view.axis));
+  at("log").setAttribute("aria-pressed", String(view.isLog));
+  at("smooth").setAttribute("aria-pressed", String(view.isSmooth));
+  for (const link of document.querySelectorAll("a[data-peer]")) link.setAttribute("href", addressOf(link.dataset.peer));
+  at("peer-close").setAttribute("href", addressOf(""));
+}
 
 // --- elements
 
@@ -285,12 +324,18 @@ function meter(share) {
   return svg;
 }
 
+// After the node of this machine has ended, its page has no signs of life of the others.
+function stateWords(peer) {
+  const state = peer.state === "seated" ? (view.run.now.is_finished ? "finished" : "not known") : peer.state;
+  return peer.role ? `${state}, ${peer.role}` : state;
+}
+
 function drawPeers(run) {
   const hidden = run.num_peers - run.peers.length;
   at("peers-note").textContent = `Tokens credited by the signed reports in the ledger, at most what the plan assigned to that peer. The last two rounds are not credited yet.${hidden > 0 ? ` ${plural(hidden, "more peer")} not shown.` : ""}`;
-  table("peers", [["peer"], ["state", "left"], ["tokens"], ["share"], ["", "bar"], ["rounds"], ["last"], ["samples/s"], ["instances"]], run.peers.map((peer) => {
+  table("peers", [["peer"], ["state", "left"], ["tokens"], ["share"], ["", "bar"], ["rounds"], ["last round"], ["samples/s"], ["instances"]], run.peers.map((peer) => {
     const line = row([
-      [short(peer.peer), "peer"], [peer.role ? `${peer.state}, ${peer.role}` : peer.state, `left ${peer.state === "left" ? "left-swarm" : peer.state}`], [count(peer.tokens)], [percent(peer.share)],
+      [element("a", { href: addressOf(peer.peer), "data-peer": peer.peer }, short(peer.peer)), "peer"], [stateWords(peer), `left ${peer.state === "left" ? "left-swarm" : peer.state}`], [count(peer.tokens)], [percent(peer.share)],
       [meter(peer.share), "bar"], [peer.rounds], [peer.last_round ?? "-"], [count(peer.samples_per_second)], [peer.instances.join(" ") || "-"],
     ]);
     line.firstChild.setAttribute("title", peer.peer);
@@ -298,6 +343,71 @@ function drawPeers(run) {
   }));
   at("tasks").replaceChildren(...run.tasks.map((claim) => element("li", { title: claim.peer }, `before round ${claim.round}: ${claim.words.join("; ")} - as ${short(claim.peer)} claims`)));
   at("bans").replaceChildren(...run.bans.map((ban) => element("li", { title: ban.peer }, `${short(ban.peer)}: ${ban.words}`)));
+}
+
+// One peer: from the table above, or by the address. It is asked for anew with every new document of the run.
+async function drawPeer(run) {
+  const wanted = view.peer;
+  if (!wanted) { at("peer-card").hidden = true; view.shownPeer = null; return; }
+  const reply = await fetch(`api/peer?id=${encodeURIComponent(wanted)}`);
+  if (wanted !== view.peer) return;
+  const peer = reply.ok ? await reply.json() : { peer: wanted, rounds: [], num_rounds: 0, events: [] };
+  const known = run.peers.find((candidate) => candidate.peer === wanted);
+  at("peer-title").textContent = `Peer ${short(wanted)}`;
+  at("peer-id").textContent = wanted;
+  at("peer-facts").textContent = !reply.ok ? "This run has no such peer." : known ? [
+    stateWords(known), `${count(known.tokens)} tokens (${percent(known.share)} of all) in ${plural(known.rounds, "round")}`,
+    known.samples_per_second === null ? "" : `${count(known.samples_per_second)} samples/s`,
+    uplink(peer), known.instances.length ? `hosts instance ${known.instances.join(", ")}` : "",
+  ].filter(Boolean).join("; ") : "";
+  at("peer-card").hidden = false;
+  at("peer-events").replaceChildren(...peer.events.map((event) => element("li", {}, `round ${event.round}: ${event.words}`)));
+  const newest = [...peer.rounds].reverse();
+  const lines = view.isWholePeer ? newest : newest.slice(0, FIRST_LINES);
+  at("peer-all").hidden = lines.length === newest.length;
+  at("peer-all").textContent = `show ${plural(newest.length - lines.length, "older round")}`;
+  table("peer-rounds", [["round"], ["instance"], ["samples"], ["planned"], ["training loss"], ["held out"], ["samples/s"], ["uplink"], ["", "left"]], lines.map((line) => row([
+    [line.round], [line.instance], [line.samples ?? "-"], [line.planned], [loss(line.loss)], [loss(line.heldout)],
+    [count(line.samples_per_second)], [line.upload_bytes_per_second === null ? "-" : `${bytes(line.upload_bytes_per_second)}/s`], [line.words, "left quiet"],
+  ])));
+  const isNew = view.shownPeer === null || view.shownPeer.peer !== wanted;
+  view.shownPeer = peer;
+  drawPeerCharts();
+  if (isNew) at("peer-card").scrollIntoView();
+}
+
+function uplink(peer) {
+  const measured = peer.rounds.map((line) => line.upload_bytes_per_second).filter((rate) => rate !== null);
+  return measured.length ? `uplink ${bytes(measured[measured.length - 1])}/s in its last averages` : "";
+}
+
+function drawPeerCharts() {
+  const peer = view.shownPeer;
+  if (peer === null) return;
+  const charts = [
+    ["peer-loss", [["loss", "faint", "training"], ["heldout", "", "held out"]], loss],
+    ["peer-speed", [["samples_per_second", "", "samples/s"]], count],
+  ];
+  for (const [id, fields, words] of charts) {
+    const points = peer.rounds.filter((line) => fields.some(([field]) => line[field] !== null));
+    const ys = points.flatMap((line) => fields.map(([field]) => line[field])).filter((value) => value !== null);
+    if (!ys.length) { waiting(id, "no report of its work yet"); continue; }
+    const chart = frame(at(id), {
+      height: 200, left: 44, xs: points.map((line) => line.round), ys, isLogarithmic: false,
+      xText: count, yText: (tick) => (id === "peer-loss" ? tick.toFixed(2) : count(tick)), label: `${fields.map(([, , name]) => name).join(" and ")} of this peer`,
+    });
+    for (const instance of new Set(points.map((line) => line.instance))) {
+      for (const [field, style] of fields) {
+        const own = points.filter((line) => line.instance === instance && line[field] !== null);
+        if (own.length) chart.svg.append(curve(own, (line) => [chart.x(line.round), chart.y(line[field])], `curve s${colour(instance)} ${style}`));
+      }
+    }
+    readable(chart, at(id), at(`${id}-readout`), new Set(points.map((line) => line.round)), (place) => [
+      `round ${place}: `, ...points.filter((line) => line.round === place).flatMap((line) => [
+        element("b", { class: `f${colour(line.instance)}` }, `  ${line.instance} `), fields.map(([field, , name]) => `${name} ${words(line[field])}`).reverse().join(", "),
+      ]),
+    ]);
+  }
 }
 
 function drawTraffic(run) {
@@ -323,6 +433,18 @@ function drawOwn(run) {
   at("troubles").replaceChildren(
     ...own.warnings.map((text) => element("li", { class: "silent" }, `now: ${text}`)),
     ...own.incidents.slice(0, 5).map((incident) => element("li", { class: "quiet" }, `round ${incident.round}: ${incident.message}`)));
+}
+
+function drawTexts(run) {
+  const texts = run.own === null ? [] : run.own.texts;
+  at("texts-card").hidden = !texts.length;
+  const shown = view.areAllTexts ? texts : texts.slice(0, FIRST_TEXTS);
+  at("texts-all").hidden = shown.length === texts.length;
+  at("texts-all").textContent = `show ${plural(texts.length - shown.length, "earlier text")}`;
+  at("texts").replaceChildren(...shown.flatMap((each) => [
+    element("p", { class: "quiet" }, `round ${each.round}, instance ${each.instance}`),
+    element("p", { class: "written" }, element("b", {}, each.prompt), each.text),
+  ]));
 }
 
 // --- ledger
@@ -352,7 +474,7 @@ function drawLedger(run) {
         line.reason ? element("li", {}, line.reason) : null,
         element("li", { class: "quiet" }, `plan ${line.digest}`)));
     body.open = view.openRounds.has(line.round);
-    body.addEventListener("toggle", () => view.openRounds[body.open ? "add" : "delete"](line.round));
+    body.addEventListener("toggle", () => { view.openRounds[body.open ? "add" : "delete"](line.round); writeAddress(); });
     return body;
   }));
 }
@@ -363,7 +485,7 @@ function drawHead(run) {
   document.title = `${run.run.name}: AdLoCo run`;
   at("name").textContent = run.run.name;
   const size = run.run.parameters === null ? "" : `, ${count(run.run.parameters)} parameters`;
-  at("identity").textContent = `run ${run.run.digest.slice(0, 16)}, ${run.run.mode}, H ${run.run.inner_steps}${size}`;
+  at("identity").textContent = `run ${run.run.digest.slice(0, 16)}, ${run.run.mode}, ${plural(run.run.inner_steps, "step")} a round${size}`;
   const alive = run.num_alive;
   const isSeated = run.peers.some((peer) => peer.state === "seated");
   const isOver = run.now.is_finished || (run.now.is_last_agreed && !alive);
@@ -379,7 +501,7 @@ function drawHead(run) {
   const tiles = [
     ["held-out loss", loss(run.now.heldout_loss), "nats per token"], ["credited tokens", count(run.now.tokens), `${count(run.now.samples)} samples`],
     ["peers", String(isSeated ? run.num_peers : alive), isSeated ? "known" : `alive of ${run.num_peers}`], ["instances", String(live), `of ${run.instances.length} so far`],
-    ["time left", isOver ? "-" : duration(run.now.seconds_left), "estimated"], ["speed, all peers", count(run.now.tokens_per_second), "tokens/s"],
+    isOver ? ["running time", duration(run.now.seconds), "of this node"] : ["time left", duration(run.now.seconds_left), "estimated"], ["speed, all peers", count(run.now.tokens_per_second), "tokens/s"],
     ["averaging, all peers", bytes(run.traffic.swarm_averaging_bytes), "computed"],
   ];
   at("tiles").replaceChildren(...tiles.map(([name, value, unit]) => element("div", {}, element("dt", {}, name), element("dd", {}, value, " ", element("small", {}, unit)))));
@@ -394,6 +516,7 @@ function drawCharts() {
   drawLoss(run);
   drawBatch(run);
   drawFamily(run);
+  drawPeerCharts();
 }
 
 function draw(run) {
@@ -404,14 +527,24 @@ function draw(run) {
   drawPeers(run);
   drawTraffic(run);
   drawOwn(run);
+  drawTexts(run);
   drawLedger(run);
+  showChoice();
+  return drawPeer(run);
+}
+
+// Another address: a link on the page, the browser's way back, or a hand.
+async function follow() {
+  readAddress();
+  view.isWholePeer = false;
+  if (view.run !== null) await draw(view.run);
 }
 
 async function refresh() {
-  const reply = await fetch("/api/run");
+  const reply = await fetch("api/run");
   if (!reply.ok) throw new Error(`status ${reply.status}`);
   const run = await reply.json();
-  if (run.run) draw(run);
+  if (run.run) await draw(run);
 }
 
 function lost() {
@@ -420,22 +553,23 @@ function lost() {
 }
 
 function start() {
+  readAddress();
+  showChoice();
   for (const button of document.querySelectorAll("[data-axis]")) {
-    button.addEventListener("click", () => {
-      view.axis = button.dataset.axis;
-      for (const other of document.querySelectorAll("[data-axis]")) other.setAttribute("aria-pressed", String(other === button));
-      drawCharts();
-    });
+    button.addEventListener("click", () => { view.axis = button.dataset.axis; writeAddress(); drawCharts(); });
   }
   for (const [id, name] of [["log", "isLog"], ["smooth", "isSmooth"]]) {
-    at(id).addEventListener("click", () => { view[name] = !view[name]; at(id).setAttribute("aria-pressed", String(view[name])); drawCharts(); });
+    at(id).addEventListener("click", () => { view[name] = !view[name]; writeAddress(); drawCharts(); });
   }
   at("all").addEventListener("click", () => { view.isWhole = true; drawLedger(view.run); });
+  at("texts-all").addEventListener("click", () => { view.areAllTexts = true; drawTexts(view.run); });
+  at("peer-all").addEventListener("click", () => { view.isWholePeer = true; drawPeer(view.run).catch(lost); });
+  window.addEventListener("hashchange", () => follow().catch(lost));
   let width = 0;
   new ResizeObserver(() => {
     if (document.body.clientWidth !== width) { width = document.body.clientWidth; drawCharts(); }
   }).observe(document.body);
-  const news = new EventSource("/api/events");
+  const news = new EventSource("api/events");
   news.addEventListener("news", () => refresh().catch(lost));
   news.addEventListener("error", lost);
   refresh().catch(lost);

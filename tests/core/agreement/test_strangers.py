@@ -55,7 +55,7 @@ def entry_of(name: PeerId, ledger: Ledger, *, absent: Sequence[PeerId], departed
         departed=tuple(sorted(departed)),
         plan=Digest(""),
     )
-    plan = decide(parent, (), change_of(value, (), ledger))
+    plan = decide(parent, (), change_of(value, (), ledger, verify))
     value = replace(value, plan=canonical.digest(plan))
     ballot = Ballot(attempt=1, peer=name)
     vote = Vote(

@@ -82,7 +82,7 @@ def value_of(
         plan=Digest(""),
         statements=tuple(statements),
     )
-    plan = decide(ledger.plans[-1], (), change_of(unplanned, (), ledger))
+    plan = decide(ledger.plans[-1], (), change_of(unplanned, (), ledger, verify))
     return replace(unplanned, plan=canonical.digest(plan))
 
 

@@ -1,5 +1,6 @@
 """What is accepted of lost histories, and what it weighs."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from adloco_p2p.core.ledger.branch_claims import accepted_claims
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.ledger_entry import Ballot, Certificate, LedgerEntry, SignedReport, Value
+from adloco_p2p.core.model.certificate import Ballot, BranchProof, CastVote, Certificate
+from adloco_p2p.core.model.ledger_entry import LedgerEntry, SignedReport, Value, Vote
 from adloco_p2p.core.model.run_progress import given_samples, trained_samples
 from adloco_p2p.core.model.types import (
     ROUNDS_OPEN,
@@ -18,8 +20,10 @@ from adloco_p2p.core.model.types import (
     Report,
     RosterChange,
     RoundPlan,
+    roster_of,
 )
 from adloco_p2p.core.planning.round_plan import next_plan
+from tests.core.agreement.test_consensus import sign, verify
 from tests.core.core_values import capacity, peer
 from tests.core.plan_check import check_plan
 from tests.core.planning.test_round_plan import ONE, honest_reports, start
@@ -44,6 +48,23 @@ def grow(ledger: Ledger, plan: RoundPlan, reports: list[Report]) -> None:
     ledger.append(LedgerEntry(plan=plan, value=value, reports=signed, certificate=certificate))
 
 
+def proof_by(ledger: Ledger, claim: BranchState, *voters: int, voted: int | None = None) -> BranchProof:
+    """A certificate of the claim's branch by these peers, all others absent; `voted`: only so many of them, the first ones."""
+    names = [peer(index) for index in voters]
+    position = ledger.position.get(claim.fork, 2)
+    ballot, absent = Ballot(attempt=0, peer=names[0]), tuple(p for p in roster_of(ledger.plan(position)) if p not in names)
+    unsigned = [
+        Vote(peer=p, parent=claim.fork, ballot=ballot, absent=absent, value=claim.branch, abstains=False, signature="")
+        for p in names[:voted]
+    ]
+    votes = tuple(CastVote(peer=vote.peer, abstains=False, signature=sign(vote.peer, vote.payload)) for vote in unsigned)
+    return BranchProof(branch=claim.branch, certificate=Certificate(ballot=ballot, absent=absent, votes=votes))
+
+
+def accepted(ledger: Ledger, reports: Sequence[Report]) -> tuple[PendingBranch, ...]:
+    return accepted_claims(ledger, reports, verify)
+
+
 def branch_state(ledger: Ledger, *, fork: int = 2, samples: int = 100, **changes: object) -> BranchState:
     known = BranchState(
         fork=ledger.digests[fork],
@@ -57,12 +78,14 @@ def branch_state(ledger: Ledger, *, fork: int = 2, samples: int = 100, **changes
     return replace(known, **changes)  # type: ignore[arg-type]
 
 
-def bringing(ledger: Ledger, *claims: tuple[int, BranchState]) -> list[Report]:
-    """The reports that decide the next plan; some of them bring branch states."""
+def bringing(ledger: Ledger, *claims: tuple[int, BranchState], voters: Sequence[int] = (0, 1, 2)) -> list[Report]:
+    """The reports that decide the next plan; some of them bring branch states, with a certificate by the voters."""
     assert ledger.reported is not None
     brought = {peer(index): item for index, item in claims}
     return [
-        replace(report, branches=(brought[report.peer],) if report.peer in brought else ())
+        replace(report, branches=(item,), proof=proof_by(ledger, item, *voters) if voters else None)
+        if (item := brought.get(report.peer)) is not None
+        else report
         for report in honest_reports(ledger.reported)
     ]
 
@@ -70,19 +93,19 @@ def bringing(ledger: Ledger, *claims: tuple[int, BranchState]) -> list[Report]:
 def test_a_claim_is_believed_only_of_who_was_there() -> None:
     ledger = history(5)
     good = branch_state(ledger)
-    (item,) = accepted_claims(ledger, bringing(ledger, (0, good)))
+    (item,) = accepted(ledger, bringing(ledger, (0, good)))
     assert (item.branch_state, item.target, item.claimants, item.since) == (good, INSTANCE, (peer(0),), 6)
     newcomer = Report(peer=peer(77), round=4, plan=ledger.digests[4], capacity=capacity(), branches=(good,))
     own_state = ledger.entries[-1].reports[0].report.instances[0].state_digest
-    assert accepted_claims(ledger, [newcomer]) == ()
+    assert accepted(ledger, [newcomer]) == ()
     for wrong in (
         branch_state(ledger, fork_round=1),
         branch_state(ledger, round=2),
-        branch_state(ledger, branch=ledger.digests[3]),
+        branch_state(ledger, branch=canonical.digest(ledger.entries[2].value)),
         replace(good, fork=Digest("9" * 64)),
         branch_state(ledger, state=own_state),
     ):
-        assert accepted_claims(ledger, bringing(ledger, (0, wrong))) == ()
+        assert accepted(ledger, bringing(ledger, (0, wrong))) == ()
 
 
 def test_a_branch_is_believed_once_and_of_one_peer_one_branch() -> None:
@@ -91,20 +114,77 @@ def test_a_branch_is_believed_once_and_of_one_peer_one_branch() -> None:
     reports = bringing(ledger, (0, good))
     grow(
         ledger,
-        next_plan(ledger.plans[-1], reports, ONE, roster=RosterChange(branches=accepted_claims(ledger, reports))),
+        next_plan(ledger.plans[-1], reports, ONE, roster=RosterChange(branches=accepted(ledger, reports))),
         reports,
     )
     assert [item.branch_state for item in ledger.plans[-1].branches] == [good]
-    assert accepted_claims(ledger, bringing(ledger, (1, good))) == ()
+    assert accepted(ledger, bringing(ledger, (1, good))) == ()
     invented = replace(good, branch=Digest("d" * 64))
-    assert accepted_claims(ledger, bringing(ledger, (0, invented))) == ()
-    assert len(accepted_claims(ledger, bringing(ledger, (1, invented)))) == 1
+    assert accepted(ledger, bringing(ledger, (0, invented))) == ()
+    assert len(accepted(ledger, bringing(ledger, (1, invented)))) == 1
+
+
+def test_a_claim_without_a_certificate_of_its_side_is_nothing() -> None:
+    ledger = history(5)
+    good = branch_state(ledger)
+    assert accepted(ledger, bringing(ledger, (0, good), voters=())) == ()
+    proof = proof_by(ledger, good, 0, 1)
+    (vote, other), certificate = proof.certificate.votes, proof.certificate
+    for wrong in (
+        replace(proof, branch=Digest("d" * 64)),
+        replace(proof, certificate=replace(certificate, absent=())),
+        replace(proof, certificate=replace(certificate, votes=(replace(vote, signature=other.signature), other))),
+        replace(proof, certificate=replace(certificate, votes=(replace(vote, abstains=True), other))),
+        replace(proof, certificate=replace(certificate, votes=(vote, vote))),
+        proof_by(ledger, branch_state(ledger, fork=1), 0, 1),
+        proof_by(ledger, good, 0, 1, voted=1),
+        proof_by(ledger, good, 7, 8),
+    ):
+        (first, *others) = bringing(ledger, (0, good))
+        assert accepted(ledger, [replace(first, proof=wrong), *others]) == (), wrong
+    (item,) = accepted(ledger, [replace(first, proof=proof), *others])
+    assert item.backing == pytest.approx(2 / 3)
+
+
+def test_one_certificate_serves_all_claims_of_its_branch_and_the_one_with_most_votes_counts() -> None:
+    ledger = history(5)
+    good = branch_state(ledger)
+    first, second, third = bringing(ledger, (0, good), (1, good), (2, good), voters=())
+    alone, both = proof_by(ledger, good, 0), proof_by(ledger, good, 1, 2)
+    (item,) = accepted(ledger, [replace(first, proof=alone), replace(second, proof=both), third])
+    assert item.claimants == (peer(0), peer(1), peer(2)) and item.backing == pytest.approx(2 / 3)
+    (item,) = accepted(ledger, [first, second, replace(third, proof=alone)])
+    assert len(item.claimants) == 3 and item.backing == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(("backings", "weights"), [([0.125], [0.125]), ([0.125, 0.2], [1 / 11, 7 / 44]), ([0.05, 0.1], None)])
+def test_a_branch_weighs_at_most_the_part_of_the_electors_that_signed_it(
+    backings: list[float], weights: list[float] | None
+) -> None:
+    """By hand, in amounts against 1 of the winners: 1/8 of all is 1/7. With a fifth of all beside it, 1/4, that is 11/28; a
+    quarter of all is 1/3, so both shrink by 28/33, to 4/33 and 7/33, of 4/3."""
+    ledger = history(5)
+    claims = [branch_state(ledger, branch=Digest(f"{number + 1:064x}"), samples=10**9) for number in range(len(backings))]
+    items = [
+        replace(accepted(ledger, bringing(ledger, (0, claim)))[0], backing=part)
+        for claim, part in zip(claims, backings, strict=True)
+    ]
+    named = replace(ledger.plans[-1], branches=tuple(sorted(items, key=lambda item: item.branch_state.key)))
+    holding = [replace(report, branches=tuple(claims)) for report in honest_reports(ledger.reported)]
+    (merge,) = next_plan(named, holding, ONE).merges
+    weighed = dict(zip(merge.sources, merge.weights, strict=True))
+    found = [weighed[claim.key] for claim in claims]
+    assert (
+        all(weight <= backing + 1e-12 for weight, backing in zip(found, backings, strict=True)) and sum(found) <= 0.25 + 1e-12
+    )
+    if weights is not None:
+        assert found == pytest.approx(weights)
 
 
 def test_what_most_claim_counts_and_of_their_samples_the_fewest() -> None:
     ledger = history(5)
     two, lie = branch_state(ledger), branch_state(ledger, round=9, state=Digest("9" * 64))
-    (item,) = accepted_claims(ledger, bringing(ledger, (0, lie), (1, replace(two, samples=90)), (2, two)))
+    (item,) = accepted(ledger, bringing(ledger, (0, lie), (1, replace(two, samples=90)), (2, two)))
     assert (item.branch_state.round, item.branch_state.samples, item.claimants) == (two.round, 90, (peer(1), peer(2)))
 
 
@@ -113,8 +193,9 @@ def test_of_one_report_one_branch_counts_and_all_together_weigh_a_quarter() -> N
     ledger = history(5)
     invented = tuple(branch_state(ledger, branch=Digest(f"{number + 1:064x}"), samples=10**9) for number in range(63))
     (first, *others) = honest_reports(ledger.reported)
-    assert len(accepted_claims(ledger, [replace(first, branches=invented), *others])) == 1
-    items = [accepted_claims(ledger, bringing(ledger, (0, claim)))[0] for claim in invented[:3]]
+    lying = replace(first, branches=invented, proof=proof_by(ledger, min(invented, key=lambda claim: claim.key), 0, 1, 2))
+    assert len(accepted(ledger, [lying, *others])) == 1
+    items = [accepted(ledger, bringing(ledger, (0, claim)))[0] for claim in invented[:3]]
     named = replace(ledger.plans[-1], branches=tuple(sorted(items, key=lambda item: item.branch_state.key)))
     holding = [replace(report, branches=invented[:3]) for report in honest_reports(ledger.reported)]
     (merge,) = next_plan(named, holding, ONE).merges
@@ -139,7 +220,7 @@ def merged(ledger: Ledger, item: PendingBranch, *, holders: range, round_later: 
 @pytest.mark.parametrize(("samples", "weight"), [(100, None), (10**9, 0.25)])
 def test_the_merge_is_ordered_once_all_hosts_hold_it_and_weighs_by_samples(samples: int, weight: float | None) -> None:
     ledger = history(5)
-    (item,) = accepted_claims(ledger, bringing(ledger, (0, branch_state(ledger, samples=samples))))
+    (item,) = accepted(ledger, bringing(ledger, (0, branch_state(ledger, samples=samples))))
     size = len(ledger.plans[-1].roster)
     waiting = merged(ledger, item, holders=range(size - 1))
     assert waiting.merges == () and len(waiting.branches) == 1
@@ -153,7 +234,7 @@ def test_the_merge_is_ordered_once_all_hosts_hold_it_and_weighs_by_samples(sampl
 
 def test_a_branch_state_that_no_peer_holds_or_that_takes_too_long_is_dropped_with_a_reason() -> None:
     ledger = history(5)
-    (item,) = accepted_claims(ledger, bringing(ledger, (0, branch_state(ledger))))
+    (item,) = accepted(ledger, bringing(ledger, (0, branch_state(ledger))))
     lonely = merged(ledger, item, holders=range(0))
     assert lonely.branches == lonely.merges == () and "no peer that holds it is left" in lonely.reason
     late = merged(ledger, item, holders=range(1), round_later=ROUNDS_OPEN + 1)

@@ -150,7 +150,9 @@ def test_a_report_that_names_hosts_that_the_plan_does_not_have_is_in_no_plan() -
 @pytest.mark.parametrize("num_branches", [0, 3, MAX_BRANCHES])
 @pytest.mark.parametrize("num_sources", [2, MAX_INSTANCES])
 def test_what_an_honest_peer_reports_always_fits(num_instances: int, num_branches: int, num_sources: int) -> None:
-    report = fitted(longest_report(num_instances=num_instances, num_branches=num_branches, num_sources=num_sources))
+    report = fitted(
+        longest_report(num_instances=num_instances, num_branches=num_branches, num_sources=num_sources), num_members=4
+    )
     assert canonical.size(report) <= max_bytes(num_instances)
     assert [item.instance for item in report.instances] == list(range(num_instances))
     assert report.verdict is not None
@@ -159,7 +161,7 @@ def test_what_an_honest_peer_reports_always_fits(num_instances: int, num_branche
 
 def test_a_report_that_fits_is_not_touched() -> None:
     report = longest_report(num_instances=3, num_branches=3)
-    assert fitted(report) is report
+    assert fitted(report, num_members=4) is report
 
 
 def test_a_large_report_is_not_kept_and_in_no_plan() -> None:

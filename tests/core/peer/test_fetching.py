@@ -4,18 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from adloco_p2p.core.model.events import DiscardRound, Send
+from adloco_p2p.core.model.events import DiscardRound, FetchFailed, FetchState, Send, StateFetched
 from adloco_p2p.core.model.messages import NO_AVERAGE, AttemptFailed, AttemptStart, AverageDigest, AveragingMessage
-from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, RoundPlan
+from adloco_p2p.core.model.types import Digest, InstanceId, InstanceReport, PeerId, Report, RoundPlan
 from adloco_p2p.core.peer.fetching import NO_DONOR_SECONDS, Fetching
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
-from tests.core.peer.test_peer import PEER0, PEER1, rules
-from tests.core.peer.test_peer_churn import CAPACITY
-from tests.core.world import RUN
+from adloco_p2p.sim.identities import RUN
+from tests.core.peer.story import CAPACITY, PEER0, PEER1, rules
 
 PEER2 = PeerId("peer2")
 INSTANCE = InstanceId(0)
+DIGEST = Digest("7" * 64)
+REPORTED = InstanceReport.without_work(INSTANCE, digest=DIGEST, state_digest=DIGEST)
 OVER = AverageDigest(instance=INSTANCE, round=1, attempt=0, contributors=(), digest=NO_AVERAGE, is_answer=True)
 """Unsigned: no vote, only that none will come."""
 
@@ -72,6 +73,25 @@ def test_an_answer_is_not_answered_and_who_does_not_host_the_instance_gets_none(
     fetching = Fetching(state_at(3))
     assert fetching.decline(PEER1, OVER) == []
     assert fetching.decline(PEER2, AttemptFailed(instance=INSTANCE, round=1, attempt=0, suspects=(PEER2,))) == []
+
+
+def test_donors_that_refuse_are_asked_less_and_less_often() -> None:
+    """In 100 s, where a refusal takes no time: at 0, 2, 6, 14, 30, 62 and 94 s. After a state came, at once again."""
+    state = state_at(3)
+    state.instance(INSTANCE).boundary = None
+    for peer in (PEER0, PEER1):
+        state.book.note_states(Report(peer=peer, round=2, plan=DIGEST, capacity=CAPACITY, instances=(REPORTED,)))
+    fetching, asked, now = Fetching(state), [], 0.0
+    while now < 100.0:
+        asked += [(now, effect.from_peers) for effect in fetching.fetch_missing(now) if isinstance(effect, FetchState)]
+        fetching.failed(FetchFailed(instance=INSTANCE, round=3, reason="busy"), now)
+        assert fetching.next_deadline is not None
+        now = fetching.next_deadline
+        fetching.tick(now)
+    assert asked == [(at, (PEER1,)) for at in (0.0, 2.0, 6.0, 14.0, 30.0, 62.0, 94.0)]
+    fetching.fetch_missing(now)
+    fetching.fetched(StateFetched(instance=INSTANCE, round=3, digest=DIGEST))
+    assert state.instance(INSTANCE).failed_fetches == 0
 
 
 def test_an_older_state_is_taken_only_once_no_living_peer_may_still_bring_the_agreed_one() -> None:

@@ -6,30 +6,15 @@ from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, InstanceRe
 from adloco_p2p.core.peer.reporting import Reporting
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
-from tests.core.peer.test_peer import PEER0, PEER1, rules
+from adloco_p2p.sim.identities import RUN
+from tests.core.peer.story import PEER0, PEER1, rules
 from tests.core.peer.test_peer_churn import CAPACITY
-from tests.core.world import RUN
 
 KEEPER = PeerId("peer2")
 INSTANCE = InstanceId(0)
 STATE = Digest("7" * 64)
 OFFER = replace(CAPACITY, is_keeper=True)
-REPORTED = InstanceReport(
-    instance=INSTANCE,
-    samples=0,
-    tokens=0,
-    inner_steps=0,
-    batch_samples=0,
-    accumulation_steps=0,
-    train_seconds=0.0,
-    loss=None,
-    heldout_loss=None,
-    contributors=3,
-    pseudo_gradient=None,
-    half_batch=None,
-    digest=STATE,
-    state_digest=STATE,
-)
+REPORTED = InstanceReport.without_work(INSTANCE, contributors=3, digest=STATE, state_digest=STATE)
 
 
 def plans(number: int) -> list[RoundPlan]:
@@ -45,6 +30,12 @@ def state_of(me: PeerId) -> PeerState:
         state.learn(plan)
     state.opened = 1
     return state
+
+
+def known(state: PeerState, *gone: PeerId) -> tuple[Digest | None, tuple[PeerId, ...]]:
+    """Of the state before round 2."""
+    outlook = state.book.outlook(INSTANCE, 2, gone)
+    return outlook.digest, outlook.donors
 
 
 def report(peer: PeerId, round: int, *, capacity: Capacity = OFFER) -> Report:
@@ -73,11 +64,11 @@ def test_a_keeper_reports_the_state_that_went_through_a_round_without_hosts() ->
 def test_what_a_keeper_holds_is_fetched_only_where_all_that_trained_are_gone() -> None:
     state = state_of(PEER0)
     state.book.note_states(report(KEEPER, 1))
-    assert state.book.known_state(INSTANCE, 2, [PEER1]) == (None, ()), "this peer itself had work"
+    assert known(state, PEER1) == (None, ()), "this peer itself had work"
     newcomer = state_of(PeerId("peer9"))
     newcomer.book.note_states(report(KEEPER, 1))
-    assert newcomer.book.known_state(INSTANCE, 2, [PEER0])[0] is None
-    assert newcomer.book.known_state(INSTANCE, 2, [PEER0, PEER1]) == (STATE, (KEEPER,))
+    assert known(newcomer, PEER0)[0] is None
+    assert known(newcomer, PEER0, PEER1) == (STATE, (KEEPER,))
     newcomer.book.note_states(replace(report(PEER0, 1), instances=(replace(REPORTED, state_digest=Digest("8" * 64)),)))
-    digest, _ = newcomer.book.known_state(INSTANCE, 2, [PEER1])
+    digest, _ = known(newcomer, PEER1)
     assert digest == Digest("8" * 64)

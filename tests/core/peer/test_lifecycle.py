@@ -1,25 +1,19 @@
 """What the user asks a peer to do: whole peers in virtual time."""
 
-import heapq
 import itertools
+from dataclasses import replace
 from typing import Literal
 
 import pytest
 
+from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import (
     ApplyOuter,
-    Command,
-    Commanded,
     DiscardRound,
-    Durable,
     Effect,
     Evaluate,
-    FetchState,
-    Outcome,
-    PeerBack,
-    PeerGone,
+    Event,
     Probe,
-    ReportHeard,
     RunInner,
     SaveCheckpoint,
     SaveInstance,
@@ -27,81 +21,39 @@ from adloco_p2p.core.model.events import (
     Stop,
     Transition,
 )
-from adloco_p2p.core.model.telemetry import Log
-from adloco_p2p.core.model.types import Capacity, PeerId, Report
-from adloco_p2p.core.peer.agreement_port import Agreement
-from tests.core.peer.test_peer import PEER0, PEER1, PEER2, finished, rules, same_states
-from tests.core.world import Refereed, RefereedWorld, World
+from adloco_p2p.core.model.types import InstanceId, PeerId
+from tests.core.peer.story import CAPACITY, PEER0, PEER1, PEER2, Story, Told, rules
+
+PEERS = (PEER0, PEER1, PEER2)
 
 
-class Telling(Refereed):
-    """Others hear of a report at once, and a peer may come back."""
-
-    def __init__(self, refereed: Agreement, world: "AskedWorld") -> None:
-        assert isinstance(refereed, Refereed)
-        super().__init__(refereed._referee)
-        self._world = world
-
-    def submit(self, report: Report, now: float) -> list[Outcome]:
-        self._world.tell_others(report.peer, ReportHeard(report=report), 0.05)
-        return super().submit(report, now)
-
-    def rejoin(self, capacity: Capacity, now: float) -> list[Outcome]:
-        assert not capacity.is_leaving
-        return []
+def story_of(*, rounds: int, peers: int = 3, count: int = 1, checkpoint_period: int = 1) -> Story:
+    return Story(rules=rules(rounds=rounds, count=count, period=100), peers=peers, checkpoint_period=checkpoint_period)
 
 
-class AskedWorld(RefereedWorld):
-    """Who pauses is gone for the others, until it is back; `effects` of the peer that is asked, with their times."""
-
-    def __init__(
-        self, *, rounds: int, num_peers: int = 3, checkpoint_period: int = 1, count: int = 1, max_instances: int = 8
-    ) -> None:
-        self.effects: list[tuple[float, Effect]] = []
-        super().__init__(
-            rules=rules(rounds=rounds, count=count, period=100),
-            num_peers=num_peers,
-            checkpoint_period=checkpoint_period,
-            capacity=Capacity(samples_per_second=0.0, micro_batch_limit=8, max_instances=max_instances),
-        )
-        self.on_effect = self.note
-
-    def agreement(self) -> Agreement:
-        return Telling(super().agreement(), self)
-
-    def note(self, peer: PeerId, effect: Effect) -> None:
-        if peer == PEER0:
-            self.effects.append((self.now, effect))
-        if isinstance(effect, Log) and effect.event == "paused":
-            self.tell_others(peer, PeerGone(peer=peer), 0.05)
-        if isinstance(effect, Log) and effect.event == "resumed":
-            self.tell_others(peer, PeerBack(peer=peer), 0.05)
-
-    def ask(self, command: Command, delay: float) -> None:
-        self.deliver(PEER0, Commanded(command=command), delay)
-
-    def trained(self) -> list[float]:
-        """When inner steps began on the peer that is asked."""
-        return [at for at, effect in self.effects if isinstance(effect, RunInner)]
-
-    def when(self, name: str) -> float:
-        return next(at for at, effect in self.effects if isinstance(effect, Log) and effect.event == name)
+def when(story: Story, kind: type[telemetry.Log]) -> float:
+    """The first such line of the peer that is asked."""
+    return next(at for at, _ in story.effects(kind, PEER0))
 
 
-@pytest.mark.parametrize("paused_seconds", [0.2, 4.0, 10.0])
+def trained(story: Story) -> list[float]:
+    """When inner steps began on the peer that is asked."""
+    return [at for at, _ in story.effects(RunInner, PEER0)]
+
+
+@pytest.mark.parametrize("paused_seconds", [0.2, 4.0, 20.0])
 def test_who_pauses_trains_nothing_meanwhile_and_goes_on_afterwards(paused_seconds: float) -> None:
-    world = AskedWorld(rounds=40)
-    world.ask("pause", 1.3)
-    world.ask("resume", 6.0 + paused_seconds)
-    world.run(until=300.0)
-    paused, resumed = world.when("paused"), world.when("resumed")
+    story = story_of(rounds=40)
+    story.ask(PEER0, "pause", at=1.3)
+    story.ask(PEER0, "resume", at=6.0 + paused_seconds)
+    story.play()
+    paused, resumed = when(story, telemetry.Paused), when(story, telemetry.Resumed)
     assert 1.3 < paused < 6.0
-    assert not [at for at in world.trained() if paused < at < resumed]
-    assert [at for at in world.trained() if at > resumed]
-    assert all(finished(host) for host in world.hosts.values())
-    same_states(world)
-    hosts = [log["hosts"] for log in world.logged(PEER1, "round")]
-    assert hosts[0] == hosts[-1] == [PEER0, PEER1, PEER2]
+    assert not [at for at in trained(story) if paused < at < resumed]
+    assert [at for at in trained(story) if at > resumed]
+    assert all(story.is_finished(peer) for peer in PEERS)
+    hosts = [log["hosts"] for log in story.logged(PEER1, "round")]
+    assert hosts[0] == hosts[-1] == [*PEERS]
     if paused_seconds > 4.0:
         assert [PEER1, PEER2] in hosts
 
@@ -109,12 +61,8 @@ def test_who_pauses_trains_nothing_meanwhile_and_goes_on_afterwards(paused_secon
 @pytest.mark.parametrize("count", [1, 2])
 def test_checkpoints_leave_time_between_them(count: int) -> None:
     """Each is complete, of every hosted instance, though they come to the boundary at different times."""
-    world = World(rules=rules(rounds=12, count=count, period=100), num_peers=2, checkpoint_seconds=2.0)
-    saved: list[tuple[float, Durable]] = []
-    world.on_effect = lambda peer, effect: (
-        saved.append((world.now, effect.durable)) if peer == PEER0 and isinstance(effect, SaveCheckpoint) else None
-    )
-    world.run(until=400.0)
+    story = Story(rules=rules(rounds=12, count=count, period=100), peers=2, checkpoint_seconds=2.0).play()
+    saved = [(at, effect.durable) for at, effect in story.effects(SaveCheckpoint, PEER0)]
     assert saved[-1][1].is_finished
     others = [(at, durable) for at, durable in saved if durable.round < 12]  # the end is saved whatever the time
     assert 2 <= len(others) < 11, "some boundaries are passed over"
@@ -123,64 +71,60 @@ def test_checkpoints_leave_time_between_them(count: int) -> None:
 
 
 def test_a_round_under_way_is_ended_and_saved_before_the_pause() -> None:
-    world = AskedWorld(rounds=8, checkpoint_period=100)
-    world.ask("pause", 1.3)
-    world.ask("resume", 20.0)
-    world.run(until=200.0)
-    before = [effect for at, effect in world.effects if at <= world.when("paused")]
-    (saved,) = [effect.durable for effect in before if isinstance(effect, SaveCheckpoint)]
-    ended = [effect.round for effect in before if isinstance(effect, Log) and effect.event == "round"]
-    assert saved.round == ended[-1] + 1  # type: ignore[operator]
+    story = story_of(rounds=8, checkpoint_period=100)
+    story.ask(PEER0, "pause", at=1.3)
+    story.ask(PEER0, "resume", at=20.0)
+    story.play()
+    paused = when(story, telemetry.Paused)
+    (saved,) = [effect.durable for at, effect in story.effects(SaveCheckpoint, PEER0) if at <= paused]
+    ended = [effect.round for at, effect in story.effects(telemetry.Round, PEER0) if at <= paused]
+    assert saved.round == ended[-1] + 1
 
 
 def test_a_pause_can_be_repeated_and_taken_back() -> None:
-    world = AskedWorld(rounds=60)
+    story = story_of(rounds=60)
     for start in (1.3, 12.0, 25.0):
-        world.ask("pause", start)
-        world.ask("resume", start + 8.0)
-    world.ask("pause", 38.0)
-    world.ask("resume", 38.01)  # before the round has ended
-    world.ask("resume", 38.02)
-    world.run(until=400.0)
-    names = [effect.event for _, effect in world.effects if isinstance(effect, Log)]
-    assert [name for name in names if name in ("paused", "resumed")] == ["paused", "resumed"] * 3 + ["resumed"]
-    assert all(finished(host) for host in world.hosts.values())
-    same_states(world)
+        story.ask(PEER0, "pause", at=start)
+        story.ask(PEER0, "resume", at=start + 8.0)
+    story.ask(PEER0, "pause", at=38.0)
+    story.ask(PEER0, "resume", at=38.01)  # before the round has ended
+    story.ask(PEER0, "resume", at=38.02)
+    story.play()
+    names = [log.event for _, log in story.effects(telemetry.Paused | telemetry.Resumed, PEER0)]
+    assert names == ["paused", "resumed"] * 3 + ["resumed"]
+    assert all(story.is_finished(peer) for peer in PEERS)
 
 
 def test_a_peer_alone_pauses_and_goes_on_where_it_was() -> None:
-    def states(pause: bool) -> object:
-        world = AskedWorld(rounds=8, num_peers=1, count=2)
-        if pause:
-            world.ask("pause", 0.9)
-            world.ask("resume", 50.0)
-        world.run(until=200.0)
-        assert finished(world.hosts[PEER0])
-        return world.hosts[PEER0].states
-
-    assert states(pause=True) == states(pause=False)
+    plain, paused = (story_of(rounds=8, peers=1, count=2) for _ in range(2))
+    paused.ask(PEER0, "pause", at=0.9)
+    paused.ask(PEER0, "resume", at=50.0)
+    plain.play()
+    paused.play()
+    assert paused.logged(PEER0, "paused")
+    assert paused.saved(PEER0) == plain.saved(PEER0)
 
 
 @pytest.mark.parametrize("command", ["drain", "leave"])
 def test_who_is_paused_can_go(command: Literal["drain", "leave"]) -> None:
-    world = AskedWorld(rounds=30)
-    world.ask("pause", 1.3)
-    world.ask(command, 20.0)
-    world.run(until=300.0)
-    stop = world.hosts[PEER0].stop
+    story = story_of(rounds=30)
+    story.ask(PEER0, "pause", at=1.3)
+    story.ask(PEER0, command, at=20.0)
+    story.play()
+    stop = story.stop(PEER0)
     assert stop is not None and not stop.is_finished
-    assert world.effects[-1][0] == 20.0
-    assert finished(world.hosts[PEER1])
+    assert [told.at for told in story.told if told.peer == PEER0][-1] == 20.0
+    assert story.is_finished(PEER1)
 
 
 def test_a_pause_does_not_stop_a_peer_that_is_leaving() -> None:
-    world = AskedWorld(rounds=30)
-    world.ask("drain", 1.3)
-    world.ask("pause", 1.31)
-    world.ask("resume", 1.32)
-    world.run(until=300.0)
-    assert world.hosts[PEER0].stop is not None
-    names = [effect.event for _, effect in world.effects if isinstance(effect, Log)]
+    story = story_of(rounds=30)
+    story.ask(PEER0, "drain", at=1.3)
+    story.ask(PEER0, "pause", at=1.31)
+    story.ask(PEER0, "resume", at=1.32)
+    story.play()
+    assert story.stop(PEER0) is not None
+    names = [log.event for _, log in story.effects(telemetry.Log, PEER0)]
     assert "stopping" in names and not {"pausing", "paused", "resumed"} & set(names)
 
 
@@ -195,45 +139,43 @@ def test_what_is_saved_when_a_peer_leaves_at_once_is_the_state_of_its_boundary(
 ) -> None:
     """Leaving at the beginning of the first, second, ... piece of work of a kind, as long as there is one."""
 
-    def play(number: int | None) -> World:
-        world = World(rules=rules(rounds=8, count=count, guard=True), merged_loss=1.9, checkpoint_period=period)
-        begun = 0
+    def story() -> Story:
+        return Story(rules=rules(rounds=8, count=count, guard=True), merged_loss=1.9, checkpoint_period=period)
 
-        def ask(peer: PeerId, effect: Effect) -> None:
-            nonlocal begun
-            if isinstance(effect, moment):
-                begun += 1
-                if begun == number:
-                    world.deliver(peer, Commanded(command="leave"), 0.0)
+    def play(number: int) -> Story:
+        played, begun = story(), itertools.count(1)
 
-        world.on_effect = ask
-        world.run()
-        while world.queue:  # what the device still has to do, in order
-            world.now, _, act = heapq.heappop(world.queue)
-            act()
-        return world
+        def ask(told: Told) -> None:
+            if isinstance(told.effect, moment) and next(begun) == number:
+                played.ask(told.peer, "leave", at=told.at)
 
-    undisturbed = World(rules=rules(rounds=8, count=count, guard=True), merged_loss=1.9)
-    undisturbed.run()
-    expected = undisturbed.hosts[PEER0].saved
+        played.on_effect = ask
+        played.play()
+        while played.world.queue:  # what the device still has to do, in order
+            played.world.queue.step()
+        return played
+
+    expected: dict[tuple[int, InstanceId], object] = {}
+    undisturbed = replace(story(), checkpoint_period=1)
+    undisturbed.on_effect = lambda _: expected.update(undisturbed.machine(PEER0).disk.states)
+    undisturbed.play()
     for number in range(1, 40):
-        host = play(number).hosts[PEER0]
-        assert host.stop is not None
-        if host.stop.is_finished:
+        left = play(number)
+        stop, durable = left.stop(PEER0), left.machine(PEER0).disk.durable
+        assert stop is not None
+        if stop.is_finished:
             break
-        assert host.stop.is_urgent
-        if host.durable is not None:
-            kept = {instance: host.saved[host.durable.round, instance] for instance in host.durable.held}
-            assert kept == {instance: expected[host.durable.round, instance] for instance in host.durable.held}, number
+        assert stop.is_urgent
+        if durable is not None:
+            assert left.saved(PEER0) == {instance: expected[durable.round, instance] for instance in durable.held}, number
 
 
 def test_leaving_at_once_does_not_wait_for_the_round() -> None:
-    world = AskedWorld(rounds=8, checkpoint_period=100)
-    world.ask("leave", 1.3)
-    world.run(until=200.0)
-    at = [at for at, effect in world.effects if isinstance(effect, Stop)]
-    assert at == [1.3]
-    last = [effect for when, effect in world.effects if when == 1.3]
+    story = story_of(rounds=8, checkpoint_period=100)
+    story.ask(PEER0, "leave", at=1.3)
+    story.play()
+    assert [at for at, _ in story.effects(Stop, PEER0)] == [1.3]
+    last = [told.effect for told in story.told if told.peer == PEER0 and told.at == 1.3]
     assert any(isinstance(effect, DiscardRound) for effect in last)
     assert isinstance(last[-1], Stop) and last[-1].is_urgent
 
@@ -243,77 +185,62 @@ def test_leaving_at_once_does_not_wait_for_the_round() -> None:
 
 @pytest.mark.parametrize("asked_at", [0.1, 0.4, 0.9, 1.5, 2.2])
 def test_a_checkpoint_comes_at_the_next_boundary_and_then_the_cadence_counts_again(asked_at: float) -> None:
-    world = World(rules=rules(rounds=9, count=2, period=100), checkpoint_period=100)
-    effects: list[tuple[float, Effect]] = []
-    world.on_effect = lambda peer, effect: effects.append((world.now, effect))
-    world.deliver(PEER0, Commanded(command="checkpoint"), asked_at)
-    world.run()
-    saved = [(at, effect.durable.round) for at, effect in effects if isinstance(effect, SaveCheckpoint)]
-    ends = [(at, effect.round) for at, effect in effects if isinstance(effect, Log) and effect.event == "round"]
-    first = saved[0][1]
-    assert [boundary for _, boundary in saved] == [first, 9, 9]  # at the end and, once evaluated, as finished
-    before = [number for at, number in ends if at <= asked_at]
-    assert first <= max(before, default=-1) + 3  # type: ignore[type-var, operator]
-    kept = [effect.round for _, effect in effects if isinstance(effect, SaveInstance) and effect.round <= first]
+    story = story_of(rounds=9, peers=1, count=2, checkpoint_period=100)
+    story.ask(PEER0, "checkpoint", at=asked_at)
+    story.play()
+    saved = [effect.durable.round for _, effect in story.effects(SaveCheckpoint)]
+    first = saved[0]
+    assert saved == [first, 9, 9]  # at the end and, once evaluated, as finished
+    before = [effect.round for at, effect in story.effects(telemetry.Round) if at <= asked_at]
+    assert first <= max(before, default=-1) + 3
+    kept = [effect.round for _, effect in story.effects(SaveInstance) if effect.round <= first]
     assert set(kept) == {first}
 
 
 # --- handing over ----------------------------------------------------------------------------------------------------
 
 
-class HandingWorld(AskedWorld):
-    """Two instances are hosted by the third peer alone. It hears that a state was fetched, unless `is_deaf`."""
+def handing_story() -> Story:
+    """Two instances are hosted by the third peer alone."""
+    return Story(rules=rules(rounds=30, count=4, period=100), peers=3, capacity=replace(CAPACITY, max_instances=2))
 
-    is_deaf = False
 
-    def __init__(self) -> None:
-        super().__init__(rounds=30, count=4, max_instances=2)
-
-    def note(self, peer: PeerId, effect: Effect) -> None:
-        super().note(PEER0 if peer == PEER2 else PEER1, effect)
-
-    def fetch(self, name: PeerId, effect: FetchState) -> None:
-        super().fetch(name, effect)
-        if not self.is_deaf:
-            for donor in effect.from_peers:
-                self.deliver(donor, StateServed(instance=effect.instance, round=effect.round), 1.0)
-
-    def drain(self, delay: float) -> None:
-        self.deliver(PEER2, Commanded(command="drain"), delay)
-
-    def rounds_of(self, name: PeerId) -> dict[int, list[int]]:
-        """Instance -> the rounds that the peer ended with it."""
-        found: dict[int, list[int]] = {}
-        for number, instance in self.rounds_logged(name):
-            found.setdefault(instance, []).append(number)
-        return found
+def rounds_of(story: Story, name: PeerId) -> dict[int, list[int]]:
+    """Instance -> the rounds that the peer ended with it."""
+    found: dict[int, list[int]] = {}
+    for number, instance in story.rounds_logged(name):
+        found.setdefault(instance, []).append(number)
+    return found
 
 
 @pytest.mark.parametrize("asked_at", [6.0, 6.6, 7.5])
 def test_who_alone_hosts_an_instance_hands_it_over_before_it_goes(asked_at: float) -> None:
-    world = HandingWorld()
-    world.drain(asked_at)
-    world.run(until=600.0)
-    stop = world.hosts[PEER2].stop
+    story = handing_story()
+    story.ask(PEER2, "drain", at=asked_at)
+    story.play()
+    stop = story.stop(PEER2)
     assert stop is not None and not stop.is_finished
-    handed = {instance: max(rounds) for instance, rounds in world.rounds_of(PEER2).items()}
+    handed = {instance: max(rounds) for instance, rounds in rounds_of(story, PEER2).items()}
     taken: dict[int, list[int]] = {}
     for name in (PEER0, PEER1):
-        for instance, rounds in world.rounds_of(name).items():
+        for instance, rounds in rounds_of(story, name).items():
             taken.setdefault(instance, []).extend(rounds)
     for instance, last in handed.items():
         assert min(number for number in taken[instance] if number > 0) <= last + 1, "a round is missing"
-    assert not [log for name in (PEER0, PEER1) for log in world.logged(name, "warning") if log["active"]]
-    assert finished(world.hosts[PEER0]) and finished(world.hosts[PEER1])
+    assert not [log for name in (PEER0, PEER1) for log in story.logged(name, "warning") if log["active"]]
+    assert story.is_finished(PEER0) and story.is_finished(PEER1)
 
 
 def test_nobody_waits_for_ever_for_an_heir_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adloco_p2p.core.peer.lifecycle.HANDOVER_SECONDS", 20.0)
-    world = HandingWorld()
-    world.is_deaf = True
-    world.drain(6.0)
-    world.run(until=300.0)
-    (stopped,) = [at for at, effect in world.effects if isinstance(effect, Stop)]
-    ended = max(at for at, effect in world.effects if isinstance(effect, Log) and effect.event == "round")
+
+    def is_heard(peer: PeerId, event: Event) -> bool:
+        return not isinstance(event, StateServed)
+
+    story = replace(handing_story(), hears=is_heard)
+    story.ask(PEER2, "drain", at=6.0)
+    story.play()
+    (stopped,) = [at for at, _ in story.effects(Stop, PEER2)]
+    ended = max(at for at, _ in story.effects(telemetry.Round, PEER2))
     assert 20.0 <= stopped - ended < 25.0
-    assert finished(world.hosts[PEER1])
+    assert story.is_finished(PEER1)

@@ -5,9 +5,9 @@ from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.peer.fetching import NO_DONOR_SECONDS
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
-from tests.core.peer.test_peer import PEER0, PEER1, rules
+from adloco_p2p.sim.identities import RUN
+from tests.core.peer.story import PEER0, PEER1, rules
 from tests.core.peer.test_peer_churn import CAPACITY, Scripted
-from tests.core.world import RUN
 
 
 def test_a_member_that_is_left_alone_reports_the_rounds_that_it_passed_without_a_state() -> None:

@@ -1,26 +1,22 @@
 """Peers that freeze, differ, come late, go early or learn of another history: whole peers in virtual time."""
 
-import heapq
+from collections.abc import Collection
 
 import pytest
 
-from adloco_p2p.core.agreement.fixed_roster import UNPROVEN, FixedRosterAgreement
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import (
     ApplyOuter,
-    Average,
-    AverageFailed,
     Broadcast,
     Commanded,
     Decided,
     Durable,
-    Effect,
     FetchFailed,
     FetchState,
     InnerFinished,
     InnerResult,
     Outcome,
-    PeerGone,
+    Persist,
     Received,
     RepairAverage,
     RunInner,
@@ -34,92 +30,74 @@ from adloco_p2p.core.model.events import (
     TransitionApplied,
 )
 from adloco_p2p.core.model.ledger_entry import Ballot, Certificate, LedgerEntry, Reorg, SignedReport, Value
-from adloco_p2p.core.model.messages import AverageDigest, RunComplete
+from adloco_p2p.core.model.messages import AverageDigest, Leave, RunComplete
 from adloco_p2p.core.model.rules import WorkRules
-from adloco_p2p.core.model.telemetry import FastForwarded
-from adloco_p2p.core.model.types import Capacity, Digest, InstanceId, InstanceReport, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.core.model.telemetry import FastForwarded, Finished
+from adloco_p2p.core.model.types import Digest, InstanceId, InstanceReport, PeerId, Report, RosterChange, RoundPlan
 from adloco_p2p.core.peer.completion import COMPLETION_SECONDS, PENDING_SECONDS, RESEND_SECONDS, CompletionBarrier
 from adloco_p2p.core.peer.peer import Cadence, Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
-from tests.core.peer.test_peer import PEER0, PEER1, PEER2, PEER3, finished, rules, same_states
-from tests.core.world import RUN, Forgetful, RefereedWorld, World, hashed
+from adloco_p2p.sim.device import hashed
+from adloco_p2p.sim.identities import RUN
+from tests.core.peer.story import CAPACITY, PEER0, PEER1, PEER2, PEER3, Story, Told, rules
 
-CAPACITY = Capacity(samples_per_second=0.0, micro_batch_limit=8, max_instances=8)
 INSTANCE = InstanceId(0)
 
 
 # --- freezing, differing ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("frozen_at", [0.3, 0.75, 1.2, 1.9])
-@pytest.mark.parametrize("seconds", [3.0, 12.0, 60.0])
+@pytest.mark.parametrize("frozen_at", [0.3, 1.9])
+@pytest.mark.parametrize("seconds", [3.0, 12.0])
 def test_a_frozen_peer_holds_nobody_up_and_ends_with_the_others(frozen_at: float, seconds: float) -> None:
-    world = RefereedWorld(rules=rules(rounds=20, count=2, period=100), num_peers=4)
-    world.at(frozen_at, lambda: world.freeze(PEER3, seconds))
-    if seconds == 60.0:  # it has lost its seat by then, and this referee admits nobody again
-        world.at(70.0, lambda: world.kill(PEER3))
-    world.run(until=300.0)
-    same_states(world)
-    assert all(finished(world.hosts[name]) for name in (PEER0, PEER1, PEER2))
-    assert world.rounds_logged(PEER0)[-1][0] == 19
-    assert finished(world.hosts[PEER3]) or seconds == 60.0
+    story = Story(rules=rules(rounds=20, count=2, period=100), peers=4)
+    story.freeze(PEER3, at=frozen_at, seconds=seconds)
+    story.play()
+    assert all(story.is_finished(peer) for peer in (PEER0, PEER1, PEER2, PEER3))
+    assert story.rounds_logged(PEER0)[-1][0] == 19
 
 
 def test_a_peer_whose_state_differs_takes_that_of_the_others() -> None:
-    world = RefereedWorld(rules=rules(rounds=14), num_peers=3)
+    story = Story(rules=rules(rounds=14), peers=3)
 
-    def flip(peer: PeerId, effect: Effect) -> None:
-        if peer == PEER2 and isinstance(effect, ApplyOuter) and effect.round == 3:
-            world.hosts[PEER2].states[INSTANCE] = hashed("a bit flipped")
+    def flip(told: Told) -> None:
+        if told.peer == PEER2 and isinstance(told.effect, ApplyOuter) and told.effect.round == 3:
+            process = story.machine(PEER2).process
+            assert process is not None
+            process.device.adopt(INSTANCE, hashed("a bit flipped"))
 
-    world.on_effect = flip
-    world.run(until=300.0)
-    assert [event["to_round"] for event in world.logged(PEER2, "fast_forwarded")] == [4], (
+    story.on_effect = flip
+    story.play()
+    assert [event["to_round"] for event in story.logged(PEER2, "fast_forwarded")] == [4], (
         "at once, and not again when it gets nowhere"
     )
-    applied = {name: host.applied for name, host in world.hosts.items()}
-    assert applied[PEER2][3, INSTANCE] != applied[PEER0][3, INSTANCE]
-    later = [key for key in applied[PEER2] if key[0] >= 8]
+    own, others = (story.reported_states(peer) for peer in (PEER2, PEER0))
+    assert own[3, INSTANCE] != others[3, INSTANCE]
+    later = [key for key in own if key[0] >= 8]
     assert later
-    assert all(applied[PEER2][key] == applied[PEER0][key] for key in later)
-    assert all(finished(host) for host in world.hosts.values())
+    assert all(own[key] == others[key] for key in later)
 
 
 def test_who_cannot_contribute_says_so_and_nobody_waits_for_its_vote() -> None:
     """Of three contributors one has no state at first: the average of the others counts without it."""
-    world = RefereedWorld(rules=rules(rounds=8), num_peers=3)
-    lacking = world.hosts[PEER1]
-    lacking.peer._state.instances.clear()
-    world.queue = [item for item in world.queue if item[1] != 2]
-    world.start(PEER1, Durable(round=0, plans=(world.genesis,)))
-    world.run(until=60.0)
-    assert world.logged(PEER0, "round")[0]["hosts"] == [PEER0, PEER2]
-    assert not any(event["reason"] == "timed out" for event in world.logged(PEER0, "average_failed"))
-    assert PEER1 in world.logged(PEER0, "round")[-1]["hosts"]
-    assert all(finished(host) for host in world.hosts.values())
+    story = Story(rules=rules(rounds=8), peers=3)
+    story.machine(PEER1).disk.durable = Durable(round=0, plans=(story.world.genesis,))
+    story.play()
+    assert story.logged(PEER0, "round")[0]["hosts"] == [PEER0, PEER2]
+    assert not any(event["reason"] == "timed out" for event in story.logged(PEER0, "average_failed"))
+    assert PEER1 in story.logged(PEER0, "round")[-1]["hosts"]  # type: ignore[operator]
 
 
 # --- leaving, ending -------------------------------------------------------------------------------------------------
 
 
-class Polite(FixedRosterAgreement):
-    def leave(self, now: float) -> list[Outcome]:
-        return [Broadcast(message="goodbye")]
-
-
-class PoliteWorld(World):
-    def agreement(self) -> Polite:
-        return Polite(decide=lambda plan, reports: next_plan(plan, reports, self.rules))
-
-
 def test_who_is_asked_to_stop_says_goodbye_last_of_all() -> None:
-    world = PoliteWorld(rules=rules(rounds=8))
-    effects: list[Effect] = []
-    world.on_effect = lambda peer, effect: effects.append(effect)
-    world.deliver(PEER0, Commanded(command="drain"), 0.4)
-    world.run()
-    assert effects[-2] == Broadcast(message="goodbye")
-    assert isinstance(effects[-1], Stop)
+    story = Story(rules=rules(rounds=8), peers=2)
+    story.ask(PEER0, "drain", at=0.4)
+    story.play()
+    *effects, goodbye, stop = (told.effect for told in story.told if told.peer == PEER0)
+    assert isinstance(goodbye, Broadcast) and isinstance(goodbye.message, Leave)
+    assert isinstance(stop, Stop)
     assert any(isinstance(effect, SaveCheckpoint) for effect in effects)
 
 
@@ -132,19 +110,11 @@ def test_a_newcomer_that_waits_to_be_admitted_can_be_stopped() -> None:
 
 
 def test_nobody_goes_before_the_slowest_has_ended_the_run() -> None:
-    world = World(rules=rules(rounds=3), num_peers=3, loss=0.3, seed=4, speeds=(100.0, 100.0, 5.0))
-    stopped_at: dict[PeerId, float] = {}
-    finished_at: dict[PeerId, float] = {}
-
-    def note(peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Stop):
-            stopped_at[peer] = world.now
-        if getattr(effect, "event", "") == "finished":
-            finished_at[peer] = world.now
-
-    world.on_effect = note
-    world.run()
-    assert min(stopped_at.values()) >= max(finished_at.values())
+    story = Story(rules=rules(rounds=3), peers=3, loss=0.3, faults_end_at=60.0, seed=4, speeds=(100.0, 100.0, 5.0)).play()
+    stopped_at = [at for at, _ in story.effects(Stop)]
+    finished_at = [at for at, _ in story.effects(Finished)]
+    assert len(stopped_at) == len(finished_at) == 3
+    assert min(stopped_at) >= max(finished_at)
 
 
 def test_a_farewell_ends_when_all_who_live_are_done_or_had_their_time() -> None:
@@ -172,30 +142,10 @@ def test_a_peer_that_says_it_still_comes_is_waited_for_longer_but_not_for_good()
     assert not completion.is_over(10.0 + COMPLETION_SECONDS - 1.0, {})
 
 
-def test_a_member_that_is_known_to_be_gone_is_not_waited_for() -> None:
-    world = World(rules=rules(rounds=2), num_peers=3)
-    averaged: list[int] = []
-    world.on_effect = lambda peer, effect: averaged.append(len(effect.weights)) if isinstance(effect, Average) else None
-    world.hosts[PEER2].is_alive = False
-    for name in (PEER0, PEER1):
-        world.deliver(name, PeerGone(peer=PEER2), 0.01)
-    for _ in range(200):
-        if len(averaged) >= 4 or not world.queue:
-            break
-        _step(world)
-    assert world.now < 5.0
-    assert averaged[-1] == 2
-
-
-def _step(world: World) -> None:
-    world.now, _, action = heapq.heappop(world.queue)
-    action()
-
-
 # --- another history -------------------------------------------------------------------------------------------------
 
 
-class Scripted(Forgetful):
+class Scripted:
     """An agreement that says what the test puts in."""
 
     def __init__(self) -> None:
@@ -216,6 +166,14 @@ class Scripted(Forgetful):
 
     def tick(self, now: float) -> list[Outcome]:
         return []
+
+    def note_work(self, rounds: Collection[int]) -> None: ...
+
+    def keep_vote(self, plan: Digest, vote: AverageDigest) -> list[Persist]:
+        return []
+
+    def kept_vote(self, plan: Digest, instance: InstanceId) -> AverageDigest | None:
+        return None
 
     def sign(self, payload: bytes) -> str:
         return "signed"
@@ -358,43 +316,3 @@ def test_a_peer_that_knows_no_donor_for_a_past_transition_goes_to_the_present(ne
     )
     effects += peer.handle(Ticked(), 1.0)
     assert [effect.to_round for effect in effects if isinstance(effect, FastForwarded)] == boundaries
-
-
-# --- repairs ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_result_that_cannot_be_fetched_is_asked_for_less_and_less_often() -> None:
-    """Two of three voted for an average that nobody can get from them: the tries in five minutes are few."""
-    world = World(rules=rules(rounds=2), num_peers=3)
-    tries: list[float] = []
-    world.repair = lambda name, effect: (  # type: ignore[method-assign]
-        tries.append(world.now),
-        world.deliver(name, _failed(effect), 0.1),
-    )[0]
-    world.average = lambda name, effect: (  # type: ignore[method-assign]
-        world.deliver(name, _failed(effect), 0.5)
-    )
-    holder = AverageDigest(
-        instance=INSTANCE,
-        round=0,
-        attempt=0,
-        contributors=(PEER0, PEER1, PEER2),
-        digest=Digest("a" * 64),
-        signature=UNPROVEN,
-        backers=((PEER2, UNPROVEN),),
-    )
-    world.deliver(PEER0, Received(sender=PEER1, message=holder), 0.6)
-    with pytest.raises(AssertionError, match="not finished"):
-        world.run(until=300.0)
-    assert 1 <= len(tries) < 40
-
-
-def _failed(effect: object) -> object:
-    return AverageFailed(
-        instance=effect.instance,  # type: ignore[attr-defined]
-        round=effect.round,  # type: ignore[attr-defined]
-        attempt=effect.attempt,  # type: ignore[attr-defined]
-        reason="in vain",
-        suspects=getattr(effect, "from_peers", ()),
-        is_repair=isinstance(effect, RepairAverage),
-    )

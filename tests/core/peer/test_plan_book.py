@@ -18,7 +18,7 @@ def test_a_host_that_reports_a_later_round_without_the_state_has_none_to_wait_fo
         book.remember(plan)
 
     def may_come(*gone: PeerId) -> bool:
-        return book.may_come(item.instance, 1, gone)
+        return book.outlook(item.instance, 1, gone).may_come
 
     def report(peer: PeerId, number: int, *, has_state: bool) -> None:
         (made,) = (report for report in honest_reports(plans[number]) if report.peer == peer)
@@ -40,6 +40,6 @@ def test_a_host_without_a_seat_has_no_state_to_wait_for() -> None:
     me, other, silent = (share.peer for share in item.hosts)
     book = PlanBook(me)
     book.remember(plan)
-    assert book.may_come(item.instance, 1, (other,))
+    assert book.outlook(item.instance, 1, (other,)).may_come
     book.remember(replace(plan, round=1, roster=tuple(entry for entry in plan.roster if entry.peer != silent)))
-    assert not book.may_come(item.instance, 1, (other,))
+    assert not book.outlook(item.instance, 1, (other,)).may_come

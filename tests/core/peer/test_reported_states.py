@@ -18,22 +18,7 @@ AGREED, APART, NEXT = (Digest(digit * 64) for digit in "aef")
 
 
 def report(peer: PeerId, number: int, state: Digest) -> Report:
-    item = InstanceReport(
-        instance=INSTANCE,
-        samples=0,
-        tokens=0,
-        inner_steps=0,
-        batch_samples=0,
-        accumulation_steps=0,
-        train_seconds=0.0,
-        loss=None,
-        heldout_loss=None,
-        contributors=0,
-        pseudo_gradient=None,
-        half_batch=None,
-        digest=state,
-        state_digest=state,
-    )
+    item = InstanceReport.without_work(INSTANCE, digest=state, state_digest=state)
     return Report(peer=peer, round=number, plan=AGREED, capacity=CAPACITY, instances=(item,))
 
 

@@ -6,9 +6,9 @@ from adloco_p2p.core.model.types import InstanceId, ProbeVerdict
 from adloco_p2p.core.peer.hosted_instance import Fetch, HostedInstance
 from adloco_p2p.core.peer.state import PeerState
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
-from tests.core.peer.test_peer import PEER0, rules
+from adloco_p2p.sim.identities import RUN
+from tests.core.peer.story import PEER0, rules
 from tests.core.peer.test_peer_churn import CAPACITY, _report
-from tests.core.world import RUN
 
 INSTANCE = InstanceId(0)
 VERDICT = ProbeVerdict(sources=(), target=INSTANCE, source_losses=(), merged_loss=1.0)

@@ -24,7 +24,7 @@ from adloco_p2p.core.planning.round_plan import genesis
 from adloco_p2p.decode import decode
 from adloco_p2p.errors import RemoteProtocolError
 from tests.core.core_values import RUN, peer
-from tests.core.peer.test_peer import rules
+from tests.core.peer.story import rules
 
 ABLE = Capacity(samples_per_second=1.0, micro_batch_limit=4, max_instances=1, scores_tasks=True)
 ALL = tuple(peer(index) for index in range(6))
@@ -94,10 +94,10 @@ def test_the_largest_claim_fits_into_a_report_or_is_left_out() -> None:
     report = Report(
         peer=ALL[0], round=3, plan=DIGEST, capacity=ABLE, tasks=claim(metrics=MAX_METRICS, tasks=MAX_TASKS, letters=80)
     )
-    assert canonical.size(report) <= MAX_REPORT_BYTES and fitted(report) == report
+    assert canonical.size(report) <= MAX_REPORT_BYTES and fitted(report, num_members=4) == report
     assert decode(Report, canonical.encode(report), max_bytes=1 << 20) == report
     long = replace(report, peer=PeerId("x" * 3000))
-    assert fitted(long) == replace(long, tasks=None)
+    assert fitted(long, num_members=4) == replace(long, tasks=None)
 
 
 @pytest.mark.parametrize(

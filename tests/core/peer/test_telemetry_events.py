@@ -10,14 +10,14 @@ from adloco_p2p.core.model.types import RosterChange
 from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.decode import decode_event
+from adloco_p2p.sim.identities import RUN
 from adloco_p2p.views import derived
 from adloco_p2p.views.plain import PlainView
 from adloco_p2p.views.status import Status, apply
 from tests.core.agreement.test_consensus import Swarm
 from tests.core.agreement.test_membership import TIMING
-from tests.core.peer.test_peer import PEER0, PEER1, PEER2, rules
+from tests.core.peer.story import PEER0, PEER1, PEER2, rules
 from tests.core.peer.test_peer_churn import CAPACITY, INSTANCE, Scripted, _cadence, _result
-from tests.core.world import RUN
 
 
 def logged(effects: list[Effect], name: str) -> list[dict[str, object]]:

@@ -444,6 +444,8 @@ RULES = st.builds(
         rounds=st.just(50),
         share=st.sampled_from(["speed", "equal"]),
         step_tolerance=st.sampled_from([0.0, 0.25]),
+        max_hosts=st.sampled_from([2, 3, 32]),
+        turn_rounds=st.integers(1, 4),
     ),
     instances=st.builds(
         InstanceRules, count=st.integers(1, 5), start=st.sampled_from(["fork", "same"]), fork_round=st.sampled_from([1, 4, 49])

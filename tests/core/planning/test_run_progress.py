@@ -11,11 +11,10 @@ from adloco_p2p.core.model.rules import BatchRules, InstanceRules, MergeRules, R
 from adloco_p2p.core.model.run_progress import end_after, planned_samples, progress_after, progress_at
 from adloco_p2p.core.model.types import RoundPlan
 from adloco_p2p.core.planning.round_plan import next_plan
-from tests.core.peer.test_peer import PEER0, finished, same_states
-from tests.core.peer.test_peer import rules as peer_rules
+from tests.core.peer.story import PEER0, PEER1, PEER2, Story
+from tests.core.peer.story import rules as peer_rules
 from tests.core.plan_check import check_plan
 from tests.core.planning.test_round_plan import honest_reports, probing, random_reports, start
-from tests.core.world import World
 
 MOST_ROUNDS = 400
 
@@ -124,9 +123,7 @@ def test_no_round_begins_after_the_last_sample() -> None:
 
 def test_peers_end_together_where_the_samples_end() -> None:
     rules = replace(peer_rules(count=2), work=WorkRules(inner_steps=4, rounds=None, samples=700))
-    world = World(rules=rules, num_peers=3, speeds=(100.0, 50.0, 25.0))
-    world.run()
-    same_states(world)
-    assert all(finished(host) for host in world.hosts.values())
-    last = world.logged(PEER0, "plan")[-1]
-    assert last["is_last"] and 600 < last["samples_before"] <= 700
+    story = Story(rules=rules, peers=3, speeds=(100.0, 50.0, 25.0)).play()
+    assert all(story.is_finished(peer) for peer in (PEER0, PEER1, PEER2))
+    last = story.logged(PEER0, "plan")[-1]
+    assert last["is_last"] and 600 < last["samples_before"] <= 700  # type: ignore[operator]

@@ -14,7 +14,7 @@ from adloco_p2p.numerics.aggregate import aggregate
 from adloco_p2p.numerics.aggregation.registry import RULES, rule_named
 from adloco_p2p.numerics.codecs import CODECS, codec_named
 from adloco_p2p.swarm.allreduce import butterfly
-from adloco_p2p.swarm.allreduce.averager import Averaged
+from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.gram_barrier import decode_products, encode_products, left_out_by
 from adloco_p2p.swarm.allreduce.pledges import ProductsBook
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction

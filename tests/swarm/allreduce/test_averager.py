@@ -10,7 +10,7 @@ import torch
 
 from adloco_p2p.errors import AveragingError, LocalProtocolError
 from adloco_p2p.numerics.codecs import codec_named
-from adloco_p2p.swarm.allreduce.averager import Averaged
+from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.butterfly import Butterfly
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.transfer import download

@@ -8,7 +8,8 @@ from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
 from adloco_p2p.core.averaging.reduction_shares import reduction_shares
-from adloco_p2p.swarm.allreduce.averager import Averaged, Averager
+from adloco_p2p.swarm.allreduce.averaged import Averaged
+from adloco_p2p.swarm.allreduce.averager import Averager
 from tests.swarm.averaging_peers import LIMITS, TIMEOUT_SECONDS, Peer, key_of, signing
 
 

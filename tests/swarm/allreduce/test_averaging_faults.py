@@ -10,7 +10,8 @@ import torch
 
 from adloco_p2p.errors import AveragingError
 from adloco_p2p.swarm.allreduce import butterfly
-from adloco_p2p.swarm.allreduce.averager import Averaged, Averager
+from adloco_p2p.swarm.allreduce.averaged import Averaged
+from adloco_p2p.swarm.allreduce.averager import Averager
 from adloco_p2p.swarm.allreduce.handshake import HANDLER, Hello, Purpose, failure
 from adloco_p2p.swarm.allreduce.result_exchange import RESULT_KIND
 from adloco_p2p.swarm.transfer.chunk_protocol import handler_name

@@ -4,7 +4,7 @@ import asyncio
 
 import torch
 
-from adloco_p2p.swarm.allreduce.averager import Averaged
+from adloco_p2p.swarm.allreduce.averaged import Averaged
 from tests.swarm.averaging_peers import LIMITS, TIMEOUT_SECONDS, Peers, freeze, key_of, thaw, until
 
 PAUSE_SECONDS = LIMITS.stall_seconds / 2

@@ -23,7 +23,7 @@ from adloco_p2p.numerics.codecs import CODECS, codec_named
 from adloco_p2p.numerics.reduction import BadPart
 from adloco_p2p.swarm.allreduce import butterfly, pledges
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
-from adloco_p2p.swarm.allreduce.averager import Averaged
+from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.gram_barrier import diagonal_of, encode_products
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution, root_of, sent_root
 from adloco_p2p.swarm.allreduce.part_assembly import PartAssembly

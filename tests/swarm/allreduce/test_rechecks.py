@@ -15,7 +15,7 @@ from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.numerics.aggregation.rule import Decision
 from adloco_p2p.numerics.codecs import Buffer
 from adloco_p2p.swarm.allreduce.allreduce_spec import Part
-from adloco_p2p.swarm.allreduce.averager import Averaged
+from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.allreduce.handshake import Hello, Purpose
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 from adloco_p2p.swarm.allreduce.recheck import Rechecks

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from adloco_p2p.errors import AveragingError
-from adloco_p2p.swarm.allreduce.averager import Averaged
+from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.transfer import chunk_fetcher
 from adloco_p2p.swarm.transport.framed_stream import StreamLost
 from tests.swarm.averaging_peers import TIMEOUT_SECONDS, Peers, key_of, vectors_of

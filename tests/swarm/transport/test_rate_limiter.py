@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from adloco_p2p.core.model.telemetry import Bandwidth
-from adloco_p2p.swarm.allreduce.averager import Averaged
+from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.transport.framed_stream import FRAME_BYTES
 from adloco_p2p.swarm.transport.rate_limiter import OVERHEAD, PIECE_SECONDS, SMALLEST_PIECE_BYTES, RateLimiter
 from adloco_p2p.swarm.transport.token_bucket import TokenBucket

@@ -6,7 +6,7 @@ import pytest
 
 from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.errors import AveragingError
-from adloco_p2p.swarm.allreduce.averager import Averaged
+from adloco_p2p.swarm.allreduce.averaged import Averaged
 from adloco_p2p.swarm.transport import stream_pool
 from adloco_p2p.swarm.transport.framed_stream import FramedStream
 from adloco_p2p.swarm.transport.stream_pool import IDLE_SECONDS, StreamPool

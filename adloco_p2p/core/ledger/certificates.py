@@ -1,0 +1,72 @@
+"""Whether votes make a value final, and how many electors of a plan stand behind a value that another one overtook."""
+
+from collections.abc import Collection
+
+from adloco_p2p.core.model.certificate import BranchProof, Certificate
+from adloco_p2p.core.model.electorate import electorate, electors, is_majority
+from adloco_p2p.core.model.ledger_entry import Verify, Vote
+from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan, roster_of
+
+
+def vote_of(
+    cast_by: PeerId, *, parent: Digest, value: Digest, certificate: Certificate, abstains: bool, signature: str
+) -> Vote:
+    return Vote(
+        peer=cast_by,
+        parent=parent,
+        ballot=certificate.ballot,
+        absent=certificate.absent,
+        value=value,
+        abstains=abstains,
+        signature=signature,
+    )
+
+
+def check_certificate(
+    certificate: Certificate,
+    *,
+    value: Digest,
+    parent: RoundPlan,
+    parent_digest: Digest,
+    verify: Verify,
+    returning_members: Collection[PeerId] = (),
+) -> str:
+    """Empty where the votes make the value final; otherwise what is missing. Where no peer of the roster is left, the vote of
+    one of the `returning_members` is enough, who made the value: of those who join with it, the ones that had a seat before."""
+    counted = electors(electorate(parent), roster_of(parent), certificate.absent)
+    if not counted and certificate.ballot.peer in returning_members:
+        counted = [certificate.ballot.peer]
+    members = frozenset(counted)
+    peers = [vote.peer for vote in certificate.votes]
+    if peers != sorted(set(peers)) or any(peer not in members for peer in peers):
+        return "votes are not by distinct members that count"
+    for cast in certificate.votes:
+        vote = vote_of(
+            cast.peer,
+            parent=parent_digest,
+            value=value,
+            certificate=certificate,
+            abstains=cast.abstains,
+            signature=cast.signature,
+        )
+        if not verify(cast.peer, vote.payload, cast.signature):
+            return f"the vote of {cast.peer} is not signed by that peer"
+    abstained = sum(cast.abstains for cast in certificate.votes)
+    votes = len(certificate.votes) - abstained
+    if not is_majority(votes, len(counted) - abstained):
+        return f"{votes} votes of {len(counted) - abstained} are no majority"
+    return ""
+
+
+def backing(proof: BranchProof, *, fork: RoundPlan, fork_digest: Digest, verify: Verify) -> float:
+    """The part of the electors of `fork` whose votes made another value than ours its successor; 0 where the proof is none.
+
+    A side of a partition counts the others as absent, and one elector can do so alone. That its side had a certificate says
+    little therefore; how many electors signed it says how much of the run went that way.
+    """
+    wrong = check_certificate(proof.certificate, value=proof.branch, parent=fork, parent_digest=fork_digest, verify=verify)
+    if wrong:
+        return 0.0
+    full = electorate(fork)
+    voters = {cast.peer for cast in proof.certificate.votes if not cast.abstains}
+    return len(voters.intersection(full)) / len(full)

@@ -1,0 +1,48 @@
+"""The votes that make a plan final, and their use as a proof: that a history which lost was agreed on, and by how many."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import MaxLen
+
+from adloco_p2p.core.model.scalars import MAX_ROSTER, Count, HexDigest, PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Ballot:
+    """One attempt of one proposer to settle a slot. Attempt 0 belongs to the first peer of the slot's order alone."""
+
+    attempt: Count
+    peer: PeerId
+
+
+Signature = Annotated[str, MaxLen(1024)]
+"""Hexadecimal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastVote:
+    """One vote of a certificate: what differs from voter to voter."""
+
+    peer: PeerId
+    abstains: bool
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """The votes that made a value final: more than half of the roster without `absent` and without those who abstain."""
+
+    ballot: Ballot
+    absent: Annotated[tuple[PeerId, ...], MaxLen(MAX_ROSTER)]
+    votes: Annotated[tuple[CastVote, ...], MaxLen(MAX_ROSTER)]
+    """Sorted by peer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, weakref_slot=True)
+class BranchProof:
+    """That members of the last common plan agreed on the first value of a lost history."""
+
+    branch: HexDigest
+    """Of that value."""
+    certificate: Certificate

@@ -1,0 +1,33 @@
+"""The hosts that had work in a round, and what most of them report. Pure.
+
+Names cost nothing until they have served their probation, so where reports turn against a host two majorities decide: more than
+half of the hosts that had work, reported or not, and more than half of the full members among them.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from adloco_p2p.core.model.electorate import is_majority
+from adloco_p2p.core.model.types import InstancePlan, PeerId, RosterEntry
+
+
+def had_work(plan: InstancePlan, places: Mapping[PeerId, int], round: int) -> frozenset[PeerId]:
+    """Of the reported round, by the plan after it. `places`: by which numbers the reports on it name hosts."""
+    return frozenset(share.peer for share in plan.hosts if share.peer in places and share.works_from <= round)
+
+
+@dataclass(frozen=True, slots=True)
+class Witnesses:
+    """Hosts that had work, and the full members among them."""
+
+    workers: frozenset[PeerId]
+    full: frozenset[PeerId]
+
+    @classmethod
+    def among(cls, workers: frozenset[PeerId], roster: Sequence[RosterEntry]) -> "Witnesses":
+        """`roster`: of the plan that judges."""
+        return cls(workers, frozenset(entry.peer for entry in roster if entry.peer in workers and not entry.probation))
+
+    def are_mostly(self, naming: Set[PeerId]) -> bool:
+        """Whether these of them are a majority in both ways."""
+        return is_majority(len(naming), len(self.workers)) and is_majority(len(naming & self.full), len(self.full))

@@ -1,0 +1,53 @@
+"""Which votes count, written a second time for the checkers."""
+
+from collections.abc import Collection
+
+from adloco_p2p.core.model.certificate import Certificate
+from adloco_p2p.core.model.ledger_entry import Verify, Vote
+from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan
+
+
+def deciding(plan: RoundPlan) -> list[PeerId]:
+    """The electors of the successor: founders and those that owe no report of their probation, if they reported one of the last
+    four rounds. Of keepers none, unless there is nobody else."""
+    seats = [seat for seat in plan.roster if not seat.capacity.is_keeper] or plan.roster
+    last_round = {
+        roster_entry.peer: roster_entry.joined_round - 1 if roster_entry.last_report is None else roster_entry.last_report
+        for roster_entry in seats
+    }
+    lately = [roster_entry for roster_entry in seats if plan.round - 2 - last_round[roster_entry.peer] < 4]
+    old = [
+        roster_entry.peer
+        for roster_entry in lately
+        if roster_entry.joined_round == 0 or (roster_entry.last_report is not None and roster_entry.probation == 0)
+    ]
+    reporting = [roster_entry.peer for roster_entry in lately if roster_entry.last_report is not None]
+    return old or reporting or [roster_entry.peer for roster_entry in seats]
+
+
+def counted_of(parent: RoundPlan, certificate: Certificate) -> list[PeerId]:
+    """The members that decide on the successor of the parent, without those that the certificate calls absent; where none is
+    left of them, the other members."""
+    members = [roster_entry.peer for roster_entry in parent.roster if roster_entry.peer not in certificate.absent]
+    return [peer for peer in deciding(parent) if peer in members] or members
+
+
+def votes_of(
+    certificate: Certificate, *, about: tuple[Digest, Digest], counted: Collection[PeerId], verify: Verify
+) -> tuple[frozenset[PeerId], frozenset[PeerId]]:
+    """The peers among `counted` that voted for the value, and those that abstained. `about`: parent, value."""
+    votes: set[PeerId] = set()
+    abstained: set[PeerId] = set()
+    for cast in certificate.votes:
+        vote = Vote(
+            peer=cast.peer,
+            parent=about[0],
+            ballot=certificate.ballot,
+            absent=certificate.absent,
+            value=about[1],
+            abstains=cast.abstains,
+            signature="",
+        )
+        if cast.peer in counted and verify(cast.peer, vote.payload, cast.signature):
+            (abstained if cast.abstains else votes).add(cast.peer)
+    return frozenset(votes), frozenset(abstained)

@@ -1,0 +1,52 @@
+"""Text that a model writes: the ids of a prompt, continued one at a time."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+TEMPERATURE = 0.7
+"""Of sampling, also of `adloco-peer generate`: far below 1 the text repeats itself, far above it falls apart."""
+
+NextLogits = Callable[[torch.Tensor], torch.Tensor]
+"""Token ids [n] in, logits of the next one [vocabulary] out, fp32 on the CPU."""
+
+
+class TextCodec(Protocol):
+    """Of the run's tokenizer."""
+
+    @property
+    def end_of_document(self) -> int: ...
+
+    def encode(self, texts: Sequence[str]) -> Sequence[Any]:
+        """Token ids of each text, an array of integers."""
+
+    def decode(self, ids: Iterable[int]) -> str: ...
+
+
+@torch.no_grad()
+def continued(
+    next_logits: NextLogits,
+    prompt: Sequence[int],
+    *,
+    num_tokens: int,
+    room: int,
+    ends: Collection[int],
+    temperature: float,
+    seed: int,
+) -> list[int]:
+    """At most `num_tokens` ids that follow the prompt [n]; fewer where one of `ends` comes, which is left out. The model sees
+    the last `room` ids. Temperature 0 takes the most likely one each time. Draws no number from torch's global generator."""
+    assert prompt, "nothing to continue"
+    chance = torch.Generator().manual_seed(seed)
+    ids = [*prompt]
+    for _ in range(num_tokens):
+        logits = next_logits(torch.tensor(ids[-room:], dtype=torch.long))
+        if temperature == 0:
+            token = int(logits.argmax())
+        else:
+            token = int(torch.multinomial(torch.softmax(logits / temperature, dim=-1), 1, generator=chance))
+        if token in ends:
+            break
+        ids.append(token)
+    return ids[len(prompt) :]
