@@ -20,8 +20,8 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import ModelConfig
 from adloco_p2p.numerics.batch import Batch
 from adloco_p2p.training import chunked_loss
-from adloco_p2p.training.device import configure_device
-from adloco_p2p.training.inner_loop import accumulate_gradient
+from adloco_p2p.training.accumulation import accumulate_gradient
+from adloco_p2p.training.device import configure_devices
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
 from benchmarks.resident import peak_bytes, reset_peak, resident_bytes
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=1024, help="tokens of the row")
     parser.add_argument("--steps", type=int, default=3, help="of each side")
     arguments = parser.parse_args()
-    device = configure_device(PeerConfig(device="cpu", num_threads=1))
+    device = configure_devices(PeerConfig(device="cpu", num_threads=1))["cpu"]
     module = build_model(
         ModelConfig(architecture=ARCHITECTURE), vocab_size=VOCABULARY, sequence_length=arguments.length, seed=1
     )

@@ -120,7 +120,7 @@ def _train(engine: Hosting) -> None:
 
 @contextmanager
 def _reading(feed: Feed) -> Iterator[Callable[[], None]]:
-    worker = InputWorker(feed, device=torch.device("cpu"))
+    worker = InputWorker(feed, is_pinned=False)
     size = {"num_samples": SAMPLES, "num_batches": BATCHES}
     with worker.open(instance=ONE, peer=ME, round=0, first_sample=0, **size) as batches:
 

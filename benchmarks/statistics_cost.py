@@ -10,7 +10,8 @@ import torch
 
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.numerics.batch import Batch
-from adloco_p2p.training.inner_loop import STATISTICS_PERIOD, accumulate_gradient
+from adloco_p2p.training.accumulation import accumulate_gradient
+from adloco_p2p.training.inner_loop import STATISTICS_PERIOD
 from adloco_p2p.training.inner_optimizer import inner_optimizer
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.model import build_model

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Start command for rented GPUs, configured by environment variables only; one peer per GPU that nvidia-smi lists:
+# Start command for rented GPUs, configured by environment variables only; one peer, which trains on all GPUs of the machine:
 #
 #   ADLOCO_PEERS      join link, or addresses separated by spaces (required)
 #   ADLOCO_WORKDIR    where identity and data lie; a volume that outlives the machine (default /workspace/adloco)
-#   ADLOCO_PORT       TCP port of the first peer, the others take the next ones (default: 31337 where the provider maps it, else any)
-#   ADLOCO_ANNOUNCE   address that others reach the first peer at (default: from the provider's variables, below)
+#   ADLOCO_PORT       TCP port (default: 31337 where the provider maps it, else any)
+#   ADLOCO_ANNOUNCE   address that others reach the peer at (default: from the provider's variables, below)
 #   ADLOCO_GRACE      seconds that the round may go on for after SIGTERM (default 25: spot machines give 30)
 #   ADLOCO_SET        further settings, separated by spaces, such as "max_instances=2 upload_bytes_per_second=0"
+#   ADLOCO_PER_GPU    1: one peer per GPU that nvidia-smi lists, the others on the next ports (default 0)
 #   ADLOCO_SOURCE     what pip installs where adloco-peer is missing (default: the checkout that this script lies in)
 #
 # RunPod and Vast.ai map a port that the template opens and say where in variables of the machine: RUNPOD_PUBLIC_IP and
-# RUNPOD_TCP_PORT_31337, PUBLIC_IPADDR and VAST_TCP_PORT_31337. Open TCP 31337, and one port more per further GPU. Lambda gives every
+# RUNPOD_TCP_PORT_31337, PUBLIC_IPADDR and VAST_TCP_PORT_31337. Open TCP 31337, and one port more per further peer. Lambda gives every
 # machine a public address of its own and maps nothing: open the port in its firewall, and peers find the address themselves.
 # Without an open port a peer takes part through relays.
 set -euo pipefail
@@ -36,8 +37,8 @@ announced() { # PORT -> the address of the peer that listens there
   [ -z "$public" ] || [ -z "$outside" ] || echo "/ip4/$public/tcp/$outside"
 }
 
-gpus=0
-if command -v nvidia-smi > /dev/null; then
+gpus=1
+if [ "${ADLOCO_PER_GPU:-0}" = 1 ]; then
   gpus=$(nvidia-smi --list-gpus | wc -l)
 fi
 read -ra peers <<< "$ADLOCO_PEERS"

@@ -26,6 +26,9 @@ def workdir(parser: argparse.ArgumentParser) -> None:
 
 def machine(parser: argparse.ArgumentParser) -> None:
     settings_of_machine(parser)
+    parser.add_argument(
+        "--device", nargs="+", metavar="NAME", help="train on these, such as cuda:0 cuda:1 (default: auto, all GPUs)"
+    )
     parser.add_argument("--plain", action="store_true", help="one line per round instead of the live view")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from adloco_p2p.commands.console import say, say_json
 from adloco_p2p.config.load import load_peer, load_run, show
+from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.telemetry import Plan, Round, Stamped
 from adloco_p2p.core.model.words import plural
@@ -15,6 +16,7 @@ from adloco_p2p.errors import ConfigError
 from adloco_p2p.storage.disk import reported
 
 if TYPE_CHECKING:
+    from adloco_p2p.training.device import DeviceMemory
     from adloco_p2p.training.memory_need import MemoryNeed
     from adloco_p2p.views.cost_model import Estimate, Exchange, Link
     from adloco_p2p.views.device_share import DeviceShare
@@ -73,7 +75,6 @@ def plan(arguments: argparse.Namespace) -> int:
     if num_samples is None:
         raise ConfigError("--samples N is required, because this run counts rounds (work.rounds)", code="E200")
     need = memory_need_of(run)
-    num_parameters = need.num_parameters
     work = Workload(
         num_samples=num_samples,
         num_workers=arguments.peers,
@@ -81,7 +82,7 @@ def plan(arguments: argparse.Namespace) -> int:
         initial_batch=run.batch.initial_batch / arguments.peers,
     )
     link = Link(
-        num_parameters=num_parameters,
+        num_parameters=need.num_parameters,
         num_workers=arguments.peers,
         bytes_per_value=wire_bytes(codec_named(run.averaging.codec), arguments.peers) / run.averaging.fragments,
         megabits_per_second=arguments.mbit,
@@ -99,20 +100,23 @@ def plan(arguments: argparse.Namespace) -> int:
     if arguments.json:
         document = {
             "samples": num_samples,
-            "parameters": num_parameters,
+            "parameters": need.num_parameters,
             "exchange": asdict(exchange),
             "estimates": [asdict(item) for item in estimates],
             "memory": asdict(need),
+            "devices": [asdict(item) for item in _devices()],
             "happened": happened,
             "device": None if computing is None else {**asdict(computing), "share": computing.share},
         }
         say_json(document)
         return 0
     say(
-        f"{run.name}: {num_samples:,} samples, {num_parameters:,} parameters, {plural(arguments.peers, 'host')} per instance,"
-        f" H {run.work.inner_steps}, first batch {run.batch.initial_batch}, {arguments.mbit:g} Mbit/s"
+        f"{run.name}: {num_samples:,} samples, {need.num_parameters:,} parameters,"
+        f" {plural(arguments.peers, 'host')} per instance, H {run.work.inner_steps},"
+        f" first batch {run.batch.initial_batch}, {arguments.mbit:g} Mbit/s"
     )
     say(_memory_line(need))
+    say(_devices_line(_devices()))
     say(_exchange_line(exchange))
     if computing is not None:
         say(_computing_line(computing))
@@ -209,6 +213,21 @@ def _memory_line(need: "MemoryNeed") -> str:
         f"  memory, activations aside: {device:.2f} GB on the device ({more:.2f} GB per further instance), {host:.2f} GB of"
         f" main memory and {process:.2f} GB for the process; {disk:.2f} GB of disk per checkpoint"
     )
+
+
+def _devices() -> "tuple[DeviceMemory, ...]":
+    """Those that a node takes where nothing else is set."""
+    from adloco_p2p.training.device import memory_of, select_devices
+
+    return memory_of(select_devices(PeerConfig()))
+
+
+def _devices_line(devices: "Sequence[DeviceMemory]") -> str:
+    """What this machine trains on; instances are spread over several."""
+    each = [
+        f"{item.name} ({item.model}), {item.free_bytes / 1e9:.2f} of {item.total_bytes / 1e9:.2f} GB free" for item in devices
+    ]
+    return f"  this machine: {'; '.join(each)}"
 
 
 def _extrapolated(arguments: argparse.Namespace, run: RunConfig, *, num_samples: int, link: "Link") -> "tuple[Estimate, ...]":

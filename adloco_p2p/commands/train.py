@@ -213,9 +213,9 @@ def _saved(workdir: Path) -> "Saved | None":
 def peer_config_of(arguments: argparse.Namespace) -> PeerConfig:
     """The machine's settings; flags win over the file."""
     overrides = list(arguments.peer_set)
-    for flag, key in (("host_maddrs", "host_maddrs"), ("announce_maddrs", "announce_maddrs")):
+    for flag in ("host_maddrs", "announce_maddrs", "device"):
         if getattr(arguments, flag, None):
-            overrides.append(f"{key}=[{', '.join(getattr(arguments, flag))}]")
+            overrides.append(f"{flag}=[{', '.join(getattr(arguments, flag))}]")
     if getattr(arguments, "max_instances", None):
         overrides.append(f"max_instances={arguments.max_instances}")
     config = load_peer(arguments.peer_config, overrides).value

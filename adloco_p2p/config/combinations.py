@@ -357,9 +357,7 @@ def _instances(run: RunConfig) -> list[str]:
 
 def peer_combinations(peer: PeerConfig) -> list[str]:
     """The same for one machine's configuration."""
-    problems = []
-    if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", peer.device):
-        problems.append(f"device: {peer.device} is unknown; accepted: auto, cpu, cuda, cuda:0, cuda:1 and so on")
+    problems = _devices(peer)
     for name, addresses in (("host_maddrs", peer.host_maddrs), ("announce_maddrs", peer.announce_maddrs)):
         problems += [
             f"{name}: {address!r} is no multiaddress; accepted: such as /ip4/0.0.0.0/tcp/31337"
@@ -373,6 +371,21 @@ def peer_combinations(peer: PeerConfig) -> list[str]:
     if peer.use_auto_relay and not peer.use_relay:
         problems.append("use_auto_relay: needs use_relay, which is off")
     problems += _quiet_hours(peer)
+    return problems
+
+
+def _devices(peer: PeerConfig) -> list[str]:
+    names = peer.devices
+    problems = [
+        f"device: {name} is unknown; accepted: auto, cpu, mps, cuda, cuda:0, cuda:1 and so on, or a list of them"
+        for name in names
+        if not re.fullmatch(r"auto|mps|(cpu|cuda)(:[0-9]+)?", name)
+    ]
+    if not names:
+        problems.append("device: an empty list; name a device, or set auto")
+    if len(names) > 1 and "auto" in names:
+        problems.append("device: auto is all devices already; set it alone, or name the devices")
+    problems += [f"device: {name} is named twice; name it once" for name in dict.fromkeys(names) if names.count(name) > 1]
     return problems
 
 

@@ -12,9 +12,10 @@ from adloco_p2p.core.model.rules import NaturalInt, PositiveInt
 class PeerConfig:
     """One volunteer's machine."""
 
-    device: str = "auto"
-    """`auto` (a GPU of NVIDIA, or of AMD with torch for ROCm, where there is one), `cpu`, `cuda`, `cuda:N`; AMD's are named
-    `cuda`, too."""
+    device: str | tuple[str, ...] = "auto"
+    """`auto` (all GPUs of NVIDIA, or of AMD with torch for ROCm; else Apple's; else the processor), `cpu`, `cuda`, `cuda:N`,
+    `mps`, or several such as `[cuda:0, cuda:1]`; AMD's are named `cuda`, too. Instances are spread over the devices and train
+    at once."""
     tf32: bool = True
     """On a GPU: products of float32 matrices may round their factors to TF32, eight times as fast on newer NVIDIA cards."""
     num_threads: PositiveInt | None = None
@@ -22,9 +23,9 @@ class PeerConfig:
     deterministic: bool = False
     """Bit-identical repetition on the same machine and thread count, at some cost in speed on GPUs."""
     memory_fraction: Annotated[float, Gt(0), Le(1)] = 0.85
-    """Part of the GPU's memory that training may use."""
+    """Part of each GPU's memory that training may use."""
     memory_budget_bytes: Annotated[int, Ge(1 << 20)] = 2 << 30
-    """On a CPU: bytes that one micro-batch may need for its activations and gradients."""
+    """On a CPU, or an Apple GPU: bytes that one micro-batch may need for its activations and gradients."""
     activation_checkpointing: bool = False
     """Keep of a block's activations its input only and compute the others again: far less memory, a third more time, the same
     gradients bit for bit."""
@@ -83,3 +84,8 @@ class PeerConfig:
     """Cap of all traffic out in quiet hours, beside the usual one: the lower holds; 0 for both: the node pauses."""
     quiet_download_bytes_per_second: NaturalInt = 0
     """The same for all traffic in."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The names in `device`."""
+        return (self.device,) if isinstance(self.device, str) else self.device

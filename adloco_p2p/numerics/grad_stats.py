@@ -18,6 +18,11 @@ _ROW = 1 << 12
 """Elements of one partial sum. Rows are summed one by one, so the result does not depend on the number of threads."""
 
 
+def sum_dtype(device: torch.device) -> torch.dtype:
+    """Of sums of many fp32 values: fp64, which Apple's GPUs do not have."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def inner_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """<left, right> of two flat vectors [P] as a fp64 scalar on their device; no synchronisation."""
     total = torch.zeros((), dtype=torch.float64, device=left.device)
@@ -75,10 +80,11 @@ def half_products(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """
     # dots rather than `inner_product`: five times faster, which the inner loop needs, and reproducible enough for it
     chunk = _HOT_CHUNK_CPU if first.device.type == "cpu" else _HOT_CHUNK
-    dots = torch.zeros(3, dtype=torch.float64, device=first.device)
+    dtype = sum_dtype(first.device)
+    dots = torch.zeros(3, dtype=dtype, device=first.device)
     for x, y in zip(torch.split(first, chunk), torch.split(second, chunk), strict=True):
-        x64, y64 = x.double(), y.double()
-        dots += torch.stack([x64.dot(x64), x64.dot(y64), y64.dot(y64)])
+        wide_x, wide_y = x.to(dtype), y.to(dtype)
+        dots += torch.stack([wide_x.dot(wide_x), wide_x.dot(wide_y), wide_y.dot(wide_y)])
     return dots
 
 

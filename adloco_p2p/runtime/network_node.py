@@ -61,7 +61,7 @@ from adloco_p2p.swarm.transport.gossip import GossipWire
 from adloco_p2p.swarm.transport.log_limiter import Refusals
 from adloco_p2p.swarm.transport.rate_limiter import RateLimiter
 from adloco_p2p.swarm.transport.traffic import Traffic
-from adloco_p2p.training.device import select_device
+from adloco_p2p.training.device import select_devices
 
 LINKED_ADDRESSES = 6
 """In a join link: a line that people copy."""
@@ -82,7 +82,7 @@ async def start_run(
     `should_gather`: wait for the other founders after a restart, too."""
     _, addresses = split_initial_peers(initial_peers)
     check_sources(run)  # what is not there is noticed before the join link is printed
-    select_device(config)
+    select_devices(config)
     workdir.enter("starting the p2p daemon")
     swarm_node = await SwarmNode.start(
         workdir=workdir.path, config=config, initial_peers=[f"{a.transport}/p2p/{a.peer}" for a in addresses]
@@ -120,7 +120,7 @@ async def join_run(
     see `start_run`."""
     begun = time.monotonic()
     linked, addresses = split_initial_peers(target.initial_peers)
-    select_device(config)
+    select_devices(config)
     workdir.enter("looking for the swarm")
     swarm_node = await SwarmNode.start(
         workdir=workdir.path,

@@ -33,7 +33,7 @@ from adloco_p2p.storage.event_log import EventLog, read_events
 from adloco_p2p.storage.workdir import Workdir
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.trackers import Tracker, open_tracker
-from adloco_p2p.training.device import select_device
+from adloco_p2p.training.device import select_devices
 from adloco_p2p.training.gpu_use import gpu_use
 from adloco_p2p.views.metrics import measures
 
@@ -102,7 +102,7 @@ def open_local(
     Raises ConfigError, StorageError and DeviceError.
     """
     workdir.adopt(run)
-    select_device(peer_config)  # a device that is not there is noticed before the text is read
+    select_devices(peer_config)  # a device that is not there is noticed before the text is read
     me = Identity.load_or_create(workdir.identity_path).peer_id
     store = CheckpointStore.open(workdir.checkpoints_path, run=run.digest, kept=peer_config.checkpoints_kept)
     latest = store.latest()
@@ -171,7 +171,7 @@ def _started(me: PeerId, run: RunConfig, built: Built, *, resumed_round: int | N
         samples=run.work.samples,
         inner_steps=run.work.inner_steps,
         parameters=engine.num_parameters,
-        device=str(engine.device),
+        device=", ".join(engine.device_names),
         micro_batch_limit=engine.micro_batch_limit,
         unigram_entropy=built.unigram_entropy,
         resumed_round=resumed_round,
@@ -194,7 +194,7 @@ def control_server(node: Node, local: LocalPeer, rate_limiter: RateLimiter | Non
 
 def live_figures(local: LocalPeer, rate_limiter: RateLimiter | None) -> list[Coroutine[Any, Any, None]]:
     """Work beside the loop: sends the rates of traffic and the load of the machine to the views, until cancelled."""
-    works = [watch_machine(local.sink.write, partial(gpu_use, local.engine.device))]
+    works = [watch_machine(local.sink.write, partial(gpu_use, local.engine.devices))]
     return works if rate_limiter is None else [*works, _show_bandwidth(local, rate_limiter)]
 
 

@@ -1,33 +1,89 @@
-"""Which device, and how torch uses it."""
+"""Which devices, and how torch uses them."""
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+import psutil
 import torch
 
 from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.errors import ConfigError
 
 
+def select_devices(peer_config: PeerConfig) -> dict[str, torch.device]:
+    """The devices that `device` names, by their names, the first one first; `auto`: all GPUs, or else the processor. Raises
+    ConfigError for one that this machine lacks.
+
+    Torch sees one processor: `cpu:0` and `cpu:1` are the same device, for which a peer keeps two of everything.
+    """
+    names = peer_config.devices
+    if names == ("auto",):
+        names = tuple(f"cuda:{index}" for index in range(torch.cuda.device_count()))
+        names = names or (("mps",) if torch.backends.mps.is_available() else ("cpu",))
+    selected: dict[str, torch.device] = {}
+    for name in names:
+        device = _device(name)
+        title = name if device.type == "cpu" else str(device)
+        if title in selected:
+            raise ConfigError(f"device: {', '.join(names)}: {title} is named twice; name it once", code="E210")
+        selected[title] = device
+    return selected
+
+
 def select_device(peer_config: PeerConfig) -> torch.device:
-    """The device that `device` names. Raises ConfigError for one that this machine lacks."""
-    name = peer_config.device
-    if name == "auto":
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    """The first of `select_devices`."""
+    return next(iter(select_devices(peer_config).values()))
+
+
+def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"device: {name!r} is not a device; use auto, cpu, cuda or cuda:N", code="E210") from None
-    if device.type == "cpu":
-        return torch.device("cpu")
-    if device.type != "cuda":
-        raise ConfigError(f"device: {name!r} is not supported; use auto, cpu, cuda or cuda:N", code="E210")
-    index = device.index or 0
-    if index >= torch.cuda.device_count():
-        raise ConfigError(
-            f"device: {name!r} asked for, but torch sees {torch.cuda.device_count()} CUDA devices; use auto or cpu",
-            code="E210",
-        )
-    return torch.device("cuda", index)
+        raise ConfigError(f"device: {name!r} is not a device; use auto, cpu, mps, cuda or cuda:N", code="E210") from None
+    match device.type:
+        case "cpu":
+            return torch.device("cpu")
+        case "mps" if torch.backends.mps.is_available():
+            return torch.device("mps", 0)
+        case "mps":
+            raise ConfigError("device: 'mps' asked for, but torch sees no Apple GPU; use auto or cpu", code="E210")
+        case "cuda":
+            index = device.index or 0
+            if index < torch.cuda.device_count():
+                return torch.device("cuda", index)
+            raise ConfigError(
+                f"device: {name!r} asked for, but torch sees {torch.cuda.device_count()} CUDA devices; use auto or cpu",
+                code="E210",
+            )
+    raise ConfigError(f"device: {name!r} is not supported; use auto, cpu, mps, cuda or cuda:N", code="E210")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """A device and its memory; a processor's is that of the machine."""
+
+    name: str
+    model: str
+    free_bytes: int
+    total_bytes: int
+
+
+def memory_of(devices: Mapping[str, torch.device]) -> tuple[DeviceMemory, ...]:
+    """Of `select_devices`."""
+    return tuple(_memory(name, device) for name, device in devices.items())
+
+
+def _memory(name: str, device: torch.device) -> DeviceMemory:
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return DeviceMemory(name=name, model=torch.cuda.get_device_name(device), free_bytes=free, total_bytes=total)
+    if device.type == "mps":
+        total = torch.mps.recommended_max_memory()
+        used = torch.mps.driver_allocated_memory()
+        return DeviceMemory(name=name, model="Apple GPU", free_bytes=max(0, total - used), total_bytes=total)
+    machine = psutil.virtual_memory()
+    return DeviceMemory(name=name, model="processor", free_bytes=machine.available, total_bytes=machine.total)
 
 
 def is_bfloat16(precision: str, device: torch.device) -> bool:
@@ -36,22 +92,25 @@ def is_bfloat16(precision: str, device: torch.device) -> bool:
         return precision == "bfloat16"
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0) or torch.version.hip is not None
+    if device.type == "mps":
+        return False
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def configure_device(peer_config: PeerConfig) -> torch.device:
-    """Set what torch keeps per process: threads, determinism, and the part of the GPU's memory that may be used."""
-    device = select_device(peer_config)
+def configure_devices(peer_config: PeerConfig) -> dict[str, torch.device]:
+    """Set what torch keeps per process: threads, determinism, and the part of each GPU's memory that may be used."""
+    devices = select_devices(peer_config)
     if peer_config.num_threads is not None:
         torch.set_num_threads(peer_config.num_threads)
     if peer_config.deterministic:
         # cuBLAS reads this when its first handle is made; without it torch refuses deterministic matrix products
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(peer_config.deterministic)
-    if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = peer_config.tf32
-        torch.cuda.set_per_process_memory_fraction(peer_config.memory_fraction, device)
-    return device
+    for device in devices.values():
+        if device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = peer_config.tf32
+            torch.cuda.set_per_process_memory_fraction(peer_config.memory_fraction, device)
+    return devices
 
 
 def memory_bytes() -> int | None:

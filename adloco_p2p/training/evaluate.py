@@ -6,6 +6,7 @@ import torch
 
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import Batch
+from adloco_p2p.numerics.grad_stats import sum_dtype
 from adloco_p2p.training.shell import ModelShell
 
 
@@ -21,9 +22,9 @@ def heldout_loss(shell: ModelShell, parameters: torch.Tensor, rows: Batch, *, mi
     with shell.evaluating(parameters.to(shell.device, torch.float32)):
         while True:
             try:
-                total = torch.zeros((), dtype=torch.float64, device=shell.device)
+                total = torch.zeros((), dtype=sum_dtype(shell.device), device=shell.device)
                 for start in range(0, rows.num_samples, micro_batch):
-                    total += shell.token_losses(rows.rows(start, start + micro_batch)).sum(dtype=torch.float64)
+                    total += shell.token_losses(rows.rows(start, start + micro_batch)).sum(dtype=total.dtype)
                 break
             except torch.OutOfMemoryError as error:
                 if micro_batch == 1:

@@ -1,29 +1,29 @@
-"""How busy the GPU is that a node trains on."""
+"""How busy the GPUs are that a node trains on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from adloco_p2p.core.model.telemetry import Gpu
 
 
-def gpu_use(device: torch.device) -> tuple[Gpu, ...]:
-    """Memory in use by all programs, as the driver reports it; load, temperature and power where `nvidia-ml-py` (or AMD's
-    `amdsmi`) is installed beside torch. Nothing for a processor."""
-    if device.type != "cuda":
-        return ()
+def gpu_use(devices: Sequence[torch.device]) -> tuple[Gpu, ...]:
+    """Of each: memory in use by all programs, as the driver reports it; load, temperature and power where `nvidia-ml-py` (or
+    AMD's `amdsmi`) is installed beside torch. Nothing for a processor, or an Apple GPU."""
+    return tuple(_use(device) for device in devices if device.type == "cuda")
+
+
+def _use(device: torch.device) -> Gpu:
     free, limit = torch.cuda.mem_get_info(device)
     load = _asked(torch.cuda.utilization, device)
     milliwatts = _asked(torch.cuda.power_draw, device)
-    return (
-        Gpu(
-            index=device.index or 0,
-            memory_bytes=limit - free,
-            memory_limit_bytes=limit,
-            utilisation_fraction=None if load is None else load / 100,
-            temperature_celsius=_asked(torch.cuda.temperature, device),
-            power_watts=None if milliwatts is None else milliwatts / 1000,
-        ),
+    return Gpu(
+        index=device.index or 0,
+        memory_bytes=limit - free,
+        memory_limit_bytes=limit,
+        utilisation_fraction=None if load is None else load / 100,
+        temperature_celsius=_asked(torch.cuda.temperature, device),
+        power_watts=None if milliwatts is None else milliwatts / 1000,
     )
 
 

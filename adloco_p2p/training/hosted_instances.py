@@ -41,19 +41,22 @@ class HostedInstances(ABC):
     average, of the size R of the round's fragment, which is P unless the run has fragments. They are fp32; outer momentum,
     or outer parameters too, are bf16 where the run keeps them so (`outer.state`)."""
 
-    def __init__(self, run: RunConfig, me: PeerId, device: torch.device) -> None:
-        """`device`: of the local parameters."""
+    def __init__(self, run: RunConfig, me: PeerId, devices: Mapping[str, torch.device]) -> None:
+        """`devices`: of the local parameters, by their names."""
         self._run = run
         self._me = me
-        self._device = device
+        self._devices = tuple(devices.values())
+        self._device_names = tuple(devices)
+        self._placed: dict[InstanceId, tuple[int, ...]] = {}
+        """Which of the devices train an instance, the one that holds it first; the first of all where nothing is said."""
         self._instances: dict[InstanceId, Instance] = {}
         self._pseudo_gradients: dict[InstanceId, torch.Tensor] = {}
         self._residual: dict[InstanceId, torch.Tensor] = {}
         """What earlier pseudo-gradients lost on their way into an average (error feedback), [P]; checkpointed, forgotten with
         the instance."""
         self._outer_dtype, self._momentum_dtype = STATE_DTYPES[run.outer.state]
-        self._training: InstanceId | None = None
-        """The instance whose inner steps are under way."""
+        self._training: set[InstanceId] = set()
+        """The instances whose inner steps are under way: at most one on each device."""
 
     # --- a subclass's ------------------------------------------------------------------------------------------------
 
@@ -81,7 +84,7 @@ class HostedInstances(ABC):
     def _resume_reading(self, instance: InstanceId, state: dict[str, object]) -> None:  # noqa: B027 - most need nothing
         """Go on reading there."""
 
-    def _free_device(self) -> None:  # noqa: B027 - only a device that is short of memory needs it
+    def _free_device(self, device: int) -> None:  # noqa: B027 - only a device that is short of memory needs it
         """Give back what instances do not need now."""
 
     # --- what is hosted ---------------------------------------------------------------------------------------------------
@@ -92,8 +95,26 @@ class HostedInstances(ABC):
         return tuple(sorted(self._instances))
 
     @property
-    def device(self) -> torch.device:
-        return self._device
+    def devices(self) -> tuple[torch.device, ...]:
+        return self._devices
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """Of all devices, the first one first."""
+        return self._device_names
+
+    def place(self, instance: InstanceId, devices: Sequence[int]) -> None:
+        """From now on the instance is held by the first of the devices with these numbers, and the others help it to train.
+        Called from the first one's thread, when no other one works on the instance any more."""
+        self._placed[instance] = tuple(devices)
+        if instance in self._instances:
+            self._instances[instance].move_to(self._devices[devices[0]])
+
+    def _team_of(self, instance: InstanceId) -> tuple[int, ...]:
+        return self._placed.get(instance, (0,))
+
+    def _place_of(self, instance: InstanceId) -> int:
+        return self._team_of(instance)[0]
 
     @property
     def state_dtypes(self) -> tuple[torch.dtype, torch.dtype]:
@@ -104,14 +125,15 @@ class HostedInstances(ABC):
         """Host fresh instances, as the run's seed makes them: the same on every peer."""
         for instance in instances:
             outer = self._fresh(instance).to(self._outer_dtype)
-            self._instances[instance] = self._new(outer, momentum=torch.zeros_like(outer, dtype=self._momentum_dtype))
+            momentum = torch.zeros_like(outer, dtype=self._momentum_dtype)
+            self._instances[instance] = self._new(instance, outer, momentum=momentum)
 
     def adopt(self, instance: InstanceId, outer: torch.Tensor, momentum: torch.Tensor) -> None:
         """Host an instance whose state came from others, or replace what is here by it: zero moments, adoption warm-up.
 
         The vectors [P] are kept, and written to by nobody from now on.
         """
-        adopted = self._new(outer, momentum=momentum)
+        adopted = self._new(instance, outer, momentum=momentum)
         adopted.adoption_steps = 0
         self._instances[instance] = adopted
         self._pseudo_gradients.pop(instance, None)
@@ -120,6 +142,7 @@ class HostedInstances(ABC):
     def drop(self, instance: InstanceId) -> None:
         """Forget an instance, if it is here."""
         self._instances.pop(instance, None)
+        self._placed.pop(instance, None)
         self._pseudo_gradients.pop(instance, None)
         self._residual.pop(instance, None)
 
@@ -230,7 +253,7 @@ class HostedInstances(ABC):
             if hosted.start is not None and pseudo_gradient is not None:  # it counts from elsewhere than the outer parameters
                 hosted.local.copy_(hosted.outer - pseudo_gradient)
                 if residual is not None:
-                    hosted.local.add_(residual.to(self._device), alpha=feedback)
+                    hosted.local.add_(residual.to(hosted.local.device), alpha=feedback)
             hosted.stay_local()
             self._pseudo_gradients.pop(instance, None)
             return
@@ -322,7 +345,9 @@ class HostedInstances(ABC):
         """
         for fork in forks:
             for target in fork.targets:
-                self._instances[target] = self._with_room(self._get(fork.source).copy, keep=fork.source)
+                device = self._place_of(fork.source)
+                self._placed[target] = (device,)
+                self._instances[target] = self._with_room(self._get(fork.source).copy, device=device, keep=fork.source)
         for merge in merges:
             self._merge(merge)
             for source in merge.sources:
@@ -349,7 +374,8 @@ class HostedInstances(ABC):
         hosted = self._get(instance)
         assert hosted.is_at_boundary or hosted.start is not None, f"instance {instance} has unfinished work"
         has_fragments = self._run.averaging.fragments > 1
-        tensors = self._with_room(partial(saved_tensors, hosted, has_fragments=has_fragments), keep=instance)
+        save = partial(saved_tensors, hosted, has_fragments=has_fragments)
+        tensors = self._with_room(save, device=self._place_of(instance), keep=instance)
         if instance in self._residual:
             tensors["residual"] = self._residual[instance].clone()
         meta: dict[str, object] = {
@@ -367,9 +393,9 @@ class HostedInstances(ABC):
             check_saved(instance, tensors, (name,), size=self.num_parameters, dtype=dtype)
         also = [name for name in ("local", "residual") if name in tensors or (name == "local" and has_fragments)]
         check_saved(instance, tensors, also, size=self.num_parameters, dtype=torch.float32)
-        restored = self._new(tensors["outer"], momentum=tensors["momentum"])
+        restored = self._new(instance, tensors["outer"], momentum=tensors["momentum"])
         load = partial(load_saved_, instance, restored, tensors, meta, has_fragments=has_fragments)
-        feed_state = self._with_room(load, keep=None)
+        feed_state = self._with_room(load, device=self._place_of(instance))
         self._instances[instance] = restored
         if "residual" in tensors:
             self._residual[instance] = tensors["residual"].clone()
@@ -382,32 +408,33 @@ class HostedInstances(ABC):
             raise LocalProtocolError(f"instance {instance} is not hosted here; hosted: {self.hosted}")
         return self._instances[instance]
 
-    def _with_room(self, work: Callable[[], Result], *, keep: InstanceId | None) -> Result:
-        """What `work` gives; where the device's memory is short, while all instances but `keep`, and the one that is training,
-        wait on the host. Raises DeviceError where that is not enough."""
+    def _with_room(self, work: Callable[[], Result], *, device: int, keep: InstanceId | None = None) -> Result:
+        """What `work` gives; where the device's memory is short, while all its instances but `keep`, and the one that is
+        training, wait on the host. Raises DeviceError where that is not enough."""
         try:
             return work()
         except torch.OutOfMemoryError:
             pass
-        self._make_room(keep)  # outside the handler, which would keep the failed attempt's tensors alive
+        self._make_room(device, keep)  # outside the handler, which would keep the failed attempt's tensors alive
         try:
             return work()
         except torch.OutOfMemoryError as error:
             raise DeviceError(
-                f"memory_fraction: {self._device} does not hold one instance of {self.num_parameters} parameters and a second"
-                " set of them; raise it, or lower max_micro_batch",
+                f"memory_fraction: {self._device_names[device]} does not hold one instance of {self.num_parameters} parameters"
+                " and a second set of them; raise it, or lower max_micro_batch",
                 code="E502",
             ) from error
 
-    def _make_room(self, keep: InstanceId | None) -> None:
-        """All instances but `keep`, and the one that is training, wait on the host."""
-        for instance, hosted in self._instances.items():
-            if instance not in (keep, self._training):
+    def _make_room(self, device: int, keep: InstanceId | None) -> None:
+        """All instances of the device but `keep`, and the one that is training, wait on the host."""
+        for instance, hosted in list(self._instances.items()):  # at once: other devices' threads take in instances meanwhile
+            if self._place_of(instance) == device and instance != keep and instance not in self._training:
                 hosted.leave_device()
-        self._free_device()
+        self._free_device(device)
 
-    def _new(self, outer: torch.Tensor, *, momentum: torch.Tensor | None) -> Instance:
-        return Instance(outer, momentum=momentum, device=self._device, new_optimizer=self._new_optimizer)
+    def _new(self, instance: InstanceId, outer: torch.Tensor, *, momentum: torch.Tensor | None) -> Instance:
+        device = self._devices[self._place_of(instance)]
+        return Instance(outer, momentum=momentum, device=device, new_optimizer=self._new_optimizer)
 
     def _merge(self, merge: Merge) -> None:
         """Outer parameters and momentum of the target <- weighted means; its inner optimizer by the rules (method

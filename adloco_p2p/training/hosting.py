@@ -1,11 +1,13 @@
-"""The inner steps of the instances that a peer hosts, on one device, with the run's model and data: what the runtime's device
-worker calls.
+"""The inner steps of the instances that a peer hosts, with the run's model and data: what the runtime's device worker calls.
 
-Synchronous and single-threaded. Instances take turns on one model shell, so running them in any order gives the same bits.
+Synchronous. The instances of a device take turns on its model shell, so running them in any order gives the same bits; those of
+different devices may train at once, each called from its device's thread.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -15,10 +17,13 @@ from adloco_p2p.config.peer_config import PeerConfig
 from adloco_p2p.config.run_config import RunConfig
 from adloco_p2p.core.model.events import InnerResult, RunInner
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
+from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import Batch, Feed
 from adloco_p2p.numerics.layout import flatten
 from adloco_p2p.training.adapters import draw_adapter_
-from adloco_p2p.training.device import configure_device, is_bfloat16
+from adloco_p2p.training.data_parallel import Team
+from adloco_p2p.training.device import configure_devices, is_bfloat16
+from adloco_p2p.training.device_shell import DeviceShell, draws_chance, own_randomness
 from adloco_p2p.training.evaluate import heldout_loss
 from adloco_p2p.training.hosted_instances import HostedInstances
 from adloco_p2p.training.inner_loop import OnProgress, run_inner_steps
@@ -44,18 +49,37 @@ class Hosting(HostedInstances):
     ) -> None:
         """Builds the model. `codec`: where the run asks for sample texts. Raises ConfigError for a model or a device that
         cannot be had."""
-        super().__init__(run, me, configure_device(peer_config))
+        devices = configure_devices(peer_config)
+        super().__init__(run, me, devices)
         self._peer_config = peer_config
         self._codec = codec
-        self._feed = InputWorker(feed, device=self._device)
+        self._feed = InputWorker(feed, is_pinned=any(device.type == "cuda" for device in devices.values()))
         module = self._build_model(InstanceId(0))
-        is_half = is_bfloat16(run.model.precision, self._device)
-        loss = plugin_loss(run.model.loss) if run.model.loss else None
-        self._shell = ModelShell(module, device=self._device, is_bfloat16=is_half, loss=loss)
-        if peer_config.activation_checkpointing:
-            self._shell.recompute_activations()
-        self._micro_batch_limit: MicroBatchLimit | None = None
+        copies = [*(copy.deepcopy(module) for _ in range(len(devices) - 1)), module]  # before one of them leaves the host
+        self._shells = tuple(
+            DeviceShell(name, self._shell_of(own, device)) for own, (name, device) in zip(copies, devices.items(), strict=True)
+        )
+        self._shell = self._shells[0].shell
+        self._check_chance()
         self._heldout: Batch | None = None
+
+    def _shell_of(self, module: transformers.PreTrainedModel, device: torch.device) -> ModelShell:
+        loss = plugin_loss(self._run.model.loss) if self._run.model.loss else None
+        is_half = is_bfloat16(self._run.model.precision, device)
+        shell = ModelShell(module, device=device, is_bfloat16=is_half, loss=loss)
+        if self._peer_config.activation_checkpointing:
+            shell.recompute_activations()
+        return shell
+
+    def _check_chance(self) -> None:
+        """Raises ConfigError where threads would draw from one random state in an order that nobody knows."""
+        on_cpu = [one.name for one in self._shells if one.device.type == "cpu"]
+        sizes = {"sequence_length": self._feed.sequence_length, "vocab_size": self._feed.vocab_size}
+        if len(on_cpu) > 1 and draws_chance(self._shell, **sizes):
+            raise ConfigError(
+                f"device: {', '.join(on_cpu)} share one random state, and this model draws from it (dropout); name one of them",
+                code="E210",
+            )
 
     @property
     def num_parameters(self) -> int:
@@ -68,15 +92,18 @@ class Hosting(HostedInstances):
 
     @property
     def micro_batch_limit(self) -> int:
-        """Largest micro-batch that the device holds, in samples; probed when first asked, smaller after an out-of-memory
+        """Largest micro-batch that every device holds, in samples; probed when first asked, smaller after an out-of-memory
         until many rounds went well.
 
         Raises DeviceError where one sample does not fit.
         """
-        if self._micro_batch_limit is None:
-            with self._own_randomness():
-                self._micro_batch_limit = MicroBatchLimit(self._probe())
-        return self._micro_batch_limit.samples
+        return min(self._limit_of(one).samples for one in self._shells)
+
+    def _limit_of(self, one: DeviceShell) -> MicroBatchLimit:
+        if one.limit is None:
+            with own_randomness(one.device):
+                one.limit = MicroBatchLimit(self._probe(one.shell))
+        return one.limit
 
     def run_inner(self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: OnProgress) -> InnerResult | None:
         """Train one instance for a round, from its outer parameters; see `run_inner_steps` for stopping, results and errors.
@@ -87,7 +114,8 @@ class Hosting(HostedInstances):
         """
         instance_id = effect.plan.instance
         instance = self._get(instance_id)
-        self._with_room(lambda: instance.local, keep=instance_id)
+        place = self._place_of(instance_id)
+        devices = [self._shells[device] for device in self._team_of(instance_id)]
         if effect.is_ahead:
             self._run_ahead(instance_id)
         elif not instance.is_at_boundary:  # a round that never got an average
@@ -102,24 +130,31 @@ class Hosting(HostedInstances):
             num_samples=effect.share.effective_batch,
             num_batches=effect.share.inner_steps,
         )
-        micro_batch_limit = self.micro_batch_limit  # probing draws from torch's random state, so before it is seeded
-        with self._own_randomness(), batches, self._stays_on_device(instance_id):
-            torch.manual_seed(derived_seed(self._run.seed, "inner", instance_id, self._me, effect.round))
+        limit = min(self._limit_of(device).samples for device in devices)  # probing draws chance, so before it is seeded
+        with ExitStack() as stack:
+            self._lend(stack, devices, derived_seed(self._run.seed, "inner", instance_id, self._me, effect.round))
+            stack.enter_context(batches)
+            stack.enter_context(self._stays_on_device(instance_id))
+            self._with_room(lambda: instance.local, device=place, keep=instance_id)
+            team = stack.enter_context(Team([device.shell for device in devices], instance.local))
             result = run_inner_steps(
-                self._shell,
+                devices[0].shell,
                 instance,
                 batches,
+                team=team,
                 share=effect.share,
                 schedule=learning_rate_schedule(effect, inner=self._run.inner, initial_batch=self._run.batch.initial_batch),
-                micro_batch_limit=micro_batch_limit,
+                micro_batch_limit=limit,
                 is_measured=self._run.batch.is_tested,
-                make_room=partial(self._make_room, instance_id),
+                make_room=partial(self._make_room, place, instance_id),
                 should_stop=should_stop,
                 on_progress=on_progress,
             )
         if result is not None:
-            assert self._micro_batch_limit is not None
-            self._micro_batch_limit.note_round(result.micro_batch_limit)
+            for device in devices:
+                own = self._limit_of(device)
+                own.note_round(own.samples if result.micro_batch_limit == limit else min(own.samples, result.micro_batch_limit))
+            result = replace(result, devices=tuple(device.name for device in devices))
             instance.fraction = result.samples / sum(share.samples for share in effect.plan.hosts)
             if result.has_diverged:  # its moments are of parameters that are given up
                 instance.has_diverged = True
@@ -131,12 +166,23 @@ class Hosting(HostedInstances):
         to, draws: no contributor knew them before it was bound."""
         hosted = self._get(instance)
         rows = self._feed.drawn(state, GUARD_ROWS)
-        before, after = (self._loss(outer, rows) for outer in (hosted.kept[-1][0], hosted.outer))
+        place = self._place_of(instance)
+        before, after = (self._loss(outer, rows, device=place) for outer in (hosted.kept[-1][0], hosted.outer))
         return before, after
 
     def evaluate(self, instance: InstanceId) -> float:
         """Held-out loss of the outer parameters, nats per predicted token; infinite where it is not a number."""
-        return self._heldout_loss(self._get(instance).outer)
+        return self._heldout_loss(self._get(instance).outer, device=self._place_of(instance))
+
+    def _lend(self, stack: ExitStack, devices: Sequence[DeviceShell], seed: int) -> None:
+        """For as long as the stack stands, and with random states that begin with the seed. In one order, so that no two wait
+        for each other."""
+        for device in sorted(devices, key=self._shells.index):
+            stack.enter_context(device.lent)
+        stack.enter_context(own_randomness(devices[0].device, seed))
+        for index, device in enumerate(devices[1:], start=1):
+            if device.device != devices[0].device:
+                stack.enter_context(own_randomness(device.device, derived_seed(seed, "device", index)))
 
     def sample_texts(self, instance: InstanceId) -> list[tuple[str, str]]:
         """Each of the run's prompts, and how the outer parameters continue it, by the same chance every time: what differs
@@ -145,15 +191,17 @@ class Hosting(HostedInstances):
             return []
         codec, asked = self._codec, self._run.evaluation
         outer = self._get(instance).outer
+        one = self._shells[self._place_of(instance)]
+        shell = one.shell
         found = []
         try:
-            with self._shell.evaluating(outer.to(self._device, torch.float32)):
+            with one.lent, shell.evaluating(outer.to(shell.device, torch.float32)):
                 for prompt in asked.sample_prompts:
                     ids = codec.encode([prompt])[0].tolist()
                     if not ids:
                         continue  # to this tokenizer the prompt is no text
                     new = continued(
-                        self._shell.next_logits,
+                        shell.next_logits,
                         ids,
                         num_tokens=asked.sample_tokens,
                         room=self._run.data.sequence_length,
@@ -163,21 +211,17 @@ class Hosting(HostedInstances):
                     )
                     found.append((prompt, codec.decode(new)))
         except torch.OutOfMemoryError:
-            self._shell.free_cache()
+            shell.free_cache()
             return []
         return found
 
     @contextmanager
     def _stays_on_device(self, instance: InstanceId) -> Iterator[None]:
-        self._training = instance
+        self._training.add(instance)
         try:
             yield
         finally:
-            self._training = None
-
-    def _own_randomness(self) -> AbstractContextManager[None]:
-        """Random draws inside leave torch's global random state as it was."""
-        return torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else [])
+            self._training.discard(instance)
 
     def _new_optimizer(self, local: torch.Tensor) -> InnerOptimizer:
         return inner_optimizer(self._run.inner, local, self._shell.layout, matrices=self._shell.matrices)
@@ -186,7 +230,7 @@ class Hosting(HostedInstances):
         """An instance's first parameters [P], on the CPU. Adapters are drawn into the vector: their base is here already."""
         if not self._run.model.lora.rank:
             return flatten(self._build_model(instance))
-        drawn = torch.zeros(self.num_parameters, device=self._device)
+        drawn = torch.zeros(self.num_parameters, device=self._shell.device)
         self._shell.bind(drawn)
         draw_adapter_(self._shell.module, seed=initial_seed(self._run, instance))
         return drawn.cpu()
@@ -199,35 +243,38 @@ class Hosting(HostedInstances):
             seed=initial_seed(self._run, instance),
         )
 
-    def _probe(self) -> int:
+    def _probe(self, shell: ModelShell) -> int:
         sequence_length, vocab_size = self._feed.sequence_length, self._feed.vocab_size
         limit = self._peer_config.max_micro_batch
-        if self._device.type == "cpu":
+        if shell.device.type != "cuda":
             budget_bytes = self._peer_config.memory_budget_bytes
             return search_cpu(
-                self._shell, sequence_length=sequence_length, vocab_size=vocab_size, budget_bytes=budget_bytes, limit=limit
+                shell, sequence_length=sequence_length, vocab_size=vocab_size, budget_bytes=budget_bytes, limit=limit
             )
         # what is hosted already occupies its memory; the probe's own instance stands for the next one
-        most = min(self._peer_config.max_instances, self._run.instances.count)
+        most = -(-min(self._peer_config.max_instances, self._run.instances.count) // len(self._shells))
+        hosted = sum(self._devices[self._place_of(instance)] == shell.device for instance in self._instances)
         return search_cuda(
-            self._shell,
+            shell,
             sequence_length=sequence_length,
             vocab_size=vocab_size,
             clip_norm=self._run.inner.clip_norm,
             is_measured=self._run.batch.is_tested,
             new_optimizer=self._new_optimizer,
-            num_instances=max(1, most - len(self._instances)),
+            num_instances=max(1, most - hosted),
             limit=limit,
         )
 
-    def _heldout_loss(self, outer: torch.Tensor) -> float:
+    def _heldout_loss(self, outer: torch.Tensor, *, device: int = 0) -> float:
         if self._heldout is None:
             self._heldout = self._feed.heldout(self._run.evaluation.rows)
-        return self._loss(outer, self._heldout)
+        return self._loss(outer, self._heldout, device=device)
 
-    def _loss(self, outer: torch.Tensor, rows: Batch) -> float:
-        measure = partial(heldout_loss, self._shell, outer, rows, micro_batch=self.micro_batch_limit)
-        return self._with_room(measure, keep=None)
+    def _loss(self, outer: torch.Tensor, rows: Batch, *, device: int) -> float:
+        one = self._shells[device]
+        measure = partial(heldout_loss, one.shell, outer, rows, micro_batch=self._limit_of(one).samples)
+        with one.lent:
+            return self._with_room(measure, device=device)
 
     def _reading(self, instance: InstanceId) -> dict[str, object]:
         return self._feed.state(instance)
@@ -235,7 +282,10 @@ class Hosting(HostedInstances):
     def _resume_reading(self, instance: InstanceId, state: dict[str, object]) -> None:
         self._feed.restore(instance, state)
 
-    def _free_device(self) -> None:
-        if self._training is None:
-            self._shell.unbind()
-        self._shell.free_cache()
+    def _free_device(self, device: int) -> None:
+        one = self._shells[device]
+        if one.lent.acquire(blocking=False):  # otherwise it helps another device
+            if not any(self._place_of(instance) == device for instance in list(self._training)):
+                one.shell.unbind()
+            one.lent.release()
+        one.shell.free_cache()

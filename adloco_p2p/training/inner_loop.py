@@ -1,6 +1,5 @@
 """H inner steps of one instance: the hot path."""
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -12,9 +11,11 @@ import torch
 from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.core.model.types import HalfBatchStatistics, HostShare
 from adloco_p2p.errors import DeviceError
-from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
-from adloco_p2p.numerics.grad_stats import half_batch_statistics
+from adloco_p2p.numerics.batch import Batch
+from adloco_p2p.numerics.grad_stats import half_batch_statistics, sum_dtype
 from adloco_p2p.numerics.outer_optimizer import is_sound
+from adloco_p2p.training.accumulation import StepNoise
+from adloco_p2p.training.data_parallel import Team
 from adloco_p2p.training.input_worker import ReadyBatches
 from adloco_p2p.training.instance import Instance
 from adloco_p2p.training.learning_rate import LearningRateSchedule
@@ -26,8 +27,6 @@ products and, where the batch is one micro-batch, splitting it; every fourth kee
 (benchmarks/statistics_cost.py), and a round still averages H / 4 of these noisy scalars. Only where a batch test asks."""
 
 Result = TypeVar("Result")
-StepNoise = tuple[torch.Tensor, tuple[int, int]]
-"""`half_products` of an inner step, on the device, and the samples of its two groups."""
 OnProgress = Callable[[int, SupportsFloat, int], None]
 """(inner steps done, mean loss of the last one, its predicted tokens), after every inner step. The loss lies on the device:
 reading it waits for the device, so a caller that throttles reads only what it shows."""
@@ -38,6 +37,7 @@ def run_inner_steps(
     instance: Instance,
     batches: ReadyBatches,
     *,
+    team: Team,
     share: HostShare,
     schedule: LearningRateSchedule,
     micro_batch_limit: int,
@@ -46,7 +46,8 @@ def run_inner_steps(
     should_stop: Callable[[], bool],
     on_progress: OnProgress,
 ) -> InnerResult | None:
-    """Do the inner steps of `share`, or as many as `should_stop`, asked before each, lets pass. `is_measured`: whether
+    """Do the inner steps of `share`, or as many as `should_stop`, asked before each, lets pass. `shell`: of the first device of
+    `team`. `micro_batch_limit` is of each device. `is_measured`: whether
     something asks for the gradient noise. `make_room` takes off the device what these steps do not need: where its memory is
     short in spite of the probed limit, smaller micro-batches are tried first, and no value depends on it.
 
@@ -57,8 +58,8 @@ def run_inner_steps(
     """
     assert share.inner_steps >= 1 and share.effective_batch >= 1, share
     clock = _TrainingClock()
-    micro_batch = min(share.micro_batch_size, micro_batch_limit)
-    loss_sum = torch.zeros((), dtype=torch.float64, device=shell.device)
+    micro_batch = min(-(-share.micro_batch_size // team.num_devices), micro_batch_limit)
+    loss_sum = torch.zeros((), dtype=sum_dtype(shell.device), device=shell.device)
     measured: list[StepNoise] = []
     tokens = steps = 0
     shell.bind(instance.local)
@@ -69,7 +70,7 @@ def run_inner_steps(
         rows = _with_room(partial(batch.rows.to, shell.device), make_room, what="the rows of an inner step")
         is_measured_now = is_measured and steps % STATISTICS_PERIOD == 0 and rows.num_samples >= 2
         step_loss, noise, fitting = _accumulate_what_fits(
-            shell, rows, micro_batch=micro_batch, is_measured=is_measured_now, make_room=make_room
+            team, rows, micro_batch=micro_batch, is_measured=is_measured_now, make_room=make_room
         )
         if fitting < micro_batch:
             micro_batch = micro_batch_limit = fitting
@@ -89,7 +90,7 @@ def run_inner_steps(
         tokens=tokens,
         inner_steps=steps,
         batch_samples=share.effective_batch,
-        accumulation_steps=-(-share.effective_batch // micro_batch),
+        accumulation_steps=-(-share.effective_batch // (micro_batch * team.num_devices)),
         loss=loss,
         seconds=clock.seconds,
         half_batch=_statistics(measured) if math.isfinite(loss) else None,
@@ -120,22 +121,22 @@ class _TrainingClock:
 
 
 def _accumulate_what_fits(
-    shell: ModelShell, rows: Batch, *, micro_batch: int, is_measured: bool, make_room: Callable[[], None]
+    team: Team, rows: Batch, *, micro_batch: int, is_measured: bool, make_room: Callable[[], None]
 ) -> tuple[torch.Tensor, StepNoise | None, int]:
-    """As `accumulate_gradient`, with the micro-batch halved, and the rows run again, until it fits the device: at last with one
+    """As `Team.accumulate`, with the micro-batch halved, and the rows run again, until it fits the devices: at last with one
     sample, without the statistics, which want room of their own. Returns the one that fits, too. Raises DeviceError where one
     sample does not fit."""
     while micro_batch > 1 or is_measured:
         try:
-            return *accumulate_gradient(shell, rows, micro_batch=micro_batch, is_measured=is_measured), micro_batch
+            return *team.accumulate(rows, micro_batch=micro_batch, is_measured=is_measured), micro_batch
         except torch.OutOfMemoryError:
             pass
         # outside the handler, which would keep the failed attempt's tensors alive
         if micro_batch == 1:
             is_measured = False
         micro_batch = max(1, micro_batch // 2)
-        shell.free_cache()
-    accumulate = partial(accumulate_gradient, shell, rows, micro_batch=1, is_measured=False)
+        team.free_cache()
+    accumulate = partial(team.accumulate, rows, micro_batch=1, is_measured=False)
     return *_with_room(accumulate, make_room, what=f"one sample of {rows.input_ids.shape[1]} tokens"), 1
 
 
@@ -152,39 +153,3 @@ def _with_room(work: Callable[[], Result], make_room: Callable[[], None], *, wha
         raise DeviceError(
             f"{what} does not fit the device's memory, with what it can do without on the host", code="E502"
         ) from error
-
-
-def accumulate_gradient(
-    shell: ModelShell, rows: Batch, *, micro_batch: int, is_measured: bool
-) -> tuple[torch.Tensor, StepNoise | None]:
-    """`shell.gradient` <- mean over the rows of each row's gradient, whatever the micro-batches.
-
-    A row's loss is the mean over its predicted tokens. Where the step is measured, the last micro-batch is one group and those
-    before it are the other; a single one is split in two. For the estimates of method section 4.1 any split is as good: with
-    Gaussian noise their variance does not depend on it. Returns the sum of the token losses (fp64, on the device). Called
-    again, it starts over.
-    """
-    rows = rows.to(shell.device)
-    num_samples = rows.num_samples
-    starts = list(range(0, num_samples, micro_batch))
-    if is_measured and len(starts) == 1:
-        starts.append((num_samples + 1) // 2)
-    predicted = (rows.labels[:, 1:] != IGNORED_LABEL).sum(dim=1, keepdim=True).clamp(min=1)  # [n, 1]
-    weights = (1.0 / (num_samples * predicted.double())).float()  # [n, 1]
-    loss_sum = torch.zeros((), dtype=torch.float64, device=shell.device)
-
-    def run(start: int, stop: int) -> None:
-        losses = shell.token_losses(rows.rows(start, stop))  # [micro, L]
-        torch.autograd.backward((losses * weights[start:stop]).sum())
-        loss_sum.add_(losses.detach().sum(dtype=torch.float64))
-
-    shell.gradient.zero_()
-    for start, stop in itertools.pairwise(starts):
-        run(start, stop)
-    last = starts[-1]
-    if not is_measured:
-        run(last, num_samples)
-        return loss_sum, None
-    with shell.measuring() as products:
-        run(last, num_samples)
-    return loss_sum, (products, (last, num_samples - last))

@@ -7,7 +7,9 @@
 | `muon` | 4 for matrices, 8 for the rest | torch's Muon for the matrices of blocks, AdamW for embeddings, head, vectors |
 """
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -70,9 +72,11 @@ class _Part:
         counts: Sequence[torch.Tensor],
         *,
         scratch: int = 0,
+        is_compiled: bool = False,
     ) -> None:
         """`counts`: the tensors in which the optimizer counts its steps. `scratch`: what a step of a piece allocates, at most,
-        in bytes per value."""
+        in bytes per value. `is_compiled`: the optimizer compiles its step where it may."""
+        self.is_compiled = is_compiled
         self.optimizer, self.pieces, self.state, self.counts = optimizer, pieces, state, counts
         self.scratch_bytes = scratch * max(parameter.numel() for _, parameter in pieces)
 
@@ -112,12 +116,24 @@ class _Stepped:
                     group["lr"] = learning_rate
             for piece, parameter in part.pieces:
                 parameter.grad = gradient[piece].view(parameter.shape)
-            # torchao compiles its step, which on a CPU needs a C++ compiler on every machine
-            with torch.compiler.set_stance("force_eager" if gradient.device.type == "cpu" else "default"):
+            if part.is_compiled and gradient.device.type == "cpu":  # there it would need a C++ compiler on every machine
+                with _eager():
+                    part.optimizer.step()
+            else:
                 part.optimizer.step()
             for _, parameter in part.pieces:
                 parameter.grad = None
         self._steps += 1
+
+
+_STANCE = threading.Lock()
+"""Torch's stance on compiling is one for all threads."""
+
+
+@contextmanager
+def _eager() -> Iterator[None]:
+    with _STANCE, torch.compiler.set_stance("force_eager"):
+        yield
 
 
 def _adamw(inner: InnerConfig, parameters: torch.Tensor, places: Sequence[slice]) -> _Part:
@@ -219,7 +235,7 @@ def _adamw8bit(inner: InnerConfig, parameters: torch.Tensor) -> _Part:
             scales = state[f"{name}.scales"][place.start // _BLOCK : place.stop // _BLOCK]
             held[name] = OptimState8bit(state[f"{name}.codes"][place], scales, template.qmap, is_signed, dtype=torch.float32)
         optimizer.state[parameter] = held
-    return _Part(optimizer, pieces, state, counts, scratch=_CODED_SCRATCH)
+    return _Part(optimizer, pieces, state, counts, scratch=_CODED_SCRATCH, is_compiled=True)
 
 
 def _zeros(parameters: torch.Tensor, places: Sequence[slice]) -> torch.Tensor:

@@ -19,8 +19,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TypeVar
 
-import torch
-
 from adloco_p2p.core.model.types import InstanceId, PeerId
 from adloco_p2p.numerics.batch import Batch, Feed, SampleStream
 
@@ -44,16 +42,17 @@ class ReadyBatch:
 
 
 class InputWorker:
-    """The feed of a run, read by a thread of its own. Called from the device's thread."""
+    """The feed of a run, read by a thread of its own. Called from the devices' threads, for an instance from one at a time."""
 
-    def __init__(self, feed: Feed, *, device: torch.device) -> None:
+    def __init__(self, feed: Feed, *, is_pinned: bool) -> None:
+        """`is_pinned`: whether rows go to a CUDA device."""
         self.vocab_size, self.sequence_length = feed.vocab_size, feed.sequence_length
         self._feed = feed
-        self._is_pinned = device.type == "cuda"
+        self._is_pinned = is_pinned
         self._thread = _Thread()
         self._places: dict[InstanceId, Place] = {}
-        self._ended: Future[None] | None = None
-        """Of the last round: what was not taken has gone back to the feed."""
+        self._ended: dict[InstanceId, Future[None]] = {}
+        """Of an instance's last round: what was not taken has gone back to the feed."""
 
     def open(
         self, *, instance: InstanceId, peer: PeerId, round: int, first_sample: int, num_samples: int, num_batches: int
@@ -64,8 +63,8 @@ class InputWorker:
             stream = self._feed.open(instance=instance, peer=peer, round=round, first_sample=first_sample)
             return stream, self._feed.state(instance)
 
-        if self._ended is not None:
-            self._ended.result()
+        if instance in self._ended:
+            self._ended.pop(instance).result()
         stream, self._places[instance] = self._thread.submit(begin).result()
 
         def read() -> ReadyBatch:
@@ -86,7 +85,7 @@ class InputWorker:
                 stream.read_ahead(num_samples)
 
         def close(batches: "ReadyBatches") -> None:
-            self._ended = self._thread.submit(lambda: end(batches))
+            self._ended[instance] = self._thread.submit(lambda: end(batches))
 
         return ReadyBatches(self._thread, read, note, close, num_batches=num_batches)
 

@@ -128,6 +128,12 @@ class Instance:
             self._waiting = self.local.to("cpu", copy=True), *self.optimizer_copy()
             self._trained = None
 
+    def move_to(self, device: torch.device) -> None:
+        """Train on another device from now on. Changes no value."""
+        if device != self._device:
+            self.leave_device()
+            self._device = device
+
     def forget_moments(self) -> None:
         """Zero the inner optimizer's state and warm the learning rate up again: it belongs to parameters that are gone (method
         section 6)."""

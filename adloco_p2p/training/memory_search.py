@@ -7,7 +7,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import Batch
-from adloco_p2p.training.inner_loop import accumulate_gradient
+from adloco_p2p.training.accumulation import accumulate_gradient
 from adloco_p2p.training.instance import Instance, NewOptimizer
 from adloco_p2p.training.shell import ModelShell
 
@@ -59,7 +59,7 @@ def search_cpu(shell: ModelShell, *, sequence_length: int, vocab_size: int, budg
     """
     shell.module.train()
     with shell.keeping_activations():  # so with activation checkpointing the limit is far below what would fit
-        one, two = (_step_bytes(shell, _synthetic_rows(n, sequence_length, vocab_size)) for n in (1, 2))
+        one, two = (_step_bytes(shell, synthetic_rows(n, sequence_length, vocab_size).to(shell.device)) for n in (1, 2))
     shell.free_cache()
     per_sample = two - one
     assert per_sample > 0, (one, two)
@@ -118,7 +118,7 @@ def search_cuda(
         ) from error
 
     def fits(num_samples: int) -> bool:
-        rows = _synthetic_rows(num_samples, sequence_length, vocab_size)
+        rows = synthetic_rows(num_samples, sequence_length, vocab_size)
         try:
             for _ in range(2):  # the second time the allocator holds what the first one left
                 accumulate_gradient(shell, rows, micro_batch=num_samples, is_measured=False)
@@ -147,7 +147,7 @@ def search_cuda(
     return fitting
 
 
-def _synthetic_rows(num_samples: int, sequence_length: int, vocab_size: int) -> Batch:
+def synthetic_rows(num_samples: int, sequence_length: int, vocab_size: int) -> Batch:
     """Rows of different tokens, full length."""
     ids = torch.arange(num_samples * sequence_length).remainder(vocab_size).view(num_samples, sequence_length)
     return Batch(input_ids=ids, labels=ids)

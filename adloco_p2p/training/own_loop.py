@@ -127,7 +127,7 @@ class OwnLoop(HostedInstances):
 
     def __init__(self, run: RunConfig, me: PeerId, parameters: Parameters, *, evaluate: Evaluate | None) -> None:
         """`parameters`: the program's, all fp32, in the same order and shapes on every peer."""
-        super().__init__(run, me, torch.device("cpu"))
+        super().__init__(run, me, {"cpu": torch.device("cpu")})
         self._parameters = parameters
         self._initial = gathered(parameters)
         self._evaluate = evaluate

@@ -10,7 +10,7 @@ import transformers
 
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
-from adloco_p2p.numerics.grad_stats import half_products
+from adloco_p2p.numerics.grad_stats import half_products, sum_dtype
 from adloco_p2p.numerics.layout import layout_of, trainable_parameters
 from adloco_p2p.training.chunked_loss import chunk_values, chunked_cross_entropy, head_of, hidden_states
 from adloco_p2p.training.plugins import Loss
@@ -80,7 +80,7 @@ class ModelShell:
     def measuring(self) -> Iterator[torch.Tensor]:
         """What backward adds to the gradient inside is measured against what was there before, parameter by parameter as it
         comes, so that no second gradient of the model is ever held. Gives the `half_products`, complete at the end."""
-        products = torch.zeros(3, dtype=torch.float64, device=self.device)
+        products = torch.zeros(3, dtype=sum_dtype(self.device), device=self.device)
         awaited = dict(zip(self.parameters, (view for _, view in self.layout.views(self.gradient)), strict=True))
 
         def add(parameter: torch.nn.Parameter) -> None:

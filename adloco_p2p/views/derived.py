@@ -308,6 +308,18 @@ def eta_seconds(status: Status) -> float | None:
     return None if pace is None else pace * rounds_left(status)
 
 
+def device_words(status: Status) -> str:
+    """This peer's devices, and where there are several the instances of its last round on each."""
+    trained = [result for result in status.results.values() if result.devices]
+    newest = max((result.round for result in trained), default=0)
+    places = [
+        f"instance {result.instance} on {' and '.join(result.devices)}"
+        for result in sorted(trained, key=lambda result: result.instance)
+        if result.round == newest
+    ]
+    return f"{status.device} ({'; '.join(places)})" if places and ", " in status.device else status.device
+
+
 def instance_rows(status: Status) -> list[InstanceRow]:
     """One row per instance of the current plan, by id; without a plan, per instance that this peer works on."""
     plan = status.current_plan

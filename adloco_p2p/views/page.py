@@ -239,7 +239,7 @@ def _own(own: Status) -> Document:
     """The node on this machine."""
     return {
         "peer": own.peer,
-        "device": text(own.device),
+        "device": text(derived.device_words(own)),
         "seconds": rounded(own.elapsed_seconds),
         "texts": [
             {"round": each.round, "instance": each.instance, "prompt": each.prompt, "text": units.printable(each.text)}

@@ -34,7 +34,7 @@ def summary(status: Status) -> dict[str, Any]:
         "eta_seconds": derived.eta_seconds(status),
         "elapsed_seconds": status.elapsed_seconds,
         "saved_round": status.last_checkpoint,
-        "device": status.device,
+        "device": derived.device_words(status),
         "metrics": [_metric(measure) for measure in measures(status)],
         "join_link": status.join_link,
         "instances": [{name: asdict(row)[name] for name in _INSTANCES} for row in rows],

@@ -174,8 +174,12 @@ def test_a_configuration_made_in_code_is_checked_by_the_same_function() -> None:
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["device=gpu"], "device: gpu is unknown; accepted: auto, cpu, cuda, cuda:0"),
+        (["device=gpu"], "device: gpu is unknown; accepted: auto, cpu, mps, cuda, cuda:0"),
         (["device=cuda:x"], "device: cuda:x is unknown"),
+        (["device=[cuda:0, gpu]"], "device: gpu is unknown"),
+        (["device=[auto, cpu]"], "device: auto is all devices already; set it alone"),
+        (["device=[cuda:1, cuda:1]"], "device: cuda:1 is named twice"),
+        (["device=[]"], "device: an empty list; name a device"),
         (["host_maddrs=['127.0.0.1:80']"], "host_maddrs: '127.0.0.1:80' is no multiaddress; accepted: such as /ip4/"),
         (["announce_maddrs=[/ip4]"], "announce_maddrs: '/ip4' is no multiaddress"),
         (

@@ -137,8 +137,6 @@ class Sandbox:
         lines = (" ".join(WORDS[(7 * i + j * j) % 10] for j in range(60)) for i in range(200))
         (self.folder / "text.txt").write_text("\n\n".join(lines))
         shutil.copytree(REPOSITORY / "peers", self.folder / "peers")
-        gpu = self.folder / "peers" / "volunteer-gpu.yaml"
-        gpu.write_text(gpu.read_text().replace("device: cuda", "device: cpu"))
         (self.folder / "bin").mkdir()
         program = self.folder / "bin" / "adloco-peer"
         python, client, server = map(shlex.quote, (sys.executable, warm.__file__, self.warm_server))

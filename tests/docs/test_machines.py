@@ -86,7 +86,7 @@ def test_a_rented_gpu_finds_the_address_that_its_provider_maps(
     provider: dict[str, str], announced: str, tmp_path: Path
 ) -> None:
     path = put_in_path(tmp_path, "adloco-peer", 'printf "%q " adloco-peer "$@"')
-    put_in_path(tmp_path, "nvidia-smi", "echo GPU 0")
+    put_in_path(tmp_path, "nvidia-smi", "echo GPU 0; echo GPU 1")  # one peer uses both
     common = {"PATH": path, "ADLOCO_PEERS": "adloco://abc", "ADLOCO_WORKDIR": str(tmp_path / "work")}
     ended = run(["bash", PEERS / "rented-gpu.sh"], **common, **provider)
     assert ended.returncode == 0, ended.stderr
@@ -94,11 +94,12 @@ def test_a_rented_gpu_finds_the_address_that_its_provider_maps(
     words = shlex.split(ended.stdout)
     port = provider.get("ADLOCO_PORT", "31337" if announced else "0")
     assert words[words.index("--host-maddrs") + 1] == f"/ip4/0.0.0.0/tcp/{port}"
+    assert not any("device" in word for word in words)
     announcing = words[words.index("--announce-maddrs") + 1] if "--announce-maddrs" in words else ""
     assert announcing == announced
 
 
-def test_a_rented_machine_runs_one_peer_per_gpu_each_at_its_own_address(tmp_path: Path) -> None:
+def test_a_rented_machine_runs_one_peer_per_gpu_where_it_is_told_to_each_at_its_own_address(tmp_path: Path) -> None:
     path = put_in_path(tmp_path / "bin", "adloco-peer", 'printf "%q " adloco-peer "$@"')
     put_in_path(tmp_path / "bin", "nvidia-smi", "echo GPU 0; echo GPU 1")
     ended = run(
@@ -107,6 +108,7 @@ def test_a_rented_machine_runs_one_peer_per_gpu_each_at_its_own_address(tmp_path
         ADLOCO_PEERS="adloco://abc",
         ADLOCO_WORKDIR=str(tmp_path / "work"),
         ADLOCO_SET="max_instances=2",
+        ADLOCO_PER_GPU="1",
         RUNPOD_PUBLIC_IP="203.0.113.9",
         RUNPOD_TCP_PORT_31337="40123",
         RUNPOD_TCP_PORT_31338="40200",

@@ -53,6 +53,10 @@ class FakeEngine:
     is_endless: bool = False
     """Inner steps go on until somebody stops them."""
     was_stopped: threading.Event = field(default_factory=threading.Event)
+    device_names: tuple[str, ...] = ("cpu",)
+
+    def place(self, instance: InstanceId, devices: Sequence[int]) -> None:
+        self.calls.note("place", instance, *devices)
 
     def run_inner(
         self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: Callable[[int, float, int], None]

@@ -166,8 +166,8 @@ def test_an_average_of_an_earlier_round_that_comes_late_is_not_applied_to_a_late
     worker.put_average(ONE, 3, "average of round 3")
     worker.put_average(ONE, 1, "average of round 1, at last")
     worker.put_average(TWO, 1, "another instance's")
-    assert worker._take_average(ApplyOuter(instance=ONE, round=3)) == "average of round 3"
-    assert list(worker._averages) == [(TWO, 1)]
+    assert worker._shared.take_average(ApplyOuter(instance=ONE, round=3)) == "average of round 3"
+    assert list(worker._shared.averages) == [(TWO, 1)]
 
 
 def test_the_event_that_ends_a_job_repeats_its_epoch() -> None:

@@ -8,7 +8,7 @@ import torch
 from adloco_p2p.config.run_config import Scalar
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from adloco_p2p.training import chunked_loss
-from adloco_p2p.training.inner_loop import accumulate_gradient
+from adloco_p2p.training.accumulation import accumulate_gradient
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
 from tests.training.small_run import ARCHITECTURE, LENGTH, RUN, VOCAB_SIZE, rows_of

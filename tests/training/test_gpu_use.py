@@ -12,7 +12,7 @@ def refuse(_: torch.device) -> int:
 
 
 def test_a_processor_has_no_gpu() -> None:
-    assert gpu_use(torch.device("cpu")) == ()
+    assert gpu_use([torch.device("cpu")]) == ()
 
 
 def test_what_the_driver_reports_is_in_base_units(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +20,7 @@ def test_what_the_driver_reports_is_in_base_units(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.cuda, "utilization", lambda _: 87)
     monkeypatch.setattr(torch.cuda, "temperature", lambda _: 66)
     monkeypatch.setattr(torch.cuda, "power_draw", lambda _: 215_500)
-    assert gpu_use(torch.device("cuda", 1)) == (
+    assert gpu_use([torch.device("cuda", 1)]) == (
         Gpu(
             index=1,
             memory_bytes=5 << 30,
@@ -36,4 +36,4 @@ def test_without_the_library_of_the_vendor_the_memory_is_known(monkeypatch: pyte
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1, 8))
     for name in ("utilization", "temperature", "power_draw"):
         monkeypatch.setattr(torch.cuda, name, refuse)
-    assert gpu_use(torch.device("cuda", 0)) == (Gpu(index=0, memory_bytes=7, memory_limit_bytes=8),)
+    assert gpu_use([torch.device("cuda", 0)]) == (Gpu(index=0, memory_bytes=7, memory_limit_bytes=8),)

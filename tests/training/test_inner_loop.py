@@ -13,9 +13,10 @@ from adloco_p2p.core.model.events import InnerResult
 from adloco_p2p.errors import DeviceError
 from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
 from adloco_p2p.numerics.grad_stats import half_batch_statistics
+from adloco_p2p.training.accumulation import accumulate_gradient
 from adloco_p2p.training.evaluate import heldout_loss, perplexity
 from adloco_p2p.training.hosting import Hosting
-from adloco_p2p.training.inner_loop import STATISTICS_PERIOD, accumulate_gradient
+from adloco_p2p.training.inner_loop import STATISTICS_PERIOD
 from adloco_p2p.training.model import build_model
 from adloco_p2p.training.shell import ModelShell
 from tests.numerics.gradients import gradient_noise

@@ -74,7 +74,7 @@ def settle(worker: InputWorker) -> None:
 
 def test_rounds_of_any_batch_read_the_same_line_of_rows() -> None:
     feed = CursorFeed()
-    worker = InputWorker(feed, device=CPU)
+    worker = InputWorker(feed, is_pinned=False)
     rows = []
     for number, (size, count) in enumerate([(4, 3), (7, 1), (2, 5), (1, 2)]):
         with opened(worker, size, count, round=number) as batches:
@@ -87,7 +87,7 @@ def test_rounds_of_any_batch_read_the_same_line_of_rows() -> None:
 
 def test_only_so_many_batches_wait_for_the_device() -> None:
     feed = CursorFeed()
-    worker = InputWorker(feed, device=CPU)
+    worker = InputWorker(feed, is_pinned=False)
     with opened(worker, 3, 10) as batches:
         for num_taken in range(4):
             settle(worker)
@@ -98,7 +98,7 @@ def test_only_so_many_batches_wait_for_the_device() -> None:
 
 @pytest.mark.parametrize("num_taken", [0, 1, 4, 5])
 def test_what_a_stopped_round_did_not_take_comes_next(num_taken: int) -> None:
-    worker = InputWorker(CursorFeed(), device=CPU)
+    worker = InputWorker(CursorFeed(), is_pinned=False)
     with opened(worker, 2, 5) as batches:
         rows = taken(batches, num_taken)
         settle(worker)
@@ -110,7 +110,7 @@ def test_what_a_stopped_round_did_not_take_comes_next(num_taken: int) -> None:
 def test_an_error_of_reading_comes_to_the_device() -> None:
     feed = CursorFeed()
     feed.fails_at = 4
-    worker = InputWorker(feed, device=CPU)
+    worker = InputWorker(feed, is_pinned=False)
     with opened(worker, 2, 5) as batches:
         assert taken(batches, 2) == [0, 1, 2, 3]
         with pytest.raises(ConfigError, match="gone"):
@@ -121,7 +121,7 @@ def test_an_error_of_reading_comes_to_the_device() -> None:
 
 def test_the_thread_ends_with_its_worker() -> None:
     others = set(threading.enumerate())
-    worker = InputWorker(CursorFeed(), device=CPU)
+    worker = InputWorker(CursorFeed(), is_pinned=False)
     settle(worker)
     (thread,) = set(threading.enumerate()) - others
     assert thread.daemon  # one that waits for the network does not keep the process alive

@@ -12,7 +12,7 @@ from adloco_p2p.core.model.rules import InstanceRules
 from adloco_p2p.core.model.types import InstanceId
 from adloco_p2p.errors import ConfigError
 from adloco_p2p.numerics.layout import flatten
-from adloco_p2p.training.device import configure_device, is_bfloat16, select_device
+from adloco_p2p.training.device import configure_devices, is_bfloat16, select_device
 from adloco_p2p.training.model import build_model, check_size, derived_seed, initial_seed
 from tests.training.small_run import ARCHITECTURE, with_run
 
@@ -127,7 +127,7 @@ def test_devices() -> None:
 
 def test_determinism_is_what_the_machine_configuration_says() -> None:
     for is_deterministic in (True, False):
-        configure_device(PeerConfig(device="cpu", deterministic=is_deterministic))
+        configure_devices(PeerConfig(device="cpu", deterministic=is_deterministic))
         assert torch.are_deterministic_algorithms_enabled() == is_deterministic
 
 

@@ -77,6 +77,11 @@ class OuterRound(RoundState):
             progress_end=progress_end,
             learning_rate_factor=settings_at(self.plan.course, self.round).learning_rate_factor or 1.0,
             is_ahead=is_ahead,
+            together=tuple(
+                item.instance
+                for item in self.plan.instances
+                if any(share.peer == self.me and share.batch_samples > 0 for share in item.hosts)
+            ),
         )
         return [self.phase_log(), inner]
 
@@ -286,6 +291,7 @@ def round_line(outer: OuterRound) -> telemetry.Round:
         is_ahead=outer.is_ahead,
         is_void=outer.is_void,
         digest=report.digest,
+        devices=outer.result.devices if outer.result is not None else (),
         seconds={phase: round(seconds, 6) for phase, seconds in outer.seconds.items()},
         bytes_sent=totals.bytes_sent,
         bytes_received=totals.bytes_received,

@@ -84,9 +84,11 @@ class InnerResult:
     seconds: float
     half_batch: HalfBatchStatistics | None
     micro_batch_limit: int
-    """Samples of one pass that the device holds now; smaller than before after an out-of-memory."""
+    """Samples of one pass that each device holds now; smaller than before after an out-of-memory."""
     has_diverged: bool = False
     """The loss or a parameter is not finite, or far beyond that of any model: there is no pseudo-gradient."""
+    devices: tuple[str, ...] = ()
+    """Of this machine, that did them, by name."""
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -359,6 +361,8 @@ class RunInner:
     """Times the rate of the configuration's schedule."""
     is_ahead: bool = False
     """The outer step of the round before is still to come, and leaves the local parameters alone."""
+    together: tuple[InstanceId, ...] = ()
+    """All instances that the plan gives this peer to train in the round, this one among them: its devices are dealt to them."""
     epoch: int = 0
 
 

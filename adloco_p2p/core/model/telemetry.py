@@ -315,6 +315,8 @@ class Round(Log):
     """There was no outer step."""
     digest: Digest | None = None
     """Of the outer parameters after the round."""
+    devices: tuple[str, ...] = ()
+    """Of this peer, that did the inner steps."""
 
 
 MAX_SAMPLE_TEXT = 2000

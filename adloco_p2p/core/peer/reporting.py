@@ -6,7 +6,7 @@ from dataclasses import replace
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.complaints import PartNotShown
-from adloco_p2p.core.model.events import Effect, InnerFinished, Probe, Probed
+from adloco_p2p.core.model.events import Effect, InnerFinished, InnerResult, Probe, Probed
 from adloco_p2p.core.model.report_form import complaint_of, fitted
 from adloco_p2p.core.model.task_scores import TasksScored
 from adloco_p2p.core.model.types import Capacity, InstanceId, InstanceReport, Report, RoundPlan
@@ -21,6 +21,8 @@ class Reporting:
         """`task_period`: see `Cadence`."""
         self.capacity: Capacity | None = None
         """As measured in the last rounds."""
+        self._device_limit: int | None = None
+        """Samples of one pass that each device held in the last round."""
         self._state = at
         self._book = at.book
         self._branches = at.branches
@@ -47,9 +49,11 @@ class Reporting:
         """Take up the limit that the device came back with: a lower one means that it ran out of memory."""
         limit = event.result.micro_batch_limit
         assert self.capacity is not None
-        if limit >= self.capacity.micro_batch_limit:
+        if limit >= (self._device_limit or self.capacity.micro_batch_limit):
             return []
-        self.capacity = replace(self.capacity, micro_batch_limit=limit)
+        self._device_limit = limit
+        together = min(self.capacity.micro_batch_limit, pass_samples(event.result))
+        self.capacity = replace(self.capacity, micro_batch_limit=together)
         return [telemetry.OutOfMemory(instance=event.instance, round=event.round, micro_batch_limit=limit)]
 
     def offer(self, *, is_leaving: bool) -> Capacity:
@@ -100,11 +104,12 @@ class Reporting:
 
     def _report(self, plan: RoundPlan, done: Sequence[OuterRound], now: float) -> list[Effect]:
         results = [outer.result for outer in done if outer.result is not None]
-        seconds = sum(result.seconds for result in results)
+        seconds = busiest_seconds(results)
         assert self.capacity is not None
         if results and seconds > 0:
             speed = sum(result.samples for result in results) / seconds
-            limit = min(result.micro_batch_limit for result in results)
+            limit = min(pass_samples(result) for result in results)
+            self._device_limit = min(result.micro_batch_limit for result in results)
             self.capacity = replace(self.capacity, samples_per_second=speed, micro_batch_limit=limit)
         uplink = max((outer.average.upload_bytes_per_second for outer in done if outer.average is not None), default=0.0)
         if uplink > 0:
@@ -146,3 +151,18 @@ class Reporting:
             for item in before.instances
             if (plan.round, item.instance) in self._state.untrained
         ]
+
+
+def pass_samples(result: InnerResult) -> int:
+    """What all devices of the instance hold in one pass."""
+    return result.micro_batch_limit * max(1, len(result.devices))
+
+
+def busiest_seconds(results: Sequence[InnerResult]) -> float:
+    """How long the device that trained longest was at it. What devices do at once adds up in the peer's speed; where they are
+    not equally loaded or fast, the plan, which splits a speed by requests, gets what the last of them lets it promise."""
+    busy: dict[str, float] = {}
+    for result in results:
+        for device in result.devices or ("",):
+            busy[device] = busy.get(device, 0.0) + result.seconds
+    return max(busy.values(), default=0.0)

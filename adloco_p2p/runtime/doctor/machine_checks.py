@@ -16,7 +16,7 @@ from adloco_p2p.errors import ConfigError, StorageError
 from adloco_p2p.storage.workdir import Holder, holder_of
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.p2p.listening import check_config, has_open_port, is_free
-from adloco_p2p.training.device import select_device
+from adloco_p2p.training.device import memory_of, select_devices
 from adloco_p2p.training.memory_need import PROCESS_BYTES
 from adloco_p2p.views.check_report import CheckResult
 
@@ -74,22 +74,23 @@ def check_packages() -> CheckResult:
 
 
 def check_gpu(config: PeerConfig) -> CheckResult:
+    """The devices that the node would train on."""
     try:
-        select_device(config)
+        devices = select_devices(config)
     except ConfigError as error:
         return CheckResult(check="GPU", outcome="failed", found=str(error), code=error.code)
-    if not torch.cuda.is_available():
-        if NVIDIA.exists():
+    if all(device.type == "cpu" for device in devices.values()):
+        if NVIDIA.exists() and not torch.cuda.is_available():
             found = f"the driver is there (version {driver_version() or 'unknown'}), torch {torch.__version__} sees no GPU"
             return CheckResult(check="GPU", outcome="warning", found=found, code="E522")
-        return CheckResult(check="GPU", outcome="ok", found="none; the node trains on the CPU")
-    cards = []
-    for index in range(torch.cuda.device_count()):
-        free, total = torch.cuda.mem_get_info(index)
-        cards.append(f"{torch.cuda.get_device_name(index)}, {_gib(free)} of {_gib(total)} free")
+        return CheckResult(check="GPU", outcome="ok", found=f"none in use; the node trains on the CPU ({', '.join(devices)})")
+    cards = [
+        f"{item.name} {item.model}, {_gib(item.free_bytes)} of {_gib(item.total_bytes)} free" for item in memory_of(devices)
+    ]
     driver = driver_version()
-    versions = f"CUDA {torch.version.cuda}" + (f", driver {driver}" if driver else "")
-    return CheckResult(check="GPU", outcome="ok", found=f"{'; '.join(cards)} ({versions})")
+    computing = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+    versions = f" ({computing}" + (f", driver {driver})" if driver else ")") if torch.cuda.is_available() else ""
+    return CheckResult(check="GPU", outcome="ok", found="; ".join(cards) + versions)
 
 
 def check_memory(available_bytes: int | None) -> CheckResult:

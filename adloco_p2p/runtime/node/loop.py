@@ -362,4 +362,4 @@ class Node:
             self._ports.engine.adopt(effect.instance, outer, momentum)
             self.post(StateFetched(instance=effect.instance, round=effect.round, digest=effect.digest))
 
-        self._worker.call(adopt)
+        self._worker.call(effect.instance, adopt)

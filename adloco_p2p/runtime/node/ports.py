@@ -19,7 +19,15 @@ Vector = Any
 
 
 class Engine(Protocol):
-    """Trains. Called only from the device worker's thread, unless stated otherwise; every call blocks until it is done."""
+    """Trains. Called only from the threads of the device worker, on an instance from that of its device, unless stated
+    otherwise; every call blocks until it is done."""
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """The devices of this machine that instances train on, at once."""
+
+    def place(self, instance: InstanceId, devices: Sequence[int]) -> None:
+        """From now on the instance, here or to come, is the first of these devices', and the others help it to train."""
 
     def run_inner(
         self, effect: RunInner, *, should_stop: Callable[[], bool], on_progress: Callable[[int, SupportsFloat, int], None]
@@ -76,7 +84,7 @@ class Engine(Protocol):
 
 
 class CheckpointStore(Protocol):
-    """Durable state. Called only from the device worker's second thread, in the order of the effects."""
+    """Durable state. Called only from the device worker's writing thread, in the order of the effects."""
 
     def save_instance(self, round: int, instance: InstanceId, tensors: dict[str, Vector], meta: dict[str, object]) -> None: ...
 
@@ -172,15 +180,15 @@ class StateExchange(Protocol):
     """State of instances between peers. `fetch` raises StateTransferFailed."""
 
     def offer(self, instance: InstanceId, round: int, digest: Digest, state: Sequence[Vector]) -> None:
-        """From now on serve this state, of the boundary before `round`. Called from the device worker's thread.
+        """From now on serve this state, of the boundary before `round`. Called from a device's thread.
         The vectors are kept."""
 
     def retire(self, instance: InstanceId) -> None:
-        """This peer hosts the instance no longer; who is a little behind may still fetch it. Called from the device worker's
+        """This peer hosts the instance no longer; who is a little behind may still fetch it. Called from a device's
         thread."""
 
     def withdraw(self, instance: InstanceId) -> None:
-        """Serve nothing of this instance any more. Called from the device worker's thread."""
+        """Serve nothing of this instance any more. Called from a device's thread."""
 
     async def fetch(
         self, *, instance: InstanceId, round: int, digest: Digest, from_peers: tuple[PeerId, ...]

@@ -1,0 +1,382 @@
+"""One thread per device: performs the training effects of its instances in order and posts an event at the end of each.
+
+Nothing ever lands inside an inner step. Where the inner steps of a round began before the outer step of the last one
+(`RunInner.is_ahead`), another thread does that step beside them, on vectors that they do not touch, and what else ends the last
+round lands between two of them.
+"""
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import SupportsFloat
+
+from adloco_p2p.core.model.events import (
+    ApplyOuter,
+    CarryOver,
+    DiscardRound,
+    DropInstance,
+    Evaluate,
+    Evaluated,
+    Event,
+    InnerFinished,
+    MeasureStep,
+    OuterApplied,
+    Probe,
+    Probed,
+    ReleaseState,
+    RunInner,
+    SaveCheckpoint,
+    SaveInstance,
+    SnapshotState,
+    StateKept,
+    StepMeasured,
+    Transition,
+    TransitionApplied,
+)
+from adloco_p2p.core.model.telemetry import MAX_SAMPLE_TEXT, Log, Progress, SampleText
+from adloco_p2p.core.model.types import Digest, InstanceId
+from adloco_p2p.runtime.node.ports import AveragedVector, CheckpointStore, Engine, StateExchange, Vector
+
+DeviceEffect = (
+    RunInner
+    | ApplyOuter
+    | CarryOver
+    | Transition
+    | DropInstance
+    | DiscardRound
+    | Probe
+    | MeasureStep
+    | Evaluate
+    | SnapshotState
+    | ReleaseState
+    | SaveInstance
+    | SaveCheckpoint
+)
+PROGRESS_SECONDS = 0.5
+"""Least time between two progress events."""
+WRITES_WAITING = 1
+"""Copies of an instance's state that may wait for the disk; the device waits rather than fill the memory with them."""
+
+
+class Meeting:
+    """An effect on the instances of several devices. The last of their threads that comes to it performs it."""
+
+    def __init__(self, effect: DeviceEffect, num_threads: int) -> None:
+        self.effect = effect
+        self._missing = num_threads
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+
+    def arrive(self) -> bool:
+        """Whether all others are there. Then perform it, and `end` it."""
+        with self._lock:
+            self._missing -= 1
+            return self._missing == 0
+
+    def end(self) -> None:
+        self._is_over.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended."""
+        return self._is_over.wait(seconds)
+
+
+Job = DeviceEffect | Meeting | Callable[[], None] | None
+MEETING_SECONDS = 1.0
+"""How often a thread that waits for another one looks whether the node was given up."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Shared:
+    """What the threads of a node's devices share. Each touches the entries of its own instances only."""
+
+    engine: Engine
+    checkpoints: CheckpointStore
+    states: StateExchange
+    post: Callable[[Event], None]
+    progress: Callable[[Log], None]
+    fail: Callable[[BaseException], None]
+    is_interrupted: threading.Event = field(default_factory=threading.Event)
+    is_aborted: threading.Event = field(default_factory=threading.Event)
+    pseudo_gradients: dict[tuple[InstanceId, int], Vector] = field(default_factory=dict)
+    averages: dict[tuple[InstanceId, int], AveragedVector] = field(default_factory=dict)
+    writes: queue.Queue[Callable[[], None] | None] = field(default_factory=lambda: queue.Queue(WRITES_WAITING))
+
+    @property
+    def should_stop(self) -> bool:
+        return self.is_interrupted.is_set() or self.is_aborted.is_set()
+
+    def take_average(self, effect: ApplyOuter) -> AveragedVector:
+        self.pseudo_gradients.pop((effect.instance, effect.round), None)
+        averaged = self.averages.pop((effect.instance, effect.round))
+        self.drop_averages(effect.instance, before=effect.round)  # of rounds that this peer left behind
+        return averaged
+
+    def drop_averages(self, instance: InstanceId, *, before: int | None = None) -> None:
+        _drop(self.averages, instance, before)
+
+    def drop_pseudo_gradients(self, instance: InstanceId, *, before: int | None = None) -> None:
+        _drop(self.pseudo_gradients, instance, before)
+
+
+def _drop(vectors: dict[tuple[InstanceId, int], Vector], instance: InstanceId, before: int | None) -> None:
+    for key in list(vectors):  # at once: other threads put others in meanwhile
+        if key[0] == instance and (before is None or key[1] < before):
+            vectors.pop(key, None)
+
+
+class DeviceThread:
+    """The jobs of one device, in order."""
+
+    def __init__(self, shared: Shared, *, name: str) -> None:
+        self._shared = shared
+        self._engine = shared.engine
+        self._states = shared.states
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._taken: deque[Job] = deque()
+        """Jobs that the thread looked at, not begun yet: they come before those in the queue."""
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="outer")
+        self._outer_step: Future[None] | None = None
+        """Done beside inner steps; nothing but these begins before its end."""
+        self._num_put = self._num_done = 0
+        """The first is written by the event loop, the second by the thread."""
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Jobs that wait or are under way."""
+        return self._num_put - self._num_done
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, job: Job) -> None:
+        """None ends the thread after the jobs before it."""
+        self._num_put += 1
+        self._jobs.put(job)
+
+    def join(self, seconds: float) -> bool:
+        """Whether the thread ended in time."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while (job := self._next_job()) is not None and not self._shared.is_aborted.is_set():
+                self._await_outer_step()
+                if callable(job):
+                    job()
+                elif isinstance(job, Meeting):
+                    self._meet(job)
+                else:
+                    self._perform_and_post(job)
+                self._num_done += 1
+            self._await_outer_step()
+        except BaseException as error:  # handed to the event loop, which ends the process
+            self._shared.fail(error)
+        finally:
+            self._beside.shutdown()
+            self._shared.writes.put(None)
+
+    def _next_job(self) -> Job:
+        return self._taken.popleft() if self._taken else self._jobs.get()
+
+    def _meet(self, meeting: Meeting) -> None:
+        if meeting.arrive():
+            self._perform_and_post(meeting.effect)
+            meeting.end()
+        elif not isinstance(meeting.effect, SaveCheckpoint):  # it only asks the disk, so no device waits for the others
+            while not meeting.wait(MEETING_SECONDS) and not self._shared.is_aborted.is_set():
+                pass
+
+    def _perform_and_post(self, effect: DeviceEffect) -> None:
+        if self._shared.is_interrupted.is_set() and not isinstance(effect, DiscardRound | SaveInstance | SaveCheckpoint):
+            return
+        if (event := self._perform(effect)) is not None:
+            self._shared.post(event)
+
+    def _perform(self, effect: DeviceEffect) -> Event | None:
+        match effect:
+            case RunInner():
+                return self._run_inner(effect)
+            case ApplyOuter():
+                own = self._shared.pseudo_gradients.get((effect.instance, effect.round)) if effect.keeps_own else None
+                return self._apply_outer(effect, self._shared.take_average(effect), own)
+            case CarryOver():
+                return self._carry_over(effect)
+            case Transition():
+                return self._transition(effect)
+            case DropInstance(instance=instance):
+                self._engine.drop(instance)
+                self._forget(instance)
+                return None
+            case DiscardRound(instance=instance):
+                self._engine.discard(instance)
+                return None
+            case Probe(round=number, merge=merge):
+                return Probed(round=number, verdict=self._engine.probe_merge(merge), epoch=effect.epoch)
+            case MeasureStep(instance=instance, round=number):
+                before, after = self._engine.measure_step(instance, effect.state)
+                return StepMeasured(instance=instance, round=number, before=before, after=after, epoch=effect.epoch)
+            case Evaluate(instance=instance, round=number):
+                loss = self._engine.evaluate(instance)
+                for prompt, text in self._engine.sample_texts(instance):
+                    told = SampleText(round=number, instance=instance, prompt=prompt, text=text[:MAX_SAMPLE_TEXT])
+                    self._shared.progress(told)
+                return Evaluated(instance=instance, round=number, heldout_loss=loss, epoch=effect.epoch)
+            case SnapshotState():
+                return self._snapshot_state(effect)
+            case ReleaseState(instance=instance):
+                self._engine.drop(instance)
+                self._states.withdraw(instance)
+                return None
+            case SaveInstance(instance=instance, round=number):
+                tensors, meta = self._engine.snapshot(instance)
+                self._shared.writes.put(lambda: self._shared.checkpoints.save_instance(number, instance, tensors, meta))
+                return None
+            case SaveCheckpoint(durable=durable):
+                self._shared.writes.put(lambda: self._shared.checkpoints.complete(durable))
+                return None
+
+    def _apply_outer(self, effect: ApplyOuter, averaged: AveragedVector, own: Vector | None = None) -> Event:
+        """`own`: the pseudo-gradient that becomes part of the next one; it holds all residuals."""
+        instance, number = effect.instance, effect.round
+        residual = averaged.residual if own is None else own
+        is_applied = self._engine.apply_outer(instance, averaged.vector, round=number, residual=residual)
+        digest, state_digest = self._engine.digests(instance)
+        self._states.offer(instance, number + 1, state_digest, self._engine.state(instance))
+        return OuterApplied(
+            instance=instance,
+            round=number,
+            digest=digest,
+            state_digest=state_digest,
+            is_refused=not is_applied,
+            epoch=effect.epoch,
+        )
+
+    def _carry_over(self, effect: CarryOver) -> Event:
+        """Nothing is lost: what was to be averaged goes into the next pseudo-gradient."""
+        instance, number = effect.instance, effect.round
+        self._shared.drop_averages(instance, before=number + 1)
+        self._engine.carry_over(instance, self._shared.pseudo_gradients.pop((instance, number), None), round=number)
+        digest, state_digest = self._engine.digests(instance)
+        self._states.offer(instance, number + 1, state_digest, self._engine.state(instance))
+        return OuterApplied(instance=instance, round=number, digest=digest, state_digest=state_digest, epoch=effect.epoch)
+
+    def _transition(self, effect: Transition) -> Event:
+        missing = tuple(instance for instance, state in effect.rewinds if not self._go_back(instance, state, effect.round))
+        self._engine.transition(effect.forks, effect.merges)
+        for merge in effect.merges:
+            for source in merge.sources:
+                if source != merge.target:
+                    self._forget(source)
+        return TransitionApplied(round=effect.round, missing=missing, epoch=effect.epoch)
+
+    def _go_back(self, instance: InstanceId, state: Digest, boundary: int) -> bool:
+        if not self._engine.rewind(instance, state):
+            return False
+        self._states.offer(instance, boundary, state, self._engine.state(instance))
+        return True
+
+    def _snapshot_state(self, effect: SnapshotState) -> Event:
+        copy = effect.copy
+        if copy != effect.instance:
+            outer, momentum = self._engine.state(effect.instance)
+            self._engine.adopt(copy, outer, momentum)
+        _, state_digest = self._engine.digests(copy)
+        self._states.offer(copy, effect.round, state_digest, self._engine.state(copy))
+        return StateKept(instance=copy, round=effect.round, digest=state_digest)
+
+    def _between_steps(self, effect: RunInner) -> bool:
+        """Before each inner step: end the round before, as far as it has come. Whether to stop."""
+        while not self._shared.should_stop:
+            if self._outer_step is not None and not self._outer_step.done():
+                return False
+            self._await_outer_step()
+            while not self._jobs.empty():
+                self._taken.append(self._jobs.get())
+            job = self._taken[0] if self._taken else None
+            asked = job.effect if isinstance(job, Meeting) else job
+            if asked is None or callable(asked) or not _ends_round_before(asked, effect):
+                return False
+            self._taken.popleft()
+            self._num_done += 1
+            if isinstance(job, Meeting):
+                self._meet(job)
+            elif isinstance(job, ApplyOuter):
+                self._outer_step = self._beside.submit(self._apply_beside, job, self._shared.take_average(job))
+            elif (event := self._perform(asked)) is not None:
+                self._shared.post(event)
+        return True
+
+    def _apply_beside(self, effect: ApplyOuter, averaged: AveragedVector) -> None:
+        self._shared.post(self._apply_outer(effect, averaged))
+
+    def _await_outer_step(self) -> None:
+        if self._outer_step is not None:
+            self._outer_step.result()
+            self._outer_step = None
+
+    def _forget(self, instance: InstanceId) -> None:
+        """The instance is here no longer: let its buffers go."""
+        self._states.retire(instance)
+        self._shared.drop_pseudo_gradients(instance)
+        self._shared.drop_averages(instance)
+
+    def _run_inner(self, effect: RunInner) -> Event | None:
+        instance = effect.plan.instance
+        last_shown = started = time.monotonic()
+        tokens = 0
+
+        def on_progress(step: int, loss: SupportsFloat, step_tokens: int) -> None:
+            nonlocal last_shown, tokens
+            tokens += step_tokens
+            now = time.monotonic()
+            if now - last_shown < PROGRESS_SECONDS:
+                return
+            last_shown = now
+            progress = Progress(
+                round=effect.round,
+                instance=instance,
+                step=step,
+                num_steps=effect.share.inner_steps,
+                loss=float(loss),  # waits for the device, so only where it is shown
+                tokens_per_second=tokens / max(now - started, 1e-9),
+            )
+            self._shared.progress(progress)
+
+        should_stop = partial(self._between_steps, effect) if effect.is_ahead else (lambda: self._shared.should_stop)
+        result = self._engine.run_inner(effect, should_stop=should_stop, on_progress=on_progress)
+        if result is None:
+            return None
+        self._await_outer_step()  # its residual is part of the pseudo-gradient
+        # memory holds what a checkpoint writes, or what is averaged; not both where the disk is slow
+        self._shared.writes.join()
+        kept = effect.round - 1 if effect.is_ahead else effect.round
+        self._shared.drop_pseudo_gradients(instance, before=kept)
+        if not result.has_diverged:
+            self._shared.pseudo_gradients[instance, effect.round] = self._engine.pseudo_gradient(instance)
+        return InnerFinished(instance=instance, round=effect.round, result=result, epoch=effect.epoch)
+
+
+def _ends_round_before(job: DeviceEffect, running: RunInner) -> bool:
+    """Whether the job belongs to the outer step that `running` did not wait for. Whatever else comes, waits its turn, and what
+    was asked for after it, too."""
+    match job:
+        case (
+            ApplyOuter(instance=instance, round=number)
+            | CarryOver(instance=instance, round=number)
+            | MeasureStep(instance=instance, round=number)
+            | Evaluate(instance=instance, round=number)
+        ):
+            return instance == running.plan.instance and number < running.round
+        case SaveInstance(instance=instance, round=boundary):
+            return instance == running.plan.instance and boundary <= running.round
+        case SaveCheckpoint(durable=durable):
+            return durable.round <= running.round
+    return False

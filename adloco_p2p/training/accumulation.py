@@ -1,0 +1,48 @@
+"""The gradient of a batch on one device, micro-batch by micro-batch."""
+
+import itertools
+
+import torch
+
+from adloco_p2p.numerics.batch import IGNORED_LABEL, Batch
+from adloco_p2p.numerics.grad_stats import sum_dtype
+from adloco_p2p.training.shell import ModelShell
+
+StepNoise = tuple[torch.Tensor, tuple[int, int]]
+"""`half_products` of an inner step, on the device, and the samples of its two groups."""
+
+
+def accumulate_gradient(
+    shell: ModelShell, rows: Batch, *, micro_batch: int, is_measured: bool
+) -> tuple[torch.Tensor, StepNoise | None]:
+    """`shell.gradient` <- mean over the rows of each row's gradient, whatever the micro-batches.
+
+    A row's loss is the mean over its predicted tokens. Where the step is measured, the last micro-batch is one group and those
+    before it are the other; a single one is split in two. For the estimates of method section 4.1 any split is as good: with
+    Gaussian noise their variance does not depend on it. Returns the sum of the token losses (fp64, on the device). Called
+    again, it starts over.
+    """
+    rows = rows.to(shell.device)
+    num_samples = rows.num_samples
+    starts = list(range(0, num_samples, micro_batch))
+    if is_measured and len(starts) == 1:
+        starts.append((num_samples + 1) // 2)
+    predicted = (rows.labels[:, 1:] != IGNORED_LABEL).sum(dim=1, keepdim=True).clamp(min=1)  # [n, 1]
+    loss_sum = torch.zeros((), dtype=sum_dtype(shell.device), device=shell.device)
+    weights = (1.0 / (num_samples * predicted.to(loss_sum.dtype))).float()  # [n, 1]
+
+    def run(start: int, stop: int) -> None:
+        losses = shell.token_losses(rows.rows(start, stop))  # [micro, L]
+        torch.autograd.backward((losses * weights[start:stop]).sum())
+        loss_sum.add_(losses.detach().sum(dtype=loss_sum.dtype))
+
+    shell.gradient.zero_()
+    for start, stop in itertools.pairwise(starts):
+        run(start, stop)
+    last = starts[-1]
+    if not is_measured:
+        run(last, num_samples)
+        return loss_sum, None
+    with shell.measuring() as products:
+        run(last, num_samples)
+    return loss_sum, (products, (last, num_samples - last))

@@ -1,0 +1,105 @@
+"""Several devices on one instance: each computes the gradient of its part of every batch, and the first one steps."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from typing import Self
+
+import torch
+
+from adloco_p2p.numerics.batch import Batch
+from adloco_p2p.numerics.grad_stats import half_products, sum_dtype
+from adloco_p2p.training.accumulation import StepNoise, accumulate_gradient
+from adloco_p2p.training.shell import ModelShell
+
+_PIECE = 1 << 22
+"""Values of a gradient that come to the first device at a time: bounds what it needs for them."""
+
+
+class Team:
+    """The shells of the devices that train one instance for a round, the first one bound to its local parameters. Used in a
+    `with`. With one device it is `accumulate_gradient`."""
+
+    def __init__(self, shells: Sequence[ModelShell], local: torch.Tensor) -> None:
+        """`local` [P] lies on the first device; the others compute with copies."""
+        self._first, *self._others = shells
+        self._local = local
+        self._copies: list[torch.Tensor] = []
+        self._ending = ExitStack()
+
+    @property
+    def num_devices(self) -> int:
+        return 1 + len(self._others)
+
+    def __enter__(self) -> Self:
+        self._copies = [torch.empty_like(self._local, device=shell.device) for shell in self._others]
+        for shell, copy in zip(self._others, self._copies, strict=True):
+            shell.bind(copy)
+            shell.module.train()
+            self._ending.callback(shell.unbind)
+        if self._others:
+            self._threads = self._ending.enter_context(ThreadPoolExecutor(len(self._others), thread_name_prefix="part"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.close()
+        self._copies = []
+
+    def free_cache(self) -> None:
+        for shell in (self._first, *self._others):
+            shell.free_cache()
+
+    def accumulate(self, rows: Batch, *, micro_batch: int, is_measured: bool) -> tuple[torch.Tensor, StepNoise | None]:
+        """As `accumulate_gradient` does on the first device, whose gradient gets the sum, in the order of the devices: the last
+        one's part is one group of a measured step, all others are the other.
+
+        `micro_batch` is of each device. Raises torch.OutOfMemoryError where one of them is short; called again, it starts over.
+        """
+        parts = _parts(rows.num_samples, self.num_devices)
+        if len(parts) == 1:
+            return accumulate_gradient(self._first, rows, micro_batch=micro_batch, is_measured=is_measured)
+        asked: list[Callable[[], torch.Tensor]] = [partial(_gradient, self._first, rows.rows(*parts[0]), micro_batch)]
+        for shell, copy, part in zip(self._others, self._copies, parts[1:], strict=False):
+            copy.copy_(self._local)
+            asked.append(self._threads.submit(_gradient, shell, rows.rows(*part), micro_batch).result)
+        losses, failures = [], []
+        for loss_sum in asked:
+            try:
+                losses.append(loss_sum().to(self._first.device))
+            except torch.OutOfMemoryError as error:
+                failures.append(error)
+        if failures:  # now that no device is at work any more
+            raise failures[0]
+        return torch.stack(losses).sum(), self._reduce(parts, is_measured=is_measured)
+
+    def _reduce(self, parts: Sequence[tuple[int, int]], *, is_measured: bool) -> StepNoise | None:
+        """The first shell's gradient <- the sum of all, each times its part of the rows."""
+        *_, (final_start, count) = parts
+        shares = [(stop - start) / count for start, stop in parts]
+        *helpers, last = self._others[: len(parts) - 1]
+        total, device = self._first.gradient, self._first.device
+        products = torch.zeros(3, dtype=sum_dtype(device), device=device)
+        for begin in range(0, total.numel(), _PIECE):
+            piece = slice(begin, begin + _PIECE)
+            so_far = total[piece].mul_(shares[0])
+            for shell, share in zip(helpers, shares[1:-1], strict=True):
+                so_far.add_(shell.gradient[piece].to(device), alpha=share)
+            coming = last.gradient[piece].to(device, copy=True).mul_(shares[-1])
+            if is_measured:
+                products.add_(half_products(so_far, coming))
+            so_far.add_(coming)
+        return (products, (final_start, count - final_start)) if is_measured else None
+
+
+def _gradient(shell: ModelShell, rows: Batch, micro_batch: int) -> torch.Tensor:
+    """Into the shell's; returns the sum of the token losses."""
+    loss_sum, _ = accumulate_gradient(shell, rows, micro_batch=micro_batch, is_measured=False)
+    return loss_sum
+
+
+def _parts(num_samples: int, num_devices: int) -> list[tuple[int, int]]:
+    """Rows of each device, the first ones get one more; devices without a row are left out."""
+    bounds = [-(-num_samples * index // num_devices) for index in range(num_devices + 1)]
+    return [(start, stop) for start, stop in itertools.pairwise(bounds) if stop > start]

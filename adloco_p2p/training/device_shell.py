@@ -1,0 +1,56 @@
+"""A device that a peer trains on: its copy of the model, and the micro-batches that it holds."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from adloco_p2p.training.memory_search import MicroBatchLimit, synthetic_rows
+from adloco_p2p.training.shell import ModelShell
+
+
+class DeviceShell:
+    """Lent to one thread at a time."""
+
+    def __init__(self, name: str, shell: ModelShell) -> None:
+        """`name`: of the device, as settings and views have it."""
+        self.name = name
+        self.shell = shell
+        self.limit: MicroBatchLimit | None = None
+        """None before the device's memory was searched."""
+        self.lent = threading.RLock()
+
+    @property
+    def device(self) -> torch.device:
+        return self.shell.device
+
+
+@contextmanager
+def own_randomness(device: torch.device, seed: int | None = None) -> Iterator[None]:
+    """Random draws inside begin with the seed, if there is one, and leave the random state of the device as it was. A GPU has
+    a state of its own, which no thread of another device touches; the processor's is one for all threads."""
+    if device.type != "cuda":
+        with torch.random.fork_rng(devices=[]):
+            if seed is not None:
+                torch.default_generator.manual_seed(seed)  # not `torch.manual_seed`, which is for GPUs, too
+            if seed is not None and device.type == "mps":
+                torch.mps.manual_seed(seed)
+            yield
+        return
+    before = torch.cuda.get_rng_state(device)
+    if seed is not None:
+        torch.cuda.default_generators[device.index].manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.cuda.set_rng_state(before, device)
+
+
+def draws_chance(shell: ModelShell, *, sequence_length: int, vocab_size: int) -> bool:
+    """Whether a forward of training draws random numbers, as dropout does."""
+    shell.module.train()
+    with own_randomness(shell.device), torch.no_grad():
+        before = torch.get_rng_state()
+        shell.token_losses(synthetic_rows(1, sequence_length, vocab_size).to(shell.device))
+        return not torch.equal(before, torch.get_rng_state())
