@@ -42,7 +42,7 @@ from adloco_p2p.core.model.types import (
 from adloco_p2p.core.model.words import plural
 from adloco_p2p.core.planning.batch_ramp import scheduled_request
 from adloco_p2p.core.planning.batch_sizing import is_untestable, next_request, pool_round, window_length
-from adloco_p2p.core.planning.bench import take_turns
+from adloco_p2p.core.planning.bench import Turns, take_turns
 from adloco_p2p.core.planning.branch_merge import settle
 from adloco_p2p.core.planning.branch_verdict import is_of_branches
 from adloco_p2p.core.planning.claims import Claims, claims_by_instance, places_by_instance, received_reports
@@ -159,30 +159,15 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     drafts, forks = _forked(drafts, round, end, rules)
     merges, probe, why = _merges(previous, drafts, received, claims, is_forking=bool(forks), end=end, rules=rules)
     drafts = _merged(drafts, merges, rules)
+    may_probe = probe is None and previous.probe is None and round + ROUNDS_TO_A_VERDICT < end
+    names = [roster_entry.peer for roster_entry in roster_entries]
     branches = settle(
-        previous,
-        received,
-        merges,
-        [roster_entry.peer for roster_entry in roster_entries],
-        change.branches,
-        is_last=is_last,
-        may_probe=probe is None and previous.probe is None and round + ROUNDS_TO_A_VERDICT < end,
-        rules=rules.merge,
+        previous, received, merges, names, change.branches, is_last=is_last, may_probe=may_probe, rules=rules.merge
     )
     is_plain = not (forks or merges or branches.merges)
-    periods = _periods(previous, drafts, roster_entries, rules) if not is_last else ALL_IN_EVERY_AVERAGE
-    slow = periods.benched(round)
-    turns = take_turns(drafts, roster_entries, run=previous.run, round=round, work=rules.work, is_last=is_last, slow=slow)
-    instances, seconds = place_hosts(
-        drafts,
-        turns.roster,
-        round,
-        rules,
-        bench=turns.bench,
-        periods=periods,
-        max_hosts=turns.max_hosts,
-        is_plain=is_plain,
-    )
+    periods = _periods(previous, drafts, roster_entries, rules, is_last=is_last)
+    turns = _turns(previous, drafts, roster_entries, rules, slow=periods.benched(round), is_last=is_last)
+    instances, seconds = _placed(drafts, turns, round, rules, periods=periods, is_plain=is_plain)
     changed = {source for merge in (*merges, *branches.merges) for source in merge.sources}
     changed |= {instance for fork in forks for instance in (fork.source, *fork.targets)}
     instances = kept_apart(instances, changed, round)
@@ -219,8 +204,43 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     )
 
 
-def _periods(previous: RoundPlan, drafts: Sequence[InstanceDraft], roster: Sequence[RosterEntry], rules: Rules) -> LinkPeriods:
-    """In how many averages each member of the roster takes part, by the computing time of the plan before."""
+def _placed(
+    drafts: Sequence[InstanceDraft], turns: Turns, round: int, rules: Rules, *, periods: LinkPeriods, is_plain: bool
+) -> tuple[tuple[InstancePlan, ...], float]:
+    """As `place_hosts`."""
+    return place_hosts(
+        drafts,
+        turns.roster,
+        round,
+        rules,
+        bench=turns.bench,
+        periods=periods,
+        max_hosts=turns.max_hosts,
+        is_plain=is_plain,
+    )
+
+
+def _turns(
+    previous: RoundPlan,
+    drafts: Sequence[InstanceDraft],
+    roster: Sequence[RosterEntry],
+    rules: Rules,
+    *,
+    slow: frozenset[PeerId],
+    is_last: bool,
+) -> Turns:
+    """In the plan after `previous`, without the members that wait for their links."""
+    round = previous.round + 1
+    return take_turns(drafts, roster, run=previous.run, round=round, work=rules.work, is_last=is_last, slow=slow)
+
+
+def _periods(
+    previous: RoundPlan, drafts: Sequence[InstanceDraft], roster: Sequence[RosterEntry], rules: Rules, *, is_last: bool
+) -> LinkPeriods:
+    """In how many averages each member of the roster takes part, by the computing time of the plan before. After the last
+    round all get the model."""
+    if is_last:
+        return ALL_IN_EVERY_AVERAGE
     return link_periods(
         volunteers(roster),
         vector_bytes=max(draft.plan.vector_bytes for draft in drafts),
