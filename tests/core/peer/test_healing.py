@@ -130,6 +130,8 @@ def test_an_instance_that_the_winners_merged_away_goes_where_it_went() -> None:
     for name in LOSERS:
         world.machines[name].round_seconds *= 4.0
     world.run()
-    (merge,) = branch_merges(world)
-    assert sorted(re.findall(r"trained apart of instance (\d)", merge.reason)) == ["0", "1"]
-    assert merge.target == InstanceId(1) and len(merge.sources) == 3
+    merges = branch_merges(world)  # one, or one for each loser whose report came for another plan
+    named = [instance for merge in merges for instance in re.findall(r"trained apart of instance (\d)", merge.reason)]
+    assert sorted(named) == ["0", "1"]
+    assert {merge.target for merge in merges} == {InstanceId(1)}
+    assert sum(len(merge.sources) - 1 for merge in merges) == 2
