@@ -17,9 +17,10 @@ class Outlook:
 
     They can where its root is known and a peer that lives has it (`donors`). Else they may, while another living peer with a
     seat was to train the instance up to the boundary and has not shown that it goes without: it has reported neither that round
-    without the state nor, as one that skipped that round does, a later one that it was to train it in. The seat of a peer that
-    lives and never reports ends, and with it the wait. Otherwise nobody can: this peer takes an older state, or goes on
-    without any, and reports the rounds that it goes through with nothing (`PeerState.goes_without`).
+    without the state nor, as one that skipped that round does, a later one that it was to train it in. The same holds for the
+    round before: hosts that are all new to an instance whose former hosts are gone would wait for each other. The seat of a
+    peer that lives and never reports ends, and with it the wait. Otherwise nobody can: this peer takes an older state, or goes
+    on without any, and reports the rounds that it goes through with nothing (`PeerState.goes_without`).
     """
 
     digest: Digest | None
@@ -184,12 +185,22 @@ class PlanBook:
         return Outlook(digest=digest, donors=donors, may_come=self._may_come(instance, boundary - 1, gone))
 
     def _may_come(self, instance: InstanceId, number: int, gone: Collection[PeerId]) -> bool:
-        """Whether the report of a host on the state after this round is there, or to come."""
+        """Whether the report of another host on the state after this round is there, or to come: none comes where no host of
+        the round before is left, from which the hosts of this round could have had the state."""
+        others = [peer for peer in self._hosts_of(instance, number) if peer != self.me]
+        before = self._hosts_of(instance, number - 1)
+        return self._may_report(others, instance, number, gone) and (
+            not before
+            or any(peer in self._states.get((number, instance), {}) for peer in others)
+            or self._may_report(before, instance, number - 1, gone)
+        )
+
+    def _may_report(self, hosts: Collection[PeerId], instance: InstanceId, number: int, gone: Collection[PeerId]) -> bool:
+        """Whether one of these living members reported the state after this round, or may still come to report it."""
         states = self._states.get((number, instance), {})
         return any(
             self._are_seated([peer], gone) and (peer in states or not self._goes_without(peer, instance, number))
-            for peer in self._hosts_of(instance, number)
-            if peer != self.me
+            for peer in hosts
         )
 
     def _goes_without(self, peer: PeerId, instance: InstanceId, since: int) -> bool:

@@ -99,7 +99,14 @@ def test_who_is_known_to_be_out_of_reach_ends_an_attempt_at_once():
         averaging = NetworkAveraging(None, size=lambda round: 4, out_of_reach=near.out_of_reach, begin=lambda key: True)
         with pytest.raises(AveragingError, match="no way from here to z") as raised:
             await averaging.average(
-                round=0, key=RUN, plan=RUN, weights=(("a", 3), ("z", 4)), steps=(1, 1), vector=None, timeout_seconds=60.0
+                instance=0,
+                round=0,
+                key=RUN,
+                plan=RUN,
+                weights=(("a", 3), ("z", 4)),
+                steps=(1, 1),
+                vector=None,
+                timeout_seconds=60.0,
             )
         assert raised.value.suspects == ("z",)
 

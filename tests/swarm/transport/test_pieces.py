@@ -114,7 +114,7 @@ def test_a_joiner_gets_entries_of_many_hosts_over_the_real_wire(tmp_path, monkey
 
 
 def test_all_reports_of_many_hosts_fit_into_one_supply():
-    reports = LargeSwarm(300, num_instances=2).entries[1].reports
+    reports = LargeSwarm(400, num_instances=2).entries[1].reports  # most of them on the bench, so short
     supply = Supply(parent=RUN, reports=reports)
     there = wire(members=lambda: frozenset({"me"}))
     assert [there.accept("me", envelope) for envelope in wire()._envelopes(supply)] == [None, None]
