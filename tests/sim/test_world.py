@@ -37,7 +37,7 @@ def test_nobody_waits_for_a_state_that_nobody_has() -> None:
     """Two hosts that were cut off had reported a void round from a state of their own when they took the agreed one. The others
     gave that one up for theirs, which nobody had any more, and the run took 174 s."""
     result = everyday_seed(98)
-    assert result.violation is None and result.virtual_seconds < 60.0
+    assert result.violation is None and result.virtual_seconds < 100.0
 
 
 @pytest.mark.heavy

@@ -86,7 +86,7 @@ class Fetching:
         """Ask for the state of instances that this peer now hosts, or needs for a merge, and does not have."""
         if self._state.opening is not None:
             return []
-        wanted = {i: at for i, at in reversed(self._wanted()) if i not in self._state.held and i < FIRST_BRANCH_ID}
+        wanted = {i: at for i, at in self._wanted_first().items() if i not in self._state.held and i < FIRST_BRANCH_ID}
         for instance, item in self._state.instances.items():
             if instance not in wanted:
                 item.no_donor_since, item.decline_at, item.is_lost, item.failed_fetches = None, None, False, 0
@@ -142,8 +142,20 @@ class Fetching:
                 )
         return effects
 
+    def _wanted_first(self) -> dict[InstanceId, int]:
+        """At which boundary this peer asks for each state that it needs. Of two boundaries the first counts, unless a peer is
+        known to have the state at the second alone: the round between them is over."""
+        wanted: dict[InstanceId, int] = {}
+        for instance, at in self._wanted():
+            if wanted.setdefault(instance, at) < at and not self._donors(instance, wanted[instance]):
+                wanted[instance] = at if self._donors(instance, at) else wanted[instance]
+        return wanted
+
+    def _donors(self, instance: InstanceId, boundary: int) -> tuple[PeerId, ...]:
+        return self._book.outlook(instance, boundary, self._state.gone).donors
+
     def _wanted(self) -> list[tuple[InstanceId, int]]:
-        """State that this peer needs: instance and boundary. Of two boundaries of one instance the first counts."""
+        """State that this peer needs: instance and boundary, the earlier boundary first."""
         boundary = self._state.opened + 1
         plan, opened = self._book.get(boundary), self._book.get(self._state.opened)
         wanted: list[tuple[InstanceId, int]] = []

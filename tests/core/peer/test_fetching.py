@@ -107,3 +107,19 @@ def test_an_older_state_is_taken_only_once_no_living_peer_may_still_bring_the_ag
     state.gone[PEER1] = None
     assert DiscardRound(instance=INSTANCE) in fetching.fetch_missing(2 * NO_DONOR_SECONDS)
     assert item.boundary == 3 and not item.is_stale
+
+
+def test_a_round_that_is_over_is_passed_where_a_state_is_known_behind_it_alone() -> None:
+    """Nobody is known to have the state before round 3; a host reported the one after it, so this peer asks for that."""
+    state = state_at(3)
+    state.instance(INSTANCE).boundary = None
+    plan = state.book.plans[3]
+    (item,) = plan.instances
+    mine, others = item.hosts
+    state.book.plans[3] = replace(plan, instances=(replace(item, hosts=(replace(mine, inner_steps=0), others)),))
+    state.learn(replace(plan, round=4, is_last=True))  # which hands the model to all
+    fetching = Fetching(state)
+    assert not any(isinstance(effect, FetchState) for effect in fetching.fetch_missing(0.0))
+    state.book.note_states(Report(peer=PEER1, round=3, plan=DIGEST, capacity=CAPACITY, instances=(REPORTED,)))
+    asked = [effect for effect in fetching.fetch_missing(1.0) if isinstance(effect, FetchState)]
+    assert [(effect.round, effect.from_peers) for effect in asked] == [(4, (PEER1,))]

@@ -43,3 +43,17 @@ def test_a_host_without_a_seat_has_no_state_to_wait_for() -> None:
     assert book.outlook(item.instance, 1, (other,)).may_come
     book.remember(replace(plan, round=1, roster=tuple(entry for entry in plan.roster if entry.peer != silent)))
     assert not book.outlook(item.instance, 1, (other,)).may_come
+
+
+def test_hosts_that_are_all_new_to_an_instance_do_not_wait_for_each_other() -> None:
+    """Its former hosts went before they had given the state to anybody: seats of names that only knock do so."""
+    plan = replace(start(ONE), round=1)
+    (item,) = plan.instances
+    me = item.hosts[0].peer
+    former = tuple(replace(share, peer=PeerId(f"former{index}")) for index, share in enumerate(item.hosts))
+    book = PlanBook(me)
+    book.remember(replace(plan, round=0, instances=(replace(item, hosts=former),)))
+    book.remember(plan)
+    assert not book.outlook(item.instance, 2, ()).may_come
+    book.remember(replace(plan, roster=(*plan.roster, replace(plan.roster[0], peer=former[0].peer))))
+    assert book.outlook(item.instance, 2, ()).may_come, "one of them has a seat, and may bring it"
