@@ -192,6 +192,11 @@ def _optimizers(run: RunConfig) -> list[str]:
             f"outer.learning_rate: {outer.learning_rate} would be ignored: outer.kind average takes the mean of the models;"
             " leave it out, set it to 1, or choose sgd"
         )
+    if run.inner.warmup_steps is not None and run.inner.warmup_samples is not None:
+        problems.append(
+            f"inner.warmup_steps: {run.inner.warmup_steps}, and inner.warmup_samples {run.inner.warmup_samples}: choose one,"
+            " and set the other to null"
+        )
     if outer.kind != "nesterov" and outer.momentum != 0:
         problems.append(
             f"outer.momentum: {outer.momentum} would be ignored: outer.kind is {outer.kind};"

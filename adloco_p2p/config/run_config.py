@@ -162,11 +162,11 @@ class InnerConfig:
     """Of Muon."""
     clip_norm: PositiveFloat = 1.0
     """Largest norm of an inner gradient."""
-    warmup_steps: NaturalInt = 64
-    """Inner steps of linear warm-up, where `warmup_samples` is null."""
+    warmup_steps: NaturalInt | None = None
+    """Inner steps of linear warm-up. null: 64, unless `warmup_samples` counts samples instead."""
     warmup_samples: NaturalInt | None = None
     """Samples of linear warm-up, over all hosts of an instance: the same part of the run at every batch. A copy of an instance
-    goes on from those of its source. null: `warmup_steps`."""
+    goes on from those of its source. null: `warmup_steps` counts."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """After the warm-up; the cosine runs over the whole run."""
     final_fraction: Fraction = 0.1

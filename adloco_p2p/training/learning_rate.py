@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from adloco_p2p.config.run_config import InnerConfig
 from adloco_p2p.core.model.events import RunInner
 
+DEFAULT_WARMUP_STEPS = 64
+"""Where the run names neither steps nor samples."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningRateSchedule:
@@ -42,7 +45,8 @@ class LearningRateSchedule:
     def _warmup(self, step: int) -> float:
         """By samples where the run counts them: up to the end of the step, as if all hosts did theirs alike."""
         if self.inner.warmup_samples is None:
-            return _warmup(self.steps_before + step, self.inner.warmup_steps)
+            warmup_steps = DEFAULT_WARMUP_STEPS if self.inner.warmup_steps is None else self.inner.warmup_steps
+            return _warmup(self.steps_before + step, warmup_steps)
         samples = self.samples_before + self.num_samples * (step + 1) / self.num_steps
         return min(1.0, samples / self.inner.warmup_samples) if self.inner.warmup_samples else 1.0
 

@@ -59,6 +59,7 @@ def problems_of(*overrides: str) -> tuple[str, ...]:
             ["outer.kind=average", "outer.learning_rate=0.7"],
             "outer.learning_rate: 0.7 would be ignored: outer.kind average takes",
         ),
+        (["inner.warmup_steps=8", "inner.warmup_samples=64"], "inner.warmup_steps: 8, and inner.warmup_samples 64: choose one"),
         (["outer.kind=average", "outer.momentum=0.9"], "outer.momentum: 0.9 would be ignored: outer.kind is average"),
         (["outer.kind=sgd", "outer.momentum=0.9"], "outer.momentum: 0.9 would be ignored: outer.kind is sgd"),
         (

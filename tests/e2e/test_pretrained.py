@@ -141,7 +141,13 @@ def test_evaluation_on_a_named_file(pretrained: Path, tmp_path: Path) -> None:
     """It needs neither the run's own data nor many rows, and differs with the file."""
     write_text(tmp_path, num_paragraphs=60)
     settings = [f"model.pretrained={pretrained}", "data.source=text", f"data.path={tmp_path / 'text.txt'}"]
-    settings += ["data.sequence_length=32", "work.rounds=1", "work.inner_steps=8", "inner.warmup_steps=2", "instances.count=1"]
+    settings += [
+        "data.sequence_length=32",
+        "work.rounds=1",
+        "work.inner_steps=8",
+        "inner.warmup_samples=16",
+        "instances.count=1",
+    ]
     workdir = tmp_path / "work"
     ended = run(["start", "--set", *settings, "--workdir", workdir, "--offline", *CONNECTED], folder=tmp_path)
     assert ended.code == 0, ended

@@ -140,10 +140,11 @@ class CommitPhase:
 
     def _is_void_for_sure(self, tally: CommitTally, now: float) -> bool:
         """No average can get a majority, as far as this host knows; or it has waited for the others' votes long enough. A host
-        that only receives hears all that live first, for they may know more, unless no vote that it lacks can change it."""
+        that only receives hears all that live first, for they may know more, unless no vote that it lacks can change it, of a
+        host that has not declined to contribute."""
         at = self._at
         if not at.is_contributor:
-            is_certain = at.votes.tally({at.me}).is_hopeless
+            is_certain = at.votes.tally({at.me, *at.hosts.declined}).is_hopeless
             return is_certain or (bool(tally.votes) and not tally.num_open and tally.is_hopeless)
         timeout = at.adaptive_timeout.timeout_seconds(expected_seconds=at.plan.expected_seconds)
         is_over = at.phase is Phase.COMMITTING and now - at.phase_since >= COMMIT_TIMEOUTS * timeout

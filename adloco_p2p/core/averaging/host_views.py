@@ -82,7 +82,12 @@ class HostViews:
     @property
     def absent(self) -> frozenset[PeerId]:
         """Hosts whose commit votes are not awaited."""
-        return frozenset(self.gone).union(peer for peer, view in self._views.items() if view.has_declined)
+        return self.declined.union(self.gone)
+
+    @property
+    def declined(self) -> frozenset[PeerId]:
+        """Hosts that reported that they will not contribute."""
+        return frozenset(peer for peer, view in self._views.items() if view.has_declined)
 
     @property
     def resting_donors(self) -> frozenset[PeerId]:

@@ -120,9 +120,10 @@ class PlanBook:
     def reported_state(self, instance: InstanceId, number: int, gone: Collection[PeerId]) -> Digest | None:
         """The state after a round by the reports that came: that of more than half of the planned hosts that live.
 
-        Where all of them have reported and there is no such state, the one of most hosts counts, of equally many the one whose
-        first host joined the run first: two hosts whose states differ would differ for ever, and an id can be made, a date
-        not. Hosts take it, plans never name it. Where all that had work are gone without a report, what keepers hold is left.
+        Where all others have reported one, or that they go without, and there is no such state, that of most hosts counts, of
+        equally many the one whose first host joined first: two hosts whose states differ would differ for ever, and an
+        id can be made, a date not. Hosts take it, plans never name it. Where all that had work are gone without a report, what
+        keepers hold is left.
 
         Hosts that surely had the agreed state before the round count before all others. One that had another state, cut off,
         may have reported before it learned of the agreed one and took it: then nobody has what it reported.
@@ -146,9 +147,12 @@ class PlanBook:
                 groups.setdefault(states[peer], []).append(peer)
         sure = [peer for peer in planned if self._had_agreed_state(peer, instance, number)]
         first = max(groups, key=lambda digest: (len({*sure} & {*groups[digest]}), len(groups[digest])), default=None)
-        if first is None or not (is_majority(len(groups[first]), len(planned)) or all(peer in states for peer in planned)):
-            return None
-        return first
+        if first is None or is_majority(len(groups[first]), len(planned)):
+            return first
+        is_open = any(
+            peer not in states and peer != self.me and not self._goes_without(peer, instance, number) for peer in planned
+        )
+        return None if is_open else first
 
     def _had_agreed_state(self, peer: PeerId, instance: InstanceId, number: int) -> bool:
         """Before this round, where a plan names one: it reported it, or it had no work in the round before and fetched it."""

@@ -5,7 +5,8 @@ An instance gives work to at most as many hosts as an inner step of its batch ha
 seats. As many of them as an instance may have hosts, those that waited longest, host all the same: they receive the averages,
 serve the state, and take over at once. They take turns. A turn lasts `WorkRules.turn_rounds` rounds; then the host makes room
 for the member that has waited longest, a few hosts at a time, so that most of those that work hold the state. A host that goes,
-falls silent, is backed off or is suspended is replaced at once.
+falls silent, is backed off or is suspended is replaced at once. A member that has never reported waits behind all others: names
+that only asked for a seat must not take the places of hosts that hold the state.
 
 `RosterEntry.is_waiting` and `turn_from` are all that the rule remembers of a member.
 """
@@ -109,6 +110,8 @@ def _ranked(
     make room for them."""
 
     def is_able(entry: RosterEntry) -> bool:
+        if entry.is_waiting and entry.last_report is None:
+            return False
         from_round = entry.turn_from if entry.is_waiting else rests.get(entry.peer, 0)
         return silent_rounds(entry, round) < SILENT_ROUNDS and from_round <= round
 

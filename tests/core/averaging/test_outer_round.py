@@ -544,6 +544,17 @@ def test_a_late_host_refuses_and_asks() -> None:
     assert messages == [AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(A,), is_question=True)]
 
 
+def test_a_late_host_waits_for_no_average_where_most_have_declined() -> None:
+    """Of five, it and two others do not contribute: the other two are no majority, whatever they know."""
+    plan = averaging(A, B, C, D, E, adaptive_timeout=AdaptiveTimeout()).plan
+    outer = outer_round(A, plan, AdaptiveTimeout(), is_late=True)
+    outer.start(20.0, progress_end=0.1)
+    outer.received(B, AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(B,)), 21.0, ())
+    assert not has(outer.tick(22.0, ()), CarryOver)
+    outer.received(C, AttemptFailed(instance=INSTANCE, round=0, attempt=0, suspects=(C,)), 23.0, ())
+    assert has(outer.tick(24.0, ()), CarryOver)
+
+
 def test_late_hosts_tell_each_other_that_they_have_no_vote_to_wait_for() -> None:
     plan = averaging(A, B, C, D, E, adaptive_timeout=AdaptiveTimeout()).plan
     asking, past = (outer_round(name, plan, AdaptiveTimeout(), is_late=True) for name in (A, C))

@@ -87,6 +87,18 @@ def test_a_quarter_of_the_hosts_makes_room_per_plan() -> None:
     assert turns(12, places=8, turn_rounds=3, until=6) == [numbered(there) for there in by_hand]
 
 
+def test_names_that_never_reported_take_no_place_of_a_host() -> None:
+    """Three that report have two places; of two that only asked for a seat, however long ago, none comes before the third."""
+    reporting = [RosterEntry(peer=peer(index), joined_round=5, capacity=capacity(), last_report=19) for index in range(3)]
+    silent = [RosterEntry(peer=peer(index), joined_round=20, capacity=capacity(), is_waiting=True) for index in (3, 4)]
+    reporting[2] = replace(reporting[2], is_waiting=True, turn_from=19)
+    plan = instance_plan(requested=2, hosts=dict.fromkeys((peer(0), peer(1)), 1))
+    draft = InstanceDraft(plan=plan, holders=(peer(0), peer(1)), ready=())
+    for round in (21, 22):
+        taken = take_turns([draft], [*reporting, *silent], run=RUN, round=round, work=WorkRules(turn_rounds=2))
+        assert {entry.peer for entry in taken.roster if not entry.is_waiting} == numbered((1, 2)), "one of the two makes room"
+
+
 def trains(plan: RoundPlan, name: PeerId) -> bool:
     return any(share.peer == name and share.samples > 0 for item in plan.instances for share in item.hosts)
 
