@@ -120,7 +120,7 @@ class PlanBook:
     def reported_state(self, instance: InstanceId, number: int, gone: Collection[PeerId]) -> Digest | None:
         """The state after a round by the reports that came: that of more than half of the planned hosts that live.
 
-        Where all others have reported one, or that they go without, and there is no such state, that of most hosts counts, of
+        Where all of them have reported one, or that they go without, and there is no such state, that of most hosts counts, of
         equally many the one whose first host joined first: two hosts whose states differ would differ for ever, and an
         id can be made, a date not. Hosts take it, plans never name it. Where all that had work are gone without a report, what
         keepers hold is left.
@@ -149,9 +149,7 @@ class PlanBook:
         first = max(groups, key=lambda digest: (len({*sure} & {*groups[digest]}), len(groups[digest])), default=None)
         if first is None or is_majority(len(groups[first]), len(planned)):
             return first
-        is_open = any(
-            peer not in states and peer != self.me and not self._goes_without(peer, instance, number) for peer in planned
-        )
+        is_open = any(peer not in states and not self._goes_without(peer, instance, number) for peer in planned)
         return None if is_open else first
 
     def _had_agreed_state(self, peer: PeerId, instance: InstanceId, number: int) -> bool:

@@ -60,8 +60,8 @@ def test_hosts_that_are_all_new_to_an_instance_do_not_wait_for_each_other() -> N
 
 
 def test_the_state_of_those_that_have_one_counts_where_all_others_go_without() -> None:
-    """Of three hosts one reported a state, one went through the round with nothing, and this peer lacks it, too: no majority of
-    the planned hosts will ever report one."""
+    """Of three hosts one reported a state, and the others, this peer among them, went through the round with nothing: no
+    majority of the planned hosts will ever report one."""
     plans = [replace(start(ONE), round=number) for number in range(2)]
     (item,) = plans[0].instances
     me, has_state, without = (share.peer for share in item.hosts)
@@ -70,6 +70,7 @@ def test_the_state_of_those_that_have_one_counts_where_all_others_go_without() -
         book.remember(plan)
     (report,) = (report for report in honest_reports(plans[0]) if report.peer == has_state)
     book.note_states(report)
+    book.note_states(replace(report, peer=me, instances=()))
     assert book.reported_state(item.instance, 0, ()) is None, "the third may report another one"
     book.note_states(replace(report, peer=without, instances=()))
     assert book.reported_state(item.instance, 0, ()) == report.instances[0].state_digest
