@@ -12,30 +12,35 @@ export CI=${CI:-true} # the same random examples everywhere; pytest by itself dr
 .venv-core/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
   annotated-types pydantic pyyaml pytest pytest-timeout hypothesis coverage
 
-# One core is enough for the pure half, so the other one has all that starts no swarm; whole swarms want both.
+# Three groups of about equal length on two cores; whole swarms, which want both, come after them.
 echo "== core and simulator, where torch is not installed, and beside them style, types and everything that starts no swarm"
-said=$(mktemp)
-pure() {
+said_core=$(mktemp)
+said_sim=$(mktemp)
+core() {
   if [ $# -gt 0 ]; then # a choice of tests covers what it covers
     .venv-core/bin/python -m pytest -p no:cacheprovider tests/core tests/sim "$@"
     return
   fi
-  .venv-core/bin/python -m coverage run -m pytest -p no:cacheprovider tests/core &&
-    .venv-core/bin/python -m coverage report &&
-    .venv-core/bin/python -m pytest -p no:cacheprovider tests/sim
+  .venv-core/bin/python -m coverage run -m pytest -p no:cacheprovider tests/core && .venv-core/bin/python -m coverage report
 }
-pure "$@" >"$said" 2>&1 &
-pure=$!
-trap 'kill "$pure" 2>/dev/null || true; rm -f "$said"' EXIT
+simulator() {
+  [ $# -gt 0 ] || .venv-core/bin/python -m pytest -p no:cacheprovider tests/sim
+}
+core "$@" >"$said_core" 2>&1 &
+core=$!
+simulator "$@" >"$said_sim" 2>&1 &
+simulator=$!
+trap 'kill "$core" "$simulator" 2>/dev/null || true; rm -f "$said_core" "$said_sim"' EXIT
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy adloco_p2p benchmarks examples
 .venv/bin/lint-imports
 .venv/bin/python -m pytest tests --ignore tests/core --ignore tests/sim --ignore tests/e2e --ignore tests/docs "$@"
-is_pure_good=true
-wait "$pure" || is_pure_good=false
-cat "$said"
-"$is_pure_good"
+is_good=true
+wait "$core" || is_good=false
+wait "$simulator" || is_good=false
+cat "$said_core" "$said_sim"
+"$is_good"
 
 echo "== whole swarms, and every command of the documentation"
 .venv/bin/python -m pytest tests/e2e tests/docs "$@"
