@@ -43,4 +43,15 @@ cat "$said_core" "$said_sim"
 "$is_good"
 
 echo "== whole swarms, and every command of the documentation"
-.venv/bin/python -m pytest tests/e2e tests/docs "$@"
+if [ $# -gt 0 ]; then
+  .venv/bin/python -m pytest tests/e2e tests/docs "$@"
+  exit
+fi
+said_docs=$(mktemp)
+.venv/bin/python -m pytest tests/docs >"$said_docs" 2>&1 &
+docs=$!
+trap 'kill "$docs" 2>/dev/null || true; rm -f "$said_core" "$said_sim" "$said_docs"' EXIT
+.venv/bin/python -m pytest tests/e2e
+wait "$docs" || is_good=false
+cat "$said_docs"
+"$is_good"

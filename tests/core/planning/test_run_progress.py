@@ -88,7 +88,7 @@ def test_the_merge_at_the_end_is_measured_in_time(merged_loss: float) -> None:
     assert ("accepted" in merge.reason) is (merged_loss < 2.0)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     samples=st.integers(1000, 5000),  # ends within MOST_ROUNDS whatever the steps
     count=st.integers(1, 4),
