@@ -5,6 +5,7 @@ import signal
 import zipfile
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.e2e.processes import run
@@ -34,6 +35,7 @@ def works(peer: PeerProcess) -> None:
     peer.wait_for("round", samples=lambda samples: samples > 0)
 
 
+@pytest.mark.heavy
 def test_who_is_let_in_who_is_not_and_who_is_banned(peers: list[PeerProcess], tmp_path: Path) -> None:
     first = PeerProcess(tmp_path / "first", ("start", ticketed_config(tmp_path))).start()
     peers.append(first)

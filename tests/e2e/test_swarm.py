@@ -230,6 +230,7 @@ class _HivemindDHT:
             self._process.kill()
 
 
+@pytest.mark.heavy
 def test_of_two_runs_at_one_bootstrap_the_user_chooses_and_what_is_not_there_is_named(new: NewPeer, tmp_path: Path) -> None:
     lost = new("lost", "join", "--initial-peers", NOBODY)  # it tries for half a minute
     bootstrap = new("bootstrap", "bootstrap")
