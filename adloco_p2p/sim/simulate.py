@@ -107,8 +107,9 @@ def everyday_seed(seed: int, *, parts: Parts | None = None) -> Result:
 def everyday_rules(random: Random, rounds: int) -> Rules:
     """One instance, whose updates are delayed, or two or three, some of which merge."""
     count = random.choice((1, 2, 2, 3))
+    work = WorkRules(rounds=rounds, inner_steps=4)
     return Rules(
-        work=WorkRules(rounds=rounds, inner_steps=4, link_tolerance=None if count == 1 else 0.1),  # as `RunConfig.rules`
+        work=replace(work, link_tolerance=None) if count == 1 else work,  # as `RunConfig.rules` has it with delayed updates
         instances=InstanceRules(
             count=count, fork_round=2, start="same" if count == 1 else random.choice(("fork", "fork", "same"))
         ),

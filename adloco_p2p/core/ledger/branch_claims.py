@@ -41,7 +41,7 @@ class History(Protocol):
     def between(self, first: int, end: int) -> Iterator[LedgerEntry]: ...
 
 
-# --- believing -------------------------------------------------------------------------------------------------------
+# --- which claims count ----------------------------------------------------------------------------------------------
 
 
 def accepted_claims(history: History, reports: Sequence[Report], verify: Verify) -> tuple[PendingBranch, ...]:

@@ -147,8 +147,9 @@ class Fetching:
         known to have the state at the second alone: the round between them is over."""
         wanted: dict[InstanceId, int] = {}
         for instance, at in self._wanted():
-            if wanted.setdefault(instance, at) < at and not self._donors(instance, wanted[instance]):
-                wanted[instance] = at if self._donors(instance, at) else wanted[instance]
+            first = wanted.setdefault(instance, at)
+            if at > first and self._donors(instance, at) and not self._donors(instance, first):
+                wanted[instance] = at
         return wanted
 
     def _donors(self, instance: InstanceId, boundary: int) -> tuple[PeerId, ...]:

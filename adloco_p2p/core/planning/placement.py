@@ -86,19 +86,14 @@ def place_hosts(
     starting = {entry.peer for entry in staying if entry.joined_round == round > 0}
     trainers = {}
     for draft in drafts:
-        there = hosts[draft.plan.instance]
-        resting = suspended(draft.plan.hosts, round)
-        holding = [peer for peer in there if peer in draft.ready]
         starts = starting if is_plain and draft.plan.rewind is None else ()
-        ready = [peer for peer in there if peer in holding or peer in starts] if holding else there
-        ready = [peer for peer in ready if peer not in resting] or ready
-        ready = [peer for peer in ready if periods.of(peer).is_training(round)] or ready
+        ready = _ready(draft, hosts[draft.plan.instance], starts, periods, round)
         trainers[draft.plan.instance] = outvoted(backed_off(ready, draft.plan.hosts, round), staying, round)
     loads = dict.fromkeys(speeds, 0)
     for draft in drafts:
         for peer in trainers[draft.plan.instance]:
             loads[peer] += draft.plan.requested_batch
-    place_hosts = []
+    placed = []
     seconds: dict[PeerId, list[float]] = {peer: [] for peer in speeds}
     for index, draft in enumerate(drafts):
         instance, requested = draft.plan.instance, draft.plan.requested_batch
@@ -107,11 +102,23 @@ def place_hosts(
         parts = {peer: part * here.of(peer).fraction for peer, part in parts.items()}
         all_hosts = _with_keepers([*hosts[instance], *receivers[instance]], roster, index)
         plan = _shared(draft.plan, _records(draft.plan, all_hosts, parts, here, round), parts, limits, rules, round)
-        place_hosts.append(plan)
+        placed.append(plan)
         for share in plan.hosts:
             if speeds.get(share.peer, 0.0) > 0.0:
                 seconds[share.peer].append(min(share.samples / speeds[share.peer], MAX_SECONDS))
-    return tuple(place_hosts), min(max(fsum(times) for times in seconds.values()), MAX_SECONDS)
+    return tuple(placed), min(max(fsum(times) for times in seconds.values()), MAX_SECONDS)
+
+
+def _ready(
+    draft: InstanceDraft, there: Sequence[PeerId], starting: Container[PeerId], periods: LinkPeriods, round: int
+) -> Sequence[PeerId]:
+    """Hosts that can train the instance in this round; each condition holds as far as it leaves one. `starting`: newcomers that
+    may fetch the state within the round."""
+    holding = [peer for peer in there if peer in draft.ready]
+    ready = [peer for peer in there if peer in holding or peer in starting] if holding else there
+    resting = suspended(draft.plan.hosts, round)
+    ready = [peer for peer in ready if peer not in resting] or ready
+    return [peer for peer in ready if periods.of(peer).is_training(round)] or ready
 
 
 def _receivers(

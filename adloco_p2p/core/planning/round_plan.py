@@ -377,9 +377,9 @@ def _merges(
         probed = [plan for plan in previous.instances if plan.instance in previous.pending.sources]
         hosts = {share.peer for plan in probed for share in plan.hosts}
         verdicts = [report.verdict for peer, report in received.items() if report.verdict is not None and peer in hosts]
-        update_miss_counts = judge(previous.pending, verdicts, rules=rules.merge)
-        merges = (update_miss_counts,) if update_miss_counts else ()
-        whys.append(update_miss_counts.reason if update_miss_counts else "no verdict on the last probe")
+        judged_merge = judge(previous.pending, verdicts, rules=rules.merge)
+        merges = (judged_merge,) if judged_merge else ()
+        whys.append(judged_merge.reason if judged_merge else "no verdict on the last probe")
         plans = [plan for plan in plans if plan.instance not in _ended(merges)]
     if not merges and (orphans := _end_of_orphans(plans)) is not None:
         merges, whys = (orphans,), [*whys, orphans.reason]
