@@ -31,9 +31,10 @@ from adloco_p2p.sim.event_queue import EventQueue
 from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.healing import Healing
 from adloco_p2p.sim.identities import RUN, name_of, short, sign, verify
-from adloco_p2p.sim.machine import Machine, MakeAgreement, MakePeer, Outgoing, Surroundings
+from adloco_p2p.sim.machine import Machine, Outgoing
 from adloco_p2p.sim.network import Network
 from adloco_p2p.sim.peer_checkers import PeerCheckers, check_ledger, check_tables
+from adloco_p2p.sim.surroundings import MakeAgreement, MakePeer, Surroundings
 from adloco_p2p.sim.synthetic_reports import CAPACITY, invented, lone_proof
 
 MAX_EVENTS = 20_000_000
