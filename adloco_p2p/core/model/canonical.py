@@ -36,10 +36,19 @@ def to_plain(value: Any) -> Any:
     return {name: to_plain(getattr(value, name)) for name in names}
 
 
+def _fields(value: Any) -> dict[str, Any]:
+    """One level of `to_plain`, for a dataclass: the encoder, which is much faster, walks down the rest."""
+    names = _names(type(value))
+    assert names is not None, f"no canonical form for {type(value)}"
+    return {name: getattr(value, name) for name in names}
+
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, default=_fields).encode
+
+
 def encode(value: Any) -> bytes:
     """The canonical bytes of a value. Raises ValueError for a number that is not finite."""
-    text = json.dumps(to_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return text.encode("ascii")
+    return _encode(value).encode("ascii")
 
 
 def size(value: Any) -> int:
