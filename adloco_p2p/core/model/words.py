@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 
-def plural(number: int, noun: str) -> str:
-    """`1 peer`, `2 peers`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def plural(number: int, noun: str, nouns: str = "") -> str:
+    """`1 peer`, `2 peers`; `nouns` where the plural is not made by an s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {nouns or noun + 's'}"
 
 
 def listed(items: Sequence[object]) -> str:
