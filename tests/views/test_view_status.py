@@ -224,7 +224,7 @@ def test_decisions_carry_reasons_and_appear_once() -> None:
     switches = {
         (decision.round, decision.sources): decision.reason for decision in status.decisions if decision.kind == "switch"
     }
-    assert switches[13, (0,)].startswith("single -> capped: norm test asks 73")
+    assert switches[13, (0,)].startswith("one pass -> one pass of what fits: norm test asks 73")
     assert all(decision.reason for decision in status.decisions)
 
 
