@@ -20,7 +20,7 @@ class Outlook:
     without the state nor, as one that skipped that round does, a later one that it was to train it in. The same holds for the
     round before: hosts that are all new to an instance whose former hosts are gone would wait for each other. The seat of a
     peer that lives and never reports ends, and with it the wait. Otherwise nobody can: this peer takes an older state, or goes
-    on without any, and reports the rounds that it goes through with nothing (`PeerState.goes_without`).
+    on without any, and reports the rounds that it goes through with nothing (`PeerState.ending`).
     """
 
     digest: Digest | None
