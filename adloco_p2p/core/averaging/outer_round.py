@@ -38,6 +38,7 @@ from adloco_p2p.core.model.events import (
     AverageFinished,
     Effect,
     Evaluate,
+    Evaluated,
     InnerResult,
     MeasureStep,
     OuterApplied,
@@ -254,7 +255,8 @@ class OuterRound(RoundState):
         assert self.phase is Phase.APPLYING
         self.applied, self._is_evaluated = event, evaluate
         if self._is_drawn(event):
-            measure = MeasureStep(instance=self.instance, round=self.round, state=event.state_digest)
+            reads = self.instance_plan.reads
+            measure = MeasureStep(instance=self.instance, round=self.round, state=event.state_digest, reads=reads)
             return [*self.enter(Phase.MEASURING, now), measure]
         return self._evaluate(now)
 
@@ -275,9 +277,9 @@ class OuterRound(RoundState):
             return [*self.enter(Phase.EVALUATING, now), Evaluate(instance=self.instance, round=self.round)]
         return self.enter(Phase.DONE, now)
 
-    def evaluated(self, heldout_loss: float | None, now: float) -> list[Effect]:
+    def evaluated(self, event: Evaluated, now: float) -> list[Effect]:
         assert self.phase is Phase.EVALUATING
-        self.heldout_loss = heldout_loss
+        self.heldout_loss, self.heldout_losses = event.heldout_loss, event.heldout_losses
         return self.enter(Phase.DONE, now)
 
 
@@ -289,6 +291,7 @@ def round_line(outer: OuterRound) -> telemetry.Round:
         instance=outer.instance,
         loss=report.loss,
         heldout_loss=outer.heldout_loss,
+        heldout_losses=outer.heldout_losses,
         requested_batch=plan.requested_batch,
         effective_batch=plan.effective_batch,
         accumulation_steps=report.accumulation_steps,

@@ -238,6 +238,7 @@ class Peer:
             plan = self._book.get(event.round)
             if isinstance(event, Evaluated) and plan is not None and plan.is_last:
                 self._state.final_loss, self._state.is_evaluated = event.heldout_loss, True
+                self._state.final_losses = event.heldout_losses
             return []
         was_done = outer.is_done
         match event:
@@ -253,7 +254,7 @@ class Peer:
             case StepMeasured():
                 effects = outer.step_measured(event, now)
             case Evaluated():
-                effects = outer.evaluated(event.heldout_loss, now)
+                effects = outer.evaluated(event, now)
         effects = self._state.stamped(effects)
         if outer.is_done and not was_done:
             effects += self._round_done(outer, now)

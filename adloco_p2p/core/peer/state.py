@@ -49,6 +49,7 @@ class PeerState:
         """Rounds that others were to train, and all of them are gone: the state here went through them as it was."""
         self.gone: dict[PeerId, None] = {}
         self.final_loss: float | None = None
+        self.final_losses: tuple[float, ...] = ()
         """Held-out loss of an instance after the last plan, nats per predicted token; None where nothing measures it."""
         self.is_evaluated = False
         """Whether the device has answered for that instance."""
