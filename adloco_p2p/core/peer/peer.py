@@ -58,10 +58,11 @@ from adloco_p2p.core.model.events import (
 )
 from adloco_p2p.core.model.ledger_entry import Reorg
 from adloco_p2p.core.model.messages import AttemptFailed, AttemptStart, AverageDigest, RunComplete
+from adloco_p2p.core.model.plan_telemetry import ruled_lines, task_lines
 from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.run_progress import progress_after
 from adloco_p2p.core.model.task_scores import TasksScored
-from adloco_p2p.core.model.telemetry import Left, Returned, ruled_lines, task_lines
+from adloco_p2p.core.model.telemetry import Left, Returned
 from adloco_p2p.core.model.types import ROUNDS_KEPT, InstanceId, PeerId, Report
 from adloco_p2p.core.peer.agreement_port import Agreement
 from adloco_p2p.core.peer.boundary import Boundary

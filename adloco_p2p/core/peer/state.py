@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from adloco_p2p.core.averaging.outer_round import OuterRound
 from adloco_p2p.core.model.events import DeviceEnd, DeviceJob, Effect
-from adloco_p2p.core.model.telemetry import Log, joined_lines, plan_line
+from adloco_p2p.core.model.plan_telemetry import joined_lines, plan_line
+from adloco_p2p.core.model.telemetry import Log
 from adloco_p2p.core.model.types import FIRST_BRANCH_ID, InstanceId, PeerId, ProbeVerdict, Report, RoundPlan
 from adloco_p2p.core.peer.branch_store import BranchStore
 from adloco_p2p.core.peer.hosted_instance import HostedInstance
