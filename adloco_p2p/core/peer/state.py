@@ -156,8 +156,8 @@ class PeerState:
         return self.held.get(instance) == boundary or self.branches.is_ready(instance)
 
     def ending(self, plan: RoundPlan) -> list[InstanceId]:
-        """Instances whose end of this round is to come here, or came: those that this peer hosts and any peer has. Once it went on
-        from the round, its state is awaited no longer."""
+        """Instances whose end of this round is to come here, or came: those that this peer hosts and any peer has. Once it went
+        on from the round, their state before the round is awaited no longer."""
         number, hosted = plan.round, self.here(plan)
         return [instance for instance in hosted if number >= self.opened or self._was_before(instance, number)]
 

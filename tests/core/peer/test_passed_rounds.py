@@ -65,9 +65,9 @@ def _answers(effect: Effect) -> list[Event]:
 
 
 def test_a_round_that_was_ended_without_the_state_of_one_instance_is_reported_with_the_others() -> None:
-    """Nobody has the state of instance 1. Plans may end it, or give it to others, before this peer has waited long enough to
-    call it lost; the round that it passed without it is reported at once. (Under a flood of names all hosts passed such a round,
-    and no plan could follow: `a forgotten half`, seed 8.)"""
+    """Nobody has the state of instance 1. Plans may end it, or give it to others, before this peer has waited long enough
+    to call it lost; the round that it passed without it is reported at once. (Under a flood of names all hosts passed such a
+    round, and no plan could follow: `a forgotten half`, seed 8.)"""
     whole = rules(rounds=30, count=2, period=100)
     plans = [genesis(RUN, [(peer, CAPACITY) for peer in (PEER0, PEER1)], whole)]
     while len(plans) < 5:
