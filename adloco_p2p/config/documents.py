@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -147,9 +148,9 @@ def _rounds_of_samples(document: dict[str, Any], given: dict[str, Any]) -> int |
     samples = given.get("work.samples")
     batch = given.get("batch.initial_batch", document.get("batch", {}).get("initial_batch"))
     steps = given.get("work.inner_steps", document.get("work", {}).get("inner_steps"))
-    if any(type(number) is not int or number < 1 for number in (samples, batch, steps)):
+    if not (isinstance(samples, int) and isinstance(batch, int) and isinstance(steps, int) and batch > 0 and steps > 0):
         return None
-    return -(-samples // (batch * steps))
+    return ceil(samples / (batch * steps))
 
 
 def read_document(path: Path) -> dict[str, Any]:
