@@ -270,7 +270,8 @@ class Checkers:
     def _check_fork(self, peer: PeerId, entry: LedgerEntry) -> None:
         parent = entry.plan.parent
         excused = [other for other in self._left_out.get(parent, {}) if other in self._acted.get(parent, {})]
-        if self._is_gentle or not (excused or parent in self._recovered_roster):
+        is_excused = bool(excused) and not self._is_gentle
+        if not (is_excused or parent in self._recovered_roster):  # a member comes back when all others have ended the run
             raise Violation(f"{peer} has a second plan of round {entry.plan.round}, and no peer was cut off")
 
     def _check_new_entry(self, entry: LedgerEntry) -> None:
