@@ -33,7 +33,7 @@ from adloco_p2p.swarm.discovery.manifest import SignedManifest
 from adloco_p2p.swarm.discovery.run_records import PeerRecord, RunRecord
 from adloco_p2p.swarm.p2p.identity import Identity
 from adloco_p2p.swarm.transfer.chunk_protocol import Answer, ChunkIndex, decode_reply, decode_want, encode_reply, encode_want
-from adloco_p2p.swarm.transport.pieces import Assembly, in_pieces
+from adloco_p2p.swarm.transport.pieces import MAX_PAYLOAD_BYTES, Assembly, deflated, in_pieces, inflate
 from adloco_p2p.v1 import gossip_pb2
 from tests.fuzz.corpus import swarm_values
 
@@ -140,22 +140,28 @@ def _verified(data: bytes) -> object:
 
 def _envelope(piece: int) -> gossip_pb2.Envelope:
     payload = bytes(300_000)
+    plain = in_pieces(payload)[piece]
     return gossip_pb2.Envelope(
         protocol_version=PROTOCOL_VERSION,
         kind="Entries",
         num_pieces=2,
         piece=piece,
         digest=hashlib.sha256(payload).digest(),
-        payload=in_pieces(payload)[piece],
+        payload=deflated(plain),
+        plain_bytes=len(plain),
     )
 
 
 def _assembled(data: bytes) -> object:
     """An envelope, and the second piece of a message after it: what is held stays counted."""
     assembly, sender = Assembly(), PeerId("a" * 46)
+    first, second = gossip_pb2.Envelope.FromString(data), _envelope(1)
     try:
-        if assembly.take(sender, gossip_pb2.Envelope.FromString(data), is_member=True) is None:
-            return assembly.take(sender, _envelope(1), is_member=True)
+        for envelope in (first, second):
+            inflate(envelope)
+            assert len(envelope.payload) <= MAX_PAYLOAD_BYTES
+        if assembly.take(sender, first, is_member=True) is None:
+            return assembly.take(sender, second, is_member=True)
         raise AssertionError("one piece completed a message")
     finally:
         assert assembly.num_bytes >= 0 and (len(assembly) > 0) == (assembly.num_bytes > 0)
