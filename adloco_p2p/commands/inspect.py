@@ -103,9 +103,8 @@ def plan(arguments: argparse.Namespace) -> int:
         f" {plural(arguments.peers, 'host')} per instance, H {run.work.inner_steps},"
         f" first batch {run.batch.initial_batch}, {arguments.mbit:g} Mbit/s"
     )
-    say(_memory_line(need))
-    say(_devices_line(_devices()))
-    say(_exchange_line(exchange))
+    for line in (*_data_lines(run), _memory_line(need), _devices_line(_devices()), _exchange_line(exchange)):
+        say(line)
     if computing is not None:
         say(_computing_line(computing))
     for item in estimates:
@@ -225,6 +224,11 @@ def _devices() -> "tuple[DeviceMemory, ...]":
     from adloco_p2p.training.device import memory_of, select_devices
 
     return memory_of(select_devices(PeerConfig()))
+
+
+def _data_lines(run: RunConfig) -> list[str]:
+    """What each instance trains on, where instances have data of their own."""
+    return [f"  instance {instance} trains on {name}" for instance, name in enumerate(run.instances.data)]
 
 
 def _devices_line(devices: "Sequence[DeviceMemory]") -> str:

@@ -230,7 +230,10 @@ class World:
 
     def is_over(self) -> bool:
         """No honest process runs, and none will start again."""
-        return all(machine.is_gone or self._has_stopped(machine) for machine in self._honest())
+        for machine in self.machines.values():
+            if machine.is_honest and not machine.is_gone and not self._has_stopped(machine):
+                return False
+        return True
 
     def _honest(self) -> list[Machine]:
         return [machine for machine in self.machines.values() if machine.is_honest]

@@ -89,7 +89,7 @@ class FakeEngine:
             self.calls.note("keep", residual)
         return True
 
-    def measure_step(self, instance: InstanceId, state: Digest) -> tuple[float, float]:
+    def measure_step(self, instance: InstanceId, state: Digest, *, reads: tuple[InstanceId, ...]) -> tuple[float, float]:
         self.calls.note("measure_step", instance)
         return 2.0, 1.9
 
@@ -124,6 +124,9 @@ class FakeEngine:
     def evaluate(self, instance: InstanceId) -> float:
         self.calls.note("evaluate", instance)
         return 2.0
+
+    def heldout_losses(self, instance: InstanceId) -> tuple[float, ...]:
+        return ()
 
     def sample_texts(self, instance: InstanceId) -> list[tuple[str, str]]:
         return [("The ", f"end of {instance}")]

@@ -71,6 +71,8 @@ class Started(Log):
     resumed_round: int | None = None
     codec: str = ""
     """In which pseudo-gradients travel."""
+    data_sets: tuple[str, ...] = ()
+    """Of the mixture, where instances have data of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,8 @@ class Finished(Log):
 
     round: int
     heldout_loss: float | None
+    heldout_losses: tuple[float, ...] = ()
+    """As in `Round`."""
     samples: int
     tokens: int
     bytes_sent: int
@@ -262,6 +266,8 @@ class Round(Log):
     """Mean over the inner steps; None where this peer did none."""
     heldout_loss: float | None
     """None in a round without evaluation."""
+    heldout_losses: tuple[float, ...] = ()
+    """On each data set by itself (`Started.data_sets`), where instances have data of their own."""
     requested_batch: int
     effective_batch: int
     accumulation_steps: int

@@ -65,8 +65,9 @@ class Engine(Protocol):
     def discard(self, instance: InstanceId) -> None:
         """Forget unfinished inner steps, if the instance is here."""
 
-    def measure_step(self, instance: InstanceId, state: Digest) -> tuple[float, float]:
-        """The loss before and after the last outer step, on rows drawn by the state that it led to."""
+    def measure_step(self, instance: InstanceId, state: Digest, *, reads: tuple[InstanceId, ...]) -> tuple[float, float]:
+        """The loss before and after the last outer step, on rows drawn by the state that it led to, of the data of the
+        instances `reads` (`InstancePlan.reads`)."""
 
     def rewind(self, instance: InstanceId, state: Digest) -> bool:
         """Go back to an earlier state. False where it is not kept."""
@@ -75,6 +76,9 @@ class Engine(Protocol):
 
     def evaluate(self, instance: InstanceId) -> float | None:
         """Held-out loss of the outer parameters; none where there is nothing to evaluate on."""
+
+    def heldout_losses(self, instance: InstanceId) -> tuple[float, ...]:
+        """The last `evaluate` on each data set of the mixture by itself; empty unless instances have data of their own."""
 
     def sample_texts(self, instance: InstanceId) -> Sequence[tuple[str, str]]:
         """Prompts, and the texts with which the outer parameters continue them; empty where the run asks for none."""
