@@ -3,7 +3,8 @@
 1. A plan names a branch state for the first time only if a reporter with a seat when the histories parted reports it, if a
    report shows a certificate of its branch, if it is the first of its branch and instance, and if it is not in the history
    anyway; and it names every such branch state, with the largest part of the electors that a certificate shows.
-2. The branch states of one merge together weigh at most a quarter, and each at most as much as its part of the electors.
+2. The branch states of one merge together weigh at most a quarter. So do, over all merges into an instance and into those that
+   were merged into it, all branch states of a fork, and those of one branch weigh at most its part of the electors.
 3. A machine's branch state is in its reports as long as it lives, until a plan settles it: merged, or dropped for a
    reason.
 
@@ -106,13 +107,13 @@ class Healing:
         named = {item.branch_state.key: item.backing for item in entry.plan.branches if item.branch_state.key not in pending}
         if named != credible and not entry.plan.is_last:
             return f"round {entry.plan.round} names {named} of lost histories, credible are {credible}"
-        backings = {item.branch_state.key: item.backing for item in self._plans[parent].branches}
+        for item in self._plans[parent].branches:
+            state, target = item.branch_state, _target_of(item, entry.plan)
+            of_branch, of_fork = self._given(entry.value.plan, target, state)
+            if of_branch > item.backing + 1e-9 or of_fork > 0.25 + 1e-9:
+                return f"by round {entry.plan.round} a lost history has {of_branch} of {item.backing}, its fork {of_fork}"
         for merge in entry.plan.merges:
             weighed = dict(zip(merge.sources, merge.weights, strict=True))
-            if any(weighed[key] > backings[key] + 1e-9 for key in weighed if key >= FIRST_BRANCH_ID):
-                return (
-                    f"round {entry.plan.round} gives a lost history more than its part of the electors: {weighed}, {backings}"
-                )
             weights = [weight for source, weight in weighed.items() if source >= FIRST_BRANCH_ID]
             if weights and not 0.0 <= sum(weights) <= 0.25 + 1e-9:
                 return f"round {entry.plan.round} gives lost histories the weights {weights}"
@@ -145,6 +146,21 @@ class Healing:
             found.append((digest, self._plans[digest], states))
             digest = self._plans[digest].parent
         return found
+
+    def _given(self, head: Digest, target: InstanceId, state: BranchState) -> tuple[float, float]:
+        """What the merges up to this plan gave to states of its branch, and of its fork, in the instance and in those that were
+        merged into it."""
+        of_branch, of_fork, lineage = 0.0, 0.0, {target}
+        for _, plan, _ in self._history(head):
+            before = self._plans.get(plan.parent)
+            known = {item.branch_state.key: item.branch_state for item in before.branches} if before is not None else {}
+            for merge in plan.merges:
+                if merge.target in lineage:
+                    weighed = [(known[key], w) for key, w in zip(merge.sources, merge.weights, strict=True) if key in known]
+                    of_branch += sum(weight for other, weight in weighed if other.branch == state.branch)
+                    of_fork += sum(weight for other, weight in weighed if other.fork == state.fork)
+                    lineage.update(source for source in merge.sources if source < FIRST_BRANCH_ID)
+        return of_branch, of_fork
 
     def _first_branch(
         self, parent: Digest, report: Report, pending: Collection[InstanceId], shown: Collection[BranchProof]
@@ -182,6 +198,11 @@ class Healing:
             if proof.branch == branch_state.branch and 2 * len(votes) > len(counted) - len(abstained):
                 parts.append(len(votes.intersection(deciding(fork))) / len(deciding(fork)))
         return max(parts)
+
+
+def _target_of(item: PendingBranch, plan: RoundPlan) -> InstanceId:
+    """Where the plan's merges leave the target."""
+    return next((merge.target for merge in plan.merges if item.target in merge.sources), item.target)
 
 
 def _mine(peer: PeerId, plan: RoundPlan) -> list[InstanceId]:

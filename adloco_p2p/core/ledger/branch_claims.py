@@ -13,7 +13,7 @@ from adloco_p2p.core.ledger.certificates import backing
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import BranchProof
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Verify
-from adloco_p2p.core.model.run_progress import _moved, trained_samples
+from adloco_p2p.core.model.run_progress import _moved, merged_weights, trained_samples
 from adloco_p2p.core.model.types import (
     MAX_BRANCHES,
     MAX_HOSTS,
@@ -129,6 +129,7 @@ def _chosen(history: History, claims: Sequence[tuple[PeerId, BranchState]], proo
     target = _successor_instance(branch_state.instance, entries, parent)
     won = trained_samples(fork, entries, target, end=parent.round + 1)
     peers = tuple(peer for peer, _ in same)
+    of_branch, of_fork = _weights_before(branch_state, target, fork, entries)
     return PendingBranch(
         branch_state=branch_state,
         target=target,
@@ -137,12 +138,34 @@ def _chosen(history: History, claims: Sequence[tuple[PeerId, BranchState]], proo
         claimants=peers[:MAX_HOSTS],
         holders=peers,
         since=parent.round + 1,
+        branch_weight=of_branch,
+        fork_weight=of_fork,
     )
+
+
+def _weights_before(
+    branch_state: BranchState, target: InstanceId, fork: RoundPlan, entries: Sequence[LedgerEntry]
+) -> tuple[float, float]:
+    """What the entries, which follow the fork, gave to states of its branch, and of its fork, in what is the target now."""
+    of_branch, of_fork, plan = 0.0, 0.0, fork
+    for number, entry in enumerate(entries):
+        for (merged, about), weight in merged_weights(entry.plan.merges, [item.branch_state for item in plan.branches]).items():
+            if _moved_on(merged, entries[number + 1 :]) == target:
+                of_branch += weight if about == branch_state.branch else 0.0
+                of_fork += weight if about == branch_state.fork else 0.0
+        plan = entry.plan
+    return of_branch, of_fork
 
 
 def _successor_instance(instance: InstanceId, entries: Sequence[LedgerEntry], parent: RoundPlan) -> InstanceId:
     """The instance that it was merged into since the fork. One that never was here goes into the first that lives."""
-    for entry in entries:
-        instance = _moved(instance, entry.plan.merges)
+    instance = _moved_on(instance, entries)
     living = [item.instance for item in parent.instances]
     return instance if instance in living else living[0]
+
+
+def _moved_on(instance: InstanceId, entries: Sequence[LedgerEntry]) -> InstanceId:
+    """Where merges led it."""
+    for entry in entries:
+        instance = _moved(instance, entry.plan.merges)
+    return instance

@@ -181,6 +181,61 @@ def test_a_branch_weighs_at_most_the_part_of_the_electors_that_signed_it(
         assert found == pytest.approx(weights)
 
 
+def grown(ledger: Ledger, *held: BranchState, named: Sequence[PendingBranch] = ()) -> RoundPlan:
+    """One plan more: it names these states for the first time, and by its reports all hosts hold those."""
+    assert ledger.reported is not None
+    reports = [replace(report, branches=tuple(held)) for report in honest_reports(ledger.reported)]
+    grow(ledger, next_plan(ledger.plans[-1], reports, ONE, roster=RosterChange(branches=tuple(named))), reports)
+    return ledger.plans[-1]
+
+
+@pytest.mark.parametrize(("first", "second"), [(0.125, 0.125), (0.2, 0.05), (0.25, None)])
+def test_what_two_merges_give_to_one_fork_is_a_quarter(first: float, second: float | None) -> None:
+    """Two branches of one fork, whose claims come a few rounds apart: the quarter is the fork's, not the merge's."""
+    ledger = history(5)
+    early, late = (branch_state(ledger, branch=Digest(name * 64), samples=10**9) for name in "de")
+    (item,) = accepted(ledger, bringing(ledger, (0, early)))
+    grown(ledger, named=[replace(item, backing=first)])
+    plan = grown(ledger, early)
+    assert plan.merges[0].weights[1] == pytest.approx(first)
+    (item,) = accepted(ledger, bringing(ledger, (1, late)))
+    assert (item.branch_weight, item.fork_weight) == (0.0, pytest.approx(first))
+    grown(ledger, named=[item])
+    plan = grown(ledger, late)
+    if second is None:
+        assert plan.merges == () and "its fork 0.25" in plan.reason
+    else:
+        assert plan.merges[0].weights[1] == pytest.approx(second)
+
+
+def test_what_waits_while_another_state_of_its_fork_is_merged_gets_the_rest() -> None:
+    ledger = history(5)
+    ready, waiting = (branch_state(ledger, branch=Digest(name * 64), samples=10**9) for name in "de")
+    first, second = (accepted(ledger, bringing(ledger, (0, claim)))[0] for claim in (ready, waiting))
+    parent = grown(ledger, named=[replace(first, backing=0.2), second])
+    reports = bringing(ledger, (0, ready), (1, ready), (2, ready))
+    reports = [replace(reports[0], branches=(ready, waiting)), *reports[1:]]
+    plan = next_plan(parent, reports, ONE)
+    assert plan.merges[0].weights[1] == pytest.approx(0.2)
+    (left,) = plan.branches
+    assert (left.branch_state, left.branch_weight, left.fork_weight) == (waiting, 0.0, pytest.approx(0.2))
+
+
+def test_states_of_one_branch_weigh_together_what_its_votes_allow() -> None:
+    """One elector that names several instances of the history that it invented: at once, and one after another."""
+    ledger = history(5)
+    claims = [branch_state(ledger, instance=InstanceId(number), samples=10**9) for number in (0, 7, 9)]
+    first, *others = bringing(ledger, (0, claims[0]))
+    items = accepted(ledger, [replace(first, branches=tuple(claims[:2])), *others])
+    grown(ledger, named=[replace(item, backing=0.125) for item in items])
+    plan = grown(ledger, *claims[:2])
+    assert len(plan.merges[0].sources) == 3 and sum(plan.merges[0].weights[1:]) == pytest.approx(0.125)
+    (item,) = accepted(ledger, bringing(ledger, (0, claims[2])))
+    grown(ledger, named=[replace(item, backing=0.125)])
+    plan = grown(ledger, claims[2])
+    assert plan.merges == () and "its branch has 0.12" in plan.reason
+
+
 def test_what_most_claim_counts_and_of_their_samples_the_fewest() -> None:
     ledger = history(5)
     two, lie = branch_state(ledger), branch_state(ledger, round=9, state=Digest("9" * 64))
