@@ -1,8 +1,9 @@
 """What peers trained apart during a partition: the invariants about their branch states.
 
 1. A plan names a branch state for the first time only if a reporter with a seat when the histories parted reports it, if a
-   report shows a certificate of its branch, if it is the first of its branch and instance, and if it is not in the history
-   anyway; and it names every such branch state, with the largest part of the electors that a certificate shows.
+   report shows a certificate of its branch, not only by electors that reported the plan after the fork here, if it is the first
+   of its branch and instance, and if it is not in the history anyway; and it names every such branch state, with the largest
+   part of the electors that a certificate shows.
 2. The branch states of one merge together weigh at most a quarter. So do, over all merges into an instance and into those that
    were merged into it, all branch states of a fork, and those of one branch weigh at most its part of the electors.
 3. A machine's branch state is in its reports as long as it lives, until a plan settles it: merged, or dropped for a
@@ -15,7 +16,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from adloco_p2p.core.model import canonical
-from adloco_p2p.core.model.certificate import BranchProof
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Reorg, Verify
 from adloco_p2p.core.model.types import (
     FIRST_BRANCH_ID,
@@ -95,13 +95,12 @@ class Healing:
         parent = entry.value.parent
         reports = [signed.report for signed in entry.reports]
         pending = {item.branch_state.key for item in self._plans[parent].branches}
-        shown = {report.proof for report in reports if report.proof is not None}
         credible = {
-            branch_state.key: self._backing(branch_state, shown)
+            branch_state.key: self._backing(parent, branch_state, reports)
             for report in reports
             for branch_state in report.branches
-            if branch_state.key not in pending and self._is_credible(parent, report.peer, branch_state, shown)
-            if branch_state.branch == self._first_branch(parent, report, pending, shown)
+            if branch_state.key not in pending and self._is_credible(parent, report.peer, branch_state, reports)
+            if branch_state.branch == self._first_branch(parent, report, pending, reports)
         }
         self._plans[entry.value.plan], self._entries[entry.value.plan] = entry.plan, entry
         named = {item.branch_state.key: item.backing for item in entry.plan.branches if item.branch_state.key not in pending}
@@ -163,14 +162,14 @@ class Healing:
         return of_branch, of_fork
 
     def _first_branch(
-        self, parent: Digest, report: Report, pending: Collection[InstanceId], shown: Collection[BranchProof]
+        self, parent: Digest, report: Report, pending: Collection[InstanceId], reports: Sequence[Report]
     ) -> Digest | None:
         """Of one peer one branch counts: that of the first credible claim, by key."""
         new = [item for item in report.branches if item.key not in pending]
-        credible = [item for item in new if self._is_credible(parent, report.peer, item, shown)]
+        credible = [item for item in new if self._is_credible(parent, report.peer, item, reports)]
         return min(credible, key=lambda item: item.key).branch if credible else None
 
-    def _is_credible(self, parent: Digest, claimant: PeerId, branch_state: BranchState, shown: Collection[BranchProof]) -> bool:
+    def _is_credible(self, parent: Digest, claimant: PeerId, branch_state: BranchState, reports: Sequence[Report]) -> bool:
         history = self._history(parent)
         digests = [digest for digest, _, _ in history]
         if branch_state.fork not in digests:
@@ -185,18 +184,25 @@ class Healing:
             and all(item.branch_state.key != branch_state.key for item in named)
             and all(item.branch_state.branch == branch_state.branch or claimant not in item.claimants for item in named)
             and all(branch_state.state not in states for _, _, states in since)
-            and self._backing(branch_state, shown) > 0.0
+            and self._backing(parent, branch_state, reports) > 0.0
         )
 
-    def _backing(self, branch_state: BranchState, shown: Collection[BranchProof]) -> float:
-        """The largest part of the electors of the fork that voted for the branch by one of these certificates."""
+    def _backing(self, parent: Digest, branch_state: BranchState, reports: Sequence[Report]) -> float:
+        """The largest part of the electors of the fork that voted for the branch by one of these reports' certificates, without
+        those that reported the plan after the fork in the history up to `parent`, or with these reports."""
         fork, parts = self._plans[branch_state.fork], [0.0]
-        for proof in shown:
+        digests = [digest for digest, _, _ in self._history(parent)]
+        since = digests[: digests.index(branch_state.fork)]
+        if len(since) < 2:
+            return 0.0
+        told = reports if len(since) == 2 else [signed.report for signed in self._entries[since[-3]].reports]
+        here = {report.peer for report in told}
+        for proof in [report.proof for report in reports if report.proof is not None]:
             counted = counted_of(fork, proof.certificate)
             about = branch_state.fork, branch_state.branch
             votes, abstained = votes_of(proof.certificate, about=about, counted=counted, verify=self._verify)
             if proof.branch == branch_state.branch and 2 * len(votes) > len(counted) - len(abstained):
-                parts.append(len(votes.intersection(deciding(fork))) / len(deciding(fork)))
+                parts.append(len((votes - here).intersection(deciding(fork))) / len(deciding(fork)))
         return max(parts)
 
 

@@ -1,8 +1,9 @@
 """Which claims about the state of a losing branch are credible.
 
 A claim counts where reports show a certificate of its side: votes by which electors of the last common plan made the first
-value of the branch final. How many of them did bounds what its states weigh (`core/planning/branch_merge.py`). The state itself
-is a claim: no votes name it.
+value of the branch final. How many of them did bounds what its states weigh (`core/planning/branch_merge.py`). An elector that
+reported the first plan of this history after the fork was not apart, and does not count. (Its vote for that plan would show the
+same, but of the votes that made a plan final each peer keeps those that it saw.) The state itself is a claim: no votes name it.
 """
 
 from collections import Counter
@@ -17,6 +18,7 @@ from adloco_p2p.core.model.run_progress import _moved, merged_weights, trained_s
 from adloco_p2p.core.model.types import (
     MAX_BRANCHES,
     MAX_HOSTS,
+    REPORT_LAG,
     BranchState,
     Digest,
     InstanceId,
@@ -63,6 +65,7 @@ class _Proofs:
 
     def __init__(self, history: History, reports: Sequence[Report], verify: Verify) -> None:
         self._history = history
+        self._reports = reports
         self._verify = verify
         self._shown: dict[Digest, dict[BranchProof, None]] = {}
         for report in reports:
@@ -76,10 +79,23 @@ class _Proofs:
         about = (branch_state.branch, branch_state.fork)
         if about not in self._backing:
             fork = self._history.plan(self._history.position[branch_state.fork])
-            shown = self._shown.get(branch_state.branch, {})
-            found = [backing(proof, fork=fork, fork_digest=branch_state.fork, verify=self._verify) for proof in shown]
+            here, shown = self._reporters_after(branch_state.fork), self._shown.get(branch_state.branch, {})
+            found = [
+                backing(proof, fork=fork, fork_digest=branch_state.fork, here=here, verify=self._verify)
+                for proof in shown
+                if here is not None
+            ]
             self._backing[about] = max(found, default=0.0)
         return self._backing[about]
+
+    def _reporters_after(self, fork: Digest) -> frozenset[PeerId] | None:
+        """Those that reported the plan after the fork in this history; None as long as they still may."""
+        position = self._history.position[fork] + 1 + REPORT_LAG
+        end = len(self._history.position)
+        if position > end:
+            return None
+        signed = [item for entry in self._history.between(position, position + 1) for item in entry.reports]
+        return frozenset(report.peer for report in ([item.report for item in signed] if position < end else self._reports))
 
 
 def _of_one_branch(history: History, report: Report, pending: Collection[InstanceId], proofs: _Proofs) -> list[BranchState]:

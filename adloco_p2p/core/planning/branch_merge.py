@@ -10,10 +10,10 @@ two rounds later merges where most hosts of the target found it no worse than th
 loss is dropped, and the others are measured without it: one invented state does not take the others with it.
 
 Bounds on claims of strangers: only peers with a seat when the histories parted are accepted; one state per branch and instance,
-that of the most claimants; of one peer one branch, and another only of a fork that is later than the first one's merge. A branch
-needs a certificate, and its states weigh at most the part of the electors that signed it. The claimed samples count at most as
-many as the winners'. All states of one fork weigh at most a quarter, however many merges they come in, and so do all that are
-merged at once.
+the one of most claimants; of one peer one branch, and another only of a fork later than the first one's merge. A branch needs a
+certificate, and its states weigh at most the part of the electors that signed it. The claimed samples count at most as many as
+the winners'. All states of one fork weigh at most a quarter, in however many merges they come, and so do all that are merged at
+once.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -31,12 +31,13 @@ from tests.core.planning.test_round_plan import ONE, honest_reports, start
 INSTANCE = InstanceId(0)
 
 
-def history(rounds: int) -> Ledger:
-    """Plans that follow each other, each from honest reports."""
+def history(rounds: int, *, unreported: int | None = 3) -> Ledger:
+    """Plans that follow each other, each from honest reports; of one round, the first after the fork of most tests, there are
+    none, so everybody may have been apart."""
     ledger = Ledger(start(ONE), recall={}.__getitem__)
     for _ in range(rounds):
         parent, reported = ledger.plans[-1], ledger.reported
-        reports = honest_reports(reported) if reported is not None else []
+        reports = honest_reports(reported) if reported is not None and reported.round != unreported else []
         grow(ledger, next_plan(parent, reports, ONE), reports)
     return ledger
 
@@ -96,7 +97,7 @@ def test_a_claim_is_believed_only_of_who_was_there() -> None:
     (item,) = accepted(ledger, bringing(ledger, (0, good)))
     assert (item.branch_state, item.target, item.claimants, item.since) == (good, INSTANCE, (peer(0),), 6)
     newcomer = Report(peer=peer(77), round=4, plan=ledger.digests[4], capacity=capacity(), branches=(good,))
-    own_state = ledger.entries[-1].reports[0].report.instances[0].state_digest
+    own_state = ledger.entries[-2].reports[0].report.instances[0].state_digest
     assert accepted(ledger, [newcomer]) == ()
     for wrong in (
         branch_state(ledger, fork_round=1),
@@ -106,6 +107,16 @@ def test_a_claim_is_believed_only_of_who_was_there() -> None:
         branch_state(ledger, state=own_state),
     ):
         assert accepted(ledger, bringing(ledger, (0, wrong))) == ()
+
+
+def test_a_branch_of_a_branch_is_refused() -> None:
+    """A lost history that left another lost one: its fork is no plan of this history."""
+    ledger = history(5)
+    other = replace(ledger.plans[3], reason="of a history that lost")
+    nested = branch_state(ledger, fork=3, round=6)
+    assert len(accepted(ledger, bringing(ledger, (0, replace(nested, fork=ledger.digests[2], fork_round=2))))) == 1
+    nested = replace(nested, fork=canonical.digest(other))
+    assert accepted(ledger, bringing(ledger, (0, nested))) == ()
 
 
 def test_a_branch_is_believed_once_and_of_one_peer_one_branch() -> None:
@@ -144,6 +155,33 @@ def test_a_claim_without_a_certificate_of_its_side_is_nothing() -> None:
         assert accepted(ledger, [replace(first, proof=wrong), *others]) == (), wrong
     (item,) = accepted(ledger, [replace(first, proof=proof), *others])
     assert item.backing == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("rounds", [4, 5, 9])
+def test_an_elector_that_reported_the_winners_first_plan_was_not_apart(rounds: int) -> None:
+    """Peers 0 and 1 were there: with the reports at hand, and with those of any plan since."""
+    ledger = history(4)
+    good = branch_state(ledger)
+    signed = [report for report in honest_reports(ledger.plans[3]) if report.peer != peer(2)]
+    if rounds > 4:
+        grow(ledger, next_plan(ledger.plans[-1], signed, ONE), signed)
+    for _ in range(rounds - 5):
+        assert ledger.reported is not None
+        grow(ledger, next_plan(ledger.plans[-1], reports := honest_reports(ledger.reported), ONE), reports)
+
+    def backing(*voters: int) -> list[float]:
+        (first, *others) = signed if rounds == 4 else bringing(ledger, voters=())
+        first = replace(first, branches=(good,), proof=proof_by(ledger, good, *voters))
+        return [item.backing for item in accepted(ledger, [first, *others])]
+
+    assert backing(0) == backing(0, 1) == []
+    assert backing(2) == backing(0, 1, 2) == [pytest.approx(1 / 3)]
+
+
+def test_a_claim_waits_until_the_winners_first_plan_is_reported() -> None:
+    ledger = history(3)
+    claim = branch_state(ledger, state=Digest("f" * 64))
+    assert accepted(ledger, bringing(ledger, (0, claim))) == ()
 
 
 def test_one_certificate_serves_all_claims_of_its_branch_and_the_one_with_most_votes_counts() -> None:
@@ -258,7 +296,7 @@ def test_of_one_report_one_branch_counts_and_all_together_weigh_a_quarter() -> N
 
 
 def test_samples_are_those_of_reports_and_at_the_end_those_of_plans() -> None:
-    ledger = history(6)
+    ledger = history(6, unreported=None)
     fork, entries = ledger.plans[2], ledger.entries[2:]
     rounds = {number: given_samples(ledger.plans[number], INSTANCE) for number in range(2, 7)}
     assert trained_samples(fork, entries, INSTANCE, end=7) == sum(rounds.values())
