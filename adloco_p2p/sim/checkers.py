@@ -128,11 +128,11 @@ class Checkers:
 
     def delivered(self, peer: PeerId, sender: PeerId, message: object, now: float) -> None:
         self.woke(peer, now)
-        members = [roster_entry.peer for roster_entry in self._plans[self._heads[peer]].roster]
         match message:
             case Heartbeat():
                 for request in message.joins:
                     self._hear_join(peer, request, now)
+                members = roster_of(self._plans[self._heads[peer]])
                 if sender not in members:
                     return
                 for life in message.lives:
@@ -149,6 +149,7 @@ class Checkers:
             case Leave():
                 self._own_word[peer][message.peer] = None
             case Refusal():
+                members = roster_of(self._plans[self._heads[peer]])
                 if sender not in members or message.parent != self._heads[peer]:
                     return
                 for other, beat in message.alive:

@@ -1,6 +1,7 @@
 """The numbers and rows of the views, computed from a `Status`: progress, time left, rates, and the rows of the tables. Pure."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from adloco_p2p.core.model.telemetry import Bandwidth, InstanceLine, Plan, RosterLine, TaskScores
 from adloco_p2p.core.model.types import HostShare
@@ -188,6 +189,21 @@ def compute_utilisation(status: Status) -> float | None:
     """Training seconds of the rounds that count over running time: work that was lost and done again counts once."""
     elapsed = status.elapsed_seconds
     return totals(status).training_seconds / elapsed if elapsed > 0 and status.results else None
+
+
+def utilisation_by_round(status: Status) -> list[tuple[int, float]]:
+    """(round, part of its time in which this peer's devices computed, in [0, 1]), by round; a round lasts from the end of the
+    one before it to its own."""
+    num_devices = status.device.count(", ") + 1
+    trained: dict[int, float] = {}
+    for result in status.results.values():
+        trained[result.round] = trained.get(result.round, 0.0) + result.seconds.get("training", 0.0)
+    ends = [(None, 0.0), *round_ends(status)]
+    return [
+        (round_, min(1.0, trained[round_] / (num_devices * (end - begin))))
+        for (_, begin), (round_, end) in pairwise(ends)
+        if round_ is not None and end > begin
+    ]
 
 
 def latest_result(status: Status, instance: int) -> RoundResult | None:

@@ -23,6 +23,7 @@ CAPTIONS = {
     "batches.png": "The batch that the test asked for, and the one that was used.",
     "family.png": "Forks and merges of the instances.",
     "seconds.png": "Where the time went.",
+    "utilisation.png": "Part of every round in which this peer computed.",
     "bytes.png": "Bytes of averaging; the table above has all traffic.",
 }
 """Pictures in the order of the page."""
@@ -79,6 +80,7 @@ def _figures(status: Status, swarm: Status | None) -> "dict[str, Figure]":
         "batches.png": figures.batches(status),
         "family.png": figures.family(status),
         "seconds.png": figures.seconds(status),
+        "utilisation.png": figures.utilisation(status),
         "bytes.png": figures.traffic(status),
     }
     return {name: drawn[name] for name in CAPTIONS}
@@ -136,6 +138,9 @@ def summarise(status: Status) -> dict[str, Any]:
         "seconds": round(status.elapsed_seconds, 3),
         "training_seconds": round(totals.training_seconds, 3),
         "compute_utilisation": derived.compute_utilisation(status),
+        "compute_utilisation_by_round": [
+            {"round": round_, "part": round(part, 4)} for round_, part in derived.utilisation_by_round(status)
+        ],
         "events": dict(sorted(status.counts.items())),
         "instances": [_instance(status, instance) for instance in sorted(status.lives)],
         "decisions": [asdict(decision) for decision in status.decisions],

@@ -25,7 +25,7 @@ about the others, `attempt.py` which attempt comes next, `commit_votes.py` which
 
 from collections.abc import Collection
 
-from adloco_p2p.core.averaging.attempt import TAKEOVER_SECONDS
+from adloco_p2p.core.averaging.attempt import TAKEOVER_SECONDS, has_voted_otherwise
 from adloco_p2p.core.averaging.attempt_phase import AttemptPhase
 from adloco_p2p.core.averaging.commit_phase import CommitPhase
 from adloco_p2p.core.averaging.phases import Phase
@@ -43,6 +43,7 @@ from adloco_p2p.core.model.events import (
     MeasureStep,
     OuterApplied,
     RunInner,
+    Send,
     StepMeasured,
 )
 from adloco_p2p.core.model.measurers import measurers
@@ -188,6 +189,11 @@ class OuterRound(RoundState):
         is_member, failed_here = self.me in message.members, self.hosts.failed_here(message.members)
         if is_member and failed_here:  # the leader is one of them, did not see what this host saw, or is not honest
             return self.report_failure(message.attempt, failed_here)
+        if is_member and (
+            voters := self._voters_elsewhere(message)
+        ):  # the leader does not know of their votes, or is not honest
+            failed = AttemptFailed(instance=self.instance, round=self.round, attempt=message.attempt, suspects=voters)
+            return [Send(peer=sender, message=failed)]
         if sender in failed_here or not (is_member or self.attempts.is_worth_waiting(message)):
             return []
         if self.phase in (Phase.TRAINING, Phase.TRAINED):
@@ -206,6 +212,11 @@ class OuterRound(RoundState):
             effects += self.enter(Phase.RETRYING, now)
         self._attempt.wait_for_others(now)
         return [*effects, *self._commit.seek(now)]
+
+    def _voters_elsewhere(self, start: AttemptStart) -> tuple[PeerId, ...]:
+        """Members without which the attempt would have to do. A member could start such attempts faster than the others make
+        one without it (adversary row `two liars of one mind`, seed 3)."""
+        return tuple(peer for peer in start.members if peer != self.me and has_voted_otherwise(peer, self.votes, start))
 
     def roster_changed(self, now: float, gone: Collection[PeerId]) -> list[Effect]:
         """A peer died or returned: the attempt may be lost, a commit possible."""

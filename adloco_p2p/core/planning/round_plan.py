@@ -85,7 +85,7 @@ def genesis(
                 requested_batch=requested,
                 effective_batch=requested,
                 mode="single",
-                reason=f"the run starts with {requested}",
+                reason=f"starts at {requested}",
                 hosts=(),
                 first_sample=0,
                 inner_steps_before=0,
@@ -99,7 +99,7 @@ def genesis(
     ]
     turns = take_turns(drafts, roster_entries[:MAX_ROSTER], run=run, round=0, work=rules.work)
     instances, seconds = place_hosts(drafts, turns.roster, 0, rules, bench=turns.bench, max_hosts=turns.max_hosts)
-    later = f"warm-up of one instance, {count} from round {rules.instances.fork_round} on"
+    later = f"one instance, copied to {count} before round {rules.instances.fork_round},"
     what = later if warms_up else plural(count, "instance")
     plan = RoundPlan(
         run=run,
@@ -174,7 +174,7 @@ def _planned(previous: RoundPlan, reports: Sequence[Report], rules: Rules, chang
     changed |= {instance for fork in forks for instance in (fork.source, *fork.targets)}
     instances = kept_apart(instances, changed, round)
     peers = plural(len(previous.roster), "peer")
-    reasons = [f"reports of {len(received)} of {peers}"] if previous.round > 0 else ["no reports yet"]
+    reasons = [f"{len(received)} of {peers} reported"] if previous.round > 0 else ["no reports yet"]
     reasons += [f"{len(forks[0].targets)} copies of instance {forks[0].source}"] if forks else []
     reasons += branches.reasons
     reasons += [text for text in (turns.reason, periods.reason) if text]
@@ -385,7 +385,7 @@ def _merges(
         verdicts = [report.verdict for peer, report in received.items() if report.verdict is not None and peer in hosts]
         judged_merge = judge(previous.pending, verdicts, rules=rules.merge)
         merges = (judged_merge,) if judged_merge else ()
-        whys.append(judged_merge.reason if judged_merge else "no verdict on the last probe")
+        whys.append(judged_merge.reason if judged_merge else "no peer measured the merge that was to be tried")
         plans = [plan for plan in plans if plan.instance not in _ended(merges)]
     if not merges and (orphans := _end_of_orphans(plans)) is not None:
         merges, whys = (orphans,), [*whys, orphans.reason]
@@ -393,21 +393,31 @@ def _merges(
         if round < end:
             return merges, None, "; ".join(whys)
     if len(plans) < 2:
-        return merges, None, "; ".join([*whys, "a single instance"])
+        return merges, None, "; ".join([*whys, "one instance, nothing to merge"])
     if round >= end:
         last = last_merge(plans, claims, rules.merge)
         return (*merges, last), None, "; ".join([*whys, last.reason])
     held = reported_on(plans, claims)
     # the end of a run that counts samples moves as batches grow or hosts go, so another probe may still be pending
     if previous.probe is None and is_probed_for_the_end(round, len(held), end, rules.merge):
-        return merges, final_merge(held, rules=rules.merge), "; ".join([*whys, "probing the merge at the end of the run"])
+        return (
+            merges,
+            final_merge(held, rules=rules.merge),
+            "; ".join([*whys, "the merge at the end of the run is measured first"]),
+        )
     if is_forking:
         return merges, None, "; ".join([*whys, "no merge of fresh copies"])
     if rules.merge.guard and (previous.probe is not None or round > end - 4):
-        return merges, None, "; ".join([*whys, "a probe is pending" if previous.probe else "too late to probe in pairs"])
+        return (
+            merges,
+            None,
+            "; ".join(
+                [*whys, "a merge is being measured" if previous.probe else "too near the end to measure a merge of a pair"]
+            ),
+        )
     chosen, why = choose_merge(held, round=round, rules=rules.merge)
     if chosen is None or rules.merge.guard:
-        return merges, chosen, "; ".join([*whys, f"probing {why}" if chosen else why])
+        return merges, chosen, "; ".join([*whys, f"to be measured first: {why}" if chosen else why])
     return (*merges, chosen), None, "; ".join([*whys, why])
 
 
@@ -447,7 +457,7 @@ def _merged(drafts: Sequence[InstanceDraft], merges: Sequence[Merge], rules: Rul
         anywhere = sorted({peer for draft in sources for peer in draft.holders})
         target = current[merge.target]
         others = ", ".join(str(source) for source in merge.sources if source != merge.target)
-        reason = f"{requested} after taking in {others}; {target.plan.reason}"
+        reason = f"{requested} after the merge with {others}; before it, {target.plan.reason}"
         reads = joined_data([draft.plan.reads for draft in sources], rules.instances)
         plan = replace(target.plan, requested_batch=requested, shrink_streak=0, reason=reason, reads=reads)
         current = {i: draft for i, draft in current.items() if i not in merge.sources}

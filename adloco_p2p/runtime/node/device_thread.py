@@ -140,6 +140,8 @@ class DeviceThread:
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._taken: deque[Job] = deque()
         """Jobs that the thread looked at, not begun yet: they come before those in the queue."""
+        self._copied: set[InstanceId] = set()
+        """Copied for a checkpoint since `writes` was last known to be empty."""
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="outer")
         self._outer_step: Future[None] | None = None
         """Done beside inner steps; nothing but these begins before its end."""
@@ -237,6 +239,9 @@ class DeviceThread:
                 self._states.withdraw(instance)
                 return None
             case SaveInstance(instance=instance, round=number):
+                if instance in self._copied:  # the end of a run asks again at once: memory holds one copy of an instance
+                    self._await_writes()
+                self._copied.add(instance)
                 tensors, meta = self._engine.snapshot(instance)
                 self._shared.writes.put(lambda: self._shared.checkpoints.save_instance(number, instance, tensors, meta))
                 return None
@@ -323,6 +328,10 @@ class DeviceThread:
             self._outer_step.result()
             self._outer_step = None
 
+    def _await_writes(self) -> None:
+        self._shared.writes.join()
+        self._copied.clear()
+
     def _forget(self, instance: InstanceId) -> None:
         """The instance is here no longer: let its buffers go."""
         self._states.retire(instance)
@@ -357,7 +366,7 @@ class DeviceThread:
             return None
         self._await_outer_step()  # its residual is part of the pseudo-gradient
         # memory holds what a checkpoint writes, or what is averaged; not both where the disk is slow
-        self._shared.writes.join()
+        self._await_writes()
         kept = effect.round - 1 if effect.is_ahead else effect.round
         self._shared.drop_pseudo_gradients(instance, before=kept)
         if not result.has_diverged:
