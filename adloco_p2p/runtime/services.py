@@ -180,6 +180,7 @@ def _started(me: PeerId, run: RunConfig, built: Built, *, resumed_round: int | N
         unigram_entropy=built.unigram_entropy,
         resumed_round=resumed_round,
         codec=run.averaging.codec,
+        data_sets=tuple(run.readers),
     )
 
 

@@ -231,8 +231,20 @@ def fate(status: Status, instance: int) -> str:
 
 def latest_heldout(status: Status, instance: int) -> float | None:
     """The newest held-out loss; not every round has one."""
+    newest = _latest_evaluated(status, instance)
+    return newest.heldout_loss if newest else None
+
+
+def heldout_by_data(status: Status, instance: int | None = None) -> dict[str, float]:
+    """The newest held-out loss of an instance, or that of the model at the end of the run, on each data set by itself, where
+    instances have data of their own."""
+    newest = status.finish if instance is None else _latest_evaluated(status, instance)
+    return dict(zip(status.data_sets, newest.heldout_losses, strict=False)) if newest else {}
+
+
+def _latest_evaluated(status: Status, instance: int) -> RoundResult | None:
     measured = [result for result in status.results.values() if result.instance == instance and result.heldout_loss is not None]
-    return max(measured, key=lambda result: result.round).heldout_loss if measured else None
+    return max(measured, key=lambda result: result.round, default=None)
 
 
 def round_ends(status: Status) -> list[tuple[int, float]]:

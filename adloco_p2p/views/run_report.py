@@ -121,6 +121,7 @@ def summarise(status: Status) -> dict[str, Any]:
         "parameters": status.parameters,
         "is_finished": status.finish is not None,
         "heldout_loss": loss,
+        "heldout_by_data": {name: units.finite(found) for name, found in derived.heldout_by_data(status).items()},
         "perplexity": units.finite(math.exp(min(loss, 700.0))) if loss is not None else None,
         "unigram_entropy": status.unigram_entropy,
         "rounds": len({result.round for result in status.results.values()}),
@@ -163,6 +164,7 @@ def _instance(status: Status, instance: int) -> dict[str, Any]:
         "loss": units.finite(latest.loss) if latest else None,
         "heldout_loss": units.finite(derived.latest_heldout(status, instance)),
         "best_heldout_loss": min(heldout, default=None),
+        "heldout_by_data": {name: units.finite(loss) for name, loss in derived.heldout_by_data(status, instance).items()},
         "largest_effective_batch": max((result.effective_batch for result in results), default=None),
         "fate": derived.fate(status, instance),
     }

@@ -50,6 +50,8 @@ class Status:
     micro_batch_limit: int = 0
     codec: str = ""
     """In which pseudo-gradients travel."""
+    data_sets: tuple[str, ...] = ()
+    """Of the mixture, where instances have data of their own."""
     unigram_entropy: float | None = None
     """Nats per token: what a model reaches that only knows how frequent each token is."""
     earlier_seconds: float = 0.0

@@ -51,6 +51,7 @@ from adloco_p2p.core.planning.guard import judged, kept_apart
 from adloco_p2p.core.planning.host_backoff import update_miss_counts
 from adloco_p2p.core.planning.link_periods import ALL_IN_EVERY_AVERAGE, LinkPeriods, link_periods
 from adloco_p2p.core.planning.merge_policy import choose_merge, final_merge, judge, keep_only, merged_batch
+from adloco_p2p.core.planning.own_data import joined_data, own_data
 from adloco_p2p.core.planning.placement import InstanceDraft, place_hosts, volunteers
 from adloco_p2p.core.planning.roster import next_roster, put_on_probation
 from adloco_p2p.core.planning.standing import remembered
@@ -89,6 +90,7 @@ def genesis(
                 first_sample=0,
                 inner_steps_before=0,
                 measurers=PAIR if rules.guard.enabled else 0,
+                reads=() if warms_up else own_data(InstanceId(instance), rules.instances),
             ),
             holders=(),
             ready=(),
@@ -347,15 +349,19 @@ def _vector_bytes(plan: InstancePlan, claims: Claims) -> int:
 
 
 def _forked(drafts: list[InstanceDraft], round: int, end: int, rules: Rules) -> tuple[list[InstanceDraft], tuple[Fork, ...]]:
-    """Copies of the warmed-up instance. Each reads an order of its own, from its beginning."""
+    """Copies of the warmed-up instance. Each reads an order of its own, from its beginning, or data of its own."""
     count = min(rules.instances.count, MAX_INSTANCES)
     is_due = rules.instances.start == "fork" and round == rules.instances.fork_round and round < end
     if not is_due or count == 1 or len(drafts) > 1:
         return drafts, ()
     source = drafts[0]
     targets = tuple(InstanceId(index) for index in range(1, count))
-    copies = [replace(source, plan=replace(source.plan, instance=target, first_sample=0)) for target in targets]
-    return [source, *copies], (Fork(source=source.plan.instance, targets=targets),)
+    copies = [
+        replace(source, plan=replace(source.plan, instance=target, first_sample=0, reads=own_data(target, rules.instances)))
+        for target in targets
+    ]
+    kept = replace(source, plan=replace(source.plan, reads=own_data(source.plan.instance, rules.instances)))
+    return [kept, *copies], (Fork(source=source.plan.instance, targets=targets),)
 
 
 def _merges(
@@ -452,7 +458,8 @@ def _merged(drafts: Sequence[InstanceDraft], merges: Sequence[Merge], rules: Rul
         target = current[merge.target]
         others = ", ".join(str(source) for source in merge.sources if source != merge.target)
         reason = f"{requested} after the merge with {others}; before it, {target.plan.reason}"
-        plan = replace(target.plan, requested_batch=requested, shrink_streak=0, reason=reason)
+        reads = joined_data([draft.plan.reads for draft in sources], rules.instances)
+        plan = replace(target.plan, requested_batch=requested, shrink_streak=0, reason=reason, reads=reads)
         current = {i: draft for i, draft in current.items() if i not in merge.sources}
         current[merge.target] = InstanceDraft(plan=plan, holders=tuple(anywhere), ready=tuple(everywhere or anywhere))
     return [current[instance] for instance in sorted(current)]
