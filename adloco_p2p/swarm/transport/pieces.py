@@ -46,7 +46,8 @@ def deflated(plain: bytes) -> bytes:
 
 def num_plain_bytes(envelope: gossip_pb2.Envelope) -> int:
     """What the payload costs its receiver, by what the envelope says; `inflate` checks that."""
-    return max(envelope.plain_bytes, len(envelope.payload))
+    plain_bytes: int = envelope.plain_bytes
+    return max(plain_bytes, len(envelope.payload))
 
 
 def inflate(envelope: gossip_pb2.Envelope) -> None:
