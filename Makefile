@@ -12,7 +12,7 @@ test:      ## everything, as .ci/run does
 lint:      ## style, types, direction of imports
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
-	$(PYTHON) -m mypy adloco_p2p benchmarks examples
+	$(PYTHON) -m mypy
 	.venv/bin/lint-imports
 
 simulate:  ## two seeds of a simulated swarm with loss and churn

@@ -33,7 +33,7 @@ simulator=$!
 trap 'kill "$core" "$simulator" 2>/dev/null || true; rm -f "$said_core" "$said_sim"' EXIT
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
-.venv/bin/mypy adloco_p2p benchmarks examples
+.venv/bin/mypy
 .venv/bin/lint-imports
 .venv/bin/python -m pytest tests --ignore tests/core --ignore tests/sim --ignore tests/e2e --ignore tests/docs "$@"
 is_good=true

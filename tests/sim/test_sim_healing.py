@@ -1,6 +1,8 @@
 """Two sides of a partition train apart and meet again: nothing that somebody still has is forgotten, and no lie gets far."""
 
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -87,9 +89,8 @@ def test_believing_anybody_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_forgetting_the_strays_of_the_plan_before_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = branch_merge.settle
 
-    def forgetful(*arguments: object, is_last: bool) -> object:
-        pending, merges, whys = honest(*arguments, is_last=is_last)  # type: ignore[arg-type]
-        return pending[:0], merges, whys
+    def forgetful(*arguments: Any, **settings: Any) -> branch_merge.Settlement:
+        return replace(honest(*arguments, **settings), pending=())
 
     monkeypatch.setattr("adloco_p2p.core.planning.round_plan.settle", forgetful)
     assert any(caught(parted(seed, liars=0.0)) for seed in range(10))
@@ -98,6 +99,8 @@ def test_forgetting_the_strays_of_the_plan_before_is_caught(monkeypatch: pytest.
 def caught(world: World) -> bool:
     try:
         world.run()
-    except Violation:
+    except Violation as violation:
+        if " raises " in str(violation):  # the planted bug does not fit the code any more
+            raise
         return True
     return False

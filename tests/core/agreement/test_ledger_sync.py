@@ -18,7 +18,7 @@ PERIOD = 1.0
 
 def ledger_of(length: int) -> Ledger:
     """Nobody checks its votes here."""
-    ledger = Ledger(first_plan(3), recall={}.__getitem__)
+    ledger = Ledger(first_plan(3), recall=dict[Digest, LedgerEntry]().__getitem__)
     for _ in range(length):
         parent = ledger.plans[-1]
         plan = decide(parent, (), RosterChange())

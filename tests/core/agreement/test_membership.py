@@ -98,6 +98,7 @@ def test_beats_get_around_within_the_lease_where_a_heartbeat_has_no_room_for_all
         for name, made in members.items():
             for effect in made.tick(float(second)):
                 if isinstance(effect, Send) and random.random() > 0.2:
+                    assert isinstance(effect.message, Heartbeat | Ping)
                     members[effect.peer].handle(name, effect.message, float(second))
         assert all(made.lease_valid(name, float(second)) for made in members.values() for name in roster)
         assert sum(made.is_suspect(name, float(second)) for made in members.values() for name in roster) <= 4

@@ -53,7 +53,8 @@ def trained(size: int, rounds: int, *, boast: int = 1, speed: float = 10.0) -> S
 
 def converse(swarm: Swarm, reader: Observer, sends: Sequence[Send]) -> list[object]:
     """Carry messages between the observer and the members until none is left; those that the observer sent."""
-    said, queue = [], list(sends)
+    said: list[object] = []
+    queue = list(sends)
     while queue:
         send = queue.pop(0)
         said.append(send.message)

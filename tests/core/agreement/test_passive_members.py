@@ -9,12 +9,12 @@ from tests.core.agreement.test_membership import TIMING, A, B, C, D, member
 from tests.core.core_values import capacity
 
 
-def away(swarm: Swarm, name) -> None:  # type: ignore[no-untyped-def]
+def away(swarm: Swarm, name) -> None:
     swarm.take(name, swarm.peers[name].leave(swarm.now))
     swarm.deliver()
 
 
-def reported(swarm: Swarm, rounds: int, *, by) -> None:  # type: ignore[no-untyped-def]
+def reported(swarm: Swarm, rounds: int, *, by) -> None:
     """These peers report so many rounds, and time passes until they are decided."""
     for _ in range(rounds):
         for name in by:
@@ -73,7 +73,7 @@ def test_where_no_other_member_lives_peers_that_left_are_asked_too() -> None:
     assert B not in targets and {C, D} <= set(targets)
 
 
-def replaced(gone, now: float):  # type: ignore[no-untyped-def]
+def replaced(gone, now: float):
     """Its leave, once more."""
     (leave,) = gone.leave(now)
     return leave.message

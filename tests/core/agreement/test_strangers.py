@@ -12,7 +12,7 @@ from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import change_of, check_entry, num_emergencies, verify_ledger
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.electorate import DEPARTS_AFTER, SILENT_ROUNDS, electorate
-from adloco_p2p.core.model.events import Send
+from adloco_p2p.core.model.events import Broadcast, Send
 from adloco_p2p.core.model.ledger_entry import Ballot, CastVote, Certificate, JoinRequest, LedgerEntry, Value, Vote
 from adloco_p2p.core.model.messages import (
     Accepted,
@@ -305,6 +305,7 @@ def test_of_the_heartbeat_of_a_stranger_only_its_head_and_its_requests_are_read(
     made, other = member(peer(0)), member(peer(2))
     before = made.beat_of(peer(2))
     (goodbye,) = other.leave(0.0)
+    assert isinstance(goodbye, Broadcast)
     leave = goodbye.message
     assert isinstance(leave, Leave)
     newcomer = request_of(PeerId("newcomer"))

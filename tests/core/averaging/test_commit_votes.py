@@ -115,8 +115,12 @@ def test_voters_that_are_all_gone_may_hold_it_still() -> None:
 def test_a_host_alone_makes_its_average_again_after_a_restart() -> None:
     """No vote of it counts for others."""
     written: list[AverageDigest] = []
-    kept = vote(A, "1", A)
-    voter = Voter(sign=lambda payload: sign(A, payload), verify=verify, keep=lambda one: written.append(one) or (), kept=kept)
+
+    def keep(one: AverageDigest) -> tuple[()]:
+        written.append(one)
+        return ()
+
+    voter = Voter(sign=lambda payload: sign(A, payload), verify=verify, keep=keep, kept=vote(A, "1", A))
     alone = CommitVotes(me=A, plan_digest=PLAN, hosts=(A,), contributors=(A,), clients=(), voter=voter)
     assert not alone.have_own and alone.cast(vote(A, "2", A)) == [] and not written
     assert CommitVotes(me=A, plan_digest=PLAN, hosts=(A, B), contributors=(A,), clients=(), voter=voter).have_own

@@ -5,9 +5,9 @@ from dataclasses import replace
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.model.complaints import KnownComplaint
 from adloco_p2p.core.model.events import Average
-from adloco_p2p.core.model.types import InstancePlan, RoundPlan
+from adloco_p2p.core.model.types import Digest, InstancePlan, PeerId, RoundPlan
 from adloco_p2p.core.planning.round_plan import genesis
-from tests.core.averaging.test_outer_round import CAPACITY, RULES, A, B, C, D, Digest, inner_result, outer_round
+from tests.core.averaging.test_outer_round import CAPACITY, RULES, A, B, C, D, inner_result, outer_round
 
 PLAN = genesis(Digest("5" * 64), [(peer, CAPACITY) for peer in (A, B, C, D)], RULES)
 
@@ -23,7 +23,7 @@ def average(item: InstancePlan, *, round: int) -> Average:
 
 def test_reducers_that_complaints_name_are_inspected_where_they_are_members() -> None:
     [item] = PLAN.instances
-    said = [KnownComplaint(peer=A, round=3, contributor=D, reducer=reducer) for reducer in (C, D, C, "gone")]
+    said = [KnownComplaint(peer=A, round=3, contributor=D, reducer=reducer) for reducer in (C, D, C, PeerId("gone"))]
     assert average(item, round=0).inspected == ()
     assert average(replace(item, complaints=tuple(said)), round=0).inspected == (C, D)
 

@@ -646,8 +646,8 @@ def test_messages_that_no_honest_host_sends_change_nothing() -> None:
     assert outer.phase is Phase.AVERAGING
     outer.average_failed(failure(attempt=0, suspects=()), 13.0, ())
     assert outer.next_deadline is not None
-    starts = [e.message.attempt for e in outer.tick(outer.next_deadline, ()) if isinstance(e, Send)]
-    assert starts == [1, 1]
+    told = [effect.message for effect in outer.tick(outer.next_deadline, ()) if isinstance(effect, Send)]
+    assert [message.attempt for message in told if isinstance(message, AttemptStart)] == [1, 1]
 
 
 def round_of(me: PeerId, *, clients: tuple[PeerId, ...]) -> OuterRound:
@@ -670,6 +670,7 @@ def test_a_reachable_host_relays_the_votes_of_hosts_in_client_mode() -> None:
             if isinstance(effect, ApplyOuter):
                 applied.add(sender)
             elif isinstance(effect, Send) and D in (sender, effect.peer):  # clients cannot reach each other
+                assert isinstance(effect.message, AttemptStart | AttemptFailed | AverageDigest)
                 perform(effect.peer, rounds[effect.peer].received(sender, effect.message, 12.0, ()))
 
     for peer in (A, D, B):

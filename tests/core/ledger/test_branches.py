@@ -34,7 +34,7 @@ INSTANCE = InstanceId(0)
 def history(rounds: int, *, unreported: int | None = 3) -> Ledger:
     """Plans that follow each other, each from honest reports; of one round, the first after the fork of most tests, there are
     none, so everybody may have been apart."""
-    ledger = Ledger(start(ONE), recall={}.__getitem__)
+    ledger = Ledger(start(ONE), recall=dict[Digest, LedgerEntry]().__getitem__)
     for _ in range(rounds):
         parent, reported = ledger.plans[-1], ledger.reported
         reports = honest_reports(reported) if reported is not None and reported.round != unreported else []
@@ -87,7 +87,7 @@ def bringing(ledger: Ledger, *claims: tuple[int, BranchState], voters: Sequence[
         replace(report, branches=(item,), proof=proof_by(ledger, item, *voters) if voters else None)
         if (item := brought.get(report.peer)) is not None
         else report
-        for report in honest_reports(ledger.reported)
+        for report in honest_reports(ledger.plans[-2])
     ]
 
 
@@ -208,7 +208,7 @@ def test_a_branch_weighs_at_most_the_part_of_the_electors_that_signed_it(
         for claim, part in zip(claims, backings, strict=True)
     ]
     named = replace(ledger.plans[-1], branches=tuple(sorted(items, key=lambda item: item.branch_state.key)))
-    holding = [replace(report, branches=tuple(claims)) for report in honest_reports(ledger.reported)]
+    holding = [replace(report, branches=tuple(claims)) for report in honest_reports(ledger.plans[-2])]
     (merge,) = next_plan(named, holding, ONE).merges
     weighed = dict(zip(merge.sources, merge.weights, strict=True))
     found = [weighed[claim.key] for claim in claims]
@@ -285,12 +285,12 @@ def test_of_one_report_one_branch_counts_and_all_together_weigh_a_quarter() -> N
     """Review B4: 63 invented branches with one and the same state outweighed the true one by 63 to 1."""
     ledger = history(5)
     invented = tuple(branch_state(ledger, branch=Digest(f"{number + 1:064x}"), samples=10**9) for number in range(63))
-    (first, *others) = honest_reports(ledger.reported)
+    (first, *others) = honest_reports(ledger.plans[-2])
     lying = replace(first, branches=invented, proof=proof_by(ledger, min(invented, key=lambda claim: claim.key), 0, 1, 2))
     assert len(accepted(ledger, [lying, *others])) == 1
     items = [accepted(ledger, bringing(ledger, (0, claim)))[0] for claim in invented[:3]]
     named = replace(ledger.plans[-1], branches=tuple(sorted(items, key=lambda item: item.branch_state.key)))
-    holding = [replace(report, branches=invented[:3]) for report in honest_reports(ledger.reported)]
+    holding = [replace(report, branches=invented[:3]) for report in honest_reports(ledger.plans[-2])]
     (merge,) = next_plan(named, holding, ONE).merges
     assert len(merge.sources) == 4 and sum(merge.weights[1:]) == pytest.approx(0.25)
 

@@ -7,7 +7,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.certificate import Ballot, Certificate
 from adloco_p2p.core.model.ledger_entry import LedgerEntry, Value
 from adloco_p2p.core.model.rules import InstanceRules, Rules, WorkRules
-from adloco_p2p.core.model.types import RoundPlan
+from adloco_p2p.core.model.types import Digest, RoundPlan
 from adloco_p2p.core.planning.round_plan import genesis
 from tests.core.core_values import RUN, capacity, peer
 
@@ -58,7 +58,7 @@ def test_old_entries_are_recalled_and_forgotten_together() -> None:
     asked: list[int] = []
     written = {entry.value.plan: entry for entry in made}
 
-    def recall(plan: str) -> LedgerEntry:
+    def recall(plan: Digest) -> LedgerEntry:
         asked.append(written[plan].plan.round)
         return written[plan]
 
@@ -95,7 +95,7 @@ def test_a_truncated_ledger_is_one_that_never_went_on() -> None:
 
 
 def test_a_locator_steps_back_ever_farther_and_ends_at_the_first_plan() -> None:
-    ledger = Ledger(FIRST, recall={}.__getitem__)
+    ledger = Ledger(FIRST, recall=dict[Digest, LedgerEntry]().__getitem__)
     assert ledger.locator() == (ledger.digests[0],)
     for entry in entries_after(FIRST, 20):
         ledger.append(entry)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,8 +10,8 @@ from adloco_p2p.core.ledger.admission import in_order
 from adloco_p2p.core.ledger.ledger import Ledger
 from adloco_p2p.core.ledger.validation import verify_ledger
 from adloco_p2p.core.model.hash_tree import leaf_hash, proof, tree_root
-from adloco_p2p.core.model.ledger_entry import WrongSum
-from adloco_p2p.core.model.types import PeerId, roster_of
+from adloco_p2p.core.model.ledger_entry import Pledge, WrongSum
+from adloco_p2p.core.model.types import Digest, PeerId, roster_of
 from tests.core.agreement.test_consensus import sign, verify
 from tests.core.core_values import peer
 from tests.core.ledger.test_admission import AUTHOR, agree, decide, invited, verdict
@@ -25,11 +26,11 @@ MEAN = Tree({OTHER: [packed(2, 2), packed(2, 2)], LIAR: [packed(6, 6), packed(6,
 WRONG = Tree({OTHER: MEAN.shards[OTHER], LIAR: [packed(6, 6), packed(6, 6.5), packed(6, 6)]})
 
 
-def evidence(ledger: Ledger, index: int, result: Tree = WRONG, *, by: PeerId = LIAR, **fields: object) -> WrongSum:
-    def receipt(content):
+def evidence(ledger: Ledger, index: int, result: Tree = WRONG, *, by: PeerId = LIAR, **fields: Any) -> WrongSum:
+    def receipt(content: Digest) -> Pledge:
         return pledge(ledger, content, by=by, kind="reduction")
 
-    what: dict = {"contributions": (ONE, TWO), "coefficients": HALVES, "result": result, **fields}
+    what: dict[str, Any] = {"contributions": (ONE, TWO), "coefficients": HALVES, "result": result, **fields}
     return wrong_sum(receipt, by, index, **what)
 
 
@@ -149,7 +150,7 @@ def test_a_checker_that_lies_bans_no_reducer(made_up: Callable[[Ledger], WrongSu
     assert why in verdict(ledger, statements=[made_up(ledger)])
 
 
-def _of(reducer: PeerId) -> dict[str, object]:
+def _of(reducer: PeerId) -> dict[str, Any]:
     shards = [Tree({OTHER: tree.shards[OTHER], reducer: tree.shards[LIAR]}) for tree in (ONE, TWO, WRONG)]
     return {"contributions": tuple(shards[:2]), "result": shards[2]}
 

@@ -4,6 +4,7 @@ import base64
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from adloco_p2p.core.model.hash_tree import leaf_hash, proof, shard_hash, tree_root
 from adloco_p2p.core.model.ledger_entry import Pledge, ProvenSlice, WrongSum, inputs_digest, receipt_content
@@ -81,7 +82,7 @@ def wrong_sum(
     )
 
 
-def changed_input(evidence: WrongSum, place: int, **fields: str) -> WrongSum:
+def changed_input(evidence: WrongSum, place: int, **fields: Any) -> WrongSum:
     inputs = list(evidence.inputs)
-    inputs[place] = replace(inputs[place], **fields)  # type: ignore[arg-type]
+    inputs[place] = replace(inputs[place], **fields)
     return replace(evidence, inputs=tuple(inputs))

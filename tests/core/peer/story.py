@@ -4,7 +4,7 @@ times, and everything that the peers did."""
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from adloco_p2p.core.model import canonical, telemetry
 from adloco_p2p.core.model.commands import Command
@@ -142,7 +142,7 @@ class Story:
             if isinstance(told.effect, kind) and (not peers or told.peer in peers):
                 yield told.at, told.effect
 
-    def logged(self, peer: PeerId, event: str) -> list[dict[str, object]]:
+    def logged(self, peer: PeerId, event: str) -> list[dict[str, Any]]:
         return [canonical.to_plain(log) for _, log in self.effects(telemetry.Log, peer) if log.event == event]
 
     def rounds_logged(self, peer: PeerId) -> list[tuple[int, int]]:

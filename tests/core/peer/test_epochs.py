@@ -19,7 +19,7 @@ from adloco_p2p.core.peer.peer import Peer
 from adloco_p2p.core.planning.round_plan import genesis, next_plan
 from adloco_p2p.sim.identities import RUN
 from tests.core.peer.story import PEER0, PEER1, PEER2, Story, rules
-from tests.core.peer.test_peer_churn import CAPACITY, INSTANCE, Scripted, _cadence, _entry, _report, _result
+from tests.core.peer.test_peer_churn import CAPACITY, INSTANCE, NEWS, Scripted, _cadence, _entry, _report, _result
 
 
 def transitions(effects: list[Effect]) -> list[Transition]:
@@ -40,7 +40,7 @@ def reorg_within_a_transition() -> tuple[Peer, Transition, Transition]:
     reports = tuple(_report(name, plans[0], "after round 0") for name in (PEER0, PEER1))
     newest = next_plan(other, reports, whole)
     agreement.outcomes = [Reorg(fork=plans[0], lost=(), won=(_entry(other), _entry(newest, reports)))]
-    news = Received(sender=PEER1, message="news")  # type: ignore[arg-type]
+    news = Received(sender=PEER1, message=NEWS)
     (wanted,) = transitions(peer.handle(news, 1.0))
     return peer, given_up, wanted
 

@@ -17,7 +17,7 @@ from adloco_p2p.views.status import Status, apply
 from tests.core.agreement.test_consensus import Swarm
 from tests.core.agreement.test_membership import TIMING
 from tests.core.peer.story import PEER0, PEER1, PEER2, rules
-from tests.core.peer.test_peer_churn import CAPACITY, INSTANCE, Scripted, _cadence, _result
+from tests.core.peer.test_peer_churn import CAPACITY, INSTANCE, NEWS, Scripted, _cadence, _result
 
 
 def logged(effects: list[Effect], name: str) -> list[dict[str, object]]:
@@ -48,7 +48,7 @@ def test_a_peer_that_a_plan_admits_has_joined_and_the_founders_have_not() -> Non
     first = genesis(RUN, [(PEER0, CAPACITY), (PEER1, CAPACITY)], rules(rounds=30))
     second = next_plan(first, (), rules(rounds=30), roster=RosterChange(joined=((PEER2, CAPACITY),)))
     agreement.outcomes = [Decided(plan=second)]
-    effects = peer.handle(Received(sender=PEER1, message="news"), 1.0)
+    effects = peer.handle(Received(sender=PEER1, message=NEWS), 1.0)
     assert logged(effects, "joined") == [{"peer": PEER2, "round": 1}]
     text, status = shown(*(effect for effect in effects if isinstance(effect, Log)))
     assert f"peer      {PEER2}  joined" in text

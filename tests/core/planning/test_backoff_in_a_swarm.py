@@ -33,12 +33,12 @@ class FailingWorld(World):
         rules = replace(small_rules(peers, rounds), instances=InstanceRules(count=1, start="same"))
         calm = Faults(faults_end_at=0.0)
         super().__init__(0, peers=peers, rounds=rounds, faults=calm, rules=rules, parts=Parts(device=Noting))
-        self._join = self._around.averaging.join
+        self._honest_join = self._around.averaging.join
         self._around.averaging.join = self.join  # type: ignore[method-assign]
 
     def join(self, machine: Machine, process: Process, effect: Average, contribution: object) -> None:
         if self.faulty not in dict(effect.weights) or len(effect.weights) == 1:
-            self._join(machine, process, effect, contribution)
+            self._honest_join(machine, process, effect, contribution)
             return
         suspects = () if machine.peer == self.faulty else (self.faulty,)
         failed = AverageFailed(

@@ -1,6 +1,7 @@
 """Batches by schedule: against hand-worked numbers, and whole runs whose batches are those of the formula."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from math import cos, pi
 
@@ -52,10 +53,7 @@ def test_doublings_are_counted(most: int, count: int) -> None:
 def test_a_run_follows_its_ramp_whatever_hosts_report(ramp: str) -> None:
     """Every plan's batch is that of the samples before it; a growth cap and a noise that would ask for more change nothing."""
     rules = replace(COUNTED, batch=replace(RAMP, ramp=ramp, growth_cap=1.01))  # type: ignore[arg-type]
-    quiet, noisy = (
-        run(rules, num_peers=2, until=12, say=lambda done, noise=noise: honest_reports(done, noise=noise))
-        for noise in (0.0, 1e9)
-    )
+    quiet, noisy = (run(rules, num_peers=2, until=12, say=partial(honest_reports, noise=noise)) for noise in (0.0, 1e9))
     batches = [plan.instances[0].requested_batch for plan in quiet]
     assert batches == [plan.instances[0].requested_batch for plan in noisy]
     for plan, batch in zip(quiet, batches, strict=True):
@@ -92,7 +90,7 @@ def test_the_switch_decides_what_a_device_does_with_the_request() -> None:
     assert (40, 40, "accumulate") in seen
 
 
-def small(report):  # type: ignore[no-untyped-def]
+def small(report):
     return replace(report, capacity=replace(report.capacity, micro_batch_limit=4))
 
 

@@ -243,7 +243,7 @@ def _ask(
 def test_acceptance_a_next_batch(rules: dict[str, object], expected: int) -> None:
     """max(8, ceil T) of the table, on statistics scaled to one worker's batch so that the request is T itself."""
     sample = replace(acceptance_sample(), batch_samples=8)
-    assert ask(8, sample, growth_cap=1000.0, **rules)[0] == expected  # type: ignore[arg-type]
+    assert ask(8, sample, growth_cap=1000.0, **rules)[0] == expected
 
 
 def test_rounding_noise_never_adds_a_sample() -> None:

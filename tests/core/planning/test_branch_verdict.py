@@ -7,7 +7,7 @@ import pytest
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.rules import MergeRules
-from adloco_p2p.core.model.types import Digest, Merge, ProbeVerdict, Report, RoundPlan
+from adloco_p2p.core.model.types import Digest, InstanceId, Merge, ProbeVerdict, Report, RoundPlan
 from adloco_p2p.core.planning.round_plan import ROUNDS_TO_A_VERDICT, next_plan
 from tests.core.core_values import peer
 from tests.core.ledger.test_branches import INSTANCE, accepted, branch_state, bringing, history
@@ -97,7 +97,7 @@ def test_one_host_of_three_decides_neither_way(merged: float) -> None:
 def test_verdicts_on_something_else_count_for_nothing() -> None:
     waiting, probe = measured()
     for wrong in (
-        said(replace(probe, sources=(INSTANCE, probe.sources[1] + 1)), 2.0, 1.0),
+        said(replace(probe, sources=(INSTANCE, InstanceId(probe.sources[1] + 1))), 2.0, 1.0),
         said(replace(probe, target=probe.sources[1]), 2.0, 1.0),
         said(probe, 2.0, 1.0, 1.0, 1.0),
     ):

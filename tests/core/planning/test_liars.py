@@ -14,7 +14,7 @@ from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import Ballot, Certificate, LedgerEntry, SignedReport, Value
 from adloco_p2p.core.model.rules import BatchRules, Rules
 from adloco_p2p.core.model.run_progress import proven_samples
-from adloco_p2p.core.model.types import InstanceReport, PeerId, Report, RosterChange, RoundPlan
+from adloco_p2p.core.model.types import Digest, InstanceReport, PeerId, Report, RosterChange, RoundPlan
 from adloco_p2p.core.planning.apportionment import FASTEST_CLAIM, SLOWEST_CLAIM, credible_speeds
 from adloco_p2p.core.planning.pseudo_gradient_noise import OUTLIER_FACTOR
 from adloco_p2p.core.planning.round_plan import next_plan
@@ -155,7 +155,7 @@ def signed(report: Report) -> SignedReport:
 def ledger_of(plans: Sequence[RoundPlan]) -> Ledger:
     """The first two of the plans."""
     first, second = plans[:2]
-    ledger = Ledger(first, recall={}.__getitem__)
+    ledger = Ledger(first, recall=dict[Digest, LedgerEntry]().__getitem__)
     value = Value(round=1, parent=second.parent, reports=(), joined=(), departed=(), plan=canonical.digest(second))
     certificate = Certificate(ballot=Ballot(attempt=0, peer=peer(0)), absent=(), votes=())
     ledger.append(LedgerEntry(plan=second, value=value, reports=(), certificate=certificate))

@@ -1,5 +1,7 @@
 """Which instances merge, with which weights, and what a measurement does to it."""
 
+from typing import Any
+
 import pytest
 
 from adloco_p2p.core.model.rules import MergeRules
@@ -67,7 +69,7 @@ def test_worst_group_folds_several() -> None:
         ),
     ],
 )
-def test_a_newcomer_can_read_why_instances_are_merged(requests: tuple[int, ...], rules: dict[str, object], words: str) -> None:
+def test_a_newcomer_can_read_why_instances_are_merged(requests: tuple[int, ...], rules: dict[str, Any], words: str) -> None:
     assert chosen(plans(*requests), **rules).reason == words
 
 

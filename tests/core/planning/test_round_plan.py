@@ -96,6 +96,7 @@ def run(
     `max_instances`: that each founder offers to host."""
     plans = [start(rules, num_peers, max_instances=max_instances)]
     last = rules.work.rounds if until is None else until
+    assert last is not None
     while plans[-1].round < last:
         reports = say(plans[-2]) if len(plans) > 1 else []
         plans.append(next_plan(plans[-1], reports, rules, roster=(joins or {}).get(plans[-1].round + 1)))

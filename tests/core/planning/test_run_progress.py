@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from hypothesis import example, given, settings
@@ -99,7 +100,7 @@ def test_the_merge_at_the_end_is_measured_in_time(merged_loss: float) -> None:
 @example(samples=1026, count=4, share="speed", test="constant", seed=1073)  # an instance of the pending probe ends as an orphan
 @example(samples=1000, count=4, share="equal", test="constant", seed=1073)  # orphans end with the run
 def test_whatever_peers_report_the_samples_are_given_out_once(
-    samples: int, count: int, share: str, test: str, seed: int
+    samples: int, count: int, share: Literal["speed", "equal"], test: str, seed: int
 ) -> None:
     chance = random.Random(seed)
     rules = counted(samples, inner_steps=4, count=count, test=test)
@@ -126,4 +127,4 @@ def test_peers_end_together_where_the_samples_end() -> None:
     story = Story(rules=rules, peers=3, speeds=(100.0, 50.0, 25.0)).play()
     assert all(story.is_finished(peer) for peer in (PEER0, PEER1, PEER2))
     last = story.logged(PEER0, "plan")[-1]
-    assert last["is_last"] and 600 < last["samples_before"] <= 700  # type: ignore[operator]
+    assert last["is_last"] and 600 < last["samples_before"] <= 700
