@@ -3,9 +3,10 @@
 python -m benchmarks.slow_link                              a vector of 45 MB at 2 and at 12 MB/s; two minutes of an idle core
 python -m benchmarks.slow_link --compute-seconds 120 --seeds 3 --rounds 40
 
-Three runs for each computing time of a round: the fast hosts alone, with the slow one in as many as the rule gives it
-(`work.link_tolerance` 0.1), and with the slow one in every average (null). The pace is that of the fast hosts, from the eighth
-round on.
+Four runs for each computing time of a round: the fast hosts alone, with the slow one in as many as the rule gives it
+(`work.link_tolerance` 0.1), with the slow one planned for every average and left out by the quorum (null, `work.quorum` 0.75),
+and with the slow one in every average (both null). The pace is that of the fast hosts, from the eighth round on; the last
+column says in how many averages the plans count on the slow one.
 """
 
 import argparse
@@ -13,15 +14,23 @@ from statistics import fmean
 
 from adloco_p2p.sim.slow_link import Links, Pace, pace_with_slow_link
 
-ROWS = {"without it": 0.1, "in some averages": 0.1, "in every average": None}
-"""With `work.link_tolerance`."""
+ROWS = {
+    "without it": (0.1, None),
+    "in some averages": (0.1, None),
+    "left out by the quorum": (None, 0.75),
+    "in every average": (None, None),
+}
+"""With `work.link_tolerance` and `work.quorum`."""
 
 
 def measured(way: str, args: argparse.Namespace, compute_seconds: float) -> list[Pace]:
     slow_seconds = None if way == "without it" else args.megabytes / args.slow
     links = Links(fast_seconds=args.megabytes / args.fast, slow_seconds=slow_seconds)
+    tolerance, quorum = ROWS[way]
     return [
-        pace_with_slow_link(seed, rounds=args.rounds, compute_seconds=compute_seconds, links=links, tolerance=ROWS[way])
+        pace_with_slow_link(
+            seed, rounds=args.rounds, compute_seconds=compute_seconds, links=links, tolerance=tolerance, quorum=quorum
+        )
         for seed in range(args.seeds)
     ]
 

@@ -48,11 +48,14 @@ class Links:
     """45 MB at 2 MB/s; None: there is no slow host."""
 
 
-def pace_with_slow_link(seed: int, *, rounds: int, compute_seconds: float, links: Links, tolerance: float | None = 0.1) -> Pace:
-    """Three hosts with fast links, and one with a slow one. `tolerance`: `work.link_tolerance`. Raises Violation."""
+def pace_with_slow_link(
+    seed: int, *, rounds: int, compute_seconds: float, links: Links, tolerance: float | None = 0.1, quorum: float | None = None
+) -> Pace:
+    """Three hosts with fast links, and one with a slow one. `tolerance`: `work.link_tolerance`, `quorum`: `work.quorum`. Raises
+    Violation."""
     slow = name_of(FAST_HOSTS) if links.slow_seconds is not None else None
     rules = Rules(
-        work=WorkRules(rounds=rounds, inner_steps=STEPS, link_tolerance=tolerance),
+        work=WorkRules(rounds=rounds, inner_steps=STEPS, link_tolerance=tolerance, quorum=quorum),
         instances=InstanceRules(count=1),
         batch=BatchRules(initial_batch=BATCH, max_batch=BATCH, test="constant"),
         admission=AdmissionRules(kind="open"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from adloco_p2p.core.model.averages import LostShare
+from adloco_p2p.core.model.quorum import Quorum
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, PseudoGradientStatistics
 from adloco_p2p.errors import AveragingError, StateTransferFailed
 from adloco_p2p.numerics.aggregate import Aggregate, aggregate
@@ -107,13 +108,13 @@ class MemoryPort:
         shares: tuple[float, ...] = (),
         attempt: int = 0,
         lost: tuple[LostShare, ...] = (),
+        quorum: Quorum | None = None,
         is_strict: bool = False,
         inspected: tuple[PeerId, ...] = (),
         on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
     ) -> MemoryAverage:
         """Wait for all members, then aggregate; all members receive the same tensor values."""
-        del instance, round, attempt, plan  # the key says it all
-        del shares, lost, inspected, on_not_shown  # no member reduces here, and everything is kept
+        del instance, round, attempt, plan, shares, lost, quorum, inspected, on_not_shown  # the key says it; nobody reduces
         rendezvous = self.swarm.rendezvous.setdefault(key, _Rendezvous(weights=weights))
         assert rendezvous.weights == weights, "the key binds the members"
         members = tuple(peer for peer, _ in weights)

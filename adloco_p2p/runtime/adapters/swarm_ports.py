@@ -9,6 +9,7 @@ import torch
 from adloco_p2p.core.model import messages
 from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.messages import WireMessage
+from adloco_p2p.core.model.quorum import Quorum
 from adloco_p2p.core.model.telemetry import StateDownload
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, Report, RoundPlan
 from adloco_p2p.errors import AveragingError
@@ -125,6 +126,7 @@ class NetworkAveraging:
         shares: tuple[float, ...] = (),
         attempt: int = 0,
         lost: tuple[LostShare, ...] = (),
+        quorum: Quorum | None = None,
         is_strict: bool = False,
         inspected: tuple[PeerId, ...] = (),
         on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
@@ -147,6 +149,7 @@ class NetworkAveraging:
             instance=instance,
             attempt=attempt,
             lost=lost,
+            quorum=quorum,
             is_strict=is_strict,
             inspected=inspected,
             on_not_shown=on_not_shown,

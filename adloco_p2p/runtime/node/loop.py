@@ -284,6 +284,8 @@ class Node:
                 reason=str(error),
                 suspects=tuple(error.suspects),  # type: ignore[arg-type]
                 is_repair=isinstance(effect, RepairAverage),
+                upload_bytes_per_second=error.upload_bytes_per_second,
+                vector_bytes=error.vector_bytes,
             )
             self._inbox.put_local(failed)
             return
@@ -322,6 +324,7 @@ class Node:
                     instance=effect.instance,
                     attempt=effect.attempt,
                     lost=effect.lost,
+                    quorum=effect.quorum,
                     is_strict=effect.is_strict,
                     inspected=effect.inspected,
                     on_not_shown=partial(self._note_not_shown, effect),

@@ -10,6 +10,7 @@ from typing import Any, Protocol, SupportsFloat
 from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.events import Durable, InnerResult, RunInner
 from adloco_p2p.core.model.messages import JournalRecord, WireMessage
+from adloco_p2p.core.model.quorum import Quorum
 from adloco_p2p.core.model.task_scores import TaskClaim
 from adloco_p2p.core.model.telemetry import Bandwidth, Log
 from adloco_p2p.core.model.types import Digest, Fork, InstanceId, Merge, PeerId, ProbeVerdict, PseudoGradientStatistics, Report
@@ -142,12 +143,14 @@ class Averaging(Protocol):
         shares: tuple[float, ...] = (),
         attempt: int = 0,
         lost: tuple[LostShare, ...] = (),
+        quorum: Quorum | None = None,
         is_strict: bool = False,
         inspected: tuple[PeerId, ...] = (),
         on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
     ) -> AveragedVector:
         """`plan`: of the round. `steps`: inner steps that the plan gave each member. `shares`: how much of the vector each
-        member reduces; empty: equally much. `attempt` counts the tries at this average. `lost`, `inspected`: see `Average`.
+        member reduces; empty: equally much. `attempt` counts the tries at this average. `lost`, `quorum`,
+        `inspected`: see `Average`.
         `is_strict`: by the stricter rule instead of the run's. `on_not_shown` is called, also later, with a contributor that
         did not show its part to a reducer, and that reducer. The result is held for repairs until those of later rounds are
         there."""

@@ -45,6 +45,7 @@ import numpy as np
 import torch
 
 from adloco_p2p.core.model.types import PeerId, PseudoGradientStatistics
+from adloco_p2p.errors import AveragingError
 from adloco_p2p.numerics.aggregation.statistics import gram_statistics
 from adloco_p2p.numerics.digest import blob_root, result_index
 from adloco_p2p.numerics.reduction import statistics_of
@@ -93,6 +94,11 @@ class Butterfly:
                 await loop.run_in_executor(executor, at.assembly.take_back)
             own = at.own.all_encoded() if at.own is not None and at.around.keeps_contributions else []
             packed, lengths = await loop.run_in_executor(executor, at.assembly.packed)
+        except AveragingError as error:
+            if at.peer(at.me) in error.suspects and not self.spec.is_retry:
+                error.upload_bytes_per_second = self._member.sending_rate
+                error.vector_bytes = sum(part.num_sent_bytes for part in self.spec.parts)
+            raise
         finally:
             if not has_result:
                 at.around.held.keep(self.spec, self._reducer.uploads.kept())

@@ -31,6 +31,8 @@ class MemberSide:
         self._put_products = put_products
         self._loop = asyncio.get_running_loop()
         self.uplink = UplinkMeasure()
+        self._num_uploads = 0
+        """Streams on which own parts go out now."""
         self._held_there: dict[int, asyncio.Future[frozenset[int]]] = {}
         """By reducer: places of the own parts that it holds of an earlier attempt, once it has said so."""
 
@@ -44,6 +46,11 @@ class MemberSide:
             if member != at.me:
                 for lane, parts in enumerate(at.spec.lanes(member)):
                     at.end.spawn(self._exchange(member, lane, parts), member=member)
+
+    @property
+    def sending_rate(self) -> float:
+        """Bytes per second that the others take, while the own contribution is on its way; 0 once they have it."""
+        return self.uplink.sending_rate(self._loop.time()) if self._num_uploads else 0.0
 
     async def _exchange(self, member: int, lane: int, parts: tuple[Part, ...]) -> None:
         """A stream that was kept open may have died unnoticed: where it ends before the reducer has answered, a new one
@@ -127,13 +134,17 @@ class MemberSide:
     ) -> None:
         at = self._at
         held = await self._held_by(reducer)
+        self._num_uploads += 1
         with contextlib.suppress(StreamLost):  # seen where the answer is awaited
             for turn, part in enumerate(parts):
                 if at.spec.place_of[part.index] in held:
                     continue
                 await sink.wait_for(turn + 1 - at.spec.window)
                 encoded = await self._loop.run_in_executor(at.around.executor, own.encoded, part)
+                self.uplink.sent(0, self._loop.time())
                 await stream.send_data(encoded, at.around.pace)
+                self.uplink.sent(len(encoded), self._loop.time())
+        self._num_uploads -= 1
 
     async def _commit(self, own: OwnContribution) -> None:
         """Hash the own parts, while the first of them travel, and sign their root."""

@@ -5,14 +5,16 @@ import contextlib
 from collections.abc import Sequence
 from functools import partial
 
+from adloco_p2p.core.model.quorum import Quorum
 from adloco_p2p.core.model.types import PeerId
-from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.errors import AveragingError, RemoteProtocolError
 from adloco_p2p.numerics.reduction import BadPart
 from adloco_p2p.swarm.allreduce.allreduce_spec import Part
 from adloco_p2p.swarm.allreduce.attempt_state import AttemptState
 from adloco_p2p.swarm.allreduce.handshake import GO, THROUGHPUT, Hello, refusal
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.allreduce.pledges import most_commitment_bytes
+from adloco_p2p.swarm.allreduce.straggler_watch import LOOK_SECONDS, StragglerWatch
 from adloco_p2p.swarm.allreduce.uploads import Uploads
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FramedStream, FrameKind, StreamLost
 
@@ -27,10 +29,21 @@ class ReducerSide:
 
     def begin(self) -> None:
         """Reduce at once what no other member contributes to."""
-        at = self._at
+        at, quorum = self._at, self._at.spec.quorum
+        if at.remote_contributors and quorum is not None:
+            at.end.spawn(self._look_for_stragglers(quorum), member=None)
         if not at.remote_contributors:
             for index in range(len(at.reduction.parts)):
                 at.end.spawn(self._complete(index), member=None)
+
+    async def _look_for_stragglers(self, quorum: Quorum) -> None:
+        at = self._at
+        watch = StragglerWatch(at.spec, quorum, self.uploads, self._loop.time())
+        while not self.uploads.are_complete:
+            await asyncio.sleep(LOOK_SECONDS)
+            if found := watch.look(self._loop.time()):
+                reason = "; ".join(f"{at.peer(member)} {why}" for member, why in found.items())
+                raise AveragingError(reason, suspects=tuple(at.peer(member) for member in found))
 
     async def serve(self, stream: FramedStream, hello: Hello) -> bool:
         """Take a member's parts and send it the means, until it has all. True: the stream is free for another average."""

@@ -7,15 +7,18 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from adloco_p2p.core.model import quorum
 from adloco_p2p.core.model.averages import LostShare, largest_share
+from adloco_p2p.core.model.quorum import Quorum
 from adloco_p2p.errors import AveragingError, RemoteProtocolError
 from adloco_p2p.numerics.codecs import CODECS
+from adloco_p2p.swarm.allreduce import reducer_side, uplink_measure
 from adloco_p2p.swarm.allreduce.held_uploads import HeldUploads, upload_key
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 from adloco_p2p.swarm.allreduce.topology import AttemptResult
 from adloco_p2p.swarm.allreduce.uploads import Uploads, decode_held, encode_held
 from tests.swarm.averaging_peers import vectors_of
-from tests.swarm.linked_attempts import LIMITS, LinkedPeers, Strike
+from tests.swarm.linked_attempts import LIMITS, PART_BYTES, LinkedPeers, Stall, Strike
 
 NUM_PEERS, SIZE, VICTIM = 4, 20_483, 1
 
@@ -76,6 +79,30 @@ def test_after_a_death_the_retry_is_a_fresh_average_without_what_is_held(rule: s
         assert (result.residual is None) == (other.residual is None)
         assert result.residual is None or torch.equal(result.residual, other.residual)
     assert part_done * whole + again.sent_bytes < 1.3 * whole, "where the death is noticed at once"
+
+
+@pytest.mark.parametrize("rule", ["robust", "mean"])
+def test_once_the_quorum_is_there_an_attempt_ends_without_one_whose_upload_stands_still(
+    monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    """Peer 0 has a tenth of the weight, so the quorum is all others: none of them can be taken for it on a slow machine."""
+    monkeypatch.setattr(quorum, "LEAST_MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(uplink_measure, "LEAST_MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(reducer_side, "LOOK_SECONDS", 0.001)
+    vectors, peers = vectors_of(NUM_PEERS, SIZE), LinkedPeers(NUM_PEERS, rule=rule)
+    spec = replace(peers.spec(SIZE), quorum=Quorum(fraction=0.9, num_planned=NUM_PEERS, tolerance_seconds=0.0))
+    failed = peers.average(spec, vectors, Stall(victim=0, after_bytes=4 * PART_BYTES))
+    for result in failed:
+        assert isinstance(result, AveragingError) and result.suspects == (peers.names[0],)
+        assert f"{peers.names[0]} left out of round 0: 0.0" in str(result) and " MB here after " in str(result)
+    assert failed[0].upload_bytes_per_second > 0  # type: ignore[union-attr]
+    assert [result.upload_bytes_per_second for result in failed[1:]] == [0.0] * 3  # type: ignore[union-attr]
+    again, afresh = Strike(), Strike()
+    rest = peers.spec(SIZE, without=(0,), attempt=1)
+    results = results_of(peers.average(rest, vectors, again))
+    expected = results_of(LinkedPeers(NUM_PEERS, rule=rule).average(rest, vectors, afresh))
+    assert results[0].encoded.digest == expected[0].encoded.digest
+    assert again.sent_bytes < afresh.sent_bytes
 
 
 def test_beyond_its_limit_a_rule_without_a_barrier_holds_nothing_that_is_reduced() -> None:
