@@ -188,3 +188,22 @@ def test_a_pseudo_gradient_that_no_average_holds_goes_to_the_engine_with_the_out
     assert kept[-3:-1] == ["apply_outer 0", "keep pseudo-gradient 0"]
     given, _ = performed(inner(0, is_ahead=False), ApplyOuter(instance=ONE, round=0))
     assert "keep pseudo-gradient 0" not in given
+
+
+def test_an_instance_is_copied_again_only_when_its_last_copy_is_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a run saves its last boundary a second time at once. The disk is slower than whatever the device does next."""
+    calls, went_on, join = Calls(), threading.Event(), queue.Queue.join
+
+    def noted(writes: queue.Queue[object]) -> None:
+        went_on.set()
+        join(writes)
+
+    monkeypatch.setattr(queue.Queue, "join", noted)
+    calls.reactions["save_instance 1 0"] = lambda: assert_set(went_on)
+    calls.reactions["snapshot 0"] = lambda: went_on.set() if "snapshot 0" in calls.names else None
+    names, _ = performed(SaveInstance(instance=ONE, round=1), SaveInstance(instance=ONE, round=1), calls=calls)
+    assert names == ["snapshot 0", "save_instance 1 0"] * 2
+
+
+def assert_set(event: threading.Event) -> None:
+    assert event.wait(WAIT_LIMIT_SECONDS)

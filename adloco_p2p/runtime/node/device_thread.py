@@ -140,6 +140,8 @@ class DeviceThread:
         self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._taken: deque[Job] = deque()
         """Jobs that the thread looked at, not begun yet: they come before those in the queue."""
+        self._copied: set[InstanceId] = set()
+        """Copied for a checkpoint since `writes` was last known to be empty."""
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="outer")
         self._outer_step: Future[None] | None = None
         """Done beside inner steps; nothing but these begins before its end."""
@@ -221,14 +223,15 @@ class DeviceThread:
             case Probe(round=number, merge=merge):
                 return Probed(round=number, verdict=self._engine.probe_merge(merge), epoch=effect.epoch)
             case MeasureStep(instance=instance, round=number):
-                before, after = self._engine.measure_step(instance, effect.state)
+                before, after = self._engine.measure_step(instance, effect.state, reads=effect.reads)
                 return StepMeasured(instance=instance, round=number, before=before, after=after, epoch=effect.epoch)
             case Evaluate(instance=instance, round=number):
                 loss = self._engine.evaluate(instance)
                 for prompt, text in self._engine.sample_texts(instance):
                     told = SampleText(round=number, instance=instance, prompt=prompt, text=text[:MAX_SAMPLE_TEXT])
                     self._shared.progress(told)
-                return Evaluated(instance=instance, round=number, heldout_loss=loss, epoch=effect.epoch)
+                losses = self._engine.heldout_losses(instance)
+                return Evaluated(instance=instance, round=number, heldout_loss=loss, heldout_losses=losses, epoch=effect.epoch)
             case SnapshotState():
                 return self._snapshot_state(effect)
             case ReleaseState(instance=instance):
@@ -236,6 +239,9 @@ class DeviceThread:
                 self._states.withdraw(instance)
                 return None
             case SaveInstance(instance=instance, round=number):
+                if instance in self._copied:  # the end of a run asks again at once: memory holds one copy of an instance
+                    self._await_writes()
+                self._copied.add(instance)
                 tensors, meta = self._engine.snapshot(instance)
                 self._shared.writes.put(lambda: self._shared.checkpoints.save_instance(number, instance, tensors, meta))
                 return None
@@ -322,6 +328,10 @@ class DeviceThread:
             self._outer_step.result()
             self._outer_step = None
 
+    def _await_writes(self) -> None:
+        self._shared.writes.join()
+        self._copied.clear()
+
     def _forget(self, instance: InstanceId) -> None:
         """The instance is here no longer: let its buffers go."""
         self._states.retire(instance)
@@ -356,7 +366,7 @@ class DeviceThread:
             return None
         self._await_outer_step()  # its residual is part of the pseudo-gradient
         # memory holds what a checkpoint writes, or what is averaged; not both where the disk is slow
-        self._shared.writes.join()
+        self._await_writes()
         kept = effect.round - 1 if effect.is_ahead else effect.round
         self._shared.drop_pseudo_gradients(instance, before=kept)
         if not result.has_diverged:
