@@ -33,7 +33,8 @@ when it is over and whose fault that is. Here they are joined.
 Memory beside the caller's vector: the encoded result (P values as encoded; kept for repairs), and unless that is float32 the
 averaged vector (4 P bytes) and the own vector as encoded; 4 P bytes of residual for codecs with feedback; and the contributions
 that a reducer holds: one more encoded vector, without a barrier at most `AveragingLimits.held_bytes` and WINDOW parts per
-member. Of a failed attempt these alone stay, for the retry. What members make parts again from, until an average of a later
+member. Of a failed attempt these alone stay, for the retry, and what came
+back. What members make parts again from, until an average of a later
 round has ended, is the own vector as encoded: for float32 the caller's.
 """
 
@@ -102,6 +103,7 @@ class Butterfly:
         finally:
             if not has_result:
                 at.around.held.keep(self.spec, self._reducer.uploads.kept())
+                at.leave_returned()
             self._reducer.uploads.release()
             at.release()
         return self._result(own, packed, lengths)
@@ -189,7 +191,7 @@ class Butterfly:
         self._at.watch.close()
         self._at.end.close()
         self._reducer.uploads.close()
-        self._at.reducers.clear()
+        self._member.close()
 
     def fail(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
         """End the attempt without a result; the first reason stands."""

@@ -43,6 +43,12 @@ class PartSink:
         assert self.num_arrived == 0
         self._parts = parts
 
+    def skip(self, count: int) -> None:
+        """The first so many parts are here already."""
+        assert self.num_bytes == 0
+        self.num_arrived = count
+        self._wake()
+
     def target(self, num_bytes: int) -> memoryview:
         if not len(self._view):
             if self._parts is None or self.num_arrived == len(self._parts) or self.num_arrived >= self._permitted():
@@ -63,10 +69,13 @@ class PartSink:
             return
         self._whole = self._view = memoryview(b"")  # an empty view of the room would keep all of it in memory
         self.num_arrived += 1
+        self._wake()
+        self._on_part(self._parts[self.num_arrived - 1])
+
+    def _wake(self) -> None:
         for count, waiter in self._waiters:
             if self.num_arrived >= count and not waiter.done():
                 waiter.set_result(None)
-        self._on_part(self._parts[self.num_arrived - 1])
 
     def _shorten(self, length: int, filled: int) -> None:
         """Await no more than the part says to have."""
