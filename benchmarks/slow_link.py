@@ -4,7 +4,7 @@ python -m benchmarks.slow_link                              a vector of 45 MB at
 python -m benchmarks.slow_link --compute-seconds 120 --seeds 3 --rounds 40
 
 Four runs for each computing time of a round: the fast hosts alone, with the slow one in as many as the rule gives it
-(`work.link_tolerance` 0.1), with the slow one planned for every average and left out by the quorum (null, `work.quorum` 0.75),
+(`work.link_tolerance` 0.1), with the slow one planned for every average and left out by the quorum (null, `work.quorum` 0.7),
 and with the slow one in every average (both null). The pace is that of the fast hosts, from the eighth round on; the last
 column says in how many averages the plans count on the slow one.
 """
@@ -17,7 +17,7 @@ from adloco_p2p.sim.slow_link import Links, Pace, pace_with_slow_link
 ROWS = {
     "without it": (0.1, None),
     "in some averages": (0.1, None),
-    "left out by the quorum": (None, 0.75),
+    "left out by the quorum": (None, 0.7),
     "in every average": (None, None),
 }
 """With `work.link_tolerance` and `work.quorum`."""

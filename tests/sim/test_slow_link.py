@@ -30,8 +30,8 @@ def test_where_its_exchange_takes_longer_than_the_round_it_is_benched_and_costs_
 
 
 def test_without_link_periods_averages_end_without_it_once_its_link_is_known() -> None:
-    leaving = pace_with_slow_link(0, rounds=16, compute_seconds=12.0, links=Links(), tolerance=None, quorum=0.75)
-    assert leaving.samples_per_second >= 0.9 * alone_in_short_rounds().samples_per_second
+    leaving = pace_with_slow_link(0, rounds=16, compute_seconds=12.0, links=Links(), tolerance=None, quorum=0.7)
+    assert leaving.samples_per_second >= 0.75 * alone_in_short_rounds().samples_per_second
 
 
 def test_in_long_rounds_it_is_in_every_fourth_average() -> None:
