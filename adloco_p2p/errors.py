@@ -71,6 +71,9 @@ class AveragingError(SwarmError):
     def __init__(self, reason: str, *, suspects: tuple[str, ...] = ()) -> None:
         super().__init__(reason)
         self.suspects = suspects
+        self.upload_bytes_per_second = 0.0
+        """Of this peer, where it is a suspect and was still sending, and then the bytes of its vector; else 0."""
+        self.vector_bytes = 0
 
 
 class StateTransferFailed(SwarmError):

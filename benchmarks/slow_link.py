@@ -3,9 +3,10 @@
 python -m benchmarks.slow_link                              a vector of 45 MB at 2 and at 12 MB/s; two minutes of an idle core
 python -m benchmarks.slow_link --compute-seconds 120 --seeds 3 --rounds 40
 
-Three runs for each computing time of a round: the fast hosts alone, with the slow one in as many as the rule gives it
-(`work.link_tolerance` 0.1), and with the slow one in every average (null). The pace is that of the fast hosts, from the eighth
-round on.
+Four runs for each computing time of a round: the fast hosts alone, with the slow one in as many as the rule gives it
+(`work.link_tolerance` 0.1), with the slow one planned for every average and left out by the quorum (null, `work.quorum` 0.7),
+and with the slow one in every average (both null). The pace is that of the fast hosts, from the eighth round on; the last
+column says in how many averages the plans count on the slow one.
 """
 
 import argparse
@@ -20,8 +21,13 @@ from adloco_p2p.sim.faults import Faults
 from adloco_p2p.sim.identities import name_of
 from adloco_p2p.sim.world import Parts, World
 
-ROWS = {"without it": 0.1, "in some averages": 0.1, "in every average": None}
-"""With `work.link_tolerance`."""
+ROWS = {
+    "without it": (0.1, None),
+    "in some averages": (0.1, None),
+    "left out by the quorum": (None, 0.7),
+    "in every average": (None, None),
+}
+"""With `work.link_tolerance` and `work.quorum`."""
 FAST_HOSTS, BATCH, STEPS = 3, 240, 4
 SETTLED_ROUND = 8
 """From this round on the pace is measured: links are known after three rounds."""
@@ -60,11 +66,14 @@ class Links:
     """45 MB at 2 MB/s; None: there is no slow host."""
 
 
-def pace_with_slow_link(seed: int, *, rounds: int, compute_seconds: float, links: Links, tolerance: float | None = 0.1) -> Pace:
-    """Three hosts with fast links, and one with a slow one. `tolerance`: `work.link_tolerance`. Raises Violation."""
+def pace_with_slow_link(
+    seed: int, *, rounds: int, compute_seconds: float, links: Links, tolerance: float | None = 0.1, quorum: float | None = None
+) -> Pace:
+    """Three hosts with fast links, and one with a slow one. `tolerance`: `work.link_tolerance`, `quorum`: `work.quorum`. Raises
+    Violation."""
     slow = name_of(FAST_HOSTS) if links.slow_seconds is not None else None
     rules = Rules(
-        work=WorkRules(rounds=rounds, inner_steps=STEPS, link_tolerance=tolerance),
+        work=WorkRules(rounds=rounds, inner_steps=STEPS, link_tolerance=tolerance, quorum=quorum),
         instances=InstanceRules(count=1),
         batch=BatchRules(initial_batch=BATCH, max_batch=BATCH, test="constant"),
         admission=AdmissionRules(kind="open"),
@@ -102,8 +111,11 @@ def pace_with_slow_link(seed: int, *, rounds: int, compute_seconds: float, links
 def measured(way: str, args: argparse.Namespace, compute_seconds: float) -> list[Pace]:
     slow_seconds = None if way == "without it" else args.megabytes / args.slow
     links = Links(fast_seconds=args.megabytes / args.fast, slow_seconds=slow_seconds)
+    tolerance, quorum = ROWS[way]
     return [
-        pace_with_slow_link(seed, rounds=args.rounds, compute_seconds=compute_seconds, links=links, tolerance=ROWS[way])
+        pace_with_slow_link(
+            seed, rounds=args.rounds, compute_seconds=compute_seconds, links=links, tolerance=tolerance, quorum=quorum
+        )
         for seed in range(args.seeds)
     ]
 

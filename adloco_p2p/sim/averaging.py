@@ -14,12 +14,13 @@ any, and only their parts are made again.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.events import Average, AverageFailed, AverageFinished, PartNotShown, RepairAverage
 from adloco_p2p.core.model.ledger_entry import Equivocation, Pledge
 from adloco_p2p.core.model.messages import Incarnation
+from adloco_p2p.core.model.quorum import LEAST_MEASURED_SECONDS, Quorum, Upload, stragglers, words_of
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId
 from adloco_p2p.sim.event_queue import EventQueue
 from adloco_p2p.sim.identities import sign
@@ -83,6 +84,15 @@ class _Attempt:
     """Once all have joined."""
     has_broken: bool = False
     """Some member gave up, and the others need something of it."""
+
+
+class _Stragglers(NamedTuple):
+    """Members whose links are too slow to wait for."""
+
+    seconds: float
+    """After all have joined: when they are found."""
+    peers: tuple[PeerId, ...]
+    reason: str
 
 
 class Averaging:
@@ -171,6 +181,9 @@ class Averaging:
 
     def _reduce(self, attempt: _Attempt, process: "Process") -> None:
         contributions = {peer: (attempt.members[peer], member.contribution) for peer, member in sorted(attempt.joined.items())}
+        if (found := self._stragglers(attempt)) is not None:
+            self._queue.after(found.seconds, self._leave_out, attempt, found)
+            return
         is_strict = any(member.effect.is_strict for member in attempt.joined.values())
         attempt.average = process.device.reduce(contributions, is_strict=is_strict)
         self.computed[process.device.average_digest(attempt.average)] = None
@@ -178,6 +191,41 @@ class Averaging:
         for peer, member in attempt.joined.items():
             seconds = 0.01 if is_alone else self._exchange_seconds(attempt) + self._network.delay_seconds()
             self._queue.after(seconds, self._finish, attempt, peer, member)
+
+    def _stragglers(self, attempt: _Attempt) -> _Stragglers | None:
+        """As reducers find them once the others' vectors are there; only links whose rates are stated are judged."""
+        quorum = next(iter(attempt.joined.values())).effect.quorum
+        if quorum is None or not self._rates:
+            return None
+        fastest = sorted(attempt.members, key=lambda peer: (-self._rate(peer), peer))
+        for last in fastest:
+            seconds = max(self._seconds(last), LEAST_MEASURED_SECONDS)
+            uploads = [self._upload(quorum, peer, weight, seconds) for peer, weight in attempt.members.items()]
+            if late := stragglers(quorum, uploads):
+                number = attempt.joined[last].effect.round
+                names = list(attempt.members)
+                reason = "; ".join(f"{names[place]} {words_of(uploads[place], quorum, round=number)}" for place in late)
+                return _Stragglers(seconds, tuple(names[place] for place in late), reason)
+        return None
+
+    def _upload(self, quorum: Quorum, peer: PeerId, weight: int, seconds: float) -> Upload:
+        sent = min(VECTOR_BYTES, round(self._rate(peer) * seconds))
+        return Upload(
+            weight=weight,
+            is_there=self._seconds(peer) <= seconds,
+            num_bytes=sent,
+            rest_bytes=VECTOR_BYTES - sent,
+            seconds=seconds,
+            is_known=peer not in quorum.unmeasured,
+        )
+
+    def _leave_out(self, attempt: _Attempt, found: _Stragglers) -> None:
+        for peer, member in attempt.joined.items():
+            if self._machines[peer].is_responsive:
+                failed = _failed(member.effect, found.reason, found.peers)
+                if peer in found.peers:
+                    failed = replace(failed, upload_bytes_per_second=self._rate(peer), vector_bytes=VECTOR_BYTES)
+                self._end_failed(attempt, peer, member, failed)
 
     def _finish(self, attempt: _Attempt, peer: PeerId, member: _Member) -> None:
         if member.has_ended or not member.process.is_alive:
@@ -285,16 +333,21 @@ class Averaging:
             self._queue.after(STALL_SECONDS, self._watch, attempt, peer, member)
 
     def _expire(self, attempt: _Attempt, peer: PeerId, member: _Member) -> None:
-        missing = tuple(other for other in attempt.members if other not in attempt.joined)
-        self._fail(attempt, peer, member, "timed out", missing)
+        awaited = tuple(other for other in attempt.members if other not in attempt.joined)
+        if not awaited and self._rates:  # a deadline names those that hold up the result
+            awaited = (min(attempt.members, key=lambda other: (self._rate(other), other)),)
+        self._fail(attempt, peer, member, "timed out", awaited)
 
     def _fail(self, attempt: _Attempt, peer: PeerId, member: _Member, reason: str, suspects: tuple[PeerId, ...]) -> None:
+        self._end_failed(attempt, peer, member, _failed(member.effect, reason, suspects))
+
+    def _end_failed(self, attempt: _Attempt, peer: PeerId, member: _Member, failed: AverageFailed) -> None:
         if member.has_ended or not member.process.is_alive:
             return
         member.has_ended = True
         effect = member.effect
         member.process.averagings.pop((effect.instance, effect.round, effect.attempt), None)
-        self._machines[peer].feed(_failed(effect, reason, suspects), member.process)
+        self._machines[peer].feed(failed, member.process)
         self._tell_failure(attempt, peer)
 
     def _tell_failure(self, attempt: _Attempt, peer: PeerId) -> None:

@@ -31,6 +31,10 @@ TIMEOUT_SECONDS = 600.0
 PART_BYTES = 1 << 12
 
 
+def name_of(number: int) -> PeerId:
+    return PeerId(f"peer {number}")
+
+
 class Inline(Executor):
     """Runs everything at once: the order of events is that of one event loop."""
 
@@ -55,6 +59,10 @@ class Strike:
 
     up_piece_bytes = down_piece_bytes = PART_BYTES
 
+    def of(self, _me: PeerId) -> "Strike":
+        """What paces this member."""
+        return self
+
     async def sending(self, num_bytes: int) -> None:
         before, self.sent_bytes = self.sent_bytes, self.sent_bytes + num_bytes
         if before < self.after_bytes <= self.sent_bytes:
@@ -67,11 +75,24 @@ class Strike:
         return 0.0
 
 
+@dataclass
+class Stall(Strike):
+    """The victim's own parts stop when it has sent so many bytes; it lives."""
+
+    def of(self, me: PeerId) -> Strike:
+        return self if me == name_of(self.victim) else Strike()
+
+    async def sending(self, num_bytes: int) -> None:
+        self.sent_bytes += num_bytes
+        if self.sent_bytes > self.after_bytes:
+            await asyncio.get_running_loop().create_future()
+
+
 class LinkedPeers:
     """So many peers; what they hold of failed attempts stays with them."""
 
     def __init__(self, num_peers: int, *, rule: str = "mean", codec: str = "float32", limits: AveragingLimits = LIMITS) -> None:
-        self.names = tuple(PeerId(f"peer {number}") for number in range(num_peers))
+        self.names = tuple(name_of(number) for number in range(num_peers))
         self.held = {name: HeldUploads() for name in self.names}
         self.evidence: list[Evidence] = []
         self._rule, self._codec, self._limits = rule_named(rule), codec_named(codec), limits
@@ -159,7 +180,7 @@ class LinkedPeers:
             own_peer=me,
             limits=self._limits,
             executor=Inline(),
-            pace=strike,
+            pace=strike.of(me),
             pool=pool,
             stall_detector=StallDetector(least_seconds=600.0, most_seconds=600.0),
             local_fault=no_fault,

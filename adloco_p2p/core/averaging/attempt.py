@@ -13,6 +13,8 @@ from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.complaints import may_reduce
 from adloco_p2p.core.model.events import Average
 from adloco_p2p.core.model.messages import AttemptStart
+from adloco_p2p.core.model.quorum import quorum_of
+from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, RoundPlan
 
 GRACE_SECONDS = 1.0
@@ -66,6 +68,7 @@ class Attempts:
         contributors: tuple[PeerId, ...],
         hosts: HostViews,
         adaptive_timeout: AdaptiveTimeout,
+        work: WorkRules,
     ) -> None:
         self.current = Attempt(number=0, members=contributors)
         """This host takes part in it or, without being a member, waits for it."""
@@ -78,6 +81,7 @@ class Attempts:
         self._contributors = contributors
         self._hosts = hosts
         self._adaptive_timeout = adaptive_timeout
+        self._work = work
         self._num_failed = 0
         """Attempts that failed here since the last one that showed a new suspect."""
         self._num_suspects = 0
@@ -123,6 +127,7 @@ class Attempts:
             timeout_seconds=self._timeout_seconds(self._uplinks(attempt.members)),
             shares=reduced,
             lost=lost,
+            quorum=quorum_of(self._work, self._plan, self._contributors),
             is_strict=self._plan.round < self._plan.instance(self._instance).strict_before,
             inspected=self._inspected(),
         )

@@ -129,7 +129,8 @@ class OuterRound(RoundState):
             num_bytes = event.bytes_sent + event.bytes_received
             self.adaptive_timeout.observe(now - self.phase_since, num_bytes=num_bytes)
         if not event.is_repair:
-            self.vector_bytes = self.attempts.vector_bytes(event.bytes_sent)
+            self.vector_bytes = self.vector_bytes or self.attempts.vector_bytes(event.bytes_sent)
+            self.upload_bytes_per_second = self.upload_bytes_per_second or event.upload_bytes_per_second
         elif now > self.phase_since:
             self.download_bytes_per_second = event.bytes_received / (now - self.phase_since)
         if event.is_repair:  # others made it: this host has seen nothing that it could vote for
@@ -144,6 +145,8 @@ class OuterRound(RoundState):
         log = self.failure_log(event.attempt, event.reason)
         if self.phase is Phase.REPAIRING:
             return [log, *self._commit.repair_failed(event, now)]
+        if event.upload_bytes_per_second > 0:
+            self.upload_bytes_per_second, self.vector_bytes = event.upload_bytes_per_second, event.vector_bytes
         suspects = tuple(sorted(peer for peer in event.suspects if peer != self.me))
         self.hosts.saw_failure(suspects)
         effects = self._attempt.fail(now)

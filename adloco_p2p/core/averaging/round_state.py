@@ -3,7 +3,7 @@
 The parts of an `OuterRound` share it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from adloco_p2p.core.averaging.adaptive_timeout import AdaptiveTimeout
 from adloco_p2p.core.averaging.attempt import Attempts
@@ -14,6 +14,7 @@ from adloco_p2p.core.model import telemetry
 from adloco_p2p.core.model.events import AverageFinished, CancelAverage, Effect, InnerResult, OuterApplied, Send, Totals
 from adloco_p2p.core.model.messages import AttemptFailed, AveragingMessage
 from adloco_p2p.core.model.report_form import bits_of
+from adloco_p2p.core.model.rules import WorkRules
 from adloco_p2p.core.model.types import (
     Digest,
     HostShare,
@@ -37,6 +38,7 @@ class Assignment:
     adaptive_timeout: AdaptiveTimeout
     """Learns from all rounds of this peer."""
     voter: Voter
+    work: WorkRules = field(default_factory=WorkRules)
     is_late: bool = False
     """The others have ended this round already; only its average is wanted."""
     is_carried: bool = False
@@ -78,7 +80,9 @@ class RoundState:
         self.next_deadline: float | None = None
         """When `tick` is due, in seconds."""
         self.vector_bytes = 0
-        """Of the own pseudo-gradient as it travelled; 0 where it is in no average."""
+        """Of the own pseudo-gradient as it travelled; 0 where the uplink was not measured."""
+        self.upload_bytes_per_second = 0.0
+        """Measured in an attempt; else 0."""
         self.download_bytes_per_second = 0.0
         """Measured where this host fetched the average; else 0."""
         self.repaired = 0
@@ -108,6 +112,7 @@ class RoundState:
             contributors=self.contributors,
             hosts=self.hosts,
             adaptive_timeout=self.adaptive_timeout,
+            work=assignment.work,
         )
 
     # --- questions ---------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from adloco_p2p.core.model.quorum import Quorum
 from adloco_p2p.core.model.types import ROUNDS_KEPT, Digest, InstanceId, PeerId
 
 RESULTS_KEPT = ROUNDS_KEPT + 2
@@ -47,6 +48,8 @@ class Average:
     """How much of the vector each of them reduces; empty: equally much."""
     lost: tuple[LostShare, ...] = ()
     """Of a retry, which cuts the vector as the first attempt did: what its members reduce besides."""
+    quorum: Quorum | None = None
+    """When it ends without its slowest contributors; none: it waits for all of them."""
     is_strict: bool = False
     """By the stricter rule instead of the run's."""
     inspected: tuple[PeerId, ...] = ()

@@ -164,6 +164,10 @@ class AverageFailed:
     reason: str
     suspects: tuple[PeerId, ...] = ()
     is_repair: bool = False
+    upload_bytes_per_second: float = 0.0
+    """Throughput of the own uplink, where the others went on without this host because it still sent; else 0."""
+    vector_bytes: int = 0
+    """Of the own pseudo-gradient as it travels, where the uplink was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

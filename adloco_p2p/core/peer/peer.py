@@ -378,6 +378,7 @@ class Peer:
                 keep=partial(self._agreement.keep_vote, digest),
                 kept=self._agreement.kept_vote(digest, instance),
             ),
+            work=self.cadence.work,
             is_carried=self._state.instance(instance).is_carried,
             is_late=is_over and self._book.has_company(plan, instance, self._state.gone),
         )

@@ -110,7 +110,7 @@ class Reporting:
             limit = min(pass_samples(result) for result in results)
             self._device_limit = min(result.micro_batch_limit for result in results)
             self.capacity = replace(self.capacity, samples_per_second=speed, micro_batch_limit=limit)
-        uplink = max((outer.average.upload_bytes_per_second for outer in done if outer.average is not None), default=0.0)
+        uplink = max((outer.upload_bytes_per_second for outer in done), default=0.0)
         if uplink > 0:
             self.capacity = replace(self.capacity, upload_bytes_per_second=uplink)
         downlink = max((outer.download_bytes_per_second for outer in done), default=0.0)

@@ -14,14 +14,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
 
+from adloco_p2p.core.model.quorum import LEAST_MEASURED
 from adloco_p2p.core.model.types import PeerId, RosterEntry, is_due
 
 PERIODS = (2, 4)
 """A slow link takes part in every so many averages, ..."""
 LEAST_SECONDS = 2.0
 """A link that takes no longer than this beyond the others is not slow: busy machines alone take as long now and then."""
-LEAST_MEASURED = 2
-"""An uplink counts once it was measured so often: the first average of a process is slow."""
 TRIAL_ROUNDS = 32
 """... or waits on the bench and is tried once in so many rounds: links change, and one that carries nothing is not measured."""
 FETCH_ROUNDS = 4

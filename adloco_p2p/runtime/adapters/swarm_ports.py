@@ -132,6 +132,7 @@ class NetworkAveraging:
             instance=effect.instance,
             attempt=effect.attempt,
             lost=effect.lost,
+            quorum=effect.quorum,
             is_strict=effect.is_strict,
             inspected=effect.inspected,
             on_not_shown=on_not_shown,

@@ -284,6 +284,8 @@ class Node:
                 reason=str(error),
                 suspects=tuple(error.suspects),  # type: ignore[arg-type]
                 is_repair=isinstance(effect, RepairAverage),
+                upload_bytes_per_second=error.upload_bytes_per_second,
+                vector_bytes=error.vector_bytes,
             )
             self._inbox.put_local(failed)
             return

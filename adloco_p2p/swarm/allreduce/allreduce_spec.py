@@ -15,6 +15,7 @@ from functools import cached_property
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.averages import LostShare, largest_share
 from adloco_p2p.core.model.hash_tree import slice_values
+from adloco_p2p.core.model.quorum import Quorum
 from adloco_p2p.core.model.types import MAX_HOSTS, Digest, InstanceId, PeerId
 from adloco_p2p.numerics.aggregation.rule import AggregationRule
 from adloco_p2p.numerics.tensor_codec import TensorCodec
@@ -74,6 +75,9 @@ class AllReduceSpec:
     """At this average. In a retry, from 1 on, reducers say what they hold before anything is sent."""
     lost: tuple[LostShare, ...] = ()
     """Of peers that were to reduce and are not members of this retry."""
+
+    quorum: Quorum | None = None
+    """When it ends without its slowest contributors. What each reducer does about it is no concern of the others."""
 
     def __post_init__(self) -> None:
         members = [peer for peer, _ in self.weights]

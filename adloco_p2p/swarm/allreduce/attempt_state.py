@@ -15,6 +15,7 @@ from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 from adloco_p2p.swarm.allreduce.part_assembly import PartAssembly
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.allreduce.pledges import CommitmentBook, ProductsBook, ReceiptBook
+from adloco_p2p.swarm.allreduce.returned_parts import ReturnedParts
 from adloco_p2p.swarm.allreduce.shard_reduction import ShardReduction
 from adloco_p2p.swarm.allreduce.stream_watch import StreamWatch
 from adloco_p2p.swarm.allreduce.topology import Surroundings
@@ -40,6 +41,8 @@ class AttemptState:
         self.own = OwnContribution(spec, vector) if self.me in spec.contributors else None
         self.assembly = PartAssembly(spec, self.own, encoded=encoded)
         held_bytes = surroundings.limits.held_bytes
+        self.returned = surroundings.held.returned(spec)
+        """Averaged parts that came back in the attempt before."""
         self.reduction = ShardReduction(spec, self.me, self.assembly, self.own, held_bytes=held_bytes)
         self.barrier = GramBarrier(spec)
         self.commitments = CommitmentBook(spec, self.me, surroundings.notary)
@@ -99,6 +102,13 @@ class AttemptState:
 
         self.watch.adopt(stream, member, on_lost=lost)
 
+    def leave_returned(self) -> None:
+        """The attempt has failed: keep the averaged parts that came back, for a retry of the same members."""
+        if self.barrier.decision is not None and self.commitments.is_complete.is_set():
+            has_come = tuple(digest != b"" for digest in self.assembly.digests)
+            parts = ReturnedParts(self.inputs, self.assembly.encoded, has_come)
+            self.around.held.keep_returned(self.spec, parts)
+
     def release(self) -> None:
         """Let go of the buffers, which are as large as the model."""
         self.reduction.release()
@@ -106,3 +116,4 @@ class AttemptState:
         if self.own is not None:
             self.own.release()
         self.vector = self.vector.new_empty(0)
+        self.returned = None

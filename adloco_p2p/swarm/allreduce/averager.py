@@ -17,6 +17,7 @@ from hivemind.p2p.p2p_daemon_bindings.utils import P2PDaemonError
 
 from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.ledger_entry import Evidence, Sign, Verify
+from adloco_p2p.core.model.quorum import Quorum
 from adloco_p2p.core.model.types import MAX_HOSTS, Digest, InstanceId, PeerId
 from adloco_p2p.errors import AveragingError, LocalProtocolError
 from adloco_p2p.numerics.aggregation.registry import rule_named
@@ -172,6 +173,7 @@ class Averager:
         instance: InstanceId = NO_INSTANCE,
         attempt: int = 0,
         lost: tuple[LostShare, ...] = (),
+        quorum: Quorum | None = None,
         is_strict: bool = False,
         inspected: Collection[PeerId] = (),
         on_not_shown: Callable[[PeerId, PeerId], None] = lambda *_: None,
@@ -183,9 +185,9 @@ class Averager:
         steps that the plan gave each, by default equally many. `shares` is how much of the vector each member reduces; by
         default those that contribute share it equally. `plan` is the one of `round` that asks for it, for this `instance`.
         `attempt` counts the tries at this average, and `lost` says who was to reduce in the first one and is not in this one:
-        members of a retry send what the others do not hold. `is_strict`: by `STRICT`
-        instead of the run's rule. `inspected` and `on_not_shown`: see `Rechecks.begin`. The result is held for repairs until
-        results of later rounds take its place.
+        members of a retry send what the others do not hold. `quorum`: see `core/model/quorum.py`; by default all are
+        waited for. `is_strict`: by `STRICT` instead of the run's rule. `inspected` and `on_not_shown`: see `Rechecks.begin`.
+        The result is held for repairs until results of later rounds take its place.
 
         A key is used once, also over restarts (the caller sees to that): for the others, an attempt that was given up is over,
         and two pledges under one key are evidence against this peer.
@@ -211,6 +213,7 @@ class Averager:
             instance=instance,
             attempt=attempt,
             lost=lost,
+            quorum=quorum,
         )
         if self._around.own_peer not in spec.members:
             raise LocalProtocolError("this peer is not a member of the average it was asked for")

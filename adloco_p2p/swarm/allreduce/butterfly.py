@@ -33,7 +33,8 @@ when it is over and whose fault that is. Here they are joined.
 Memory beside the caller's vector: the encoded result (P values as encoded; kept for repairs), and unless that is float32 the
 averaged vector (4 P bytes) and the own vector as encoded; 4 P bytes of residual for codecs with feedback; and the contributions
 that a reducer holds: one more encoded vector, without a barrier at most `AveragingLimits.held_bytes` and WINDOW parts per
-member. Of a failed attempt these alone stay, for the retry. What members make parts again from, until an average of a later
+member. Of a failed attempt these alone stay, for the retry, and what came
+back. What members make parts again from, until an average of a later
 round has ended, is the own vector as encoded: for float32 the caller's.
 """
 
@@ -45,6 +46,7 @@ import numpy as np
 import torch
 
 from adloco_p2p.core.model.types import PeerId, PseudoGradientStatistics
+from adloco_p2p.errors import AveragingError
 from adloco_p2p.numerics.aggregation.statistics import gram_statistics
 from adloco_p2p.numerics.digest import blob_root, result_index
 from adloco_p2p.numerics.reduction import statistics_of
@@ -93,9 +95,15 @@ class Butterfly:
                 await loop.run_in_executor(executor, at.assembly.take_back)
             own = at.own.all_encoded() if at.own is not None and at.around.keeps_contributions else []
             packed, lengths = await loop.run_in_executor(executor, at.assembly.packed)
+        except AveragingError as error:
+            if at.peer(at.me) in error.suspects and not self.spec.is_retry:
+                error.upload_bytes_per_second = self._member.sending_rate
+                error.vector_bytes = sum(part.num_sent_bytes for part in self.spec.parts)
+            raise
         finally:
             if not has_result:
                 at.around.held.keep(self.spec, self._reducer.uploads.kept())
+                at.leave_returned()
             self._reducer.uploads.release()
             at.release()
         return self._result(own, packed, lengths)
@@ -183,7 +191,7 @@ class Butterfly:
         self._at.watch.close()
         self._at.end.close()
         self._reducer.uploads.close()
-        self._at.reducers.clear()
+        self._member.close()
 
     def fail(self, reason: str, suspects: tuple[PeerId, ...] = ()) -> None:
         """End the attempt without a result; the first reason stands."""

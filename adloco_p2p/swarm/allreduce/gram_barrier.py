@@ -7,6 +7,7 @@ out, are part of the result's digest (`binding`): hosts that were sent different
 fetches the result learns what is in it. A rule that needs no products has decided before anything is sent.
 """
 
+import asyncio
 import hashlib
 import struct
 from collections.abc import Sequence
@@ -70,8 +71,10 @@ class GramBarrier:
         """By reducer."""
         self.gram: Gram | None = None
         self.decision: Decision | None = None
+        self.is_decided = asyncio.Event()
         if not spec.needs_gram:
             self.decision = spec.rule.decide(None, spec.contributor_weights, spec.contributor_steps)
+            self.is_decided.set()
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -90,6 +93,7 @@ class GramBarrier:
         num_hosts = len(spec.contributors)
         self.gram = summed_gram([decode_products(payload, num_hosts) for payload in payloads], num_hosts)
         self.decision = spec.rule.decide(self.gram, spec.contributor_weights, spec.contributor_steps)
+        self.is_decided.set()
 
     def binding(self, roots: Sequence[Digest]) -> bytes:
         """What the result is bound by: SHA-256 of the contributors' roots and of all products and, where there are products, a

@@ -17,6 +17,7 @@ from adloco_p2p.swarm.allreduce.handshake import Hello, HelloReply, Purpose
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.allreduce.pledges import most_pledges_bytes
+from adloco_p2p.swarm.allreduce.returned_parts import encode_counts
 from adloco_p2p.swarm.allreduce.uplink_measure import UplinkMeasure
 from adloco_p2p.swarm.allreduce.uploads import decode_held, num_held_bytes
 from adloco_p2p.swarm.transport.framed_stream import FramedStream, FrameKind, StreamLost, StreamSilent
@@ -31,6 +32,14 @@ class MemberSide:
         self._put_products = put_products
         self._loop = asyncio.get_running_loop()
         self.uplink = UplinkMeasure()
+        self._skipped: dict[int, tuple[int, ...]] = {}
+        """By reducer: the first parts of each lane that came back in the attempt before; once that is known."""
+        if not at.spec.is_retry:
+            self._skipped = {member: (0,) * len(at.spec.lanes(member)) for member in at.spec.reducers}
+        self._sinks: dict[tuple[int, int], PartSink] = {}
+        """By reducer and lane: of averaged parts."""
+        self._num_uploads = 0
+        """Streams on which own parts go out now."""
         self._held_there: dict[int, asyncio.Future[frozenset[int]]] = {}
         """By reducer: places of the own parts that it holds of an earlier attempt, once it has said so."""
 
@@ -44,6 +53,16 @@ class MemberSide:
             if member != at.me:
                 for lane, parts in enumerate(at.spec.lanes(member)):
                     at.end.spawn(self._exchange(member, lane, parts), member=member)
+
+    def close(self) -> None:
+        """No stream brings anything any more."""
+        self._at.reducers.clear()
+        self._sinks.clear()
+
+    @property
+    def sending_rate(self) -> float:
+        """Bytes per second that the others take, while the own contribution is on its way; 0 once they have it."""
+        return self.uplink.sending_rate(self._loop.time()) if self._num_uploads else 0.0
 
     async def _exchange(self, member: int, lane: int, parts: tuple[Part, ...]) -> None:
         """A stream that was kept open may have died unnoticed: where it ends before the reducer has answered, a new one
@@ -71,9 +90,12 @@ class MemberSide:
             parts,
             room=at.assembly.room,
             on_part=lambda part: self._on_averaged(member, part),
-            permitted=lambda: len(parts),
+            permitted=lambda: len(parts) if member in self._skipped else 0,
             length=at.assembly.length,
         )
+        self._sinks[member, lane] = sink
+        if member in self._skipped:
+            sink.skip(self._skipped[member][lane])
 
         def owes() -> bool:
             return not sink.is_complete or (lane == 0 and not at.receipts.has(member))
@@ -106,6 +128,8 @@ class MemberSide:
             products = at.products.take(member, await stream.receive(FrameKind.GRAM))
             await self._check_own_norm(member, products)
             self._put_products(member, products)
+        if lane == 0 and at.spec.is_retry:
+            stream.send(FrameKind.HELD, await self._keep_returned(member))
         await sink.wait_for(len(parts))
         if lane == 0:
             at.receipts.take(member, await stream.receive(FrameKind.RECEIPT))
@@ -113,6 +137,24 @@ class MemberSide:
         stream.send(FrameKind.NOTE)
         at.watch.forget(stream)
         at.around.pool.give_back(stream)
+
+    async def _keep_returned(self, reducer: int) -> bytes:
+        """In a retry, once it is decided what it is made from: keep what came back of this reducer, as it is told."""
+        at, spec = self._at, self._at.spec
+        await at.commitments.is_complete.wait()
+        await at.barrier.is_decided.wait()
+        counts = (0,) * len(spec.lanes(reducer))
+        if at.returned is not None and at.returned.inputs == at.inputs:
+            counts = at.returned.counts(spec, reducer)
+        self._skipped[reducer] = counts
+        for lane, count in enumerate(counts):
+            if (reducer, lane) in self._sinks:
+                self._sinks[reducer, lane].skip(count)
+            for part in spec.lanes(reducer)[lane][:count]:
+                assert at.returned is not None
+                at.returned.copy_to(at.assembly.room(part), part)
+                self._on_averaged(reducer, part)
+        return encode_counts(counts)
 
     def _held_by(self, reducer: int) -> asyncio.Future[frozenset[int]]:
         """Places in its shard of the own parts that it holds already."""
@@ -127,13 +169,17 @@ class MemberSide:
     ) -> None:
         at = self._at
         held = await self._held_by(reducer)
+        self._num_uploads += 1
         with contextlib.suppress(StreamLost):  # seen where the answer is awaited
             for turn, part in enumerate(parts):
                 if at.spec.place_of[part.index] in held:
                     continue
                 await sink.wait_for(turn + 1 - at.spec.window)
                 encoded = await self._loop.run_in_executor(at.around.executor, own.encoded, part)
+                self.uplink.sent(0, self._loop.time())
                 await stream.send_data(encoded, at.around.pace)
+                self.uplink.sent(len(encoded), self._loop.time())
+        self._num_uploads -= 1
 
     async def _commit(self, own: OwnContribution) -> None:
         """Hash the own parts, while the first of them travel, and sign their root."""

@@ -28,6 +28,8 @@ class PartSink:
         length: Callable[[Part, memoryview], int] | None = None,
     ) -> None:
         self.num_arrived = 0
+        self.num_bytes = 0
+        """That have come, of whole parts and of the one that arrives."""
         self._sender = sender
         self._parts = parts
         self._room, self._on_part, self._permitted = room, on_part, permitted
@@ -40,6 +42,12 @@ class PartSink:
         """It is known now which parts come."""
         assert self.num_arrived == 0
         self._parts = parts
+
+    def skip(self, count: int) -> None:
+        """The first so many parts are here already."""
+        assert self.num_bytes == 0
+        self.num_arrived = count
+        self._wake()
 
     def target(self, num_bytes: int) -> memoryview:
         if not len(self._view):
@@ -54,16 +62,20 @@ class PartSink:
         assert self._parts is not None, "there is no room for them"
         filled = len(self._whole) - len(self._view) + num_bytes
         self._view = self._view[num_bytes:]
+        self.num_bytes += num_bytes
         if self._length is not None and filled >= VARIABLE_HEAD.size:
             self._shorten(self._length(self._parts[self.num_arrived], self._whole), filled)
         if len(self._view):
             return
         self._whole = self._view = memoryview(b"")  # an empty view of the room would keep all of it in memory
         self.num_arrived += 1
+        self._wake()
+        self._on_part(self._parts[self.num_arrived - 1])
+
+    def _wake(self) -> None:
         for count, waiter in self._waiters:
             if self.num_arrived >= count and not waiter.done():
                 waiter.set_result(None)
-        self._on_part(self._parts[self.num_arrived - 1])
 
     def _shorten(self, length: int, filled: int) -> None:
         """Await no more than the part says to have."""
@@ -71,6 +83,16 @@ class PartSink:
             raise RemoteProtocolError(f"{self._sender} sends a part that is too long")
         self._whole = self._whole[:length]
         self._view = self._whole[filled:]
+
+    @property
+    def rest_bytes(self) -> int:
+        """Of a stream on which all parts fill their rooms: still to come, once it is known which parts come."""
+        return sum(part.num_sent_bytes for part in self._parts or ()) - self.num_bytes
+
+    @property
+    def is_waiting(self) -> bool:
+        """Nothing more may come on it now."""
+        return self.is_complete or (self._parts is not None and self.num_arrived >= self._permitted())
 
     @property
     def is_complete(self) -> bool:

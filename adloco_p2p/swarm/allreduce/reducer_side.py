@@ -5,14 +5,17 @@ import contextlib
 from collections.abc import Sequence
 from functools import partial
 
+from adloco_p2p.core.model.quorum import Quorum
 from adloco_p2p.core.model.types import PeerId
-from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.errors import AveragingError, RemoteProtocolError
 from adloco_p2p.numerics.reduction import BadPart
 from adloco_p2p.swarm.allreduce.allreduce_spec import Part
 from adloco_p2p.swarm.allreduce.attempt_state import AttemptState
 from adloco_p2p.swarm.allreduce.handshake import GO, THROUGHPUT, Hello, refusal
 from adloco_p2p.swarm.allreduce.part_sink import PartSink
 from adloco_p2p.swarm.allreduce.pledges import most_commitment_bytes
+from adloco_p2p.swarm.allreduce.returned_parts import decode_counts
+from adloco_p2p.swarm.allreduce.straggler_watch import LOOK_SECONDS, StragglerWatch
 from adloco_p2p.swarm.allreduce.uploads import Uploads
 from adloco_p2p.swarm.transport.framed_stream import CONTROL_BYTES, FramedStream, FrameKind, StreamLost
 
@@ -23,14 +26,27 @@ class ReducerSide:
     def __init__(self, at: AttemptState) -> None:
         self._at = at
         self._loop = asyncio.get_running_loop()
+        self._returned: dict[int, asyncio.Future[tuple[int, ...]]] = {}
+        """By member."""
         self.uploads = Uploads(at.spec, at.me, at.reduction, at.around.held.begin(at.spec))
 
     def begin(self) -> None:
         """Reduce at once what no other member contributes to."""
-        at = self._at
+        at, quorum = self._at, self._at.spec.quorum
+        if at.remote_contributors and quorum is not None:
+            at.end.spawn(self._look_for_stragglers(quorum), member=None)
         if not at.remote_contributors:
             for index in range(len(at.reduction.parts)):
                 at.end.spawn(self._complete(index), member=None)
+
+    async def _look_for_stragglers(self, quorum: Quorum) -> None:
+        at = self._at
+        watch = StragglerWatch(at.spec, quorum, self.uploads, self._loop.time())
+        while not self.uploads.are_complete:
+            await asyncio.sleep(LOOK_SECONDS)
+            if found := watch.look(self._loop.time()):
+                reason = "; ".join(f"{at.peer(member)} {why}" for member, why in found.items())
+                raise AveragingError(reason, suspects=tuple(at.peer(member) for member in found))
 
     async def serve(self, stream: FramedStream, hello: Hello) -> bool:
         """Take a member's parts and send it the means, until it has all. True: the stream is free for another average."""
@@ -74,7 +90,10 @@ class ReducerSide:
                 stream.send(FrameKind.PLEDGES, at.commitments.frame())
             if lane == 0 and at.spec.needs_gram:
                 stream.send(FrameKind.GRAM, await at.products.own())
-            for part in parts:
+            if lane == 0 and at.spec.is_retry:
+                self._learn_returned(member, await stream.receive(FrameKind.HELD))
+            skipped = await self._returned_to(member)
+            for part in parts[skipped[lane] :]:
                 await reduction.is_reduced[reduction.index_of(part)].wait()
                 await stream.send_data(at.assembly.data(part), at.around.pace)
             if lane == 0:
@@ -91,6 +110,20 @@ class ReducerSide:
         finally:
             stream.sink = stream.on_lost = None
             at.watch.forget(stream)
+
+    def _returned_to(self, member: int) -> asyncio.Future[tuple[int, ...]]:
+        """By lane: the first parts that the member has of an earlier attempt."""
+        if member not in self._returned:
+            self._returned[member] = self._loop.create_future()
+            if not self._at.spec.is_retry:
+                self._returned[member].set_result((0,) * len(self._at.spec.lanes(self._at.me)))
+        return self._returned[member]
+
+    def _learn_returned(self, member: int, payload: bytes) -> None:
+        try:
+            self._returned_to(member).set_result(decode_counts(payload, self._at.spec, self._at.me))
+        except RemoteProtocolError as error:
+            raise BadPart(member, str(error)) from None
 
     async def _take_commitment(self, stream: FramedStream, member: int) -> None:
         self._at.commitments.take(member, await stream.receive(FrameKind.COMMITMENT))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from functools import partial
 
+from adloco_p2p.core.model.quorum import Upload
 from adloco_p2p.errors import RemoteProtocolError
 from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
 from adloco_p2p.swarm.allreduce.held_uploads import Kept, upload_key
@@ -57,6 +58,8 @@ class Uploads:
         """By member and lane: streams that were opened to this reducer."""
         self._turns: dict[tuple[int, int], list[int]] = {}
         """And the places on the lane of what comes on them."""
+        self._begun: dict[int, float] = {}
+        """By contributor: since when it sends, on all lanes. Seconds."""
         if not spec.is_retry:
             for member in self._contributors:
                 self._tell(member, frozenset())
@@ -64,6 +67,13 @@ class Uploads:
     @property
     def num_streams(self) -> int:
         return len(self._sinks)
+
+    @property
+    def are_complete(self) -> bool:
+        """Every contributor has sent all."""
+        lanes = range(len(self._spec.lanes(self._me)))
+        sinks = [self._sinks.get((member, lane)) for member in self._contributors for lane in lanes]
+        return all(sink is not None and sink.is_complete for sink in sinks)
 
     def has_stream(self, member: int, lane: int) -> bool:
         return (member, lane) in self._sinks
@@ -92,6 +102,23 @@ class Uploads:
         turns = [turn for turn, part in enumerate(parts) if self._spec.place_of[part.index] not in held]
         self._turns[member, lane] = turns
         sink.expect(tuple(parts[turn] for turn in turns))
+        if all((member, other) in self._turns for other in range(len(self._spec.lanes(self._me)))):
+            self._begun[member] = asyncio.get_running_loop().time()
+
+    def of(self, member: int, now: float) -> Upload:
+        """How far a contributor is; this reducer itself is there."""
+        weight = self._spec.weights[member][1]
+        if member not in self._begun:
+            return Upload(weight=weight, is_there=member == self._me)
+        sinks = [self._sinks[member, lane] for lane in range(len(self._spec.lanes(self._me)))]
+        return Upload(
+            weight=weight,
+            is_there=all(sink.is_waiting for sink in sinks),
+            num_bytes=sum(sink.num_bytes for sink in sinks),
+            rest_bytes=sum(sink.rest_bytes for sink in sinks),
+            seconds=now - self._begun[member],
+            is_known=self._spec.quorum is None or self._spec.members[member] not in self._spec.quorum.unmeasured,
+        )
 
     async def first_parts(self, member: int, lane: int) -> list[Part]:
         """Those that the contributor sends on the stream without waiting for others, once it knows what is held."""

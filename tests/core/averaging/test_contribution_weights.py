@@ -7,7 +7,7 @@ from adloco_p2p.core.averaging.attempt import Attempts
 from adloco_p2p.core.averaging.contribution_weights import contribution_weights
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.model.events import Average
-from adloco_p2p.core.model.rules import Rules
+from adloco_p2p.core.model.rules import Rules, WorkRules
 from adloco_p2p.core.model.types import Digest, InstanceId, PeerId, RoundPlan
 from adloco_p2p.core.planning.round_plan import genesis
 from tests.core.core_values import RUN, capacity, peer
@@ -41,6 +41,7 @@ def average_of(plan: RoundPlan) -> Average:
         contributors=NAMES,
         hosts=hosts,
         adaptive_timeout=AdaptiveTimeout(),
+        work=WorkRules(),
     ).average()
 
 

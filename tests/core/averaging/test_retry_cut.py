@@ -7,7 +7,7 @@ from adloco_p2p.core.averaging.attempt import Attempt, Attempts
 from adloco_p2p.core.averaging.host_views import HostViews
 from adloco_p2p.core.model.averages import LostShare
 from adloco_p2p.core.model.events import Average
-from adloco_p2p.core.model.rules import Rules
+from adloco_p2p.core.model.rules import Rules, WorkRules
 from adloco_p2p.core.model.types import Digest, InstanceId, RoundPlan
 from adloco_p2p.core.planning.round_plan import genesis
 from tests.core.core_values import RUN, capacity, peer
@@ -25,6 +25,7 @@ def average_of(plan: RoundPlan, members: tuple[int, ...], *, number: int = 1) ->
         contributors=NAMES,
         hosts=HostViews(me=peer(0), hosts=NAMES, contributors=NAMES, clients=frozenset()),
         adaptive_timeout=AdaptiveTimeout(),
+        work=WorkRules(),
     )
     attempts.current = Attempt(number=number, members=tuple(peer(index) for index in members))
     return attempts.average()

@@ -1,5 +1,6 @@
 """A retry sends what is not there: equal to a fresh average of the same contributors, bit for bit, for fewer bytes."""
 
+import struct
 from dataclasses import replace
 
 import pytest
@@ -7,15 +8,21 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from adloco_p2p.core.model import quorum
 from adloco_p2p.core.model.averages import LostShare, largest_share
+from adloco_p2p.core.model.quorum import Quorum
+from adloco_p2p.core.model.types import PeerId
 from adloco_p2p.errors import AveragingError, RemoteProtocolError
 from adloco_p2p.numerics.codecs import CODECS
+from adloco_p2p.swarm.allreduce import reducer_side, uplink_measure
+from adloco_p2p.swarm.allreduce.attempt_state import AttemptState
 from adloco_p2p.swarm.allreduce.held_uploads import HeldUploads, upload_key
+from adloco_p2p.swarm.allreduce.member_side import MemberSide
 from adloco_p2p.swarm.allreduce.own_contribution import OwnContribution
 from adloco_p2p.swarm.allreduce.topology import AttemptResult
 from adloco_p2p.swarm.allreduce.uploads import Uploads, decode_held, encode_held
 from tests.swarm.averaging_peers import vectors_of
-from tests.swarm.linked_attempts import LIMITS, LinkedPeers, Strike
+from tests.swarm.linked_attempts import LIMITS, PART_BYTES, LinkedPeers, Stall, Strike
 
 NUM_PEERS, SIZE, VICTIM = 4, 20_483, 1
 
@@ -76,6 +83,103 @@ def test_after_a_death_the_retry_is_a_fresh_average_without_what_is_held(rule: s
         assert (result.residual is None) == (other.residual is None)
         assert result.residual is None or torch.equal(result.residual, other.residual)
     assert part_done * whole + again.sent_bytes < 1.3 * whole, "where the death is noticed at once"
+
+
+def given_up(peers: LinkedPeers, vectors: list[torch.Tensor]) -> PeerId:
+    """The first attempt, which fails although all members live: the first one that has everything, which is returned here,
+    gives up instead."""
+    ended: list[PeerId] = []
+
+    def check(self: AttemptState) -> None:
+        if self.assembly.num_unsettled == 0 and self.barrier.decision is not None and self.receipts.is_complete:
+            ended.append(self.peer(self.me))
+            self.end.fail("gave up")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AttemptState, "check_outcome", check)
+        failed = peers.average(peers.spec(SIZE), vectors)
+    assert all(isinstance(result, AveragingError) and not result.suspects for result in failed), failed
+    return ended[0]
+
+
+@pytest.mark.parametrize(("rule", "codec"), [("robust", "float32"), ("mean", "int8"), ("robust", "sign"), ("mean", "topk2")])
+def test_a_retry_of_the_same_members_returns_only_what_has_not_come_back(rule: str, codec: str) -> None:
+    vectors, peers = vectors_of(NUM_PEERS, SIZE), LinkedPeers(NUM_PEERS, rule=rule, codec=codec)
+    given_up(peers, vectors)
+    spec, again, afresh = peers.spec(SIZE, attempt=1), Strike(), Strike()
+    held = returned = 0
+    for me, name in enumerate(peers.names):
+        sent, (_, kept) = peers.held[name]._kept[0, 0], peers.held[name]._returned[0, 0]
+        held += sum(part.num_sent_bytes for part in spec.shards[me] for n in peers.names if upload_key(n, part) in sent)
+        for reducer in set(range(NUM_PEERS)) - {me}:
+            lanes = zip(spec.lanes(reducer), kept.counts(spec, reducer), strict=True)
+            returned += sum(part.num_bytes for lane, count in lanes for part in lane[:count])
+    assert held > 0 < returned
+    results = results_of(peers.average(spec, vectors, again))
+    expected = results_of(LinkedPeers(NUM_PEERS, rule=rule, codec=codec).average(spec, vectors, afresh))
+    if not spec.mean_codec.is_variable:
+        assert afresh.sent_bytes - again.sent_bytes == held + returned
+    for result, other in zip(results, expected, strict=True):
+        assert result.encoded.digest == other.encoded.digest
+        assert torch.equal(result.vector.view(torch.int32), other.vector.view(torch.int32))
+        assert result.statistics == other.statistics
+        assert result.residual is None or torch.equal(result.residual, other.residual)
+
+
+def test_parts_that_came_back_are_of_no_use_where_a_contribution_is_another_one() -> None:
+    vectors, peers = vectors_of(NUM_PEERS, SIZE), LinkedPeers(NUM_PEERS)
+    given_up(peers, vectors)
+    changed, spec = [*vectors[:3], vectors[3] + 1.0], peers.spec(SIZE, attempt=1)
+    results = results_of(peers.average(spec, changed))
+    assert results[0].encoded.digest == results_of(LinkedPeers(NUM_PEERS).average(spec, changed))[0].encoded.digest
+
+
+def test_a_reducer_that_had_returned_a_wrong_part_is_named_in_the_retry() -> None:
+    vectors, peers = vectors_of(NUM_PEERS, SIZE), LinkedPeers(NUM_PEERS)
+    me = peers.names.index(given_up(peers, vectors))
+    liar, spec = (me + 1) % NUM_PEERS, peers.spec(SIZE, attempt=1)
+    peers.held[peers.names[me]]._returned[0, 0][1].encoded[spec.shards[liar][0].offset] ^= 1
+    results = peers.average(spec, vectors)
+    named = [result for result in results if "not about the contributions and the parts" in str(result)]
+    assert named and all(result.suspects == (peers.names[liar],) for result in named)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("payload", [b"", struct.pack("<4I", 99, 0, 0, 0)])
+def test_a_member_that_says_nonsense_about_what_came_back_is_named(monkeypatch: pytest.MonkeyPatch, payload: bytes) -> None:
+    keep, peers = MemberSide._keep_returned, LinkedPeers(3)
+
+    async def lying(self: MemberSide, reducer: int) -> bytes:
+        told = await keep(self, reducer)
+        return payload if self._at.me == 2 else told
+
+    monkeypatch.setattr(MemberSide, "_keep_returned", lying)
+    results = peers.average(peers.spec(SIZE, attempt=1), vectors_of(3, SIZE))
+    for result in results[:2]:
+        assert isinstance(result, AveragingError) and peers.names[2] in result.suspects
+
+
+@pytest.mark.parametrize("rule", ["robust", "mean"])
+def test_once_the_quorum_is_there_an_attempt_ends_without_one_whose_upload_stands_still(
+    monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    """Peer 0 has a tenth of the weight, so the quorum is all others: none of them can be taken for it on a slow machine."""
+    monkeypatch.setattr(quorum, "LEAST_MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(uplink_measure, "LEAST_MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(reducer_side, "LOOK_SECONDS", 0.001)
+    vectors, peers = vectors_of(NUM_PEERS, SIZE), LinkedPeers(NUM_PEERS, rule=rule)
+    spec = replace(peers.spec(SIZE), quorum=Quorum(fraction=0.9, num_planned=NUM_PEERS, tolerance_seconds=0.0))
+    failed = peers.average(spec, vectors, Stall(victim=0, after_bytes=4 * PART_BYTES))
+    for result in failed:
+        assert isinstance(result, AveragingError) and result.suspects == (peers.names[0],)
+        assert f"{peers.names[0]} left out of round 0: 0.0" in str(result) and " MB here after " in str(result)
+    assert failed[0].upload_bytes_per_second > 0  # type: ignore[union-attr]
+    assert [result.upload_bytes_per_second for result in failed[1:]] == [0.0] * 3  # type: ignore[union-attr]
+    again, afresh = Strike(), Strike()
+    rest = peers.spec(SIZE, without=(0,), attempt=1)
+    results = results_of(peers.average(rest, vectors, again))
+    expected = results_of(LinkedPeers(NUM_PEERS, rule=rule).average(rest, vectors, afresh))
+    assert results[0].encoded.digest == expected[0].encoded.digest
+    assert again.sent_bytes < afresh.sent_bytes
 
 
 def test_beyond_its_limit_a_rule_without_a_barrier_holds_nothing_that_is_reduced() -> None:

@@ -1,0 +1,55 @@
+"""Averaged parts that came back in an attempt that failed: a retry of the same members need not return them again.
+
+    member --HELD (how many parts of each lane)--> reducer --DATA (the others)--> member
+
+They are kept only where the retry is made from the same contributions, by the same coefficients (`inputs_digest`): then an
+honest reducer makes the same bytes again, and its new receipt, which every member checks against the parts that it holds, old
+ones included, names one that does not. A lane returns its parts in order, so a number says which are here.
+"""
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from adloco_p2p.core.model.types import Digest
+from adloco_p2p.errors import RemoteProtocolError
+from adloco_p2p.swarm.allreduce.allreduce_spec import AllReduceSpec, Part
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReturnedParts:
+    """What one failed attempt left."""
+
+    inputs: Digest
+    encoded: np.ndarray
+    """uint8; the parts lie where the spec says."""
+    has_come: tuple[bool, ...]
+    """By part."""
+
+    def counts(self, spec: AllReduceSpec, reducer: int) -> tuple[int, ...]:
+        """By lane of the reducer: how many of the first parts are here."""
+        return tuple(_num_first([self.has_come[part.index] for part in lane]) for lane in spec.lanes(reducer))
+
+    def copy_to(self, room: memoryview, part: Part) -> None:
+        """Put an encoded part into the room that it has in the retry."""
+        room[:] = self.encoded.data[part.offset : part.offset + part.num_bytes]
+
+
+def encode_counts(counts: tuple[int, ...]) -> bytes:
+    return struct.pack(f"<{len(counts)}I", *counts)
+
+
+def decode_counts(payload: bytes, spec: AllReduceSpec, reducer: int) -> tuple[int, ...]:
+    """Raises RemoteProtocolError."""
+    lanes = spec.lanes(reducer)
+    if len(payload) != 4 * len(lanes):
+        raise RemoteProtocolError(f"{len(payload)} bytes say how many parts of {len(lanes)} lanes are held")
+    counts: tuple[int, ...] = struct.unpack(f"<{len(lanes)}I", payload)
+    if any(count > len(parts) for count, parts in zip(counts, lanes, strict=True)):
+        raise RemoteProtocolError("more parts are held than there are")
+    return counts
+
+
+def _num_first(flags: list[bool]) -> int:
+    return flags.index(False) if False in flags else len(flags)
