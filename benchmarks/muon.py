@@ -33,7 +33,6 @@ from benchmarks.method.store import Record, append_record, command_line, key_of,
 KEPT = Path(__file__).parents[1] / "docs/results/muon.jsonl.gz"
 """Records of cells that were trained before; a reader's own go beside them."""
 TOKENS_PER_PARAMETER = 20
-NUM_HOSTS = 4
 BATCHES = ("constant", "adaptive")
 KINDS = ("adamw", "muon")
 STEPS_TIMED = 24
