@@ -336,9 +336,8 @@ class Consensus:
         self._context.emit(*self._exchange.ask_for_help(self.ledger, sender, now=now))
 
     def _tell_settled(self, peer: PeerId, head: Sequence[Digest]) -> bool:
-        """Give a member of a large roster whose ledger ends right before the last entry its certificate, the first time: it took
-        part in that slot, and lacks the certificate only, which is on its way. A whole entry is many times as long. Whether that
-        was done."""
+        """Give a member of a large roster whose ledger ends right before the last entry its certificate, the first time: it
+        took part in that slot and lacks that alone, which is on its way. An entry is much longer. Whether that was done."""
         entry = self._settled
         is_one_behind = entry is not None and tuple(head) == (entry.value.parent,)
         if entry is None or not is_one_behind or peer in self._told or peer not in self.slot.roster:
