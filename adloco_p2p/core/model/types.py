@@ -389,6 +389,10 @@ class PendingBranch:
     """Peers whose last report states that they hold it, sorted."""
     since: Count
     """Round of the first plan that names it."""
+    branch_weight: Fraction = 0.0
+    """What merges gave to states of its branch in the target, ..."""
+    fork_weight: Fraction = 0.0
+    """... and to those of all branches of its fork."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -234,11 +234,7 @@ class DeviceThread:
                 self._states.withdraw(instance)
                 return None
             case SaveInstance(instance=instance, round=number):
-                if instance in self._copied:  # the end of a run asks again at once: memory holds one copy of an instance
-                    self._await_writes()
-                self._copied.add(instance)
-                tensors, meta = self._engine.snapshot(instance)
-                self._shared.writes.put(lambda: self._shared.checkpoints.save_instance(number, instance, tensors, meta))
+                self._save_instance(instance, number)
                 return None
             case SaveCheckpoint(durable=durable):
                 self._shared.writes.put(lambda: self._shared.checkpoints.complete(durable))
@@ -330,6 +326,13 @@ class DeviceThread:
         if self._outer_step is not None:
             self._outer_step.result()
             self._outer_step = None
+
+    def _save_instance(self, instance: InstanceId, boundary: int) -> None:
+        if instance in self._copied:  # the end of a run asks again at once: memory holds one copy of an instance
+            self._await_writes()
+        self._copied.add(instance)
+        tensors, meta = self._engine.snapshot(instance)
+        self._shared.writes.put(lambda: self._shared.checkpoints.save_instance(boundary, instance, tensors, meta))
 
     def _await_writes(self) -> None:
         self._shared.writes.join()
