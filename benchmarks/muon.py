@@ -35,7 +35,6 @@ RESULTS = Path(__file__).parents[1] / "docs" / "results"
 KEPT = RESULTS / "muon.jsonl.gz"
 """Records of cells that were trained before; a reader's own go beside them."""
 TOKENS_PER_PARAMETER = 20
-NUM_HOSTS = 4
 BATCHES = ("constant", "adaptive")
 KINDS = ("adamw", "muon")
 SEEDS = [1, 2, 3]

@@ -42,8 +42,6 @@ class Result:
     rounds: tuple[RoundResult, ...]
     virtual_seconds: float
     events: int
-    peers_seen: int
-    """All that ever took part."""
     messages_per_peer_and_second: float
     bytes_per_peer_and_second: float
     messages_per_peer: float
@@ -184,7 +182,6 @@ def _result(seed: int, world: World, violation: str | None, trace: Sequence[str]
         rounds=tuple(_round_result(round, times, world) for round, times in sorted(world.decided.items())),
         virtual_seconds=world.time,
         events=world.events,
-        peers_seen=count,
         messages_per_peer_and_second=messages / seconds,
         bytes_per_peer_and_second=size / seconds,
         messages_per_peer=messages,

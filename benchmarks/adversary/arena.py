@@ -87,8 +87,6 @@ class Arena(World):
     """A world that keeps an eye on seats, and lets nothing through that the border would refuse."""
 
     def __init__(self, seed: int, setting: Setting, parts: Parts) -> None:
-        self.num_refused = 0
-        """Messages of attackers that the border refuses."""
         self.num_steps = 0
         """Outer steps of honest hosts."""
         self.longest_eviction = 0.0
@@ -129,11 +127,9 @@ class Arena(World):
     def _passes(self, message: object) -> bool:
         try:
             kind = MESSAGE_KINDS[type(message).__name__]
-            is_whole = bool(decode(kind, canonical.encode(message), max_bytes=MAX_MESSAGE_BYTES) == message)
+            return bool(decode(kind, canonical.encode(message), max_bytes=MAX_MESSAGE_BYTES) == message)
         except (RemoteProtocolError, ValueError):
-            is_whole = False
-        self.num_refused += not is_whole
-        return is_whole
+            return False
 
     @property
     def longest_allowed_eviction(self) -> float:

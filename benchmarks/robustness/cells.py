@@ -32,11 +32,6 @@ class Cell:
         """The honest hosts alone, by the plain mean."""
         return replace(self, attack="", rule="mean", judge="mean", least_cosine=0.1)
 
-    @property
-    def is_of_before(self) -> bool:
-        """By a rule that the product has no more."""
-        return self.rule == "robust" and self.judge == "mean"
-
 
 RULES = ("mean", "robust", "clip", "geometric_median", "centered_clip")
 

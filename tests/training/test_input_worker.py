@@ -13,8 +13,6 @@ from adloco_p2p.training.hosting import Hosting
 from adloco_p2p.training.input_worker import READY_BATCHES, InputWorker, ReadyBatches
 from tests.training.small_run import LENGTH, ME, ONE, PEER, RUN, VOCAB_SIZE, effect, rows_of, silent, train_round
 
-CPU = torch.device("cpu")
-
 
 class CursorFeed:
     """Goes on where it stopped reading, as a stream does: row n is full of n. Notes who reads, and how far."""

@@ -11,14 +11,11 @@ them than members that have reported, or `FIRST_SEATS`. Former members that serv
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from adloco_p2p.core.ledger.signers import signers_after
 from adloco_p2p.core.model import canonical
 from adloco_p2p.core.model.ledger_entry import JOIN_ROUNDS, MAX_JOINS, Decree, JoinRequest, Ticket, Value, Verify
 from adloco_p2p.core.model.types import Digest, PeerId, RoundPlan, roster_of
-
-Key = TypeVar("Key")
 
 FIRST_SEATS = 8
 """Seats without a first report that an open run has room for, however few its members are."""

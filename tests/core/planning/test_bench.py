@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from adloco_p2p.core.model import canonical
@@ -210,6 +210,7 @@ def test_all_host_about_the_same_number_of_rounds(num_peers: int, places: int, t
 
 
 @given(st.integers(0, 10**9))
+@example(268359)  # a member comes off the bench before three that wait longer and never reported
 @settings(max_examples=8, deadline=None)
 def test_who_waits_longest_comes_first_whoever_comes_and_goes(seed: int) -> None:
     """In rosters that change, with reports that are missing: the cap holds, no place is free while a member waits that can
@@ -232,7 +233,8 @@ def test_who_waits_longest_comes_first_whoever_comes_and_goes(seed: int) -> None
         assert len(hosts(plan)) == min(places, len(plan.roster)), seed
         entries = {entry.peer: entry for entry in plan.roster}
         waited = {entry.peer: entry.turn_from for entry in before.roster if entry.peer in entries}
-        able = {name for name, entry in entries.items() if (entry.last_report or 0) >= plan.round - 5}
+        reported = {name: entry.last_report for name, entry in entries.items() if entry.last_report is not None}
+        able = {name for name, number in reported.items() if number >= plan.round - 5}  # without a report: behind all others
         came = (hosts(plan) - hosts(before)) & waited.keys()
         left_waiting = (bench(plan) & bench(before) & able) - {name for name in names if entries.get(name) is None}
         same = [name for name in left_waiting if not entries[name].probation]
